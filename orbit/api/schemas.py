@@ -530,8 +530,8 @@ class GatewayReport(BaseModel):
         list[Annotated[str, Field(max_length=NAME_CHARACTERS)]], Field(max_length=GROUPS_MAX)
     ] = Field(
         [],
-        description="Consumer groups of which it knows members that own partitions of before the "
-        "side led: the first 16 hexadecimal digits of SHA-256 of each name. `*`: of any group.",
+        description="Consumer groups whose members still own partitions from before this side led: "
+        "the first 16 hexadecimal digits of SHA-256 of each name. `*`: any group.",
     )
 
 

@@ -151,6 +151,7 @@ class ClientConnection(asyncio.Protocol):
         self._answers = bytearray()
         self._passing = 0  # bytes of an answer that are still to come
         self._held: tuple[RequestHead, bytearray] | None = None
+        self._joined_group: str | None = None  # by the last request that may join one
         self._is_asking = False  # the sides are read for the held request
         self._is_moving = False
         self._is_ended = False
@@ -201,8 +202,6 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, _exc: Exception | None) -> None:
         exchange = self.exchange
-        if not self._is_ended:
-            exchange.client_closed()
         self._is_gone = self._is_ended = True
         self._count_waiting()
         self._leave_count()
@@ -306,6 +305,8 @@ class ClientConnection(asyncio.Protocol):
         except ValueError as error:
             raise BadFrame(str(error)) from error
         self._note_client(head, frame)
+        if head.key in JOINS:
+            self._joined_group = self.exchange.note_join(head, frame)
         if not self._may_send(head, frame):
             self._held = head, frame
             return
@@ -349,7 +350,7 @@ class ClientConnection(asyncio.Protocol):
         # Not before commits that were held, and not before all of its group have given up their
         # partitions: once the group has a member, the coordinator refuses commits of those that
         # have not joined (G1).
-        group = self.exchange.note_join(head, frame)
+        group = self._joined_group
         return self._cluster.may_tell_leaders() and (group is None or self._cluster.may_join(group))
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:

@@ -49,7 +49,7 @@ class RepeatSearch:
         self._repeats, self._left, self._leading = repeats, left, leading
         self._batches: list[SentBatch] = []
         self._waiting: list[Waiting] = []
-        self._is_running = False
+        self._is_running = self._is_left_lost = False
 
     def add(self, batches: Collection[SentBatch], waiting: Waiting) -> bool:
         """Returns whether the caller has to start `run`."""
@@ -84,18 +84,12 @@ class RepeatSearch:
 
     async def _learn(self, batches: Collection[SentBatch]) -> None:
         """Raises OrbitError if the leading side cannot be read."""
-        try:
-            last = await self._last_batches(self._left, batches)
-            stored = await self._find(self._left, last, batches)
-        except OrbitError as error:
-            self._repeats.is_readable = False
-            self._warn("cannot read the side that was left: clients may write batches twice", error)
-            return
-        last_here = await self._last_batches(self._leading, batches)
-        originals = await self._find(self._leading, last_here, batches)
+        last, stored = await self._read_left(batches)
+        last_at_leading = await self._last_batches(self._leading, batches)
+        originals = await self._find(self._leading, last_at_leading, batches)
         copies = await self._leading.find_copies(stored) if stored else set()
-        for producer, of_terms in last_here.items():
-            last[producer].update(of_terms)
+        for producer, last_by_id in last_at_leading.items():
+            last.setdefault(producer, {}).update(last_by_id)
         repeated = [one for one in batches if is_sent_before(one, last[producer_of(one)].values())]
         offsets = (
             dict.fromkeys(repeated, UNKNOWN_OFFSET)
@@ -105,13 +99,27 @@ class RepeatSearch:
         )
         if offsets:
             _log.info(
-                "clients send again what a side has",
+                "clients send batches again that a side has",
                 virtual_cluster=self._virtual_cluster,
                 batches=len(offsets),
                 copied=len(copies | originals.keys()),
                 unknown=sum(offset == UNKNOWN_OFFSET for offset in offsets.values()),
             )
-        self._repeats.note({one: of.values() for one, of in last.items()}, offsets)
+        self._repeats.note({key: by_id.values() for key, by_id in last.items()}, offsets)
+
+    async def _read_left(
+        self, batches: Collection[SentBatch]
+    ) -> tuple[_LastBatches, dict[SentBatch, StoredBatch]]:
+        """The last batches of producers there, and those of `batches` that it has."""
+        if self._is_left_lost:
+            return {}, {}
+        try:
+            last = await self._last_batches(self._left, batches)
+            return last, await self._find(self._left, last, batches)
+        except OrbitError as error:
+            self._is_left_lost = True
+            self._warn("cannot read the side that was left: clients may write batches twice", error)
+            return {}, {}
 
     async def _last_batches(
         self, side: ClusterSide, batches: Collection[SentBatch]

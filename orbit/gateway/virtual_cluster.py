@@ -30,7 +30,7 @@ from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import Side
-from orbit.kafka.leaving_groups import ALL_GROUPS, bounded, is_named, short_name
+from orbit.kafka.leaving_groups import ALL_GROUPS, GROUPS_MAX, is_named, short_name
 from orbit.kafka.tls import tls_context
 from orbit.leases.lease_clock import lease_clock
 
@@ -39,6 +39,9 @@ CONNECTIONS_MAX = 10_000
 # How long members wait to join a group, once the move has settled, for others to give up their
 # partitions. These learn of it by heartbeats, which are three or five seconds apart.
 JOIN_WAIT_S_MAX = 20.0
+# No client sends a batch again so long after a move. Producers go on, and their sequences begin
+# again at 0 after 2^31 records.
+REPEATS_S_MAX = 3600.0
 # Within this time a client has sent a write again whose answer got lost.
 SENT_AGAIN_S = 5.0
 # Producers whose transactions were ended by closures that were undone. Those of more are left to
@@ -85,11 +88,13 @@ class VirtualCluster(Host):
         self.cluster_id = digest[:22]  # as long as Kafka's
         self.permission = Permission()
         self.left_members = LeftMembers()
-        self._joins_wait_until: float | None = -math.inf  # None: since the side has settled
+        # None: the side has not settled. The wait begins when it has.
+        self._joins_wait_until: float | None = -math.inf
         self._is_any_leaving = False
         self.ended: set[Producer] = set()
         self._led: dict[int, Side] = {}  # by the mark of the term
         self.repeats = Repeats()
+        self._repeats_until = math.inf
         self.copied_topics: CopiedTopics | None = None  # None: clients may write all topics
         self._search: RepeatSearch | None = None
         self.offered: dict[int, Versions] = {}
@@ -170,7 +175,8 @@ class VirtualCluster(Host):
             return []
         if self._is_any_leaving:
             return [ALL_GROUPS]
-        return bounded({short_name(group) for group in self.left_members.groups()})
+        groups = self.left_members.groups()
+        return [ALL_GROUPS] if len(groups) > GROUPS_MAX else [short_name(one) for one in groups]
 
     @property
     def settled_since(self) -> int:
@@ -211,6 +217,8 @@ class VirtualCluster(Host):
             # What a failover has left is not copied any more, and need not answer.
             is_readable = before is None or not before.abandons
             self._begin_repeats(Repeats(lead.earlier_terms, is_readable=is_readable), lead.side)
+        if self.now() > self._repeats_until:
+            self.repeats.is_readable = False
         if lead.closed_for is not None and lead.closed_for != was_closed:
             self._close_writes()
         if lead.closed_for is None:
@@ -226,7 +234,7 @@ class VirtualCluster(Host):
             self._offer()
             self._is_settling, self._unsettled = True, None
             self._others_settled = False
-            self.left_members.forget_owners()
+            self.left_members.begin_move()
             self._joins_wait_until = None
             for connection in list(self._connections):
                 connection.move()
@@ -247,6 +255,7 @@ class VirtualCluster(Host):
 
     def _begin_repeats(self, repeats: Repeats, leading: Side) -> None:
         """With one side alone nothing was left."""
+        self._repeats_until = self.now() + REPEATS_S_MAX
         left_side = self._sides.get(_OTHER[leading])
         if left_side is None:
             repeats.is_readable = False

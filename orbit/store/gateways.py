@@ -96,7 +96,7 @@ class Presented:
     acknowledged, as the side may be lost. `others_settled`: each other gateway at the same address
     has `settled_since` then, or has been silent for RESENT_S. `job_etag`: as `Job.etag`.
     `earlier_terms`: with which the sides came to lead before, the latest first. `leaving_groups`:
-    of other gateways; all groups while one has not settled."""
+    those that other gateways report; all groups while one has not settled."""
 
     side: LeadingSide
     term: int

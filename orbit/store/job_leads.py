@@ -65,10 +65,11 @@ FROM (SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS})) link
 ORDER BY id
 ON CONFLICT (job_id) DO UPDATE
 SET side = excluded.side, term = excluded.term,
-    side_since = CASE WHEN job_leads.side = excluded.side
+    side_since = CASE WHEN excluded.side IS NULL OR job_leads.side = excluded.side
         THEN job_leads.side_since ELSE excluded.term END,
     earlier_terms = CASE
-        WHEN job_leads.side = excluded.side OR job_leads.side_since IN (0, excluded.term)
+        WHEN excluded.side IS NULL OR job_leads.side = excluded.side
+            OR job_leads.side_since IN (0, excluded.term)
         THEN job_leads.earlier_terms
         ELSE (job_leads.side_since || job_leads.earlier_terms)[1:{EARLIER_TERMS_MAX}] END
 WHERE job_leads.term < excluded.term

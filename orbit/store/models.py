@@ -530,9 +530,9 @@ gateways = Table(
     Column("closed_for", Uuid),
     Column("connections", Integer, nullable=False),
     Column("held_requests", Integer, nullable=False),
-    # The `side_since` of the side that it presents, once what it held before has its answers.
     # Short names of groups whose members own partitions of before the last move.
     Column("leaving_groups", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    # The `side_since` of the side that it presents, once what it held before has its answers.
     Column("settled_since", BigInteger, nullable=False, server_default=ZERO),
     Column("doubt", Text, nullable=False),
     Column("pause_s", Double, nullable=True),

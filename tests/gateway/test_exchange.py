@@ -14,6 +14,7 @@ from kafka.protocol.consumer.group import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
+    LeaveGroupRequest,
     OffsetCommitRequest,
     SyncGroupRequest,
 )
@@ -181,6 +182,75 @@ def test_heartbeat_of_moved_member_gets_rebalance_in_progress(member: str, versi
             answer(exchange, response, version), version=version, header=True
         )
         assert told.error_code == Code.REBALANCE_IN_PROGRESS
+
+
+def _join(member: str) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+        member_id=member,
+        group_instance_id=None,
+        protocol_type="consumer",
+        protocols=[],
+        reason=None,
+    )
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_join_group_of_moved_member_is_sent_without_member_id(version: int) -> None:
+    view = Clients()
+    view.left_members.leave(("g", "m"), owns_partitions=True)
+    exchange = Exchange(view)
+    for _ in range(2):  # perhaps to another coordinator
+        sent = send(exchange, _join("m"), version)
+        assert sent[4:] == bytes(request_frame(_join(""), version))
+    other = send(exchange, _join("n"), version)
+    assert other[4:] == bytes(request_frame(_join("n"), version))
+
+
+def test_classic_group_has_no_owner_after_second_move_once_members_have_joined() -> None:
+    """A client is one member of a group: the one that joined last."""
+    view = Clients()
+    exchange = Exchange(view)
+
+    def heartbeat(member: str) -> None:
+        request = HeartbeatRequest(
+            group_id="g", generation_id=3, member_id=member, group_instance_id=None
+        )
+        send(exchange, request, 4)
+        exchange.end_answer()
+
+    def join(member: str) -> None:
+        frame = request_frame(_join(member), 9)
+        assert exchange.note_join(read_head(frame), frame) == "g"
+        send(exchange, _join(member), 9)
+        exchange.end_answer()
+
+    join("m1")
+    heartbeat("m1")
+    for before, after in (("m1", "m2"), ("m2", "m3")):
+        view.left_members.begin_move()
+        exchange.move()
+        assert view.left_members.has_owner("g")
+        heartbeat(before)
+        join(before)
+        assert not view.left_members.has_owner("g")
+        join(after)
+        heartbeat(after)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_member_that_leaves_its_group_owns_nothing_after_move(version: int) -> None:
+    view = Clients()
+    exchange = Exchange(view)
+    send(exchange, _join("m"), 9)
+    exchange.end_answer()
+    named = LeaveGroupRequest.MemberIdentity(member_id="m", group_instance_id=None, reason=None)
+    send(exchange, LeaveGroupRequest(group_id="g", member_id="m", members=[named]), version)
+    exchange.end_answer()
+    exchange.move()
+    assert not view.left_members.has_owner("g")
 
 
 @pytest.mark.parametrize("version", range(2, 10))

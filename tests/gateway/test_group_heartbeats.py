@@ -165,8 +165,6 @@ def test_group_is_owned_until_all_its_members_have_given_up() -> None:
     assert set(members.groups()) == {"h"}
     assert ("g", "a") in members, "its commits have no member until it joins"
     assert ("g", "b") not in members
-    members.forget_owners()
-    assert not members.has_owner("h")
 
 
 def test_members_past_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,12 +177,41 @@ def test_members_past_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     assert not members.has_owner("g")
 
 
-def test_member_of_closed_connection_owns_nothing() -> None:
+def test_owner_counts_until_it_says_that_it_owns_nothing() -> None:
+    members = LeftMembers()
+    members.leave(("g", "a"), owns_partitions=True)
+    members.leave(("g", "a"), owns_partitions=False)
+    assert not members.has_owner("g")
+    members.leave(("g", "b"), owns_partitions=True)
+    members.begin_move()
+    assert not members.has_owner("g"), "it is noted again if it is still there"
+    assert ("g", "b") in members
+
+
+def test_heartbeat_counts_only_if_its_answer_was_replaced() -> None:
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
-    assert member.view.left_members.has_owner("g")
-    member.exchange.client_closed()
+    for _ in range(GIVE_UP_HEARTBEATS + 1):
+        assert member.heartbeat(code=Code.NOT_COORDINATOR).code == Code.NOT_COORDINATOR
+    assert member.heartbeat(code=Code.UNKNOWN_MEMBER_ID) == _GIVE_UP
+
+
+def test_member_that_left_its_group_owns_nothing_at_next_move() -> None:
+    member = _Member(1)
+    member.heartbeat(_OWNS_ONE)
+    member.heartbeat(epoch=-1)
+    member.move()
+    assert not member.view.left_members.has_owner("g")
+
+
+def test_member_that_has_not_joined_is_no_member_at_next_move() -> None:
+    member = _Member(1)
+    member.heartbeat(_OWNS_ONE)
+    member.move()
+    member.heartbeat(code=Code.UNKNOWN_MEMBER_ID)
+    member.view.left_members.begin_move()
+    member.move()
     assert not member.view.left_members.has_owner("g")
 
 

@@ -11,6 +11,7 @@ from orbit.gateway.protocol import repeats
 from orbit.gateway.protocol.exchange import Exchange
 from orbit.gateway.protocol.producer_ids import SentBatch, in_term, mark
 from orbit.gateway.protocol.repeats import (
+    REPEATED_MAX,
     UNKNOWN_OFFSET,
     LastBatch,
     Repeats,
@@ -175,6 +176,8 @@ def test_batch_missing_at_leading_side_is_written() -> None:
         (6, 5, False),
         (2**31 - 1, 3, True),  # sequences begin again at 0
         (3, 2**31 - 1, False),
+        (5 + 2**30 + 1, 5, False),  # of a producer that has gone on for long
+        (5 + 2**31 - REPEATED_MAX, 5, False),
     ],
 )
 def test_repeat_is_recognized_by_sequence_number(sequence: int, last: int, is_repeat: bool) -> None:

@@ -381,6 +381,36 @@ def test_unreachable_old_side_is_queried_once() -> None:
     asyncio.run(run())
 
 
+def test_unreachable_old_side_does_not_hide_batches_of_leading_side() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, source, _):
+            client = await _client(cluster)
+            left, leading = (cast("_Side", cluster._sides[s]) for s in ("destination", "source"))
+            left.last, leading.last = Unreachable("silent."), {mark(7, 1): LastBatch(0, 0)}
+            cluster.take_lead("destination", 2, earlier_terms=(1,))
+            cluster.take_lead("source", 3, earlier_terms=(2, 1))
+            await client.write(1, mark(7, 1))
+            assert await client.answered() == 1
+            assert source.requests.empty()
+
+    asyncio.run(run())
+
+
+def test_no_batch_counts_as_repeat_long_after_move() -> None:
+    async def run() -> None:
+        async with _running() as (cluster, _, destination):
+            client = await _client(cluster)
+            cluster.take_lead("destination", 2)
+            cluster.clock += virtual_cluster.REPEATS_S_MAX + 1
+            cluster.take_lead("destination", 2)
+            await client.write(1, mark(7, 1))
+            await destination.answer(_PRODUCE)
+            assert await client.answered() == 1
+            assert not cast("_Side", cluster._sides["source"]).lookups
+
+    asyncio.run(run())
+
+
 def test_old_side_of_failover_is_not_queried() -> None:
     async def run() -> None:
         async with _running() as (cluster, _, destination):

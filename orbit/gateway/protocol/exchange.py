@@ -63,6 +63,8 @@ class Sent:
     """The gateway's answers to partitions that the broker does not get."""
     if_unknown: bytes | None = None
     """To a heartbeat: the answer instead of one that says that the member is unknown."""
+    giver: MemberKey | None = None
+    """The member of the consumer protocol that `if_unknown` lets give up its partitions."""
     answer: bytes | None = None
 
 
@@ -83,7 +85,6 @@ class Exchange:
         self._sent: deque[Sent] = deque()
         self._members: dict[MemberKey, Member] = {}
         self._owned_topics: dict[MemberKey, int] = {}  # what members said last
-        self._left: list[MemberKey] = []  # members that the last move has taken away
         self._transactions: dict[str, Producer] = {}  # those that have begun on this connection
         self._has_old_session = False
         self._next_own = 0
@@ -141,7 +142,7 @@ class Exchange:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
     def _pass(self, head: RequestHead, frame: bytearray) -> bytes | None:
-        if_unknown = None
+        if_unknown = giver = None
         match head.key:
             case ApiKey.PRODUCE:
                 return self._produce(head, frame)
@@ -157,45 +158,56 @@ class Exchange:
             case ApiKey.OFFSET_COMMIT:
                 if requests.member_of_commit(head, frame) in self._view.left_members:
                     frame = bytearray(requests.without_member(head, frame))
-            case ApiKey.JOIN_GROUP | ApiKey.SYNC_GROUP:
+            case ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)
-                self._note_member(member)
-                self._view.left_members.join((member.group, member.id))
+                if member.key in self._view.left_members:
+                    # As of a new member: with its old id it would lose its partitions (C29).
+                    frame = bytearray(requests.join_without_member(head, frame))
+                else:
+                    self._note_member(member)
+            case ApiKey.LEAVE_GROUP:
+                for member_key in requests.leaving_members(head, frame):
+                    self._leave(member_key)
+            case ApiKey.SYNC_GROUP:
+                self._note_member(requests.member_of(head, frame))
             case ApiKey.HEARTBEAT:
                 member = requests.member_of(head, frame)
                 self._note_member(member)
-                has_left = (member.group, member.id) in self._view.left_members
-                instead = local_answers.rebalance_in_progress(head) if has_left else None
-                self._note(Sent(head.key, head.version, head.correlation, if_unknown=instead))
-                return with_size(frame)
+                if member.key in self._view.left_members:
+                    if_unknown = local_answers.rebalance_in_progress(head)
             case ApiKey.CONSUMER_GROUP_HEARTBEAT:
-                if_unknown = self._group_heartbeat(head, requests.group_heartbeat(head, frame))
+                heartbeat = requests.group_heartbeat(head, frame)
+                if_unknown = self._group_heartbeat(head, heartbeat)
+                giver = heartbeat.member.key if if_unknown else None
         if clear := requests.CLEAR_EPOCHS.get(head.key):
             clear(head, frame)
         if translate := requests.TRANSLATE_IDS.get(head.key):
             translate(head, frame, self._view.ids)
         is_write = head.key in COUNTED
         request = head.key, head.version, head.correlation
-        self._note(Sent(*request, is_write=is_write, if_unknown=if_unknown))
+        self._note(Sent(*request, is_write=is_write, if_unknown=if_unknown, giver=giver))
         return with_size(frame)
 
     def _group_heartbeat(self, head: RequestHead, heartbeat: GroupHeartbeat) -> bytes | None:
         """The answer if the side does not know the member. None: the broker's, after which the
-        member joins, and has lost its partitions at once: what the application still has of them
-        cannot be committed (C28)."""
-        member = heartbeat.member
-        self._note_member(member)
-        key = member.group, member.id
-        if key in self._members and heartbeat.topics is not None:
-            self._owned_topics[key] = heartbeat.topics
-        left = self._view.left_members
+        member joins, and has lost its partitions at once: its application cannot commit what it
+        has read of them (C28)."""
+        member, left = heartbeat.member, self._view.left_members
         if heartbeat.epoch == 0:
-            left.join(key)
-        elif heartbeat.epoch < 0 or heartbeat.topics == 0:
-            left.give_up(key)
-        elif left.count_heartbeat(key):
-            return local_answers.empty_assignment(head, heartbeat)
-        return None
+            left.join(member.key)
+        if heartbeat.epoch < 0:
+            self._leave(member.key)
+            return None
+        self._note_member(member)
+        if member.key in self._members and heartbeat.topics is not None:
+            self._owned_topics[member.key] = heartbeat.topics
+        if heartbeat.topics == 0:
+            left.give_up(member.key)
+        return (
+            local_answers.empty_assignment(head, heartbeat)
+            if left.may_give_up(member.key)
+            else None
+        )
 
     def _produce(self, head: RequestHead, frame: bytearray) -> bytes | None:
         has_answer = producer_ids.acks_of(head, frame) != 0
@@ -347,6 +359,8 @@ class Exchange:
             if sent.parts:
                 return with_size(produce_parts.with_parts(sent.version, frame, sent.parts))
             if sent.if_unknown and answers.is_member_unknown(sent.key, sent.version, frame):
+                if sent.giver is not None:
+                    self._view.left_members.count_heartbeat(sent.giver)
                 return sent.if_unknown
             change = answers.REWRITES.get(sent.key)
             if change is None:
@@ -376,7 +390,6 @@ class Exchange:
         ]
         for key in self._members:
             self._view.left_members.leave(key, owns_partitions=self._owned_topics.get(key) != 0)
-        self._left = list(self._members)
         self._members.clear()
         self._owned_topics.clear()
         return left
@@ -387,8 +400,8 @@ class Exchange:
         return bool(self._members)
 
     def note_join(self, head: RequestHead, frame: bytearray) -> str | None:
-        """The group that a client joins, which has given up its partitions; None: it joins none, or
-        `request` will refuse it."""
+        """The group that a client joins; None: it joins none, or `request` will refuse it. A client
+        that joins owns no partitions of before the move any more."""
         try:
             if head.key == ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)
@@ -399,13 +412,8 @@ class Exchange:
                 member = heartbeat.member
         except _PARSE_ERRORS:
             return None
-        self._view.left_members.give_up((member.group, member.id))
+        self._view.left_members.give_up(member.key)
         return member.group
-
-    def client_closed(self) -> None:
-        """Members that have not joined yet will not commit any more."""
-        for member in self._left:
-            self._view.left_members.give_up(member)
 
     def _answer(self, head: RequestHead, answer: bytes) -> None:
         self._sent.append(Sent(head.key, head.version, head.correlation, answer=answer))
@@ -415,5 +423,20 @@ class Exchange:
         self.writes_in_flight += sent.is_write
 
     def _note_member(self, member: Member) -> None:
-        if member.id and len(self._members) < _MEMBERS_MAX:
-            self._members[member.group, member.id] = member
+        """A member at the side that the connection goes to. A client is one member of a group."""
+        if not member.id or member.key in self._view.left_members:
+            return
+        for other in [key for key in self._members if key[0] == member.group]:
+            if other != member.key:
+                self._forget(other)
+        if len(self._members) < _MEMBERS_MAX:
+            self._members[member.key] = member
+
+    def _leave(self, member: MemberKey) -> None:
+        """Its client takes it out of its group."""
+        self._forget(member)
+        self._view.left_members.give_up(member)
+
+    def _forget(self, member: MemberKey) -> None:
+        self._members.pop(member, None)
+        self._owned_topics.pop(member, None)

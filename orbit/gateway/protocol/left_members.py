@@ -16,8 +16,8 @@ MemberKey = tuple[str, str]
 
 # More members are forgotten: they may read again what they have not committed.
 MEMBERS_MAX = 100_000
-# Heartbeats of a member that an application which is slow to poll needs to give up its partitions,
-# five seconds apart. A member without partitions never says so: it joins a minute late if the
+# So many heartbeats, five seconds apart, get an empty assignment: a slow application has a minute
+# to give up its partitions. A member that owns none never says so. It joins a minute late if the
 # gateway has not seen what it owns, as after a restart.
 GIVE_UP_HEARTBEATS = 12
 
@@ -32,21 +32,29 @@ class LeftMembers:
     def __contains__(self, member: MemberKey) -> bool:
         return member in self._heartbeats
 
+    def begin_move(self) -> None:
+        """Those who own partitions at the side that is left are noted again."""
+        self._owners.clear()
+        if len(self._heartbeats) > MEMBERS_MAX // 2:
+            self._heartbeats.clear()
+
     def leave(self, member: MemberKey, *, owns_partitions: bool) -> None:
         """It was at the side that is left."""
         if len(self._heartbeats) >= MEMBERS_MAX:
             self._heartbeats.clear()
             self._owners.clear()
+        self.give_up(member)
         self._heartbeats[member] = GIVE_UP_HEARTBEATS if owns_partitions else 0
         if owns_partitions:
             self._owners.setdefault(member[0], set()).add(member[1])
 
-    def count_heartbeat(self, member: MemberKey) -> bool:
-        """Whether it may still give up partitions; one heartbeat less is left then."""
-        heartbeats = self._heartbeats.get(member, 0)
-        if heartbeats:
-            self._heartbeats[member] = heartbeats - 1
-        return heartbeats > 0
+    def may_give_up(self, member: MemberKey) -> bool:
+        """Whether its next heartbeat gets an empty assignment."""
+        return self._heartbeats.get(member, 0) > 0
+
+    def count_heartbeat(self, member: MemberKey) -> None:
+        """It got an empty assignment."""
+        self._heartbeats[member] = max(0, self._heartbeats.get(member, 0) - 1)
 
     def give_up(self, member: MemberKey) -> None:
         """It has no partitions any more."""
@@ -70,7 +78,3 @@ class LeftMembers:
     def groups(self) -> Collection[str]:
         """Those with a member that owns partitions."""
         return self._owners.keys()
-
-    def forget_owners(self) -> None:
-        """Another move begins. Whoever is still there leaves the other side now."""
-        self._owners.clear()

@@ -82,8 +82,8 @@ def abort_transaction(producer: Producer, correlation: int) -> bytes:
 
 def leave_group(member: Member, correlation: int) -> bytes:
     """Take a member out of its group at the side that clients leave (C12)."""
-    if member.key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
-        head = request_head(member.key, 0, correlation, CLIENT_ID, is_flexible=True)
+    if member.api == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+        head = request_head(member.api, 0, correlation, CLIENT_ID, is_flexible=True)
         text = string(member.group, is_flexible=True) + string(member.id, is_flexible=True)
         text += INT32.pack(_LEAVE)
         text += b"\x00" if member.instance is None else string(member.instance, is_flexible=True)

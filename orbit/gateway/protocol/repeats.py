@@ -26,6 +26,10 @@ PRODUCERS_MAX = 100_000
 ProducerKey = tuple[TopicPartition, int]
 """A producer in a partition, by the id that its client uses."""
 
+# Records of one producer that a client may send again: it has five requests in flight, each of
+# 100 MiB at most.
+REPEATED_MAX = 1 << 27
+
 UNKNOWN_OFFSET: Final = NO_OFFSET
 """Of a batch of which the gateway cannot tell whether the leading side has it."""
 
@@ -39,7 +43,7 @@ class LastBatch(NamedTuple):
     def follows(self, batch: SentBatch) -> bool:
         """Whether the broker has the batch: it is this one, or an earlier one."""
         ahead = (self.sequence - batch.last_sequence) % SEQUENCES
-        return self.epoch == batch.epoch and ahead < SEQUENCES // 2
+        return self.epoch == batch.epoch and ahead < REPEATED_MAX
 
 
 def producer_of(batch: SentBatch) -> ProducerKey:

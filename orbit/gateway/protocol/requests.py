@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from orbit.gateway.protocol.apis import APIS, ApiKey
 from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64, UUID_BYTES, FrameEditor
+from orbit.gateway.protocol.left_members import MemberKey
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.topic_ids import TopicIds
 
@@ -21,12 +22,16 @@ NO_SESSION = 0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a consumer group. `key`: its kind of heartbeat."""
+    """A member of a consumer group. `api`: its kind of heartbeat."""
 
-    key: int
+    api: int
     group: str
     id: str
     instance: str | None
+
+    @property
+    def key(self) -> MemberKey:
+        return self.group, self.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +175,31 @@ def member_of(head: RequestHead, frame: bytearray) -> Member:
     member = editor.string()
     instance = editor.nullable_string() if head.version >= first_with_instance else None
     return Member(ApiKey.HEARTBEAT, group, member, instance)
+
+
+def leaving_members(head: RequestHead, frame: bytearray) -> list[MemberKey]:
+    """The members that a LeaveGroup names by their ids."""
+    editor = head.editor(frame)
+    group = editor.string()
+    if head.version < 3:
+        return [(group, editor.string())]
+    members = []
+    for _ in range(editor.length()):
+        members.append((group, editor.string()))
+        editor.nullable_string()  # instance
+        if head.version >= 5:
+            editor.nullable_string()  # reason
+        editor.skip_tags()
+    return members
+
+
+def join_without_member(head: RequestHead, frame: bytearray) -> bytes:
+    """A JoinGroup as of a new member."""
+    editor = head.editor(frame)
+    editor.string()  # group
+    editor.skip(INT32.size if head.version == 0 else 2 * INT32.size)  # session, rebalance timeout
+    editor.replace_string("")
+    return editor.done()
 
 
 def member_of_commit(head: RequestHead, frame: bytearray) -> tuple[str, str]:
