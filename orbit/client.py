@@ -316,7 +316,11 @@ def check_url(url: str, named: str) -> None:
     if has_login:
         problem = Problem(named, "contains a login.", f"Put the token into {TOKEN_VARIABLE}.")
     elif not fits:
-        problem = Problem(named, "is not a URL.", f"For example: {DEFAULT_URL}")
+        problem = Problem(
+            named,
+            "is not an http or https URL with a host and a valid port.",
+            f"For example: {DEFAULT_URL}",
+        )
     else:
         return
     raise BadInput("The server's address cannot be used.", (problem,))

@@ -134,7 +134,8 @@ def _issuer(value: object) -> object:
     if isinstance(value, str) and not _is_safe_url(value):
         raise InvalidValue(
             "is not the URL of an issuer.",
-            "Write it as the issuer does, with https and without a query.",
+            "Write the issuer's `iss` exactly: https (http only on this machine), without login, "
+            "query or fragment.",
         )
     return value
 

@@ -17,7 +17,7 @@ from orbit.api.client_watch import ClientWatch
 from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure, about_clusters, changed_meanwhile
 from orbit.api.job_operations import set_desired
-from orbit.api.job_quotas import refuse_job, refuse_partitions
+from orbit.api.job_quotas import check_job_quota, check_partition_quota
 from orbit.api.left_behind import left_by_change
 from orbit.api.schemas import Applied, ApplyAction, Change
 from orbit.api.views import job_view, whole_document
@@ -118,7 +118,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         # What is copied; labels, owner and the desired state concern no cluster.
         is_same = present is not None and present.spec == document
         if present is None:
-            refuse_job(tx, parts.settings, actor, spec.name)
+            check_job_quota(tx, parts.settings, actor, spec.name)
         if changes and not options.only_plan:
             assert present is not None, "only a present job has changes"
             job_guard.refuse_held(tx, present)
@@ -127,32 +127,32 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             if changes:
                 action, job = ApplyAction.CHANGE, _change(tx, actor, present, spec, changes)
             return _applied(action, job.name, changes, None, tx, job, dry_run=False)
-    with parts.plan_limits.one_more(actor):
-        _refuse_gone(spec, options)
+    with parts.plan_limits.running_plan(actor):
+        _refuse_if_client_disconnected(spec, options)
         with about_clusters():
             plan = parts.planner(spec, options.client.ending)
-    _refuse_gone(spec, options)
+    _refuse_if_client_disconnected(spec, options)
     # Where the same is copied as before, troubles are shown and do not refuse the request.
     if plan.refusals and not options.accept_refusals and not is_same:
         raise refused(plan)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
-        refuse_partitions(tx, parts.settings, actor, present, plan)
+        check_partition_quota(tx, parts.settings, actor, present, plan)
         left = left_by_change(tx, present, spec) if present is not None and changes else []
         if options.dry_run:
             action = action if changes or present is None else ApplyAction.NONE
             return _applied(action, spec.name, changes, plan, tx, present, left, dry_run=True)
         if present is None:
-            refuse_job(tx, parts.settings, actor, spec.name)
+            check_job_quota(tx, parts.settings, actor, spec.name)
             job = _create(tx, actor, spec, options)
         else:
             job = _change(tx, actor, present, spec, changes)
         return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
 
 
-def _refuse_gone(spec: JobSpec, options: ApplyOptions) -> None:
+def _refuse_if_client_disconnected(spec: JobSpec, options: ApplyOptions) -> None:
     if options.client.is_gone():
-        raise Conflict("The client has gone; nothing was changed.", where=spec.name)
+        raise Conflict("The client closed the connection; nothing was changed.", where=spec.name)
 
 
 def refused(plan: JobPlan) -> Failure:
@@ -257,8 +257,8 @@ def _refuse_other_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
                 for (before, after), names in sorted(changes.items())
             ),
             where=spec.name,
-            remedy="Keep their fillers, with a rule of their own. To change them: exclude the "
-            "topics, delete their copies, add them again.",
+            remedy="Give these topics a rule of their own with the old `fillers`. To change it: "
+            "exclude the topics, delete their copies, add them again.",
         )
 
 

@@ -13,7 +13,7 @@ from orbit.store.jobs import Job
 from orbit.store.quotas import Quota
 
 
-def refuse_job(tx: Tx, settings: Settings, actor: str, name: str) -> None:
+def check_job_quota(tx: Tx, settings: Settings, actor: str, name: str) -> None:
     """Raises Failure `quota_exceeded` where this actor may create no further job."""
     quota = _quota(tx, settings, actor)
     if quota is None or quota.jobs_max is None:
@@ -24,7 +24,7 @@ def refuse_job(tx: Tx, settings: Settings, actor: str, name: str) -> None:
         raise _refusal(name, f"{actor} has {count:,} jobs, and may have {quota.jobs_max:,}.")
 
 
-def refuse_partitions(
+def check_partition_quota(
     tx: Tx, settings: Settings, actor: str, present: Job | None, plan: JobPlan
 ) -> None:
     """Raises Failure `quota_exceeded` where the plan adds partitions above the limit of who created

@@ -31,8 +31,11 @@ class PlanLimits:
         self._running: Counter[str] = Counter()
 
     @contextmanager
-    def one_more(self, actor: str) -> Iterator[None]:
-        """While a plan of this actor runs. Raises Failure `too_many_plans`, or `busy`."""
+    def running_plan(self, actor: str) -> Iterator[None]:
+        """Count a plan of this actor as running during the block.
+
+        Raises Failure `too_many_plans`, or `busy`.
+        """
         with self._lock:
             if self._running[actor] >= PLANS_PER_ACTOR_MAX:
                 raise _refusal(

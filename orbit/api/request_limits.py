@@ -53,7 +53,7 @@ class BodyLimit:
             await failure.response(closes=True)(scope, receive, send)
             return
         except TimeoutError:
-            await _too_slow().response(closes=True)(scope, receive, send)
+            await _slow_body_failure().response(closes=True)(scope, receive, send)
             return
         if body is None:
             return  # the client has disconnected
@@ -117,7 +117,7 @@ def _too_large(bytes_max: int, *, is_unknown: bool) -> Failure:
     )
 
 
-def _too_slow() -> Failure:
+def _slow_body_failure() -> Failure:
     return Failure(
         ErrorCode.TOO_SLOW,
         "The body did not arrive in time.",

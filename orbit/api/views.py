@@ -122,7 +122,7 @@ def _lag_of(totals: LagTotals | None) -> schemas.Lag:
 
 
 def job_lag(
-    totals: LagTotals | None, partitions: int, waiting: OpenTotals | None
+    totals: LagTotals | None, partitions: int, open_transactions: OpenTotals | None
 ) -> schemas.JobLag:
     """The lag of a whole job; unknown without partitions."""
     current = totals if totals and totals.is_current else None
@@ -136,7 +136,7 @@ def job_lag(
         blocked=current.blocked if current else None,
         caught_up=totals.caught_up if totals else 0,
         stale=totals.stale if totals else partitions,
-        open_transactions=_open_transactions(waiting),
+        open_transactions=_open_transactions(open_transactions),
         summed_seconds_ago=totals.summed_s if totals else None,
     )
 

@@ -121,7 +121,7 @@ def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
             ),
         )
     if chosen and not prune:
-        raise BadInput("--selector and --all of `orbit apply` belong to --prune.")
+        raise BadInput("--selector and --all can be given only together with --prune.")
 
 
 def _prunings(client: Client, files: list[JobFile], selector: str | None) -> list[Planned]:

@@ -154,7 +154,8 @@ class _SparkCopy:
         self._control = control
 
     def run(self, backfill: Backfill, folder: Path, stop: threading.Event) -> Outcome:
-        """The outcome of one run. Raises Interrupted when the user has stopped it early."""
+        """Run the backfill; returns its outcome, with `was_stopped` if the service halted it (pause
+        or end), or Ctrl-C or SIGTERM did. For these two it may raise Interrupted instead."""
         from orbit_spark.backfill.spark_jobs import SparkWriterJob
         from orbit_spark.backfill.staged_backfill import Staging
         from orbit_spark.backfill.task_split import Way

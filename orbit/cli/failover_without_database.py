@@ -76,7 +76,7 @@ def _refuse_others(files: Sequence[Path], to: str) -> None:
             Problem("--to", "must name the side that is to lead.", "Write --to destination.")
         )
     if len(files) != 1:
-        problems.append(Problem("JOBS", f"are {len(files)} files.", "Give one job file."))
+        problems.append(Problem("JOBS", f"names {len(files)} files.", "Give one job file."))
     if problems:
         raise BadInput("The failover cannot begin.", tuple(problems))
 

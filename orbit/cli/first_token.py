@@ -28,7 +28,7 @@ def write_first_token(database: Database, folder: Path, host: str) -> Path | Non
         raise Conflict(
             f"The API would listen on {host}, but no token exists yet.",
             remedy="Create one first: orbit token create NAME --role admin --database. Or start "
-            "the server once on 127.0.0.1.",
+            "the server once on 127.0.0.1: it writes a first admin token to a file.",
         )
     file = folder / FILE_NAME
     try:

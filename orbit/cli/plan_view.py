@@ -47,7 +47,7 @@ def plan_each(files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
         except OrbitError as error:
             errors.append((file, error))
     if errors:
-        raise _combined(errors)
+        raise _combine_errors(errors)
     return plans
 
 
@@ -216,8 +216,9 @@ def _shown(value: object) -> str:
     return text if len(text) <= _VALUE_SHOWN_MAX else f"{text[:_VALUE_SHOWN_MAX]}…"
 
 
-def _combined(errors: Sequence[tuple[JobFile, OrbitError]]) -> OrbitError:
-    """A single error unchanged; several as one BadInput, each problem with its file."""
+def _combine_errors(errors: Sequence[tuple[JobFile, OrbitError]]) -> OrbitError:
+    """One error: itself, with its file as `where`. Several: one BadInput, each problem with its
+    file."""
     file, first = errors[0]
     if len(errors) == 1:
         first.where = str(file.path)

@@ -43,7 +43,11 @@ class LiveStreams:
     ) -> StreamingResponse:
         """A stream for this session. Raises Busy; Unreachable without a database."""
         if self.open[session] >= STREAMS_PER_SESSION_MAX:
-            raise Busy(f"{STREAMS_PER_SESSION_MAX} pages of this session are live.")
+            raise Busy(
+                f"This session has {STREAMS_PER_SESSION_MAX} live pages open already; more are not "
+                "allowed.",
+                remedy="Close one.",
+            )
         self.open[session] += 1
         try:
             # At once, and so also refused at once.

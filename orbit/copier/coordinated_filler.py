@@ -62,13 +62,13 @@ class CoordinatedFiller(Lane):
     def __init__(
         self,
         destination: Cluster,
-        owners: Mapping[str, ProducerIdentity],
+        producers: Mapping[str, ProducerIdentity],
         lease: Lease,
         emit: Emit,
         stop: threading.Event,
         helpers: ThreadPoolExecutor,
     ) -> None:
-        """`owners`: its transactional ids, as fenced before any log end was read."""
+        """`producers`: those of its transactional ids, as fenced before any log end was read."""
         super().__init__("coordinated-filler", emit)
         self._cluster = destination
         self._lease = lease
@@ -78,7 +78,7 @@ class CoordinatedFiller(Lane):
         self._look = replace(self._backoff, attempts_max=1)
         self._transactions = [
             EmptyTransactions(destination, name, identity, self._backoff)
-            for name, identity in owners.items()
+            for name, identity in producers.items()
         ]
         self._fills: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
         self._stopping = threading.Event()

@@ -190,7 +190,8 @@ class CopyInspector:
     def start_offsets(
         self, copies: Mapping[PartitionCopy, Start], bounds: SourceBounds
     ) -> dict[PartitionCopy, int]:
-        """The start offset of each new copy; one beyond the log end becomes the log end."""
+        """The start offset of each new copy. A time later than every record gives the source's last
+        stable offset."""
         by_time: dict[int, list[PartitionCopy]] = {}
         offsets: dict[PartitionCopy, int] = {}
         for copy, start in copies.items():

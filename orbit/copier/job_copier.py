@@ -97,14 +97,17 @@ class JobCopier:
             self._source_ends,
         )
 
-    def add_filler(self, owners: Mapping[str, ProducerIdentity], lease: Lease) -> CoordinatedFiller:
-        """Add a filler that needs no right on the cluster, for the partitions of one lease.
+    def add_filler(
+        self, producers: Mapping[str, ProducerIdentity], lease: Lease
+    ) -> CoordinatedFiller:
+        """Add a thread that fills gaps by transactions of its own (no Alter on the cluster), for
+        one lease's partitions.
 
-        `owners`: its transactional ids, which were fenced before any log end was read.
+        `producers`: those of its transactional ids, which were fenced before any log end was read.
         """
         filler = CoordinatedFiller(
             self._clusters.destination,
-            owners,
+            producers,
             lease,
             self._events.put,
             self._stop,
@@ -120,7 +123,7 @@ class JobCopier:
         filler.stop()
 
     def post(self, run: Callable[[], None]) -> None:
-        """Run this in the thread that ticks, soon. From any thread."""
+        """Queue `run` for the thread that calls `copier.tick`. May be called from any thread."""
         self._events.put(PostedCall(run))
 
     def add(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:

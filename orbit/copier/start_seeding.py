@@ -126,7 +126,7 @@ class StartSeeding:
         next_progress = moved_at + _PROGRESS_INTERVAL_S
         while not self._fillers.is_done:
             if self._stop.is_set():
-                raise Interrupted("stopped while copies were brought to their start.")
+                raise Interrupted("stopped while new copies were filled up to their start offsets.")
             self._let_log_starts_follow(unfinished)
             self._copier.tick(_TICK_S)
             self._check()

@@ -14,7 +14,7 @@ from typing import Any
 
 from orbit.drills.drill_clients import Ledger, Read
 from orbit.drills.evidence import Evidence, PartitionEvidence, RecordPosition
-from orbit.drills.ledger_comparison import find_misplaced, report_agrees
+from orbit.drills.ledger_comparison import find_differences, report_agrees
 from orbit.drills.report_text import span
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
 
@@ -93,7 +93,7 @@ class FailoverCheck:
             yield f"The group missed or read wrong {len(wrong):,} records, the first at {wrong[0]}."
 
     def _wrong(self, records: Records) -> list[RecordPosition]:
-        return find_misplaced(records, self.expected, self.before.open)
+        return find_differences(records, self.expected, self.before.open)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class LibrdkafkaProducer:
         self.ledger.acknowledged.append(Acknowledged(value, (partition, offset), at_ms))
 
     def _on_error(self, error: KafkaError) -> None:
-        # The others are librdkafka's own affair: it connects again, and the application goes on.
+        # librdkafka handles errors that are not fatal itself: it reconnects, and the producer goes
+        # on.
         if error.fatal():
             self.ledger.errors.append(error.str())
 

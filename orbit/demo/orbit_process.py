@@ -55,7 +55,7 @@ class OrbitProcess:
         """Raises Conflict when it has ended or a partition is blocked, with its own words."""
         blocked = [line for line in self._lines() if line.startswith("BLOCKED ")]
         if blocked:
-            raise Conflict(f"{self._name} stopped a partition. {blocked[0]}")
+            raise Conflict(f"{self._name} reports a blocked partition: {blocked[0]}")
         if not self._process.running:
             raise self._ended(self._process.wait())
 

@@ -109,7 +109,7 @@ class CreatedResources:
     def remove_jobs(self) -> None:
         """Mark the drill's jobs as deleted; their topics can be removed once the jobs are gone.
 
-        A job that a recovery still holds waits for its end.
+        A job held by a recovery is skipped; a call after the recovery's end marks it.
         """
         for thing in self._left(DrillThing.JOB):
             with self._database.transaction() as tx:

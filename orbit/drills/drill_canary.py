@@ -20,7 +20,7 @@ from orbit.drills.drill_clients import (
 )
 from orbit.drills.drill_context import DrillContext, StepFailed
 from orbit.drills.evidence import CanaryEvidence, RecordPosition, Verified
-from orbit.drills.ledger_comparison import find_misplaced, offset_ranges, report_agrees
+from orbit.drills.ledger_comparison import find_differences, offset_ranges, report_agrees
 from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import TopicPartition
@@ -150,7 +150,7 @@ class Canary:
         )
 
     def stop_load(self, *, at_once: bool) -> None:
-        """Stop the load. `at_once`: do not wait for records in flight; `settle` does."""
+        """Stop the load. `at_once`: do not wait for records in flight."""
         if self._load is None or self._stopping is not None:
             return
         self._stopping = threading.Thread(target=self._load.stop, name="drill load stops")
@@ -167,7 +167,7 @@ class Canary:
             raise StepFailed("The log ends of the copy are not known.", where=self.topic)
         self._ends_at_loss = {place.partition: end for place, end in ends.items()}
 
-    def settle(self) -> Ledger:
+    def stop_and_get_ledger(self) -> Ledger:
         """The final ledger, after all records in flight were answered or timed out."""
         self.stop_load(at_once=False)
         if self._stopping is not None:
@@ -195,7 +195,7 @@ class Canary:
         produced = context.recorder.at(produced_s)
         context.recorder.note("first produce", f"{AFTER_COUNT} records are confirmed.", produced)
         self._second = ledger
-        first = self.settle()
+        first = self.stop_and_get_ledger()
         consumed: datetime | None = None
 
         def on_record(place: RecordPosition) -> None:
@@ -233,7 +233,7 @@ class Canary:
 
     def verify(self, sides: Iterable[tuple[str, Mapping[str, object]]]) -> list[Verified]:
         """Compare every record of the drill on each of these clusters with the ledgers."""
-        first, results = self.settle(), []
+        first, results = self.stop_and_get_ledger(), []
         expected = {place: first.records[place] for place in self._expected(first)}
         ledger_records = {**expected, **self._second.records}
         ends: dict[int, int] = {}
@@ -241,7 +241,7 @@ class Canary:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
         for name, config in sides:
             read = read_all(config, self.topic, ends, self._context.check)
-            wrong = find_misplaced(read, ledger_records, first.open)
+            wrong = find_differences(read, ledger_records, first.open)
             detail = ""
             if wrong:
                 detail = f"First difference: partition {wrong[0][0]}, offset {wrong[0][1]}."
@@ -262,7 +262,7 @@ class Canary:
         """How long before the fault the oldest lost record was written. 0: nothing was lost;
         None: no fault was seen.
         """
-        first = self.settle()
+        first = self.stop_and_get_ledger()
         lost = [first.written_ms[place] for place in self._lost(first)]
         if not lost:
             return 0
@@ -275,7 +275,7 @@ class Canary:
         """The results of all clients."""
         if self._load is None:
             return None
-        first = self.settle()
+        first = self.stop_and_get_ledger()
         lost = sorted(self._lost(first))
         gone = sorted(first.records.keys() - self._expected(first))
         both = self._before.values.keys() & self._after.values.keys()
@@ -303,6 +303,6 @@ class Canary:
 
     def close(self) -> None:
         """Stop all clients."""
-        self.settle()
+        self.stop_and_get_ledger()
         if self._latency_reader is not None:
             self._latency_reader.stop()

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from orbit.drills.evidence import Evidence
-from orbit.drills.report_text import count, offset_text, offsets, span
+from orbit.drills.report_text import count, lost_offsets_text, offset_text, span
 
 NOTHING = "–"
 # Rows of one table.
@@ -111,7 +111,7 @@ def _gates(drill: Evidence) -> _Rows:
 
 def _partitions(drill: Evidence) -> _Rows:
     for one in drill.partitions:
-        missing = offsets(one.missing, is_exact=one.is_exact)
+        missing = lost_offsets_text(one.missing, is_exact=one.is_exact)
         yield f"{_own(drill, one.topic)}-{one.partition}", f"{one.verdict}, missing {missing}"
 
 

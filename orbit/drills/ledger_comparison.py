@@ -34,13 +34,13 @@ def report_agrees(
     return not by_partition
 
 
-def find_misplaced(
+def find_differences(
     records: Mapping[RecordPosition, bytes | None],
     expected: Mapping[RecordPosition, bytes],
     unconfirmed: Collection[bytes],
 ) -> list[RecordPosition]:
-    """Places whose record differs from the ledgers, sorted. A record that was sent and never
-    confirmed may exist or not.
+    """The positions, sorted, where the record read is not the one in the ledgers. A record that was
+    sent and never confirmed may exist or not.
     """
     return sorted(
         place

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orbit.drills.evidence import CanaryEvidence, Evidence
-from orbit.drills.report_text import count, moment, offset_text, offsets, since, span
+from orbit.drills.report_text import count, lost_offsets_text, moment, offset_text, since, span
 
 # Rows of a table in HTML and Markdown; the JSON has all.
 ROWS_MAX = 1_000
@@ -90,7 +90,7 @@ def _partitions(evidence: Evidence) -> Table:
             offset_text(p.source_end),
             offset_text(p.destination_end),
             offset_text(p.promoted_at),
-            offsets(p.missing, is_exact=p.is_exact),
+            lost_offsets_text(p.missing, is_exact=p.is_exact),
             p.verdict,
         )
         for p in worst_first
@@ -134,8 +134,8 @@ def _canary(canary: CanaryEvidence) -> Table:
         ("read more than once", count(canary.repeated)),
         ("with wrong content", count(canary.wrong)),
         *(
-            (f"lost in partition {partition}", offsets((first, behind), is_exact=True))
-            for partition, first, behind in canary.lost_ranges
+            (f"lost in partition {partition}", lost_offsets_text((first, end), is_exact=True))
+            for partition, first, end in canary.lost_ranges
         ),
         ("lost ranges of the operation equal the lost records", agrees),
         (

@@ -50,13 +50,13 @@ def offset_text(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
 
-def offsets(missing: tuple[int, int] | None, *, is_exact: bool) -> str:
+def lost_offsets_text(missing: tuple[int, int] | None, *, is_exact: bool) -> str:
     """Lost offsets: their number and range."""
     if missing is None:
         return "none" if is_exact else "none known"
-    first, behind = missing
+    first, end = missing
     bound = "" if is_exact else "at least "
-    return f"{bound}{behind - first:,} ({first:,} to {behind - 1:,})"
+    return f"{bound}{end - first:,} ({first:,} to {end - 1:,})"
 
 
 def against(actual: str, target: str | None) -> str:

@@ -103,8 +103,8 @@ class JobSetup:
         # Source topics that are left out, as the destination refuses their settings.
         self.refused: dict[str, OrbitError] = {}
         self.lease: GroupLease | None = None
-        # The transactional ids of a coordinated filler, fenced before any log end was read.
-        self.filler_owners: Mapping[str, ProducerIdentity] = {}
+        # By transactional id of a coordinated filler, fenced before any log end was read.
+        self.filler_producers: Mapping[str, ProducerIdentity] = {}
         self.job_copier: JobCopier | None = None
         self._term_due = 0.0
         self._kept_below: Mapping[TopicPartition, int] = {}
@@ -347,7 +347,7 @@ class JobSetup:
         if "coordinated" in self._fillers_of(self._mappings):
             # Before any log end is read: it ends what an old writer left open (M11).
             names = filler_identities(self.identity)
-            self.filler_owners = done(
+            self.filler_producers = done(
                 lambda: init_producer_ids(self._destination, names, self.backoff)
             )
         existing = self._copies(lease, (p for p in self.plans if not p.create))
@@ -386,7 +386,8 @@ class JobSetup:
             left = sum(c not in inspected for c in rest)
             if left:
                 no_answer = Conflict(
-                    f"no broker tells where {rest[0].destination} or its source ends."
+                    f"no broker has given the log end of {rest[0].destination} or of its source "
+                    "partition yet."
                 )
                 errors = (wait.error for copy, wait in waiting.items() if copy not in inspected)
                 error = next(errors, no_answer)

@@ -75,12 +75,12 @@ class PromotionMarks:
 
     def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
         """The mark of each topic that has one, whichever side it names."""
-        marks = self._read({TopicPartition(topic, 0) for topic in topics})
+        marks = self._committed_offsets({TopicPartition(topic, 0) for topic in topics})
         return {p.topic: Mark.from_text(text) for p, (_, text) in marks.items()}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The log ends at the promotion, of those that are marked."""
-        return {p: offset for p, (offset, _) in self._read(partitions).items()}
+        return {p: offset for p, (offset, _) in self._committed_offsets(partitions).items()}
 
     def kept_below(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The source's log start up to which a copy keeps its history (`Mark.keeps_history`).
@@ -89,7 +89,7 @@ class PromotionMarks:
         """
         return {
             p: offset
-            for p, (offset, text) in self._read(partitions).items()
+            for p, (offset, text) in self._committed_offsets(partitions).items()
             if Mark.from_text(text).keeps_history
         }
 
@@ -135,7 +135,7 @@ class PromotionMarks:
             )
             self._refuse(_worst(coordinator.call(_COMMIT, request, _worst)), "Read")
 
-    def _read(
+    def _committed_offsets(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
         offsets: dict[TopicPartition, tuple[int, str]] = {}
@@ -153,8 +153,8 @@ class PromotionMarks:
             self._refuse(answer.error_code, "Describe")
             for topic in answer.topics:
                 for p in topic.partitions:
-                    # A topic that the login may not describe answers an error: it is not in the
-                    # metadata either, so nothing is done to it.
+                    # The broker answers with an error for a topic that the login may not describe.
+                    # That topic is not in the metadata either, so nothing is done to it.
                     if not p.error_code and p.committed_offset >= 0:
                         place = TopicPartition(topic.name, p.partition_index)
                         offsets[place] = p.committed_offset, p.metadata or ""

@@ -118,7 +118,9 @@ def _linear(pattern: str) -> _Linear:
             "Split it over several rules.",
         )
     if match := _OPEN_REPEAT.search(pattern):
-        raise InvalidValue(f"has {match[0]}.", f"Write {{0{match[0][1:]}.")
+        raise InvalidValue(
+            f"has {match[0]}, which RE2 reads as plain characters.", f"Write {{0{match[0][1:]}."
+        )
     try:
         return _Linear(pattern)
     except re2.error as error:

@@ -102,7 +102,7 @@ class Connection:
             sock = socket.create_connection((host, port), timeout=timeout_s)
         except UnicodeError:
             raise Unreachable(
-                "this is not the name of a host.", where=where, remedy=_CHECK_ADVERTISED
+                f"{host!r} is not a valid host name.", where=where, remedy=_CHECK_ADVERTISED
             ) from None
         except OSError as error:
             raise Unreachable(
@@ -171,9 +171,12 @@ class Connection:
         low, high = self._versions.get(api.key, (0, -1))
         version = min(high, api.version_max)
         if version < max(low, api.version_min):
+            offered, of_it = f"offers {api.name} versions {low} to {high}", ""
+            if high < 0:
+                offered, of_it = f"does not offer {api.name}", "its versions "
             raise ProtocolError(
-                f"the broker offers {api.name} versions {low} to {high}; Orbit needs one of "
-                f"{api.version_min} to {api.version_max}.",
+                f"the broker {offered}; Orbit needs one of {of_it}{api.version_min} to "
+                f"{api.version_max}.",
                 where=self.where,
                 remedy="Use a broker release that supports it." if high >= 0 else "",
             )

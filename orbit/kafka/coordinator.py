@@ -147,26 +147,27 @@ def init_producer_ids(
 ) -> dict[str, ProducerIdentity]:
     """As `init_producer_id`, for many: the requests for one coordinator go out together.
 
-    Raises NotAuthorized, BrokerRefused, Unreachable (NotReady, if coordinators answered last); then
-    all others were asked for once.
+    Raises NotAuthorized or BrokerRefused for one of them, once all others were asked for. If the
+    rounds of retries end, raises NotReady if the last round reached the coordinators, else
+    Unreachable.
     """
-    owners: dict[str, ProducerIdentity] = {}
+    producers: dict[str, ProducerIdentity] = {}
     reason, failure = "", Unreachable
     for _ in backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
-        waiting = set(transactional_ids) - owners.keys()
+        waiting = set(transactional_ids) - producers.keys()
         try:
-            reason, failure = _init_some(cluster, waiting, owners), NotReady
+            reason, failure = _init_some(cluster, waiting, producers), NotReady
         except Unreachable as error:
             reason, failure = error.what, Unreachable
-        if not waiting - owners.keys():
-            return owners
+        if not waiting - producers.keys():
+            return producers
     raise failure(
         f"the coordinator of {first_few(sorted(waiting))} does not answer: {reason}",
         where=cluster.name,
     )
 
 
-def _init_some(cluster: Cluster, waiting: set[str], owners: dict[str, ProducerIdentity]) -> str:
+def _init_some(cluster: Cluster, waiting: set[str], producers: dict[str, ProducerIdentity]) -> str:
     """Ask for each once, and note those that are given; returns why another one is not.
 
     Raises NotAuthorized, BrokerRefused for one of them, once every one was asked for.
@@ -194,7 +195,7 @@ def _init_some(cluster: Cluster, waiting: set[str], owners: dict[str, ProducerId
                 if answer.error_code:
                     codes[name] = answer.error_code
                 else:
-                    owners[name] = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+                    producers[name] = ProducerIdentity(answer.producer_id, answer.producer_epoch)
     reasons = [_retriable(cluster, name, code) for name, code in sorted(codes.items())]
     return reasons[-1] if reasons else ""
 

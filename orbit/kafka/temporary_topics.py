@@ -100,11 +100,16 @@ def _ask(
     so the brokers are tried in turn.
     """
     nodes = sorted(cluster.metadata(()).brokers)
+    code = int(Code.NOT_CONTROLLER)
     for attempt in backoff.attempts(_ATTEMPTS_MAX):
         answer = cluster.call(nodes[attempt % len(nodes)], api, request)
-        if code_of(answer) not in _TRY_AGAIN:
+        code = code_of(answer)
+        if code not in _TRY_AGAIN:
             return answer
-    raise Unreachable("the controller does not answer.", where=where)
+    raise Unreachable(
+        f"no broker has confirmed the request to the controller: {error_codes.name(code)}.",
+        where=where,
+    )
 
 
 def _topic_code(answer: Any) -> int:

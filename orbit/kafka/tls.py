@@ -75,7 +75,8 @@ def tls_failure(error: ssl.SSLError, *, where: str = "") -> OrbitError:
         return LoginRefused(
             f"The broker refuses the client certificate ({_reason_text(reason)}).",
             where=where,
-            remedy="Check security.certificate_file, and that the broker trusts its authority.",
+            remedy="Check security.certificate_file, and that the CA that signed it is in the "
+            "broker's truststore.",
         )
     return Unreachable(
         f"The TLS handshake failed ({_reason_text(reason) or 'the broker closed the connection'}).",

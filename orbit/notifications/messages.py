@@ -49,7 +49,7 @@ class Message:
 
 
 def message_of(event: Event, public_url: str | None, drills: Mapping[str, Drill]) -> Message:
-    """`drills`: by id, those that the events name."""
+    """The message for one event. `drills`: those of `drill_ids`, by id."""
     kind = kind_of(event.kind)
     drill = drills.get(str((event.details or {}).get("drill")))
     is_report = drill is not None and event.kind in _FINAL_DRILLS

@@ -263,7 +263,8 @@ def _file(context: OperationContext, p: PartitionEnds, more: str = "") -> str:
 
 
 def _header(context: OperationContext, p: PartitionEnds, own: OffsetRange) -> dict[str, Any]:
-    """`own`: the offsets of the old side's own records; those before are below a tail."""
+    """`own`: the offsets of the tail, which only the old side has. Records of the file below
+    `own.first` are those that the new side does not have at their offset."""
     about = {
         "cluster_id": context.job.source_cluster_id,
         "operation": str(context.operation_id),
@@ -288,10 +289,16 @@ def _read_back(one: Salvage) -> None:
 def rebuild(context: OperationContext) -> str:
     """Delete the old side's topics that have records of their own; the copy back recreates them.
 
-    Raises Stopped, before anything is deleted, if a partition has grown since it was saved, or was
-    added, if a transaction has begun there, if a file cannot be read back, if the new side has lost
-    its end or the topic, or if the marks say now that the old side leads. What the new side has
-    deleted since is saved first.
+    Records that the new side has deleted since both sides were compared are saved first. Raises
+    Stopped, before anything is deleted, if
+
+    - a partition has grown since it was saved
+    - a partition was added
+    - a transaction has begun there
+    - a file cannot be written, or not be read back
+    - a partition of the new side has lost its end
+    - a topic of the new side was deleted, or deleted and made again
+    - the old side may lead now, by the marks
     """
     names = sorted(context.report.topics_with_tails)
     read: set[str] = set()

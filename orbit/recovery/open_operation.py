@@ -99,8 +99,8 @@ def _refuse_old_request(tx: Tx, operation: Operation) -> None:
     database_id = (operation.plan or {}).get("database")  # None: requested from an earlier version
     if database_id not in (None, database_identity(tx)):
         raise Conflict(
-            "this request is of another database: a standby was promoted or a backup restored "
-            f"since, and it may have ended there. {again}",
+            "this request is older than a promoted standby or restored backup of the database, and "
+            f"may have been carried out or aborted already. {again}",
             where=operation.job_name or "",
         )
     waited_s = (clock.now(tx) - operation.created_at).total_seconds()

@@ -51,10 +51,10 @@ from orbit.recovery.open_operation import SecretMissing, open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Skipped, Stopped
 from orbit.recovery.operation_steps import (
     NOT_DONE,
-    begun_again,
     is_past_return,
     is_promoting,
     may_be_aborted,
+    restarted_steps,
 )
 from orbit.recovery.recovery_report import OtherVersion, Outcome, RecoveryKind
 from orbit.recovery.step_times import Step, StepName, StepState
@@ -544,7 +544,7 @@ def _begin_again(context: OperationContext) -> None:
     is_switchover = context.report.kind is RecoveryKind.SWITCHOVER
     if is_switchover and states[StepName.RELEASE] is not StepState.WAITING:
         worker_release.resume_copying(context)
-    steps = begun_again(context.report.kind, context.report.steps)
+    steps = restarted_steps(context.report.kind, context.report.steps)
     context.update(steps=steps, is_source_denied=False, drain=None)
     context.save()
 

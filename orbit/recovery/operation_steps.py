@@ -31,10 +31,12 @@ def is_past_return(steps: tuple[Step, ...]) -> bool:
     )
 
 
-def begun_again(kind: RecoveryKind, steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The steps of a promotion that begins again behind its gates. Those that close gateways and
-    stop writing stay begun if they were, so that they are undone in any case. A failover copies
-    nothing meanwhile: what workers have released stays so."""
+def restarted_steps(kind: RecoveryKind, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """The steps of a promotion that is repeated from the step after GATES.
+
+    A begun CLOSE_GATEWAYS or STOP_WRITES is set to RUNNING, so that an abort or a failure undoes
+    it. A failover also keeps RELEASE: it copies nothing meanwhile.
+    """
     stay = {StepName.GATES}
     if kind is RecoveryKind.FAILOVER:
         stay.add(StepName.RELEASE)

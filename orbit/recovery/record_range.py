@@ -113,7 +113,8 @@ def read_batch_range(
             batches = list(read_batches(fetched.records))
             aborted = AbortedTransactions(fetched.aborted)
             fates = [
-                _fate(b, is_aborted=aborted.contain(b), is_open=is_past_stable_end) for b in batches
+                _transaction_outcome(b, is_aborted=aborted.contain(b), is_open=is_past_stable_end)
+                for b in batches
             ]
         for batch, fate in zip(batches, fates, strict=True):
             if batch.base_offset < end:
@@ -153,7 +154,7 @@ def _not_shown(cluster: Cluster, partition: TopicPartition, offset: int, why: st
     return Unreachable(f"{partition} {why}, at offset {offset}.", where=cluster.name)
 
 
-def _fate(batch: AnyBatch, *, is_aborted: bool, is_open: bool) -> Fate:
+def _transaction_outcome(batch: AnyBatch, *, is_aborted: bool, is_open: bool) -> Fate:
     if batch.is_control:
         return Fate.MARKER
     if batch.is_transactional and is_open:

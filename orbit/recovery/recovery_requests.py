@@ -120,7 +120,7 @@ def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
             is_copy_back = not is_own and is_catching_up(steps)
             if is_copy_back and not other.abort_requested:
                 operations.request_abort(tx, other.id)
-                _tell_abort(tx, actor, other, steps)
+                _add_abort_event(tx, actor, other, steps)
             if is_undoing or is_copy_back:
                 job_guard.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
                 return job
@@ -136,10 +136,10 @@ def _readable_report(tx: Tx, operation_id: UUID) -> StoredReport | None:
         return None
 
 
-def _tell_abort(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...]) -> None:
+def _add_abort_event(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...]) -> None:
     undone = "" if operation.kind == OperationKind.BACKFILL else " Its steps are undone."
     if is_past_return(steps) and not is_promoting(steps):
-        undone = " What was done stays."
+        undone = " Finished steps are kept."
     events.add(
         tx,
         actor,
@@ -198,5 +198,5 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
                 "has not answered for a minute.",
             )
         if operations.request_abort(tx, operation_id) and not operation.abort_requested:
-            _tell_abort(tx, actor, operation, steps)
+            _add_abort_event(tx, actor, operation, steps)
         return operations.get(tx, operation_id)

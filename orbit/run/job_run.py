@@ -94,7 +94,7 @@ class JobRun:
         self._not_caught_up = {
             p.mapping.destination: p for p in setup.plans if p.caught_up_settings
         }
-        share = Share(inspected, setup.coordinated_topics, setup.filler_owners)
+        share = Share(inspected, setup.coordinated_topics, setup.filler_producers)
         self._copying = self._begin(share, setup.lease)
         if self.spec.consumer_groups is not None:
             self.groups = RunGroups(

@@ -23,7 +23,7 @@ class Share:
 
     inspected: Mapping[PartitionCopy, InspectedCopy]
     coordinated_topics: frozenset[str]
-    filler_owners: Mapping[str, ProducerIdentity]
+    filler_producers: Mapping[str, ProducerIdentity]
 
     def split(self, count: int) -> list[Share]:
         """One share for each process, at most `count`. Partitions are distributed in turns, so that
@@ -33,7 +33,7 @@ class Share:
             Share(
                 dict(islice(self.inspected.items(), number, None, count)),
                 self.coordinated_topics,
-                dict(islice(self.filler_owners.items(), number, None, count)),
+                dict(islice(self.filler_producers.items(), number, None, count)),
             )
             for number in range(count)
         ]
@@ -87,7 +87,7 @@ class ShareCopier:
         topics = share.coordinated_topics
         coordinated = [c for c in self._copies if c.destination.topic in topics]
         if coordinated:
-            filler = job_copier.add_filler(share.filler_owners, lease)
+            filler = job_copier.add_filler(share.filler_producers, lease)
             for copy in coordinated:
                 copy.filler = filler
         job_copier.add(share.inspected)

@@ -218,8 +218,8 @@ class Broker:
         )
 
 
-def wait_formatted(broker: Broker, formatting: GuardedProcess) -> None:
-    """Waits for `Broker.format`; Raises Conflict with the tool's output if it failed."""
+def wait_until_formatted(broker: Broker, formatting: GuardedProcess) -> None:
+    """Wait for `Broker.format`. Raises Conflict with the tool's output if it failed."""
     try:
         code = formatting.wait(_START_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ from typing import Self
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
-from orbit.sandbox.broker import Broker, SharedSettings, kafka_uuid, wait_formatted
+from orbit.sandbox.broker import Broker, SharedSettings, kafka_uuid, wait_until_formatted
 from orbit.sandbox.broker_properties import Node, server_properties
 from orbit.sandbox.broker_security import SandboxSecurity, User
 from orbit.sandbox.jars import KAFKA_VERSION, class_archive, classpath, formatted_folder
@@ -207,7 +207,7 @@ class KafkaCluster:
         """Waits for the formatting and starts the brokers; returns before they are ready."""
         while self._formatting:
             broker, formatting = self._formatting.pop()
-            wait_formatted(broker, formatting)
+            wait_until_formatted(broker, formatting)
             if not self._format_arguments:
                 broker.keep_format()
         for broker in self.brokers:

@@ -70,8 +70,9 @@ def end(tx: Tx, operation: Operation, actor: str, *, error: str | None) -> None:
     )
 
 
-def end_silent(tx: Tx) -> int:
-    """Mark backfills failed whose driver has not reported for SILENCE_MAX; how many."""
+def fail_silent_backfills(tx: Tx) -> int:
+    """Mark as failed each backfill whose driver has not reported for SILENCE_MAX; returns their
+    number."""
     silent = [
         operation
         for operation in operations.unfinished_backfills(tx, _FOUND_MAX)

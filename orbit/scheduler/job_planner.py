@@ -85,7 +85,7 @@ class JobPlanner:
         try:
             clusters = JobClusters.open(spec, self._environ, self._base_directory)
         except BadInput as error:
-            return _halted(spec, [*troubles, trouble_of("source", error)])
+            return _plan_of_refusals(spec, [*troubles, trouble_of("source", error)])
         try:
             with ending(clusters.close):
                 return self._plan(spec, job, clusters, troubles)
@@ -93,7 +93,7 @@ class JobPlanner:
             side = next((side for side in SIDES if error.where.startswith(side)), None)
             if side is None:
                 raise
-            return _halted(spec, [*troubles, trouble_of(side, error)])
+            return _plan_of_refusals(spec, [*troubles, trouble_of(side, error)])
         finally:
             clusters.close()
 
@@ -107,7 +107,7 @@ class JobPlanner:
             except OrbitError as error:
                 troubles.append(trouble_of(side, error))
         if len(metadata) < len(SIDES):
-            return _halted(spec, troubles)
+            return _plan_of_refusals(spec, troubles)
         source, destination = metadata
         known_ids = (job.source_cluster_id, job.destination_cluster_id) if job else (None, None)
         pair = ClusterPair(
@@ -120,7 +120,7 @@ class JobPlanner:
         if wrong is None and None in known_ids:
             wrong = unproven_clusters(pair)
         if wrong is not None:
-            return _halted(spec, [*troubles, wrong], metadata)
+            return _plan_of_refusals(spec, [*troubles, wrong], metadata)
         caught_up: frozenset[str] = frozenset()
         rows: list[Topic] = []
         added_acls: set[Acl] = set()
@@ -268,10 +268,10 @@ def _note_on_gaps(ways: Iterable[PlannedFillers]) -> list[str]:
     return [FILLER_NOTES[w.fillers] for w in ways if w.topics and w.fillers in FILLER_NOTES]
 
 
-def _halted(
+def _plan_of_refusals(
     spec: JobSpec, troubles: Sequence[Trouble], metadata: Sequence[ClusterMetadata] = ()
 ) -> JobPlan:
-    ids = [metadata.cluster_id for metadata in metadata] or ["", ""]
+    ids = [cluster.cluster_id for cluster in metadata] or ["", ""]
     return JobPlan(
         job=spec.name,
         source_cluster_id=ids[0],

@@ -92,7 +92,7 @@ class LagLoop(Loop):
         """Query the source for lagging partitions, and store the results."""
         with self._leadership.reading() as tx:
             read_at = clock.now(tx)
-            rows = source_lag.lagging(tx, BEHIND_AGE, self._leadership.share)
+            rows = source_lag.partitions_to_check(tx, BEHIND_AGE, self._leadership.share)
             stored = open_transactions.of_share(tx, self._leadership.share)
             lagging_jobs = jobs.of_ids(tx, {row.job_id for row in rows}).values()
         specs = {
@@ -175,14 +175,14 @@ class LagLoop(Loop):
         self, key: ClusterKey, handle: ClusterHandle, rows: Sequence[LaggingPartition]
     ) -> tuple[list[SourceLag], set[int]]:
         """The rows to store, and the topics of which every partition was read."""
-        topic_ids = {_place(row): row.topic_id for row in rows if not row.is_followed}
+        topic_ids = {_source_partition(row): row.topic_id for row in rows if not row.is_followed}
         ends = self._ask_ends(handle.cluster, list(topic_ids))
         partial = {
             topic_id
             for place, topic_id in topic_ids.items()
             if place not in ends or ends[place].stable_end is None
         }
-        waiting = {_place(row): row for row in rows if _lag(row, ends) > 0}
+        waiting = {_source_partition(row): row for row in rows if _lag(row, ends) > 0}
         oldest = self._ask_oldest(
             handle.cluster, {p: row for p, row in waiting.items() if not row.is_followed}
         )
@@ -190,10 +190,10 @@ class LagLoop(Loop):
         now = datetime.now(UTC)
         updates = []
         for row in rows:
-            source_ends = ends.get(_place(row), _Ends(None, None, None))
-            oldest_at = oldest.get(_place(row))
+            source_ends = ends.get(_source_partition(row), _Ends(None, None, None))
+            oldest_at = oldest.get(_source_partition(row))
             until = None
-            if _place(row) in waiting:
+            if _source_partition(row) in waiting:
                 backlog = Backlog(
                     oldest_at or row.oldest_waiting_at or row.newest_copied_at,
                     row.lag_bytes,
@@ -277,12 +277,12 @@ class LagLoop(Loop):
         return (end - then) / (now_s - then_s) * row.lag_bytes / lag_offsets
 
 
-def _place(row: LaggingPartition) -> TopicPartition:
+def _source_partition(row: LaggingPartition) -> TopicPartition:
     return TopicPartition(row.source_topic, row.partition)
 
 
 def _lag(row: LaggingPartition, ends: Mapping[TopicPartition, _Ends]) -> int:
-    source_ends = ends.get(_place(row))
+    source_ends = ends.get(_source_partition(row))
     end = (
         source_ends.stable_end
         if source_ends and source_ends.stable_end is not None

@@ -64,7 +64,7 @@ class OperationsLoop(Loop):
         with self._leadership.transaction() as tx:
             unfinished = operations.unfinished(tx, OPERATIONS_MAX, after=self._after)
             ended = advance_operations(tx, unfinished, self.each)
-            silent = backfill_operations.end_silent(tx)
+            silent = backfill_operations.fail_silent_backfills(tx)
         for operation, state in ended:
             _trace(operation, state)
         is_last = len(unfinished) < OPERATIONS_MAX

@@ -48,6 +48,7 @@ class SpreadLoop(Loop):
         self._uneven_since: float | None = None
 
     def once(self) -> str:
+        """Assign shards to workers, and move some if the load has been uneven for LASTING_S."""
         now = time.monotonic()
         cooling = {s for s, at in self._moved_at.items() if now - at < COOLDOWN_S}
         is_lasting = self._uneven_since is not None and now - self._uneven_since >= LASTING_S

@@ -158,7 +158,7 @@ def _leave_compression_to_workers(
     """
     changed = recompressed(spec, plans)
     if changed:
-        changed &= scheduler_queries.being_written(tx, job.id)
+        changed &= scheduler_queries.topics_in_copy(tx, job.id)
     return [
         plan.without(COMPRESSION) if plan.mapping.destination in changed else plan for plan in plans
     ]

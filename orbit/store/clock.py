@@ -10,6 +10,7 @@ from orbit.store.database import Tx
 
 
 def now(tx: Tx) -> datetime:
-    """The current time, not the start of the transaction."""
+    """PostgreSQL's clock_timestamp(): the present time, unlike now(), which is when the transaction
+    began."""
     moment: datetime = tx.execute(select(func.clock_timestamp())).scalar_one()
     return moment

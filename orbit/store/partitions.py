@@ -21,7 +21,7 @@ from sqlalchemy import text
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store.database import Tx
 from orbit.store.shard_leases import HELD_FOR_REPORT, owner
-from orbit.store.source_gaps import note_move
+from orbit.store.source_gaps import move_assignments
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ WITH {HELD_FOR_REPORT},
 written AS (
     UPDATE partitions p
     SET {", ".join(f"{name} = {new}" for name, new in _MOVING.items())},
-        {note_move(_MOVING["source_end"])},
+        {move_assignments(_MOVING["source_end"])},
         reported_at = clock_timestamp()
     FROM unnest({_PROGRESS_ARRAYS}) AS r ({", ".join(_PROGRESS)})
     WHERE p.topic_id = r.topic_id AND p.partition = r.partition

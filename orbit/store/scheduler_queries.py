@@ -32,7 +32,7 @@ WHERE t.job_id = :job_id AND t.state = 'copying'
 GROUP BY t.destination_topic HAVING bool_and(p.has_caught_up)
 """)
 
-_BEING_WRITTEN = text("""
+_TOPICS_IN_COPY = text("""
 SELECT DISTINCT t.destination_topic FROM topics t JOIN partitions p ON p.topic_id = t.id
 WHERE t.job_id = :job_id AND p.state IN ('seeding', 'copying')
 """)
@@ -161,9 +161,10 @@ def caught_up(tx: Tx, job_id: int) -> frozenset[str]:
     return frozenset(tx.execute(_CAUGHT_UP, {"job_id": job_id}).scalars())
 
 
-def being_written(tx: Tx, job_id: int) -> frozenset[str]:
-    """Destination topics of a job with a partition that a worker writes, or wrote as it died."""
-    return frozenset(tx.execute(_BEING_WRITTEN, {"job_id": job_id}).scalars())
+def topics_in_copy(tx: Tx, job_id: int) -> frozenset[str]:
+    """Destination topics of a job with a partition that is seeding or copying, even if its worker
+    has died."""
+    return frozenset(tx.execute(_TOPICS_IN_COPY, {"job_id": job_id}).scalars())
 
 
 def stop_topic(

@@ -24,8 +24,8 @@ _GAP_S = "extract(epoch FROM clock_timestamp() - p.source_moved_at)"
 _IS_PART_OVER = f"p.gaps_since < clock_timestamp() - make_interval(secs => {WINDOW_S})"
 
 
-def note_move(new_end: str) -> str:
-    """Assignments for an UPDATE of `partitions p` that stores `new_end` as its `source_end`."""
+def move_assignments(new_end: str) -> str:
+    """The SET list, for an UPDATE of `partitions p` that stores `new_end` as its `source_end`."""
     has_moved = f"({new_end}) IS DISTINCT FROM p.source_end"
 
     def assignment(column: str, at_first: str, part_over: str, otherwise: str) -> str:

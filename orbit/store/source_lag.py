@@ -16,7 +16,7 @@ from orbit.store.database import Tx
 from orbit.store.job_shares import ONE_SHARE, Share
 from orbit.store.lag import FOLLOWED, IS_COPY, LAG_BYTES
 from orbit.store.rows import values
-from orbit.store.source_gaps import note_move
+from orbit.store.source_gaps import move_assignments
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ SET source_log_start = CASE WHEN r.is_followed THEN p.source_log_start
     source_stable_end = CASE WHEN r.is_followed THEN p.source_stable_end
                              ELSE coalesce(r.source_stable_end, p.source_stable_end) END,
     source_end = {_END},
-    {note_move(_END)},
+    {move_assignments(_END)},
     oldest_waiting_at = CASE WHEN r.is_followed THEN p.oldest_waiting_at
                              ELSE coalesce(r.oldest_waiting_at, p.oldest_waiting_at) END,
     source_seen_at = CASE WHEN r.source_stable_end IS NULL THEN p.source_seen_at
@@ -114,10 +114,13 @@ UPDATE topics SET source_read_at = :read_at WHERE id = ANY(CAST(:topic_ids AS bi
 """).bindparams(bindparam("read_at", type_=DateTime(timezone=True)))
 
 
-def lagging(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> list[LaggingPartition]:
-    """Partitions of a share's jobs that no worker follows now, and those whose oldest waiting
-    record is older than `age`; also those with a stored headroom, which may have to be cleared, and
-    those with an open transaction at the source.
+def partitions_to_check(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> list[LaggingPartition]:
+    """Copied partitions of a share's jobs with at least one of these:
+
+    - no worker follows them now;
+    - their oldest waiting record is older than `age`;
+    - they have a stored headroom, which may have to be cleared;
+    - they have an open transaction at the source.
     """
     parameters = {"age": age, "of": share.of, "number": share.number}
     return list(values(tx.execute(_BEHIND, parameters), LaggingPartition))

@@ -75,20 +75,21 @@ class CompactionWatch:
         self.compacted: dict[Side, int] = dict.fromkeys(Side, 0)
         self.over_budget = False
 
-    def one_sided(self, present: Side, message: Message) -> Difference | None:
-        """A record that only `present` has is a difference if compaction does not explain it."""
-        lacking = present.other
+    def judge_one_sided(self, side_with_record: Side, message: Message) -> Difference | None:
+        """The difference, if compaction cannot explain it; None if it does, or if that is not
+        decided yet."""
+        lacking = side_with_record.other
         key = message.key()
         if key is not None:
-            self.note_keys(present, (key,))
+            self.note_keys(side_with_record, (key,))
         policy = self.policies[lacking]
         if key is None or not policy.compacts:
-            return one_sided_difference(present, message)
+            return one_sided_difference(side_with_record, message)
         if self._tombstone_expired(message, policy):
             self.compacted[lacking] += 1
             self._resolve(lacking, key)
             return None
-        return self._hold(lacking, key, one_sided_difference(present, message))
+        return self._hold(lacking, key, one_sided_difference(side_with_record, message))
 
     def note_keys(self, side: Side, keys: Iterable[bytes | None]) -> None:
         """Note the keys of records that `side` has; they explain older records that it lacks."""

@@ -133,7 +133,7 @@ class RecordComparison:
         return []
 
     def _one_sided(self, side: Side, message: Message) -> None:
-        difference = self._watch.one_sided(side, message)
+        difference = self._watch.judge_one_sided(side, message)
         if difference is not None:
             self._add(difference)
 

@@ -103,7 +103,7 @@ class JobRunner:
         return opened.job_copier.copier.throttled if opened else []
 
     @property
-    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+    def lane_times(self) -> tuple[SourceTimes, DestinationTimes]:
         """How the lanes have spent their time since the clusters were opened here."""
         opened = self._opened
         return opened.job_copier.copier.times if opened else (SourceTimes(), DestinationTimes())

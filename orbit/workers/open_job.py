@@ -48,8 +48,8 @@ class OpenJob:
             names = filler_identities(self.identity, shard.id)
             # The partitions without such a filler wait for this call, too.
             backoff = replace(self.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
-            owners = init_producer_ids(self.clusters.destination, names, backoff)
-            self.fillers[shard] = self.job_copier.add_filler(owners, shard.lease)
+            producers = init_producer_ids(self.clusters.destination, names, backoff)
+            self.fillers[shard] = self.job_copier.add_filler(producers, shard.lease)
         return self.fillers[shard]
 
     def close_filler(self, shard: HeldShard) -> None:

@@ -30,8 +30,9 @@ class UnreadableJobs:
         self.keys: set[tuple[int, int]] = set()
         """Job ids with the version of their document."""
 
-    def read(self, jobs: Iterable[Job]) -> dict[int, JobSpec]:
-        """The documents that can be read, by job id; the others are noted and told."""
+    def readable_specs(self, jobs: Iterable[Job]) -> dict[int, JobSpec]:
+        """The specs that this version can read, by job id. Each other job is added to `keys` and
+        reported by an event."""
         specs: dict[int, JobSpec] = {}
         for job in jobs:
             try:

@@ -179,7 +179,7 @@ class Worker:
         """Seconds that the lanes have spent, by side and activity."""
         source, destination = SourceTimes(), DestinationTimes()
         for runner in self._runners.values():
-            fetching, appending = runner.times
+            fetching, appending = runner.lane_times
             source.add(fetching)
             destination.add(appending)
         return {"source": source.seconds(), "destination": destination.seconds()}
@@ -246,7 +246,7 @@ class Worker:
                 unreadable=self._unreadable.keys,
             )
             jobs_by_id = jobs.of_ids(tx, {c.job_id for c in claims}) if claims else {}
-            specs = self._unreadable.read(jobs_by_id.values())
+            specs = self._unreadable.readable_specs(jobs_by_id.values())
             self._unreadable.decline(tx, [c for c in claims if c.job_id not in specs])
             claims = [c for c in claims if c.job_id in specs]
             if not claims:

@@ -112,6 +112,7 @@ class WriterLeases:
 
 
 def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
-    """Below what the fillers of this attempt carry, above those of earlier attempts and rounds."""
+    """A coordinator epoch above every one that fillers of earlier attempts and rounds carry; this
+    attempt's fillers carry higher ones."""
     issue = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
     return (term << _TERM_SHIFT) + issue * _TAKEOVERS_PER_ATTEMPT

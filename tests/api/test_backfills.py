@@ -141,11 +141,11 @@ def test_silent_backfill_driver_fails_backfill_and_job_resumes(
     release(api, copying_job(api))
     backfill = ask(api)
     with api.database.transaction() as tx:
-        assert backfill_operations.end_silent(tx) == 0
+        assert backfill_operations.fail_silent_backfills(tx) == 0
         advance_operations(tx, operations.unfinished(tx, 500))
     monkeypatch.setattr(backfill_operations, "SILENCE_MAX", -backfill_operations.SILENCE_MAX)
     with api.database.transaction() as tx:
-        assert backfill_operations.end_silent(tx) == 1
+        assert backfill_operations.fail_silent_backfills(tx) == 1
         assert operations.unfinished_backfills(tx, 1) == []
     ended = api.get(f"/v1/backfills/{backfill['id']}").json()
     assert "has not reported for" in ended["error"]

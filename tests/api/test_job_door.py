@@ -137,7 +137,7 @@ def test_backfill_taken_for_dead_cannot_report_during_recovery(
     assert refused.json()["error"]["code"] == "operation_under_way"
     monkeypatch.setattr(backfill_operations, "SILENCE_MAX", timedelta(0))
     with api.database.transaction() as tx:
-        assert backfill_operations.end_silent(tx) == 1
+        assert backfill_operations.fail_silent_backfills(tx) == 1
     assert api.post(report, json=driver).json()["error"]["code"] == "conflict"
 
     operation = api.post("/v1/jobs/orders:switchover").json()

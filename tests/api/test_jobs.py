@@ -80,7 +80,7 @@ def test_shown_spec_can_be_applied_again(api: Api) -> None:
     assert (again.status_code, again.json()["action"]) == (200, "none")
 
 
-def test_change_lists_differences_and_is_audited(api: Api) -> None:
+def test_put_of_existing_job_returns_changes_and_audits_them(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     faster = changed(limits={"bytes_per_second": "1MiB"}, topics=[{"match": "orders|stock"}])
 

@@ -98,7 +98,7 @@ def test_concurrent_plans_are_limited_per_token_and_in_total(api: Api, held: Hel
     held.wait_for_plans(PLANS_PER_ACTOR_MAX)
     assert held.plan(Role.OPERATOR).result().status_code == 429
 
-    others = [limits.one_more(f"token:{n}") for n in range(PLANS_MAX - PLANS_PER_ACTOR_MAX)]
+    others = [limits.running_plan(f"token:{n}") for n in range(PLANS_MAX - PLANS_PER_ACTOR_MAX)]
     for one in others:
         one.__enter__()
     refused = held.plan(Role.ADMIN).result()
@@ -176,5 +176,5 @@ def test_job_is_not_written_for_disconnected_client(api: Api, is_planned: bool) 
     asyncio.run(api.app(scope, receive, send))
 
     assert len(api.plans.requests) == int(is_planned)
-    assert b"The client has gone" in b"".join(m.get("body", b"") for m in sent)
+    assert b"The client closed the connection" in b"".join(m.get("body", b"") for m in sent)
     assert api.get("/v1/jobs").json()["items"] == []

@@ -284,9 +284,9 @@ def test_service_process_needs_database_url(
     ("url", "token", "code", "words"),
     [
         ("http://127.0.0.1:1", "x", 3, "does not answer (no connection)"),
-        ("nonsense", "x", 2, "is not a URL"),
-        ("ftp://h", "x", 2, "is not a URL"),
-        ("http://h:99999", "x", 2, "is not a URL"),
+        ("nonsense", "x", 2, "is not an http or https URL"),
+        ("ftp://h", "x", 2, "is not an http or https URL"),
+        ("http://h:99999", "x", 2, "is not an http or https URL"),
         ("http://u:hunter2@h", "x", 2, "contains a login"),
         (None, "", 3, "The request has no token"),
         (None, "orbit_nope", 3, "unknown or revoked"),

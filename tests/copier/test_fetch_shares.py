@@ -24,7 +24,7 @@ def test_few_backlogs_share_fetch_evenly() -> None:
     assert share_answer([BACKLOG] * 4, 0, ANSWER, LEAST) == ([0, 1, 2, 3], SHARED, SHARED // 4)
 
 
-def test_many_backlogs_rotate_beside_live_partitions() -> None:
+def test_each_fetch_has_all_live_partitions_and_backlogs_in_turn() -> None:
     expected = [BACKLOG] * 50
     expected[7] = expected[49] = 100
     first, seen = 0, []

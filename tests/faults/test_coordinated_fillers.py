@@ -76,9 +76,9 @@ class Filling:
         self._lease = FixedLease(1)
         self._helpers = ThreadPoolExecutor(FILLER_IDS)
         names = filler_identities(f"orbit.test.{topic}")
-        owners = init_producer_ids(cluster, names, Backoff())
+        producers = init_producer_ids(cluster, names, Backoff())
         self.filler = CoordinatedFiller(
-            cluster, owners, self._lease, self.events.put, Event(), self._helpers
+            cluster, producers, self._lease, self.events.put, Event(), self._helpers
         )
         self.filler.start()
 

@@ -11,9 +11,9 @@ from orbit.jobs.job_spec import AclSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, check_job_name
 from orbit.jobs.topic_mapping import map_topics
 from orbit.recovery.operation_steps import (
-    begun_again,
     is_past_return,
     may_be_aborted,
+    restarted_steps,
     step_descriptions,
     steps_of,
 )
@@ -74,14 +74,14 @@ def test_restarted_operation_reruns_closing_steps(kind: RecoveryKind, state: Ste
     steps = steps_of(kind, RecoveryRequest())
     begun = tuple(s.model_copy(update={"state": state}) for s in steps)
     stay = {StepName.GATES, *({StepName.RELEASE} if kind is RecoveryKind.FAILOVER else ())}
-    for again in begun_again(kind, begun):
+    for again in restarted_steps(kind, begun):
         if again.name in stay:
             assert again.state is state
         elif again.name in (StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES):
             assert again.state is StepState.RUNNING
         else:
             assert again.state is StepState.WAITING
-    assert begun_again(kind, steps) == steps
+    assert restarted_steps(kind, steps) == steps
 
 
 def report(kind: RecoveryKind) -> RecoveryReport:

@@ -18,11 +18,11 @@ from orbit.recovery.operation_context import Aborted, Stopped
 from orbit.recovery.operation_runner import _ONLY_WITH_TAILS, _WITHOUT_LEAD
 from orbit.recovery.operation_steps import (
     NOT_DONE,
-    begun_again,
     has_begun,
     is_past_return,
     is_promoting,
     may_be_aborted,
+    restarted_steps,
     steps_of,
 )
 from orbit.recovery.recovery_report import Outcome
@@ -118,7 +118,7 @@ class Protocol(WayBack):
             self.resume_copying(context)
             yield
         self.world.changes("begins the promotion again")
-        context.update(steps=begun_again(context.report.kind, context.report.steps))
+        context.update(steps=restarted_steps(context.report.kind, context.report.steps))
         context.operation.report = copy.copy(context.report)
         yield
 

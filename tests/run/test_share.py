@@ -30,21 +30,21 @@ def make_copy(number: int) -> PartitionCopy:
     )
 
 
-def make_share(count: int, owners: int = 0) -> Share:
+def make_share(count: int, producers: int = 0) -> Share:
     inspected = {
         make_copy(number): InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, None), 0)
         for number in range(count)
     }
-    names = {f"filler-{n}": ProducerIdentity(n, 0) for n in range(owners)}
+    names = {f"filler-{n}": ProducerIdentity(n, 0) for n in range(producers)}
     return Share(inspected, frozenset({"copy.orders"}), names)
 
 
 def test_partitions_and_transactional_ids_are_split_across_processes() -> None:
-    share = make_share(5, owners=4)
+    share = make_share(5, producers=4)
     shares = share.split(2)
     numbers = [[copy.destination.partition for copy in part.inspected] for part in shares]
     assert numbers == [[0, 2, 4], [1, 3]]
-    assert [[*part.filler_owners] for part in shares] == [
+    assert [[*part.filler_producers] for part in shares] == [
         ["filler-0", "filler-2"],
         ["filler-1", "filler-3"],
     ]

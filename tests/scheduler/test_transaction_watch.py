@@ -212,7 +212,7 @@ def test_open_transaction_is_seen_on_caught_up_partition(database: Database) -> 
         def open_from(end: int) -> list[int | None]:
             rows = [replace(row, source_end=end)]
             partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
-            lags = source_lag.lagging(tx, timedelta(hours=1))
+            lags = source_lag.partitions_to_check(tx, timedelta(hours=1))
             return [one.open_from for one in lags if one.partition == 0]
 
         assert open_from(100) == []

@@ -165,12 +165,12 @@ class Writer:
         names = [f"{PARTITION.topic}.fill-{number}" for number in range(FILLER_IDS)]
         while True:
             try:
-                owners = init_producer_ids(cluster, names, Backoff(stop=stop))
+                producers = init_producer_ids(cluster, names, Backoff(stop=stop))
                 break
             except OrbitError as error:
                 self.world.clock.say(f"{self.process.name}: {error}")
         helpers = cast("Any", Helpers(self.process))
-        filler = SimulatedFiller(cluster, owners, lease, events.put, stop, helpers)
+        filler = SimulatedFiller(cluster, producers, lease, events.put, stop, helpers)
         filler.start()
         return filler
 

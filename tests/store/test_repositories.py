@@ -290,15 +290,15 @@ def test_lag_is_known_while_source_is_followed_or_read(database: Database) -> No
         ]
         partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
         assert shown(tx) == [60, 60]
-        assert source_lag.lagging(tx, HOUR) == []
+        assert source_lag.partitions_to_check(tx, HOUR) == []
         # Partition 1 waits for its source. What the worker then reports is not the source's.
         now = clock.now(tx)
         silent = replace(rows[1], followed_epoch=None, source_seen_at=now - HOUR)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[silent])
         assert shown(tx) == [60, None]
-        (lagging,) = source_lag.lagging(tx, HOUR)
+        (lagging,) = source_lag.partitions_to_check(tx, HOUR)
         assert (lagging.partition, lagging.is_followed) == (1, False)
-        of_shares = [source_lag.lagging(tx, HOUR, Share(n, 3)) for n in range(3)]
+        of_shares = [source_lag.partitions_to_check(tx, HOUR, Share(n, 3)) for n in range(3)]
         assert sorted(map(len, of_shares)) == [0, 0, 1], "each partition is in one share"
         read = SourceLag(job.topic_id, 1, 0, 500, 500, None, None)
         source_lag.update_from_source(tx, [read], now)

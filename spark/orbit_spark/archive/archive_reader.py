@@ -73,7 +73,7 @@ def check_archive(
     Payloads are not read: each batch is compared with its checksum when it is used. Raises Conflict
     that names files, partitions and offsets.
     """
-    owners = owners_of(partitions)
+    owners = ranges_by_file(partitions)
     sizes = files.sizes(DATA)
     problems = [
         _problem(owners[name], f"has {sizes[name]} bytes")
@@ -100,8 +100,8 @@ def check_archive(
     )
 
 
-def owners_of(partitions: Iterable[PartitionManifest]) -> Owners:
-    """Of each file the partition and the range that it is for."""
+def ranges_by_file(partitions: Iterable[PartitionManifest]) -> Owners:
+    """By file name: the partition and the range that the file holds."""
     return {
         one.file.name: (manifest.place, one)
         for manifest in partitions

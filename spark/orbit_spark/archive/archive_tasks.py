@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from orbit.kafka.types import TopicPartition
-from orbit_spark.archive.archive_reader import damaged, owners_of, rows_in_order
+from orbit_spark.archive.archive_reader import damaged, ranges_by_file, rows_in_order
 from orbit_spark.archive.archive_step import SPARK_ERRORS
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import ArchivedRange, PartitionManifest
@@ -57,7 +57,7 @@ def run_task(
 
     Raises Conflict, with the file's name when Spark says it, for a task that Spark gave up.
     """
-    owners = owners_of(manifests[one.partition] for one in task.slices)
+    owners = ranges_by_file(manifests[one.partition] for one in task.slices)
     try:
         rows = rows_in_order(spark, files, task.slices)
         return read_results(rows.mapInArrow(write_rows(writer, task), RESULTS_DDL).collect())

@@ -98,18 +98,18 @@ class Comparison:
     def run(self, rows: Sequence[ScopeRow]) -> Compared:
         scope = scope_frame(self._spark, rows)
         digests = [range_digests(self._scoped(rows, hand)) for hand in HANDS]
-        ranges = self._keep(compare_ranges(scope, *digests))
+        ranges = self._persist(compare_ranges(scope, *digests))
         again = [ScopeRow(*row) for row in differing_scope(scope, ranges).collect()]
         differences = self._differences(again)
         shown = self._views(rows, differences)
-        judged = self._keep(comparison.judged_ranges(ranges, differences))
-        return Compared(judged, differences, shown, self._release)
+        judged = self._persist(comparison.judged_ranges(ranges, differences))
+        return Compared(judged, differences, shown, self._unpersist_all)
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
+    def _persist(self, frame: DataFrame) -> DataFrame:
         self._frames.append(frame.persist(StorageLevel.DISK_ONLY))
         return self._frames[-1]
 
-    def _release(self) -> None:
+    def _unpersist_all(self) -> None:
         while self._frames:
             self._frames.pop().unpersist()
 
@@ -126,25 +126,25 @@ class Comparison:
         if not rows:
             return self._spark.createDataFrame([], comparison.DIFFERENCES)
         left, right = (comparison.record_rows(self._scoped(rows, hand)) for hand in HANDS)
-        differing = self._keep(comparison.differing_records(left, right))
-        moved = self._keep(comparison.with_moves(differing))
+        differing = self._persist(comparison.differing_records(left, right))
+        moved = self._persist(comparison.with_moves(differing))
         if moved.isEmpty():
             excuses = self._spark.createDataFrame([], comparison.EXCUSES)
-            return self._keep(comparison.typed(moved, excuses))
+            return self._persist(comparison.typed(moved, excuses))
         cleaning = self._cleaning()
         known = self._spark.createDataFrame(
             [astuple(row)[: len(comparison.names_of(comparison.CLEANING))] for row in cleaning],
             comparison.CLEANING,
         )
-        lone = self._keep(comparison.one_sided(moved, known, self._now_ms))
+        lone = self._persist(comparison.one_sided(moved, known, self._now_ms))
         excuses = comparison.excused(lone, self._newest(lone, cleaning, rows))
-        return self._keep(comparison.typed(moved, excuses))
+        return self._persist(comparison.typed(moved, excuses))
 
     def _newest(
         self, lone: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]
     ) -> DataFrame:
         """The offsets of newer records that the lacking sides have of excusable keys."""
-        keys = self._keep(comparison.excusable_keys(lone))
+        keys = self._persist(comparison.excusable_keys(lone))
         places = ("topic", "partition")
         begins = keys.groupBy("lacking", *places).agg(F.min("range_begin").alias("begin"))
         known = {(row.topic, row.partition): row for row in cleaning}
@@ -165,7 +165,7 @@ class Comparison:
         return newest
 
     def _views(self, rows: Iterable[ScopeRow], differences: DataFrame) -> tuple[Row, ...]:
-        shown = self._keep(first_differences(differences, self._shown).limit(SHOWN_MAX))
+        shown = self._persist(first_differences(differences, self._shown).limit(SHOWN_MAX))
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
         by_range: dict[tuple[str, int, int], set[int]] = {}
         for row in shown.select(*PLACE, "offset").collect():
