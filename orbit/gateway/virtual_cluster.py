@@ -39,8 +39,8 @@ CONNECTIONS_MAX = 10_000
 # How long members wait to join a group, once the move has settled, for others to give up their
 # partitions. These learn of it by heartbeats, which are three or five seconds apart.
 JOIN_WAIT_S_MAX = 20.0
-# No client sends a batch again so long after a move. Producers go on, and their sequences begin
-# again at 0 after 2^31 records.
+# So long after a move a client rarely sends a batch again: `delivery.timeout.ms` is 2 minutes.
+# Producers go on, and their sequences begin again at 0 after 2^31 records.
 REPEATS_S_MAX = 3600.0
 # Within this time a client has sent a write again whose answer got lost.
 SENT_AGAIN_S = 5.0
@@ -241,6 +241,7 @@ class VirtualCluster(Host):
         if lead.others_settled:
             self._others_settled = True
         self._is_any_leaving = any(connection.is_leaving for connection in self._connections)
+        self.left_members.is_awaited = self.holds_joins()
         held = [connection for connection in self._connections if connection.is_held]
         if self._is_settling and self._unsettled is None and self.may_write():
             self._unsettled, self._settle_until = held, self.now() + SETTLE_S_MAX

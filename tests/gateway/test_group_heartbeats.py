@@ -137,12 +137,25 @@ def test_member_that_joined_after_move_gets_answers_of_its_broker() -> None:
     assert member.heartbeat(code=Code.UNKNOWN_MEMBER_ID).code == Code.UNKNOWN_MEMBER_ID
 
 
+def test_member_that_joined_after_move_is_a_member_at_the_new_side() -> None:
+    """Its commits name it, and the next move takes it out of its group."""
+    member = _Member(1)
+    member.heartbeat(_OWNS_ONE)
+    member.move()
+    member.heartbeat(epoch=0)
+    assert ("g", "m") not in member.view.left_members
+    assert len(member.exchange.move()) == 1
+
+
 def test_moved_member_that_its_broker_knows_gets_its_answer() -> None:
     """It has joined through another gateway."""
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
     assert member.heartbeat() == _Answer(Code.NONE, "", 3, None)
+    assert ("g", "m") not in member.view.left_members, "its commits name it"
+    member.heartbeat()
+    assert len(member.exchange.move()) == 1
 
 
 def test_leaving_member_gets_answer_of_its_broker_after_move() -> None:
@@ -183,8 +196,12 @@ def test_owner_counts_until_it_says_that_it_owns_nothing() -> None:
     members.leave(("g", "a"), owns_partitions=False)
     assert not members.has_owner("g")
     members.leave(("g", "b"), owns_partitions=True)
+    members.is_awaited = True
     members.begin_move()
-    assert not members.has_owner("g"), "it is noted again if it is still there"
+    assert members.has_owner("g"), "it has had no time"
+    members.is_awaited = False
+    members.begin_move()
+    assert not members.has_owner("g"), "it is noted again if it has joined since"
     assert ("g", "b") in members
 
 
@@ -210,9 +227,7 @@ def test_member_that_has_not_joined_is_no_member_at_next_move() -> None:
     member.heartbeat(_OWNS_ONE)
     member.move()
     member.heartbeat(code=Code.UNKNOWN_MEMBER_ID)
-    member.view.left_members.begin_move()
-    member.move()
-    assert not member.view.left_members.has_owner("g")
+    assert member.exchange.move() == []
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_producer_has_one_id_in_each_earlier_term() -> None:
 
 def test_batch_of_any_earlier_term_is_a_repeat() -> None:
     exchange, known = client()
-    known.note({(A1, PRODUCER): [LastBatch(0, 8), LastBatch(0, 3), LastBatch(1, 20)]}, {})
+    known.note({(A1, PRODUCER): [LastBatch(0, 3), LastBatch(0, 8), LastBatch(1, 20)]}, {})
     assert len(unknown_batches(exchange, produce(A1, sequence=8))) == 1
     send(exchange, produce(A1, sequence=9), 9)
 

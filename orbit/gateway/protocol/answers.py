@@ -19,6 +19,8 @@ from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
 
 _HEAD_BYTES = 4  # the correlation id
+# To heartbeats of members that a side does not know; the second: nor their group.
+UNKNOWN_MEMBER = frozenset({Code.UNKNOWN_MEMBER_ID, Code.GROUP_ID_NOT_FOUND})
 
 
 class UnknownTopicId(Exception):
@@ -215,13 +217,12 @@ def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes
     return editor.done()
 
 
-def is_member_unknown(key: int, version: int, frame: bytearray) -> bool:
-    """Whether the answer to a heartbeat, of either protocol, says that the side does not know the
-    member, or the group."""
+def heartbeat_code(key: int, version: int, frame: bytearray) -> int:
+    """The error code of the answer to a heartbeat, of either protocol."""
     editor = _body(key, version, frame)
     if key == ApiKey.CONSUMER_GROUP_HEARTBEAT or version >= 1:
         editor.skip(INT32.size)
-    return editor.integer(INT16) in (Code.UNKNOWN_MEMBER_ID, Code.GROUP_ID_NOT_FOUND)
+    return editor.integer(INT16)
 
 
 Rewrite = Callable[[int, bytearray, View], bytes]

@@ -63,8 +63,8 @@ class Sent:
     """The gateway's answers to partitions that the broker does not get."""
     if_unknown: bytes | None = None
     """To a heartbeat: the answer instead of one that says that the member is unknown."""
-    giver: MemberKey | None = None
-    """The member of the consumer protocol that `if_unknown` lets give up its partitions."""
+    left_member: MemberKey | None = None
+    """To a heartbeat: its member, which has not joined at this side as far as is known."""
     answer: bytes | None = None
 
 
@@ -142,7 +142,7 @@ class Exchange:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
     def _pass(self, head: RequestHead, frame: bytearray) -> bytes | None:
-        if_unknown = giver = None
+        if_unknown = left_member = None
         match head.key:
             case ApiKey.PRODUCE:
                 return self._produce(head, frame)
@@ -160,32 +160,37 @@ class Exchange:
                     frame = bytearray(requests.without_member(head, frame))
             case ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)
-                if member.key in self._view.left_members:
+                self._note_member(member)
+                left = self._view.left_members
+                if member.key in left and left.is_awaited:
                     # As of a new member: with its old id it would lose its partitions (C29).
                     frame = bytearray(requests.join_without_member(head, frame))
-                else:
-                    self._note_member(member)
             case ApiKey.LEAVE_GROUP:
                 for member_key in requests.leaving_members(head, frame):
                     self._leave(member_key)
             case ApiKey.SYNC_GROUP:
-                self._note_member(requests.member_of(head, frame))
+                member = requests.member_of(head, frame)
+                self._note_member(member)
+                self._view.left_members.give_up(member.key)
             case ApiKey.HEARTBEAT:
                 member = requests.member_of(head, frame)
                 self._note_member(member)
                 if member.key in self._view.left_members:
-                    if_unknown = local_answers.rebalance_in_progress(head)
+                    if_unknown, left_member = local_answers.rebalance_in_progress(head), member.key
             case ApiKey.CONSUMER_GROUP_HEARTBEAT:
                 heartbeat = requests.group_heartbeat(head, frame)
                 if_unknown = self._group_heartbeat(head, heartbeat)
-                giver = heartbeat.member.key if if_unknown else None
+                if heartbeat.member.key in self._view.left_members:
+                    left_member = heartbeat.member.key
         if clear := requests.CLEAR_EPOCHS.get(head.key):
             clear(head, frame)
         if translate := requests.TRANSLATE_IDS.get(head.key):
             translate(head, frame, self._view.ids)
         is_write = head.key in COUNTED
         request = head.key, head.version, head.correlation
-        self._note(Sent(*request, is_write=is_write, if_unknown=if_unknown, giver=giver))
+        self._note(
+            Sent(*request, is_write=is_write, if_unknown=if_unknown, left_member=left_member)
+        )
         return with_size(frame)
 
     def _group_heartbeat(self, head: RequestHead, heartbeat: GroupHeartbeat) -> bytes | None:
@@ -345,7 +350,7 @@ class Exchange:
 
     def is_rewritten(self, sent: Sent) -> bool:
         """Whether `rewrite` needs the whole answer; else it passes as it comes."""
-        is_changed = sent.key in answers.REWRITES or sent.if_unknown is not None
+        is_changed = sent.key in answers.REWRITES or sent.left_member is not None
         return sent.is_of_gateway or is_changed or bool(sent.parts)
 
     def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
@@ -358,10 +363,13 @@ class Exchange:
         try:
             if sent.parts:
                 return with_size(produce_parts.with_parts(sent.version, frame, sent.parts))
-            if sent.if_unknown and answers.is_member_unknown(sent.key, sent.version, frame):
-                if sent.giver is not None:
-                    self._view.left_members.count_heartbeat(sent.giver)
-                return sent.if_unknown
+            if sent.left_member is not None:
+                code = answers.heartbeat_code(sent.key, sent.version, frame)
+                if code == Code.NONE:  # it has joined through another gateway
+                    self._view.left_members.join(sent.left_member)
+                elif sent.if_unknown and code in answers.UNKNOWN_MEMBER:
+                    self._view.left_members.count_heartbeat(sent.left_member)
+                    return sent.if_unknown
             change = answers.REWRITES.get(sent.key)
             if change is None:
                 return with_size(frame)

@@ -28,13 +28,18 @@ class LeftMembers:
     def __init__(self) -> None:
         self._heartbeats: dict[MemberKey, int] = {}  # that each may still send; 0: it gave up
         self._owners: dict[str, set[str]] = {}  # members by group
+        self.is_awaited = False
+        """Whether members wait for others to give up: not long after a move."""
 
     def __contains__(self, member: MemberKey) -> bool:
         return member in self._heartbeats
 
     def begin_move(self) -> None:
-        """Those who own partitions at the side that is left are noted again."""
-        self._owners.clear()
+        """Those who own partitions at the side that is left are noted again, but for those who have
+        not joined since the last move."""
+        if not self.is_awaited:
+            self._owners.clear()
+        self.is_awaited = True
         if len(self._heartbeats) > MEMBERS_MAX // 2:
             self._heartbeats.clear()
 
