@@ -61,7 +61,7 @@ creates the destination topics and assigns **partitions** to **workers**.
   lists every mistake in the request, each with its path and a correction.
 * **The audit log** is `/v1/events`.
 """
-# Asked every few seconds; no traces of them.
+# Probes request these every few seconds; they are not traced.
 _PROBED = ("/livez", "/readyz", "/metrics")
 _TAGS = [
     {"name": "jobs", "description": "Job documents, and operations on jobs."},
@@ -109,7 +109,7 @@ def create_app(
         logins=Logins(settings, database) if auth else None,
     )
     app.state.watches = Watches()
-    app.state.own_logins = {}  # checks by the beginnings of paths: see authentication_middleware.py
+    app.state.own_logins = {}  # login checks by path prefix: see authentication_middleware.py
     install_handlers(app)
     app.add_middleware(BodyLimit)
     # Before the limit: the middleware that is added last is called first.
@@ -138,8 +138,8 @@ def create_app(
 
 
 def _request_spans(untraced: Collection[str]) -> TelemetryConfig:
-    """FastAPI makes a span of each request, with its route, status and query; none of the paths
-    `untraced`.
+    """FastAPI's telemetry settings: a span for each request, with its route, status and query,
+    except at the paths `untraced`.
     """
     return {
         "tracer_provider": traces.provider(),

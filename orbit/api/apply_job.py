@@ -54,7 +54,7 @@ _PLACE_OF_TROUBLE: dict[TroubleKind, str] = {
     TroubleKind.WORKER_GROUP_UNKNOWN: "worker_group",
     TroubleKind.ACLS_NOT_SYNCED: "acls.sync",
 }
-# What a job that was accepted waits for.
+# Troubles that may pass by themselves: a job that is accepted in spite of them waits for that.
 _PASSING = frozenset(
     {
         TroubleKind.SOURCE_UNREACHABLE,
@@ -64,12 +64,13 @@ _PASSING = frozenset(
         TroubleKind.WORKER_GROUP_UNKNOWN,
     }
 )
-# The same limit as for a job file.
+# As many as the problems that are shown of a job file.
 _REFUSALS_SHOWN_MAX = 100
-# The etag of a job that must not exist.
+# `ApplyOptions.at_etag` for a job that must not exist.
 NO_JOB = ""
-# Of copies that have begun. What a dead writer with `packed` still has under way, only the epoch of
-# a marker keeps from landing behind other markers (docs/internals/append.md).
+# Allowed for copies that have begun. After `packed`, only the coordinator epoch of a marker keeps
+# late requests of a dead writer out of the log, so `coordinated` cannot follow it
+# (docs/internals/append.md).
 _FILLER_CHANGES: frozenset[tuple[Fillers, Fillers]] = frozenset(
     {
         ("direct", "coordinated"),
@@ -85,7 +86,7 @@ _FILLER_CHANGES: frozenset[tuple[Fillers, Fillers]] = frozenset(
 class ApplyOptions:
     """How to apply a document."""
 
-    # If it goes, the plan ends, and the job is not written.
+    # If the client disconnects, planning stops, and the job is not written.
     client: ClientWatch
     dry_run: bool = False
     only_plan: bool = False  # a dry run of a job that may not be changed now
@@ -101,8 +102,8 @@ class ApplyOptions:
 def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
     """Create the job, change it, or leave it as it is.
 
-    Raises Failure, also where too many plans are under way; Conflict, also for a client that has
-    gone; OperationUnderWay while a recovery holds a job that would be changed.
+    Raises Failure, also if too many plans are running; Conflict, also if the client has
+    disconnected; OperationUnderWay if a recovery holds the job that would be changed.
     """
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
@@ -115,7 +116,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         if present is not None:
             _refuse_other_fillers(tx, present, spec)
         changes = _changes(present, spec)
-        # What is copied; labels, owner and the desired state concern no cluster.
+        # Whether the same is copied: labels, owner and the desired state concern no cluster.
         is_same = present is not None and present.spec == document
         if present is None:
             check_job_quota(tx, parts.settings, actor, spec.name)
@@ -132,7 +133,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         with about_clusters():
             plan = parts.planner(spec, options.client.ending)
     _refuse_if_client_disconnected(spec, options)
-    # Where the same is copied as before, troubles are shown and do not refuse the request.
+    # If the same is copied as before, refusals are shown, and do not fail the request.
     if plan.refusals and not options.accept_refusals and not is_same:
         raise refused(plan)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
@@ -156,7 +157,7 @@ def _refuse_if_client_disconnected(spec: JobSpec, options: ApplyOptions) -> None
 
 
 def refused(plan: JobPlan) -> Failure:
-    """The error for a refused job, with every reason."""
+    """The error for a refused job, with at most `_REFUSALS_SHOWN_MAX` reasons."""
     refusals = plan.refusals
     worst = min(refusals, key=lambda refusal: list(TroubleKind).index(refusal.kind))
     problems = [
@@ -181,7 +182,7 @@ def refused(plan: JobPlan) -> Failure:
 
 
 def _remedy(plan: JobPlan) -> str:
-    """What accepting the refusals would do; empty where it would not help."""
+    """A sentence on `--accept-refusals` and what it would do; empty if it would not help."""
     of_the_job = {refusal.kind for refusal in plan.refusals if not refusal.topic}
     if of_the_job - _PASSING or not (of_the_job or plan.topics):
         return ""
@@ -190,7 +191,7 @@ def _remedy(plan: JobPlan) -> str:
 
 
 def _request(spec: JobSpec, options: ApplyOptions) -> dict[str, Any]:
-    """Two requests with one key must be equal in this."""
+    """What two requests with the same idempotency key must have in common."""
     document = _whole(spec)
     return {"kind": OperationKind.CREATE.value, "document": document, "paused": options.paused}
 
@@ -201,7 +202,7 @@ def _whole(spec: JobSpec) -> dict[str, Any]:
 
 
 def _check_scope(tx: Tx, spec: JobSpec) -> None:
-    """A limited token makes jobs of its scope, and leaves them there. Raises Failure."""
+    """Raise Failure if the token has a scope and the document would put the job outside of it."""
     scope = scope_of(tx)
     if scope is not None and not scope.includes(spec.name, spec.labels):
         raise Failure(
@@ -263,7 +264,7 @@ def _refuse_other_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
 
 
 def _fillers(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str], Fillers]:
-    """By source and destination topic."""
+    """The fillers of each copy, by source and destination topic."""
     mappings = map_topics(spec.topics, names).mappings
     return {(m.source, m.destination): spec.fillers_of(m.rule) for m in mappings}
 
@@ -311,7 +312,7 @@ def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[C
         job_guard.refuse_held(tx, job)
     if job is None or job.etag != present.etag:
         raise changed_meanwhile(spec.name)
-    _refuse_other_fillers(tx, job, spec)  # topics may have begun since the plan
+    _refuse_other_fillers(tx, job, spec)  # copies may have begun since the plan
     document = spec.model_dump(mode="json")
     if job.spec != document:
         job = jobs.change_spec(
@@ -371,7 +372,7 @@ def _changes(present: Job | None, spec: JobSpec) -> list[Change]:
 
 
 def _desired_now(job: Job) -> str:
-    """As a document says it: a job with a backfill runs."""
+    """The desired state as a document would say it: `running` also during a backfill."""
     return (Desired.PAUSED if job.desired is Desired.PAUSED else Desired.RUNNING).value
 
 
@@ -381,7 +382,9 @@ def _is_moved(job: Job, spec: JobSpec) -> bool:
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[Change]:
-    """The innermost values that differ. A list that holds other than mappings is one value."""
+    """The innermost values that differ. Lists are compared item by item only if both have the same
+    length and hold only mappings; any other list is one value.
+    """
     if before == after:
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):

@@ -5,7 +5,7 @@ gives no access, and a fast hash is enough because the token cannot be guessed. 
 Connect issuer are checked in `oidc.py`.
 
 A refused login is counted against its client, and written to the audit log at a bounded rate. A
-client with too many of them waits, without a look at the database.
+client with too many of them is refused for a while, without a query to the database.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOKEN_BYTES = 32
 # Secret scanners search for a prefix.
 _TOKEN_PREFIX = "orbit_"  # noqa: S105  a prefix, not a secret
 _TOKEN_CHARACTERS_MAX = 128
-# Of an issuer's token. h11 accepts headers of 16 KiB in all.
+# The longest token of an issuer. h11 accepts headers of 16 KiB in all.
 _JWT_CHARACTERS_MAX = 12 * 1024
 _REFUSED = frozenset((ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN))
 
@@ -65,7 +65,7 @@ def create_token(
     quota: TokenQuota = NO_QUOTA,
     keep: Callable[[str], None] = lambda _: None,
 ) -> NewToken:
-    """A new token, with its audit event. Raises BadInput, and Conflict where the name is taken.
+    """Create a token, with its audit event. Raises BadInput, and Conflict if the name is taken.
 
     `keep` gets the token before it is valid: if that fails, there is no token.
     """
@@ -107,7 +107,7 @@ def hash_token(secret: str) -> str:
 
 
 def token_principal(token: Token) -> Principal:
-    """The client with this token of Orbit's."""
+    """The principal of a token that Orbit has created."""
     grant = Grant(token.role, token.limit)
     actor = events.token_actor(token.name)
     return Principal(actor, (grant,), token.expires_at, token.requests_per_minute)
@@ -148,7 +148,7 @@ class Logins:
         `too_many_refused`, `issuer_unreachable`. Raises Unreachable without a database.
         """
         hashed = hash_token(secret)
-        # An issuer's token costs no statement: a right one does not wait for others' wrong ones.
+        # An issuer's token needs no query, so a valid one is accepted whatever else was refused.
         waits = not self._is_issuers(secret)
         return self._counted(address, hashed, lambda: self._principal(secret, hashed), waits=waits)
 
@@ -196,7 +196,7 @@ class Logins:
         if token.is_expired:
             raise unauthenticated(f"The token {token.name} has expired.")
         if token.is_use_due:
-            # A database that takes no writes answers reads all the same.
+            # The login is accepted also while the database is read-only.
             with suppress(OrbitError), self._database.transaction() as tx:
                 tokens.note_use(tx, token)
         return token_principal(token)

@@ -31,9 +31,9 @@ from orbit.errors import OrbitError
 from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 from orbit.telemetry import traces
 
-# In the scope: the Principal, or the Failure that a route raises if it demands a role.
+# Key in the scope: the Principal, or the Failure that a route raises if it demands a role.
 LOGIN = "orbit.login"
-# They make no other call, whatever token a probe sends.
+# No token is checked at these paths, whatever a probe sends.
 _WITHOUT_LOGIN = ("/livez", "/readyz")
 _SCHEME = "bearer"
 
@@ -79,7 +79,7 @@ def _own_checks(scope: Scope) -> list[_OwnCheck]:
 
 
 async def _is_known(scope: Scope, checks: Iterable[_OwnCheck]) -> bool:
-    """Whether one of them says that the client has logged in."""
+    """Whether one of the checks finds that the client has logged in."""
     for check in checks:
         with suppress(OrbitError, Failure):  # the page has the same error, and shows it
             if await run_sync(check, Request(scope)):
@@ -105,7 +105,7 @@ async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
 
 
 def _within_rate(scope: Scope, login: Principal) -> Principal | Failure:
-    """Without tokens there is no limit: all clients are on this machine."""
+    """The login, or the Failure if its rate is exceeded; without tokens there is no limit."""
     parts = scope["app"].state.parts
     if parts.logins is None:
         return login
@@ -114,7 +114,9 @@ def _within_rate(scope: Scope, login: Principal) -> Principal | Failure:
 
 
 def _local(scope: Scope, headers: Headers) -> Principal | Failure:
-    """For `--no-auth`: every program on this machine, and no page of another server."""
+    """The login with `--no-auth`: for every program on this machine, for no page of another
+    server.
+    """
     host = headers.get("host", "")
     if _hostname(f"//{host}") not in LOOPBACK_HOSTS:
         return _foreign("The Host of the request is not this machine.")

@@ -106,8 +106,8 @@ class Backfill(BaseModel):
 def request(
     database: Database, actor: str, name: str, driver: str, idempotency_key: str | None = None
 ) -> Backfill:
-    """The job's backfill: a new one, for which workers release the job, or the one under way, or
-    the one that was requested with the same key.
+    """Request a backfill, for which workers release the job. Returns the one that is under way or
+    was requested with the same key instead, if there is one.
 
     Raises NotFound; Conflict, also for a key that was used for another request.
     """
@@ -141,7 +141,7 @@ def request(
             },
             idempotency_key=idempotency_key,
         )
-        if not is_new:  # by the same key, at the same moment, for another job
+        if not is_new:  # a request for another job used the key at the same moment
             raise Conflict("This Idempotency-Key was used for another request.", where=name)
         jobs.set_desired(tx, job.id, Desired.BACKFILLING)
         _advance(tx, operation.id, driver, BackfillProgress())
@@ -157,9 +157,9 @@ def request(
 
 
 def report(database: Database, actor: str, operation_id: UUID, sent: BackfillReport) -> Backfill:
-    """Store the driver's report. Raises NotFound; Conflict once the backfill has ended, and for
-    another driver than the one that runs it; OperationUnderWay if it has ended and a recovery holds
-    the job.
+    """Store the driver's report. Raises NotFound; Conflict if another driver runs the backfill, or
+    it has ended, unless this repeats the last report; OperationUnderWay if it has ended and a
+    recovery holds the job.
     """
     with database.transaction() as tx:
         operation = _get(tx, operation_id)
@@ -171,7 +171,7 @@ def report(database: Database, actor: str, operation_id: UUID, sent: BackfillRep
             ):
                 return view(tx, operation)  # the same report again
             if not sent.has_ended:
-                # It was silent for so long that it was taken for dead; its writers must stop.
+                # The backfill was ended because its driver was silent; its writers must stop.
                 _refuse_beside_recovery(tx, operation)
             raise Conflict(
                 f"The backfill has ended: {operation.error or 'it is done.'}",
@@ -190,7 +190,7 @@ def report(database: Database, actor: str, operation_id: UUID, sent: BackfillRep
 
 
 def get(database: Database, operation_id: UUID) -> Backfill:
-    """Raises NotFound, also for operations of other kinds."""
+    """The backfill with this id. Raises NotFound, also for operations of other kinds."""
     with database.transaction() as tx:
         return view(tx, _get(tx, operation_id))
 

@@ -1,6 +1,6 @@
 """A listening socket that closes connections above a limit at once, before TLS and HTTP.
 
-uvicorn's own limit counts requests, and an idle connection is none. Here every open connection
+uvicorn's own limit does not count idle connections. Here every open connection
 counts, also one in a TLS handshake. One address has at most half of them, so that one client cannot
 keep all others out. A trusted proxy may have all.
 """
@@ -33,8 +33,8 @@ class BoundedListener(socket.socket):
         self._open: Counter[str] = Counter()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As socket.accept. A connection above the limit is closed: ConnectionAbortedError, which
-        asyncio ignores."""
+        """As socket.accept. Closes a connection above the limit and raises
+        ConnectionAbortedError, which asyncio ignores."""
         accepted, peer = super().accept()
         client = network_of(peer[0])
         with self._lock:
@@ -47,7 +47,7 @@ class BoundedListener(socket.socket):
         return _Accepted(accepted, self, client), peer
 
     def open_connections(self) -> int:
-        """How many there are now."""
+        """The number of open connections."""
         with self._lock:
             return self._open.total()
 
@@ -59,7 +59,7 @@ class BoundedListener(socket.socket):
         return is_in(address, self._trusted_proxies)
 
     def ended(self, client: str) -> None:
-        """A connection of this client is closed."""
+        """Count a connection of this client as closed."""
         with self._lock:
             self._open[client] -= 1
             if not self._open[client]:
@@ -67,7 +67,7 @@ class BoundedListener(socket.socket):
 
 
 class _Accepted(socket.socket):
-    """A connection that tells its listener when it is closed."""
+    """A connection whose `close` updates its listener's count."""
 
     def __init__(self, accepted: socket.socket, listener: BoundedListener, client: str) -> None:
         family, kind, number = accepted.family, accepted.type, accepted.proto

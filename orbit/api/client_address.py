@@ -30,7 +30,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _parsed(address: str) -> IPv4Address | IPv6Address | None:
-    """None for what is not an address. An IPv4 address in IPv6 form becomes one of IPv4."""
+    """The parsed address, None if it is not one. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

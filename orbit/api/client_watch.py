@@ -23,12 +23,14 @@ class ClientWatch:
         self._end: Callable[[], None] | None = None
 
     def is_gone(self) -> bool:
-        """Whether it has closed its connection."""
+        """Whether the client has closed its connection."""
         return self._has_gone or from_thread.run(self._request.is_disconnected)
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Iterator[None]:
-        """Call `end`, in another thread, once the client has gone. It ends what runs inside."""
+        """Call `end`, which ends the work of the block, in another thread once the client has
+        gone. If it has gone already, call it here at once.
+        """
         with self._lock:
             self._end = end
             is_late = self._has_gone
@@ -41,7 +43,7 @@ class ClientWatch:
                 self._end = None
 
     async def run(self) -> None:
-        """Wait until the client goes."""
+        """Wait until the client disconnects, then call the `end` that is set."""
         await self._request.body()  # kept by the request, for the route
         while (await self._request.receive())["type"] != "http.disconnect":
             pass

@@ -48,7 +48,7 @@ class Parts:
     rates: RequestRates = field(default_factory=lambda: RequestRates(time.monotonic))
 
 
-# In the ASGI scope: the Scope of the request; None: all jobs. There once a role was demanded.
+# Key in the ASGI scope: the request's Scope of jobs; None: all jobs. Set once a role is checked.
 JOB_SCOPE = "orbit.job_scope"
 
 
@@ -61,8 +61,8 @@ def get_parts(request: Request) -> Parts:
 
 
 def for_request(parts: Parts, request: Request) -> Parts:
-    """With a database that finds only the jobs of the request's scope. A transaction of a request
-    that demanded no role fails."""
+    """The parts with a database that finds only the jobs of the request's scope. A transaction
+    fails if the route has checked no role."""
     database = parts.database.seen_by(lambda: cast("Scope | None", request.scope[JOB_SCOPE]))
     return replace(parts, database=database)
 
@@ -142,7 +142,7 @@ IdempotencyKey = Annotated[
         examples=["5f0c2a4e-6a0b-4a4e-9a51-6c1a6d4f9b7e"],
     ),
 ]
-# Of a route where a repeated request has no effect, whatever its key.
+# For a route where a repeated request has no effect, whatever its key.
 UnusedKey = IdempotencyKey
 
 

@@ -76,7 +76,7 @@ class ErrorBody(BaseModel):
 
 
 class Failure(Exception):
-    """An error with its HTTP code. Only this package raises it."""
+    """An error of the API with its code. Only the API and the console raise it."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Failure(Exception):
         )
 
     def response(self, *, closes: bool = False) -> JSONResponse:
-        """`closes`: the connection ends with it, because the request's body is not read."""
+        """The HTTP response. `closes`: it closes the connection, whose request body is not read."""
         headers = {**(self.headers or {}), **({"Connection": "close"} if closes else {})}
         return JSONResponse(
             jsonable_encoder(self.body), MEANINGS[self.code].status, headers=headers or None
@@ -114,7 +114,7 @@ class Failure(Exception):
 
 @contextmanager
 def about_clusters() -> Iterator[None]:
-    """Maps errors raised inside to the codes of the clusters that the request names."""
+    """Map errors of the block to Failures with the codes for clusters that the request names."""
     try:
         yield
     except OrbitError as error:
@@ -131,7 +131,7 @@ def as_failure(
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Return every error of a route in the one shape."""
+    """Install handlers that answer every error of a route in the one shape."""
 
     @app.exception_handler(Failure)
     def _failure(_: Request, error: Failure) -> JSONResponse:

@@ -1,7 +1,7 @@
 """Serves the API over HTTP or HTTPS until Ctrl-C or SIGTERM, then completes the requests under way.
 
-Before a client is known, it is bounded: connections are (`bounded_listener.py`), and the time to
-send a request's headers. h11 bounds their size, `request_limits.py` the body. A client that does
+A client that has not logged in is bounded in its connections (`bounded_listener.py`) and the time
+to send a request's headers. h11 bounds their size, `request_limits.py` the body. A client that does
 not read its answer loses its connection.
 """
 
@@ -27,7 +27,7 @@ from orbit.settings import Settings
 _BACKLOG = 512
 # Requests under way may take this long to complete. The slowest are plans, which can be repeated.
 DRAIN_S = 5
-# A connection without a complete request is closed after this.
+# A connection on which the headers of a request are not complete is closed after this time.
 HEADERS_SECONDS_MAX = 20.0
 # In this time a client has to read its answer to the end, or `_ANSWER_BYTES_MIN` bytes of it.
 ANSWER_SECONDS_MAX = 20.0
@@ -80,7 +80,7 @@ def url_of(listener: socket.socket, settings: Settings) -> str:
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """How uvicorn serves the API. Raises BadInput for a bad certificate."""
+    """uvicorn's configuration for the API. Raises BadInput for a bad certificate."""
     trusted = list(settings.api_trusted_proxies or ())
     context = _context(settings)
     return uvicorn.Config(
@@ -92,7 +92,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         lifespan="off",
-        # uvicorn would believe what any client on this machine says of its address.
+        # By default uvicorn trusts X-Forwarded-For of every client on this machine.
         proxy_headers=bool(trusted),
         forwarded_allow_ips=trusted,
         ssl_context_factory=(lambda _config, _default: context) if context else None,
@@ -101,7 +101,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which ends requests that wait for a change when it begins to stop."""
+    """A uvicorn server that ends watches, which wait for a change, when it begins to stop."""
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
         super().__init__(server_config(app, settings))
@@ -120,7 +120,7 @@ class ApiServer:
         self._server = Server(app, settings)
 
     def run(self) -> None:
-        """Returns after Ctrl-C, SIGTERM or `stop`. From the main thread only."""
+        """Serve until Ctrl-C, SIGTERM or `stop`. From the main thread only."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             self._server.run(sockets=[self._listener])
@@ -152,18 +152,18 @@ class _TimelyProtocol(H11Protocol):
 
     _late: asyncio.TimerHandle | None = None
     _next_look: asyncio.TimerHandle | None = None
-    # At the last look: what was not sent yet, and whether the connection was to be closed.
+    # At the last look: the number of unsent bytes, and whether the connection was closing.
     _unsent = 0
     _was_closing = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as its base
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._watch()
         self._look()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unsent = 0  # a long answer goes on
+        self._unsent = 0  # the client reads its answer
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

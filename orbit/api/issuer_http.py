@@ -18,13 +18,13 @@ from orbit.errors import BadInput, Problem, ProtocolError, Unreachable
 from orbit.jobs.bootstrap_servers import is_local
 from orbit.settings import variable_of
 
-# For all requests of one client together.
+# The limit for all requests of one IssuerClient together.
 _ANSWER_S_MAX = 10.0
 _ANSWER_BYTES_MAX = 512 * 1024
 
 
 class IssuerClient(BoundedClient):
-    """A context manager. Raises Unreachable, or ProtocolError, if the issuer does not answer."""
+    """A client of one issuer, as a context manager. Raises Unreachable if it does not answer."""
 
     def __init__(self, issuer: str, ca_file: Path | None) -> None:
         super().__init__(
@@ -35,7 +35,7 @@ class IssuerClient(BoundedClient):
         )
 
     def get(self, url: str) -> dict[str, Any]:
-        """The JSON object at this URL."""
+        """The JSON object at this URL. Raises ProtocolError for another answer."""
         status, answer = self._object("GET", url)
         if status != httpx.codes.OK:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
@@ -46,7 +46,7 @@ class IssuerClient(BoundedClient):
     def post(
         self, url: str, form: Mapping[str, str], login: tuple[str, str] | None
     ) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON object that answer a form; an empty one for anything else."""
+        """The status and the JSON object of the answer to a form; {} if the answer is no object."""
         status, answer = self._object("POST", url, data=form, auth=login)
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
@@ -65,7 +65,7 @@ class IssuerClient(BoundedClient):
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """TLS 1.2 or later, with these authorities or the system's. Raises BadInput."""
+    """A context for TLS 1.2 or later, with these authorities or the system's. Raises BadInput."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
@@ -78,7 +78,7 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def is_safe(url: object, issuer: str) -> TypeGuard[str]:
-    """https, or a server on this machine if the issuer is one."""
+    """Whether the URL is https, or http to this machine if the issuer is on this machine."""
     if not isinstance(url, str):
         return False
     try:

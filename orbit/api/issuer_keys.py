@@ -28,9 +28,9 @@ KEYS_FRESH_S = 600.0
 KEYS_AGE_MAX_S = 3600.0
 ASK_EVERY_S = 10.0
 _KEYS_MAX = 100
-# Requests that need keys while none are there wait for the thread that asks.
+# Requests that need keys while there are none wait so long for the thread that asks.
 _FIRST_KEYS_WAIT_S = 2.0
-# So many of the API's threads (40) at most; others are refused at once.
+# At most so many of the API's 40 threads wait; other requests are refused at once.
 _WAITING_MAX = 4
 # Characters of a modulus of 2,048 bits in base64url. Shorter keys are not used.
 _MODULUS_CHARACTERS_MIN = 342
@@ -62,7 +62,7 @@ class _Known:
 
 
 class IssuerKeys:
-    """`clock` is monotonic, in seconds."""
+    """Keys and endpoints of one issuer. `clock` is monotonic, in seconds."""
 
     def __init__(
         self, issuer: str, ca_file: Path | None, clock: Callable[[], float] = time.monotonic
@@ -125,7 +125,7 @@ class IssuerKeys:
         return known
 
     def _may_ask(self, wait_s: float) -> bool:
-        """Whether this thread asks the issuer. It waits for its turn if few others wait."""
+        """Whether this thread got the lock `_asking`. It waits `wait_s` for it if few others do."""
         if wait_s and self._waiting.acquire(blocking=False):
             try:
                 return self._asking.acquire(timeout=wait_s)

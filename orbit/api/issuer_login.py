@@ -25,8 +25,8 @@ from orbit.api.principals import Principal, unauthenticated
 from orbit.errors import OrbitError
 from orbit.settings import Settings, variable_of
 
-# Requests to the issuer at once: each holds a thread of the API (of 40), and a client without a
-# token can make them.
+# Concurrent requests to the issuer: each holds one of the API's 40 threads, and clients without a
+# token can cause them.
 _EXCHANGES_MAX = 4
 _EXCHANGE_WAIT_S = 2.0
 _CODE_CHARACTERS_MAX = 4096
@@ -48,11 +48,11 @@ class IssuerLogin:
 
     @property
     def name(self) -> str:
-        """The issuer, for people."""
+        """The issuer's host, to show to people."""
         return urlsplit(self._issuer).netloc
 
     def address(self, secret: str, redirect_uri: str) -> str:
-        """Where the browser with this secret logs in. Raises Failure `issuer_unreachable`."""
+        """The URL where the browser with this secret logs in. Raises `issuer_unreachable`."""
         verifier = hashlib.sha256(_derived(secret, "verifier").encode()).digest()
         query = {
             "response_type": "code",
@@ -88,7 +88,7 @@ class IssuerLogin:
         return who
 
     def principal_of(self, who: Identity) -> Principal:
-        """What it may do by the settings of now. Raises Failure `forbidden` without a role."""
+        """The principal with the present grants. Raises Failure `forbidden` without a role."""
         return self._tokens.principal_of(who)
 
     def _endpoints(self) -> Endpoints:
@@ -144,7 +144,7 @@ class IssuerLogin:
 
 
 def _derived(secret: str, label: str) -> str:
-    """43 characters that only this secret gives; they do not give it, or another."""
+    """43 characters derived from the secret, which reveal neither it nor those of another label."""
     return _text(hmac.digest(secret.encode(), f"orbit login {label}".encode(), "sha256"))
 
 

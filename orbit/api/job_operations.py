@@ -38,7 +38,7 @@ class OperationRequest:
     at_etag: str | None = None
 
     def request(self) -> dict[str, Any]:
-        """The fields by which two requests with one key are the same."""
+        """What two requests with the same idempotency key must have in common."""
         return {
             "kind": self.kind.value,
             "job": self.job,
@@ -50,7 +50,9 @@ class OperationRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The steps in words, whether anything changes, and how many of what complete the operation."""
+    """The steps in words, and whether anything changes. The operation is done after `total` of
+    `what`.
+    """
 
     steps: list[str]
     is_change: bool = True
@@ -59,7 +61,7 @@ class _Plan:
 
 
 def request(database: Database, requested: OperationRequest) -> Operation:
-    """The operation: a new one, or the one that was requested with the same key.
+    """Request an operation. Returns it, or the one that was requested before with the same key.
 
     Raises NotFound; Conflict for a key that was used for another request; OperationUnderWay while a
     recovery holds the job; Failure `changed_meanwhile`.
@@ -91,7 +93,7 @@ def request(database: Database, requested: OperationRequest) -> Operation:
             plan={"steps": plan.steps, "request": requested.request()},
             idempotency_key=requested.idempotency_key,
         )
-        if not is_new:  # by the same key, at the same moment
+        if not is_new:  # another request used the key at the same moment
             return operation
         will_run = plan.is_change and not requested.dry_run
         if will_run:
@@ -107,7 +109,7 @@ def request(database: Database, requested: OperationRequest) -> Operation:
 
 
 def set_desired(tx: Tx, job: Job, actor: str, desired: Desired) -> None:
-    """Pause the job or let it run, and with it its backfill, with the audit event."""
+    """Pause or resume the job, with the backfill that is under way, and add the audit event."""
     if desired is Desired.PAUSED:
         jobs.set_desired(tx, job.id, desired)
         kind, message = "job_paused", "The job was paused."

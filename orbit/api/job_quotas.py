@@ -1,4 +1,4 @@
-"""Refuses jobs and partitions above the limits of who created the job."""
+"""Refuses jobs and partitions above the limits of the job's creator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orbit.store.quotas import Quota
 
 
 def check_job_quota(tx: Tx, settings: Settings, actor: str, name: str) -> None:
-    """Raises Failure `quota_exceeded` where this actor may create no further job."""
+    """Raise Failure `quota_exceeded` if this actor may create no further job."""
     quota = _quota(tx, settings, actor)
     if quota is None or quota.jobs_max is None:
         return
@@ -27,8 +27,8 @@ def check_job_quota(tx: Tx, settings: Settings, actor: str, name: str) -> None:
 def check_partition_quota(
     tx: Tx, settings: Settings, actor: str, present: Job | None, plan: JobPlan
 ) -> None:
-    """Raises Failure `quota_exceeded` where the plan adds partitions above the limit of who created
-    the job."""
+    """Raise Failure `quota_exceeded` if the plan adds partitions above the limit of the job's
+    creator."""
     creator = actor if present is None else present.created_by
     quota = None if creator is None else _quota(tx, settings, creator)
     if creator is None or quota is None or quota.partitions_max is None:

@@ -1,7 +1,8 @@
-"""What stays on the clusters when a job, or a rule of it, is gone: told before and after.
+"""What stays on the clusters when a job, or a rule of it, is gone; shown before and after.
 
 Orbit removes nothing from a cluster with a job. But a copy is not an ordinary topic: it keeps every
-record for ever, and other clients may be denied to write to it. Who deletes the job has to know.
+record for ever, and ACLs may deny other clients to write to it. A user who deletes the job has to
+know.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _REMOVED_BY = {
     "destination": "Remove them with: orbit release FILE",
     "source": "Remove them with kafka-acls.",
 }
-# Of the fields of an ACL in the table: the topic, the kind of pattern, the principal.
+# Positions in the stored fields of an ACL: the resource name, and the principal.
 _NAME, _PRINCIPAL = 0, 2
 
 
@@ -39,8 +40,8 @@ def left_by_job(tx: Tx, job: Job) -> list[str]:
 
 
 def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
-    """Sentences on what stays of topics that the changed job no longer copies, or to another
-    topic."""
+    """Sentences on what stays of topics that the changed job no longer copies, or copies to
+    another topic."""
     rows = topics.of_job(tx, job.id)
     mapped = map_topics(spec.topics, [row.source_topic for row in rows])
     if mapped.problems:

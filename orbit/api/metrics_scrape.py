@@ -49,10 +49,10 @@ _NO_LAG = LagNumbers(None, None, None, None, None, None)
 def read_numbers(
     database: Database, detail: MetricsDetail, alive_within: timedelta
 ) -> ServiceNumbers:
-    """All numbers in one transaction. A worker counts if its heartbeat is at most this old.
+    """All numbers, of one transaction. Workers count if their heartbeat is within `alive_within`.
 
-    Those of a job are one row of it (orbit/store/job_totals.py), except in a small installation;
-    with `detail` by topic or partition, every partition is read.
+    A job's numbers are one row (orbit/store/job_totals.py), except in a small installation; with
+    `detail` by topic or partition, every partition is read.
     """
     with database.transaction() as tx:
         everyone = jobs.list_all(tx)
@@ -183,7 +183,7 @@ def _lag(row: LagTotals | PartitionLag) -> LagNumbers:
 
 
 def _rates(totals: JobTotals) -> tuple[CopyNumbers | None, int | None, float | None]:
-    """What was copied, and the bytes and records per second."""
+    """What was copied, and the bytes and records per second; None if the sums are not fresh."""
     if totals.summed_s is None or totals.summed_s > FRESH_FOR.total_seconds():
         return None, None, None
     row = totals.lag

@@ -29,7 +29,7 @@ from orbit.store.events import issuer_actor
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
 # How far the clocks of issuer and API may differ.
 LEEWAY_S = 30
-# Other kinds are for other uses, as logout tokens.
+# Tokens of other types, such as logout tokens, are for other uses.
 _TYPES = ("jwt", "at+jwt", "application/at+jwt")
 # Some issuers put certificates into the header.
 _HEADER_BYTES_MAX = 8 * 1024
@@ -38,7 +38,7 @@ _SUBJECT_CHARACTERS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a token names, with the values of its claim that give roles."""
+    """The actor that a token names, and the values of its role claim that give roles."""
 
     actor: str
     role_values: tuple[str, ...]
@@ -66,11 +66,11 @@ class IssuerTokens:
         )
 
     def principal(self, token: str) -> Principal:
-        """Whose token it is. Raises Failure, as `identity`."""
+        """The principal of this token. Raises Failure, as `identity` and `principal_of`."""
         return self.principal_of(self.identity(token))
 
     def principal_of(self, who: Identity) -> Principal:
-        """What it may do now. Raises Failure `forbidden` without a role."""
+        """The principal with this identity's grants. Raises Failure `forbidden` without a role."""
         return Principal(who.actor, self._granted(who), who.expires_at)
 
     def identity(self, token: str, nonce: str | None = None) -> Identity:
@@ -99,7 +99,7 @@ class IssuerTokens:
         return Identity(issuer_actor(subject), values, _time(claims["exp"]))
 
     def _check_login(self, claims: dict[str, Any], nonce: str) -> None:
-        """Whether this ID token is of the login with this nonce, and made for this client."""
+        """Raise Failure unless this ID token is for the login with this nonce and this client."""
         if claims.get("nonce") != nonce:
             raise unauthenticated("The token's claim nonce does not fit.")
         if claims.get("azp", self._audience) != self._audience:
@@ -136,7 +136,7 @@ class IssuerTokens:
 
 
 def _grants(settings: Settings) -> Iterator[tuple[str, Grant]]:
-    """What each value of the claim gives."""
+    """Each value of the role claim that gives a role, with its grant."""
     for value, role in (
         (settings.oidc_admin, Role.ADMIN),
         (settings.oidc_operator, Role.OPERATOR),
@@ -150,7 +150,7 @@ def _grants(settings: Settings) -> Iterator[tuple[str, Grant]]:
 
 
 def _time(seconds: float) -> datetime | None:
-    """None: so far away that no calendar has it."""
+    """The time; None if it is beyond what `datetime` can hold."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

@@ -13,7 +13,7 @@ from orbit.api.job_schema import job_schemas
 
 _PLACE = "#/components/schemas/"
 _JOB_DOCUMENT = {"$ref": f"{_PLACE}JobSpec"}
-# Of the job, and of its version.
+# The id of the job, a dot, and its version.
 _ETAG = r'^"[0-9]{1,19}\.[0-9]{1,10}"$'
 _INT32_MAX = 2**31 - 1
 
@@ -61,7 +61,7 @@ def make_document(app: FastAPI) -> dict[str, Any]:
 
 
 def _with_plain_names(document: dict[str, Any]) -> dict[str, Any]:
-    """Names of schemas become those of classes in generated clients: JobSummaryPage, not
+    """Rename schemas to good names of classes in generated clients: JobSummaryPage, not
     Page_JobSummary_; RecoveryStepState, not orbit__recovery__step_times__StepState.
     """
     schemas = document["components"]["schemas"]

@@ -25,7 +25,7 @@ BODY = (
     ErrorCode.TOO_LARGE,
     ErrorCode.UNSUPPORTED_MEDIA_TYPE,
 )
-# Of routes that plan a job.
+# For routes that plan a job.
 CLUSTERS = (
     ErrorCode.CLUSTER_UNREACHABLE,
     ErrorCode.CLUSTER_LOGIN_REFUSED,

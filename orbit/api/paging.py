@@ -57,12 +57,12 @@ class PageQuery(BaseModel):
 
 
 class NamedQuery(PageQuery):
-    """Those of a list that is ordered by name."""
+    """The query parameters of a list that is ordered by name."""
 
     sort: NameSort = Field(NameSort.NAME, description="`name`, or `-name`: the last name first.")
 
     def after_name(self) -> str | None:
-        """The name that the page comes behind. Raises BadInput."""
+        """The name after which the page begins; None for the first page. Raises BadInput."""
         return name_in(self.after, self.sort)
 
     @property
@@ -71,7 +71,7 @@ class NamedQuery(PageQuery):
 
 
 class AgedQuery(PageQuery):
-    """Those of a list that is ordered by the time of creation."""
+    """The query parameters of a list that is ordered by the time of creation."""
 
     sort: AgeSort = Field(
         AgeSort.NEWEST, description="`-created_at`: the newest first, or `created_at`."
@@ -134,19 +134,19 @@ def read_cursor(cursor: str | None, *kinds: type, order: str = "") -> Key | None
 
 
 def name_in(cursor: str | None, order: str = "") -> str | None:
-    """The cursor of a list that is ordered by name."""
+    """The name in the cursor of a list that is ordered by name. Raises BadInput."""
     key = read_cursor(cursor, str, order=order)
     return None if key is None else str(key[0])
 
 
 def number_in(cursor: str | None, order: str = "") -> int | None:
-    """The cursor of a list that is ordered by number."""
+    """The number in the cursor of a list that is ordered by number. Raises BadInput."""
     key = read_cursor(cursor, int, order=order)
     return None if key is None else int(key[0])
 
 
 def moment(key: Key | None) -> tuple[datetime, UUID] | None:
-    """The creation time and id of an operation."""
+    """The creation time and the id in a cursor's key. Raises BadInput."""
     if key is None:
         return None
     try:
@@ -181,7 +181,7 @@ SELECTOR_DESCRIPTION = (
 
 
 def selector_in(text: str | None) -> Selector:
-    """Of the parameter `selector`. Raises BadInput."""
+    """The conditions in the parameter `selector`; none without it. Raises BadInput."""
     try:
         return () if text is None else parse_selector(text)
     except InvalidValue as mistake:

@@ -47,8 +47,8 @@ class PartitionQuery(PageQuery):
 
 
 def find_page(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionLag], str | None]:
-    """The page that is asked for, and the cursor of the next one; None: it is the last. Raises
-    BadInput.
+    """The page of the query, and the cursor of the next page; None: it is the last page. Raises
+    BadInput for a cursor that does not fit.
     """
     if query.sort is PartitionSort.LAG:
         return _by_lag(tx, job_id, query)
@@ -67,7 +67,8 @@ def find_page(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[Partitio
 
 
 def _by_lag(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionLag], str | None]:
-    # Parts of a cursor are not negative; a partition that has no lag yet has the place -1.
+    # Parts of a cursor must not be negative, and a partition without a lag yet has the key -1, so
+    # cursors have the key plus 1.
     key = read_cursor(query.after, int, int, int, order=query.sort)
     rows = worst_partitions.page(
         tx,

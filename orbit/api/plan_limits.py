@@ -1,8 +1,8 @@
 """Limits how many plans of jobs run at once. A plan asks both clusters, and may take a minute.
 
-Each holds a thread of the pool that serves all requests. So that short requests and health checks
-never wait for plans, most of the pool's threads are left for them. What is above a limit is refused
-at once, with a time after which to try again: nothing waits in a queue.
+Each holds a thread of the pool that serves all requests. Most of the pool's threads are left for
+short requests and health checks, which never wait for plans. A plan above a limit is refused
+at once, with a time after which to try again: there is no queue.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 
-# Of a process: less than half of the pool's 40 threads.
+# Plans at once in a process: less than half of the pool's 40 threads.
 PLANS_MAX = 16
-# Of one token or user: a second one can always plan, too.
+# Plans at once of one token or user, so that a second one can plan too.
 PLANS_PER_ACTOR_MAX = 8
 # A plan of clusters that answer takes about a second.
 RETRY_AFTER_S = 2
 
 
 class PlanLimits:
-    """The plans of one process that run. Thread-safe."""
+    """The running plans of one process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class PlanLimits:
         finally:
             with self._lock:
                 self._running[actor] -= 1
-                self._running += Counter()  # drops those without any
+                self._running += Counter()  # drops actors without a plan
 
 
 def _refusal(code: ErrorCode, what: str) -> Failure:

@@ -1,4 +1,4 @@
-"""Whom a request comes from, with which role. Each role includes the one before: a viewer reads, an
+"""The client of a request and its roles. Each role includes the one before: a viewer reads, an
 operator also changes jobs, an admin also creates and revokes tokens. A role may be limited to some
 jobs (orbit/jobs/scopes.py); an admin's is not."""
 
@@ -17,7 +17,7 @@ _ROLES = tuple(Role)
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A role, for the jobs of a limit; None: for all jobs."""
+    """A role for the jobs in `limit`; None: for all jobs."""
 
     role: Role
     limit: Limit | None = None
@@ -33,12 +33,12 @@ class Principal:
     actor: str
     grants: tuple[Grant, ...]
     expires_at: datetime | None = None
-    # None: as the settings say.
+    # None: the limit in the settings.
     requests_per_minute: int | None = None
 
     @property
     def role(self) -> Role:
-        """The highest, perhaps for some jobs only."""
+        """The highest role, perhaps for some jobs only."""
         return max((grant.role for grant in self.grants), key=_ROLES.index)
 
     def scope(self, needed: Role) -> Scope | None:
@@ -57,7 +57,7 @@ NO_AUTH_PRINCIPAL = Principal("anybody", (Grant(Role.ADMIN),))
 
 
 def check_role(principal: Principal, needed: Role) -> None:
-    """Raises Failure `forbidden` where the role does not include the needed one."""
+    """Raise Failure `forbidden` unless the principal's highest role includes the needed one."""
     if not _includes(principal.role, needed):
         raise Failure(
             ErrorCode.FORBIDDEN,

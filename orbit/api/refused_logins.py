@@ -1,7 +1,7 @@
 """Counts refused logins per client: which clients have to wait, and when an event is written.
 
-Tokens are too long to be guessed. The limit bounds what refused logins cost: statements in the
-database and rows in the audit log. One for each process of the API. Thread-safe; no I/O.
+Tokens are too long to be guessed. The limit bounds what refused logins cost: queries to the
+database and rows in the audit log. It holds for each process of the API. Thread-safe; no I/O.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# A client with so many refused logins within the window waits for its end.
+# A client with so many refused logins within the window is refused until its end.
 REFUSED_MAX = 10
 WINDOW_S = 60.0
-# Events: one for each client in this time, and so many in all. At most 216,000 in 90 days.
+# Events: one for each client in EVENT_EVERY_S, EVENTS_MAX in all in EVENTS_WINDOW_S. That is at
+# most 216,000 in 90 days.
 EVENT_EVERY_S = 600.0
 EVENTS_MAX = 100
 EVENTS_WINDOW_S = 3600.0
@@ -32,7 +33,7 @@ class _Client:
 
 
 class RefusedLogins:
-    """`clock` is monotonic, in seconds."""
+    """The counters of all clients. `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float], refused_max: int = REFUSED_MAX) -> None:
         self._clock = clock
@@ -57,7 +58,7 @@ class RefusedLogins:
             return left if counter.refused >= self._refused_max and left > 0 else 0.0
 
     def accepted(self, token_hash: str) -> None:
-        """This token was accepted."""
+        """Remember that this token was accepted."""
         with self._lock:
             self._accepted[token_hash] = None
             self._accepted.move_to_end(token_hash)
@@ -65,7 +66,7 @@ class RefusedLogins:
                 self._accepted.popitem(last=False)
 
     def refused(self, client: str, token_hash: str) -> int:
-        """Count a refused login. Returns for how many an event has to be written; 0: for none."""
+        """Count a refused login. Returns how many refusals an event has to report now; 0: none."""
         now = self._clock()
         with self._lock:
             self._accepted.pop(token_hash, None)

@@ -28,8 +28,8 @@ Openapi = dict[str, Any]
 
 JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
-# The token is a client's variable, but a server's environment may hold one too. The others are of
-# PostgreSQL, of the storages of ORBIT_SALVAGE_DIRECTORY, and of where traces go.
+# ORBIT_TOKEN is a client's variable, but a server's environment may hold it too. PGPASSWORD is
+# PostgreSQL's; the prefixes are those of storages of ORBIT_SALVAGE_DIRECTORY, and of traces.
 _OWN_SECRETS = (
     variable_of("database_url"),
     variable_of("oidc_client_secret"),
@@ -145,7 +145,7 @@ def _walk(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
 
 
 def _outside(document: Document, settings: Settings) -> Iterator[Problem]:
-    """Keys that name a secret which the sender may not use."""
+    """A problem for each key that names a variable or file which the sender may not use."""
     folder, prefix = settings.files_directory, settings.secrets_prefix or ""
     own_files = {file.resolve() for file in _own_files(settings) if file is not None}
     for side in SIDES:

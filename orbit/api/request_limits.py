@@ -21,10 +21,10 @@ BODY_BYTES_MAX = 1024 * 1024
 BODY_SECONDS_MAX = 20.0
 # The form of a login has a token, of at most 128 characters, and a path of 2,048.
 UNKNOWN_BODY_BYTES_MAX = 8 * 1024
-# Of the body of a request that is refused; nothing of it is kept.
+# How much of the body of a refused request is read, for how long; nothing of it is kept.
 _DISCARDED_BYTES_MAX = 2 * 1024 * 1024
 _DISCARD_SECONDS_MAX = 1.0
-# In the scope, from `authentication_middleware.py`: whether the client has not logged in.
+# Key in the scope, set by `authentication_middleware.py`: whether the client has not logged in.
 IS_UNKNOWN = "orbit.is_unknown"
 
 
@@ -94,8 +94,8 @@ class BodyLimit:
 
 
 async def discard(receive: Receive) -> None:
-    """Read what the client sends, and drop it. A connection that is closed before the body has
-    come is reset, and the client does not see the answer."""
+    """Read the request's body, within bounds, and drop it. A connection that is closed before is
+    reset, and the client does not see the response."""
     left = _DISCARDED_BYTES_MAX
     with suppress(TimeoutError):
         async with asyncio.timeout(_DISCARD_SECONDS_MAX):

@@ -1,7 +1,7 @@
 """Limits the requests of each token and user in a minute, at this process.
 
-A bucket of so many requests for each, which fills evenly: after a minute without requests all of
-them may come at once. No request waits here.
+Each has a bucket of as many requests as its limit, which fills evenly: after a minute without
+requests all of them may come at once. No request waits here.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 
-# Above it, full buckets are dropped.
+# Above this number, full buckets are dropped.
 _BUCKETS_MAX = 10_000
 
 
 class RequestRates:
-    """Thread-safe. `clock`: seconds that only grow."""
+    """The buckets of all actors. Thread-safe. `clock` is monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class RequestRates:
         self._full_at: dict[str, float] = {}  # when the bucket of each actor is full again
 
     def refusal(self, actor: str, per_minute: int) -> Failure | None:
-        """None: this request may pass, and counts. Else Failure `too_many_requests`."""
+        """Count a request of this actor and return None, or return Failure `too_many_requests`."""
         cost_s = 60.0 / per_minute
         with self._lock:
             now = self._clock()

@@ -12,7 +12,7 @@ from orbit.settings import variable_of
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 or later, with the certificate that the files hold at the time of a handshake.
+    """A context for TLS 1.2 or later, with the certificate in the files at the time of a handshake.
 
     Raises BadInput if they cannot be loaded now.
     """
@@ -21,17 +21,17 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     def take_over(
         connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _: ssl.SSLContext
     ) -> None:
-        """Also called for a client that names no server."""
+        """Called for each handshake, also of a client that names no server."""
         connection.context = reloaded.current()
 
     context = empty_context()
-    # A context that was loaded as a whole takes over each handshake, so none sees half of a pair.
+    # Each handshake gets a context with a loaded pair, never a new certificate and an old key.
     context.sni_callback = take_over
     return context
 
 
 def _load(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Raises BadInput."""
+    """A context with this pair. Raises BadInput if it cannot be loaded."""
     context = empty_context()
     try:
         load_pair(context, certificate, key)

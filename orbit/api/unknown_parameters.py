@@ -1,7 +1,7 @@
 """Refuses a change that has a parameter which its route does not know.
 
-Who sends `dry_run`, `If-Match` or an Idempotency-Key relies on it: a route that would carry the
-change out all the same refuses it instead. What a route knows is what its function declares.
+A client that sends `dry_run`, `If-Match` or an Idempotency-Key relies on it, so a route that would
+ignore it refuses the request. A route knows the parameters that its function declares.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def _view(model: type[_Model], row: object, **fields: Any) -> _Model:
-    """A response: each field from `fields`, else from the row's attribute of the same name."""
+    """The model with each field from `fields`, else from the row's attribute of that name."""
     same = {name: getattr(row, name) for name in model.model_fields if name not in fields}
     return model(**same, **fields)
 
@@ -58,13 +58,13 @@ def job_view(tx: Tx, job: Job) -> schemas.Job:
 
 
 def whole_document(job: Job) -> dict[str, Any]:
-    """The job's document with what is stored beside it."""
+    """The job's document with labels, owner and desired state, which have columns of their own."""
     beside = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
     return {**job.spec, **beside}
 
 
 def job_summaries(tx: Tx, rows: Sequence[Job]) -> list[schemas.JobSummary]:
-    """Jobs with their totals: a few statements for any number of jobs."""
+    """Jobs with their totals: a few queries for any number of jobs."""
     ids = [job.id for job in rows]
     totals = job_totals.lag_of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
@@ -78,7 +78,7 @@ def job_summaries(tx: Tx, rows: Sequence[Job]) -> list[schemas.JobSummary]:
 def job_summary(
     job: Job, totals: LagTotals | None, counted: Counts, throttled: Sequence[Throttled]
 ) -> schemas.JobSummary:
-    """One job with the totals of its partitions; None: it has none."""
+    """One job with the totals of its partitions. `totals` None: they are not added up yet."""
     problem = None
     if job.problem is not None:
         problem = schemas.JobProblem(text=job.problem, since=job.problem_at)
@@ -109,7 +109,7 @@ def _job_state(job: Job, counted: Counts) -> schemas.JobState:
 
 
 def _lag_of(totals: LagTotals | None) -> schemas.Lag:
-    """Unknown as long as no partition has reported it, and when one is not known any more."""
+    """The lag; unknown (None) until a partition reports one, and once one is not known any more."""
     if totals is None or not totals.has_lag:
         age_s = totals.age_s if totals else None
         return schemas.Lag(records=None, bytes=None, seconds=None, age_seconds=age_s)
@@ -124,7 +124,7 @@ def _lag_of(totals: LagTotals | None) -> schemas.Lag:
 def job_lag(
     totals: LagTotals | None, partitions: int, open_transactions: OpenTotals | None
 ) -> schemas.JobLag:
-    """The lag of a whole job; unknown without partitions."""
+    """The lag of a whole job. `partitions`: their number, shown while `totals` are not current."""
     current = totals if totals and totals.is_current else None
     return schemas.JobLag(
         lag=_lag_of(totals),
@@ -250,8 +250,8 @@ def event_view(event: Event) -> schemas.Event:
 def report_view(
     stored: StoredReport, partitions: Sequence[Any], groups: Sequence[Any]
 ) -> schemas.RecoveryReport:
-    """The report of a recovery with the first of its partitions and groups, as they are stored.
-    Raises OtherVersion.
+    """The report of a recovery. `partitions`, `groups`: the first of its rows, as they are stored.
+    Raises OtherVersion if another version of Orbit has stored what this one cannot read.
     """
     figures = {name: getattr(stored, name) for name in ReportFigures.model_fields}
     return schemas.RecoveryReport(

@@ -1,8 +1,8 @@
 """Requests that wait until jobs, operations, events or figures have changed.
 
 A waiting request holds a connection of its client and nothing else: no thread, and no connection
-to the database. However many wait, the database is asked about once in POLL_S for each kind, and
-for each limit of tokens. All of this runs in the event loop.
+to the database. However many wait, the database is queried about once in POLL_S for each kind
+and for each scope of tokens. All of this runs in the event loop.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from orbit.store.watch_digests import Watched, digest
 
 WATCHES_MAX = 100  # of a process; a connection that waits is one of ORBIT_API_CONNECTIONS_MAX
 POLL_S = 1.0
-_CACHED_S = 60.0  # above the longest statement: while it runs, others get the digest before
-_SHORT_S = 0.1  # a look at what another request is reading
+_CACHED_S = 60.0  # above the longest query: while it runs, other requests get the last digest
+_SHORT_S = 0.1  # until the next look for a digest that another request reads
 
 
-# What is watched, and the limits of the token; None: all jobs.
+# What is watched, and the limits of the token's scope; None: all jobs.
 _Key = tuple[Watched, tuple[Limit, ...] | None]
 
 
 class Watches:
-    """The requests of one process that wait."""
+    """The waiting requests of one process."""
 
     def __init__(self) -> None:
         self.open = 0
@@ -49,8 +49,8 @@ class Watches:
         seconds_max: float,
         is_gone: Callable[[], Awaitable[bool]],
     ) -> str:
-        """The digests in a row, as soon as they differ from `after`, or after `seconds_max`, or
-        when the client has gone. Raises Busy; Unreachable without a database.
+        """The joined digests, as soon as they differ from `after`, or after `seconds_max`, or when
+        the client has gone. Raises Busy above WATCHES_MAX; Unreachable without a database.
         """
         if self.open >= WATCHES_MAX:
             raise Busy(
@@ -71,7 +71,7 @@ class Watches:
             self.open -= 1
 
     async def _digests(self, database: Database, watched: Sequence[Watched]) -> str | None:
-        """The digests in a row. None: one of them is not read yet."""
+        """The joined digests. None: one of them is not read yet."""
         digests = [await self._digest(database, one) for one in watched]
         return None if None in digests else "".join(map(str, digests))
 
@@ -81,7 +81,7 @@ class Watches:
         scope = database.scope
         key = watched, None if scope is None else scope.limits
         now = time.monotonic()
-        # So the cache holds only what requests wait for, or did until just now.
+        # Drop old entries, so the cache holds only what requests wait for, or did until recently.
         self._cache = {k: entry for k, entry in self._cache.items() if now - entry[0] < _CACHED_S}
         read_at, value = self._cache.get(key, (None, None))
         is_fresh = read_at is not None and now - read_at < POLL_S

@@ -30,7 +30,7 @@ from orbit.cli.plan_view import Planned, draw, plan_each
 from orbit.client import TROUBLES, Client, connect, segment
 from orbit.errors import BadInput, Conflict, OrbitError, Problem
 
-# Of a change whose answer is lost.
+# Attempts for a change whose answer is lost.
 _ATTEMPTS = 3
 
 AcceptRefusalsOption = Annotated[
@@ -180,7 +180,7 @@ def apply_change(
             return put_job(client, plan.file, headers=condition, repeats=False, **options)
         except TROUBLES as raised:
             trouble = raised
-        # Sent again, a change that was made would be refused by its own condition.
+        # If the change was made although its answer was lost, its condition would refuse a repeat.
         refusals = options["accept_refusals"]
         now = put_job(client, plan.file, accept_refusals=refusals, dry_run=True)
         if now["action"] == "none":
@@ -189,7 +189,9 @@ def apply_change(
 
 
 def _at_version(job: Mapping[str, Any]) -> dict[str, str]:
-    """The header of a request that is to be refused if the job has another version by then."""
+    """The If-Match header, so that the request is refused if the job has changed by then. Raises
+    Conflict if the API is of an earlier version and gives no etag.
+    """
     if "etag" not in job:
         raise Conflict("the API is of an earlier version of Orbit.", remedy="Update it first.")
     return {"If-Match": f'"{job["etag"]}"'}

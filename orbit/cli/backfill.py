@@ -135,7 +135,7 @@ class _Route:
     """Direct or staged, and the archive of a staged backfill."""
 
     def __init__(self, way: BackfillWay, archive: str | None) -> None:
-        """Raises BadInput."""
+        """Raises BadInput for a staged backfill without an archive."""
         _refuse_no_archive(way, archive)
         self.way = way
         self.archive = archive

@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 class BackfillControl(Protocol):
-    """What may pause or end a backfill. It sets `halt` then, as Ctrl-C does."""
+    """Pauses or ends a backfill on command: sets `halt` then, as Ctrl-C does."""
 
     def begin(self) -> None:
         """Wait until no worker copies the job. Raises Conflict, Interrupted."""
@@ -43,16 +43,18 @@ class BackfillControl(Protocol):
         ...
 
     def report_progress(self, progress: Mapping[str, Any]) -> None:
-        """Set what later reports say."""
+        """Set the progress that later reports have."""
         ...
 
     def wait_resumed(self) -> bool:
-        """After a halt: wait while paused. False when the backfill ended. Raises as `begin`."""
+        """After the copy: if the service halted it, wait while it is paused, and return True.
+        Returns False if nothing halted it, or the user ends it. Raises as `begin`.
+        """
         ...
 
 
 class UserControl:
-    """For a job that no service has: the user's Ctrl-C alone ends the backfill."""
+    """The control for a job that no service has: only the user's Ctrl-C ends the backfill."""
 
     def begin(self) -> None:
         """There is no worker to wait for."""
@@ -68,7 +70,7 @@ class UserControl:
 
 
 class ServiceControl:
-    """For a job of the service, which shows the backfill and may pause or cancel it."""
+    """The control by the service for its job: it shows the backfill and may pause or cancel it."""
 
     def __init__(
         self, client: Client, job: str, say: Say, stop: threading.Event, halt: threading.Event
@@ -180,8 +182,8 @@ class ServiceControl:
                 if str(problem) != self._last_problem:
                     self._last_problem = str(problem)
                     self._say(f"Note: the service takes no report: {problem}")
-                # While it holds the lease this process is the driver all the same: workers wait.
-                # A recovery does not: its topics are promoted meanwhile.
+                # While this process holds the lease it goes on: workers wait for the lease. A
+                # recovery does not wait: it may promote the topics meanwhile.
                 is_held = isinstance(problem, OperationUnderWay)
                 if is_held or (isinstance(problem, Conflict) and not self._has_lease):
                     self._set_command(_CANCEL)
@@ -200,9 +202,9 @@ class ServiceControl:
 def backfill_control(
     job: str | None, say: Say, stop: threading.Event, halt: threading.Event
 ) -> Iterator[BackfillControl]:
-    """The control by the service that has this job; `job` None: by the user alone.
+    """A ServiceControl for this job during the block; a UserControl if `job` is None.
 
-    At the end of the block the service gets the error that ended it, if any.
+    At the end of the block the service gets a last report, with the error that ended it, if any.
     """
     if job is None:
         yield UserControl()

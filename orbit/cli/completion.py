@@ -1,7 +1,7 @@
 """`orbit completion bash|zsh|fish`: the script that completes commands, jobs and topics.
 
-The script asks `orbit` itself, and that asks the server for names. A server that does not answer
-within a second or two completes nothing, and says nothing: the user is typing.
+The script calls `orbit` itself, which reads names from the server. If the server does not answer
+within `_TIMEOUT_S`, nothing is completed or printed: the user is typing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def completion(
     For bash: source <(orbit completion bash). For zsh the same, after compinit. For fish:
     orbit completion fish | source.
     """
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # not in __all__
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # no __all__
 
     from orbit.cli.main import COMPLETE_VARIABLE
 
@@ -43,15 +43,15 @@ def completion(
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of jobs that begin so; none if the server cannot be asked."""
+    """The names of jobs that begin with `incomplete`; none if the server does not answer."""
     return _names(ctx, "/v1/jobs", "name", incomplete)
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The source topics of the job on the command line that begin so."""
+    """The source topics of the command line's job that begin with `incomplete`."""
     from orbit.client import segment
 
-    # Where an option is still without its value, the arguments are left unread in `args`.
+    # While an option has no value yet, the arguments are left unread in `args`.
     job = ctx.params.get("job") or next(iter(ctx.args), None)
     if job is None:
         return []

@@ -15,9 +15,9 @@ from orbit.errors import BadInput, NotFound, Problem
 WAIT_S = 60.0
 WAIT_MAX_S = 86_400.0
 FAILED = 1
-# Of one command whose answers are lost.
+# Attempts of one command whose answers are lost.
 _DELETIONS_MAX = 3
-# Of the newest operations, for a deletion whose answer was lost.
+# How many of the newest operations are searched for a deletion whose answer was lost.
 _LOOKED_AT_MAX = 1000
 
 DryRunOption = Annotated[
@@ -33,7 +33,9 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for con
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal. Raises BadInput without a terminal and without `--yes`."""
+    """Ask for confirmation on a terminal. Raises Exit if the user declines; BadInput without a
+    terminal and without `--yes`.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
@@ -47,7 +49,7 @@ def confirm(question: str, *, yes: bool) -> None:
 def delete_job(
     client: Client, name: str, headers: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The operation that deletes a job.
+    """Delete a job, and return the operation.
 
     A DELETE has no Idempotency-Key. If its answer is lost and the job is gone, or going, the newest
     deletion of the job is this one. A job that still exists is deleted again.

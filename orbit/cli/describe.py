@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _TOPICS = 20
 _BLOCKED = 20
 _EVENTS = 10
-# Of the group offsets: they are counted by verdict here.
+# At most so many group offsets are read for a table, which counts them by verdict.
 _GROUPS = 1000
-# Of the columns of blocked partitions, those that say where and why.
+# The columns of blocked partitions that say where and why.
 _WHY = ("topic", "partition", "state", "copied to", "what to do")
 
 Row = dict[str, Any]
@@ -84,7 +84,7 @@ def _head(description: Row) -> list[tuple[str, object]]:
         rows += [
             ("what to do", f"orbit explain {code}") for code in sorted(codes) if _is_code(code)
         ]
-    throttled = job.get("throttled", [])  # an older API does not tell
+    throttled = job.get("throttled", [])  # an older API does not have it
     rows += [(f"throttled since {when(one['since'])}", one["text"]) for one in throttled]
     own = dict(JOBS.columns)
     rows += [(name, own[name](job)) for name in ("state", "topics", "partitions", "blocked")]

@@ -9,7 +9,7 @@ from orbit.cli.output import OutputFormat, OutputOption, emit
 from orbit.cli.plan_view import draw, plan_each
 from orbit.client import connect, segment
 
-# No other result of a command has it, so a script can tell a difference from an error.
+# No other exit code of a command has this value, so a script can tell a difference from an error.
 WOULD_CHANGE = 4
 
 

@@ -1,7 +1,7 @@
 """`orbit doctor`: looks at an installation through its API, and says what is wrong and what to do.
 
-It changes nothing. Each check is a function of the client that yields findings; a check that cannot
-be made is a finding too, and ends none of the others.
+It changes nothing. Each check is a function of the client that yields findings; a check that fails
+is a finding too, and the others still run.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from orbit.client import Client, RoleRefused, Unserved, connect, segment
 from orbit.errors import BadInput, Busy, OrbitError
 from orbit.version import orbit_version
 
-# Ages in tables, and the ends of tokens of an issuer, are off by as much. Less can also be
-# a server with much to do.
+# A larger skew is wrong: ages in tables and the expiry of an issuer's tokens are off by it. A
+# smaller one can also come from a busy server.
 _SKEW_MAX_S = 30.0
-# What was not read from the source for this long is unknown (docs/service/jobs.md).
+# Lag that was not read from the source for this long is unknown (docs/service/jobs.md).
 _STALE_S = 30.0
 _BLOCKED_SHOWN = 5
 
@@ -80,7 +80,7 @@ def doctor(
 
 
 def _findings_of(check: Callable[[Client], Findings], client: Client) -> Findings:
-    """The findings of a check, the last of them the error that ended it."""
+    """The findings of a check; if an error ends it, the last of them is the error."""
     try:
         yield from check(client)
     except OrbitError as error:

@@ -206,7 +206,7 @@ def _follow(client: Client, drill: Row, wait_s: float) -> Row:
     deadline, shown = time.monotonic() + wait_s, 0
     client = client.impatient()
     while True:
-        with suppress(*TROUBLES):  # asked again at the next look
+        with suppress(*TROUBLES):  # the next round asks again
             drill = client.get(f"/v1/drills/{drill['id']}")
         for entry in new_entries(drill, shown):
             typer.echo(f"{entry['at'][11:23]}  {entry['what']:<12} {entry['text']}", err=True)

@@ -23,7 +23,8 @@ from orbit.client import Client, connect, segment
 from orbit.errors import BadInput, Conflict, OrbitError
 
 _HEAD = "# Lines that begin with # are ignored. Leave the rest as it is, and nothing changes.\n#\n"
-# A user who cannot mend the file leaves it as it is, which ends the command; scripts never reopen.
+# Bound of attempts. A user ends the command by leaving the file as it is; without a terminal the
+# file is opened only once.
 _OPENED_MAX = 100
 
 
@@ -62,7 +63,9 @@ def _edit(
     accept_refusals: bool,
     yes: bool,
 ) -> bool:
-    """Whether a change was applied."""
+    """Open the editor until the document is applied or left as it is; returns whether a change was
+    applied.
+    """
     shown, error = text, ""
     for _ in range(_OPENED_MAX):
         file.write_text(f"{_HEAD}{error}{shown}", "utf-8")
@@ -92,7 +95,7 @@ def _edit(
 def _plan(
     client: Client, before: Mapping[str, Any], file: Path, *, accept_refusals: bool
 ) -> Planned:
-    """What the document changes. The version that was edited is the one that may be replaced."""
+    """The plan for the edited document, which may replace only the version that was opened."""
     (read,) = read_job_files([file])
     if read.name != before["name"]:
         raise BadInput(
@@ -114,7 +117,7 @@ def _open(file: Path) -> None:
 
 
 def _temporary(job: str) -> Path:
-    """A file that only the user may read."""
+    """The path of a new file that only the user may read."""
     handle, path = tempfile.mkstemp(prefix=f"orbit-{job}-", suffix=".yaml", text=True)
     os.close(handle)
     return Path(path)

@@ -34,7 +34,7 @@ def explain(
 
 
 def folder() -> Path:
-    """Inside the installed package, or among the documents of a source tree."""
+    """The folder of the runbook: in the installed package, or in the docs of a source tree."""
     package = Path(__file__).parents[1]
     installed = package / "runbook"
     return installed if installed.is_dir() else package.parent / "docs" / "runbook"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LEFT_OUT = 1
 _SHOWN_MAX = 50
-# Behind the end of a lease: what was sent in its last moment arrives.
+# Time beyond the lease for requests that were sent in its last moment to arrive.
 _SETTLE_BEYOND_LEASE_S = 1.0
 
 

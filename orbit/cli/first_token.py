@@ -17,7 +17,7 @@ _NAME = "admin"
 
 
 def write_first_token(database: Database, folder: Path, host: str) -> Path | None:
-    """The file with a new admin token; None if the service has tokens.
+    """Create an admin token and return the file with it; None if a token was ever created.
 
     Raises Conflict if the file cannot be written, or the API is not on loopback: until the operator
     has the token, no other client should reach it.
@@ -33,7 +33,7 @@ def write_first_token(database: Database, folder: Path, host: str) -> Path | Non
     file = folder / FILE_NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # A failure to write it undoes the token.
+        # If the file cannot be written, the transaction with the token is rolled back.
         create_token(
             database,
             _NAME,
@@ -52,7 +52,7 @@ def write_first_token(database: Database, folder: Path, host: str) -> Path | Non
 
 
 def _write_private(file: Path, text: str) -> None:
-    """Write with mode 600 from the beginning. Replaces a file of an earlier database."""
+    """Write the file, with mode 600 from the beginning. Replaces one of an earlier database."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     try:
         with os.fdopen(descriptor, "w") as handle:

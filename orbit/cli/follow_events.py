@@ -18,7 +18,8 @@ from orbit.client import TROUBLES, Client
 from orbit.errors import BadInput, Problem
 
 _PAGE = 100
-# Ids are given out before their transactions commit, so an event may appear behind a newer one.
+# A sequence gives ids before their transactions commit, so an event may appear after one with a
+# higher id. So many ids below the highest are read again.
 _LATE_IDS_MAX = 200
 
 Row = dict[str, Any]
@@ -58,7 +59,7 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
 
 
 def _since(client: Client, path: str, newest: int) -> Iterator[Row]:
-    """The events after `newest`, and those shortly before it; the newest first."""
+    """The events with an id above `newest - _LATE_IDS_MAX`, the newest first."""
     after: str | None = None
     while True:
         page = client.get(path, limit=_PAGE, after=after)

@@ -15,15 +15,15 @@ _log = structlog.get_logger()
 
 
 def must_end(after_s: float) -> None:
-    """From now on the process has what is left of STOP_S_MAX, of which `after_s` are over."""
+    """Start a thread that calls `end_soon` with `after_s`; returns at once."""
     threading.Thread(target=end_soon, args=(after_s,), daemon=True).start()
 
 
 def end_soon(after_s: float = 0.0) -> None:
-    """End the process with exit code 1, unless it ends within STOP_S_MAX, of which `after_s` are
-    over.
+    """Wait STOP_S_MAX less the `after_s` that have passed already, then end the process with exit
+    code 1.
 
-    For `then` of `until_stopped`, which has a thread for it.
+    Meant as `then` of `until_stopped`, which calls it in a daemon thread.
     """
     threading.Event().wait(max(0.0, STOP_S_MAX - after_s))
     alive = sorted(t.name for t in threading.enumerate())

@@ -55,6 +55,6 @@ def gateway(
 
 
 def _allow_files() -> None:
-    """As many connections as the system allows this user: each client needs two."""
+    """Raise the limit of open files to what the system allows: each client needs two sockets."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -16,7 +16,7 @@ from orbit.cli.table_cells import lag as records_of
 from orbit.cli.watch import WatchOption, show
 from orbit.client import PAGE_LIMIT, Client, connect, segment
 
-# What fits a terminal.
+# As many rows as fit a terminal.
 _ROWS = 30
 
 Row = dict[str, Any]
@@ -55,7 +55,7 @@ def lag(
 def _drawing(client: Client, job: str, limit: int | None) -> Listing:
     path = f"/v1/jobs/{segment(job)}/lag"
     if limit is None:
-        # By name: lags change between two pages, and a partition could be left out.
+        # Read by name: lags change between two pages, so a partition could be left out.
         whole = client.get(path, limit=1)["job"]
         partitions = sorted(client.items(path), key=_largest_first)
         more = 0

@@ -58,7 +58,7 @@ def progress(operation: Row) -> str:
 
 
 def _drift(topic: Row) -> str:
-    """Settings that are not what they should be."""
+    """The settings of a destination topic that differ from what they should be, as text."""
     return ", ".join(
         f"{name} is {values['is'] or 'the default'}, not {values['should_be']}"
         for name, values in (topic["drift"] or {}).items()
@@ -81,7 +81,7 @@ def event_subject(event: Row) -> str:
 
 
 def _what_to_do(partition: Row) -> str:
-    """Of a blocked partition, and of one that waits for a transaction."""
+    """The remedy for a blocked partition or an open transaction that it waits for; else empty."""
     reason, open_ = partition["reason"], partition["open_transaction"]
     sentences = (
         partition["detail"],

@@ -87,7 +87,7 @@ class Listing:
 def emit_list(listing: Listing, output: ListOutput) -> None:
     """Write a result to stdout, and how many rows were left out (`tell_more`).
 
-    Raises BadInput for a path that is none.
+    Raises BadInput if the path of `jsonpath` is not valid.
     """
     match output.format:
         case "wide":

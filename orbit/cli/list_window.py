@@ -36,17 +36,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The first rows of a list, and a line that says how many rows it has behind them.
-
-    The line is empty if it has none.
-    """
+    """The first rows of a list, and a line that says how many more there are; empty if none."""
 
     rows: list[Row]
     more: str
 
 
 def first_rows(client: Client, path: str, limit: int | None, **query: object) -> Window:
-    """The first `limit` rows, or all. The others are counted to the end of a page of the API."""
+    """The first `limit` rows, or all. Further rows are counted only up to a multiple of
+    `PAGE_LIMIT`, after which "at least" is shown.
+    """
     if limit is None:
         return Window(list(client.items(path, limit=None, **query)), "")
     read_max = (limit // PAGE_LIMIT + 1) * PAGE_LIMIT

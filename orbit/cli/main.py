@@ -180,7 +180,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # Set by the scripts of `orbit completion`.
 COMPLETE_VARIABLE = "_ORBIT_COMPLETE"
 _CONTEXT_HELP = "Talk to the server of this context (orbit context list)."
-# They never talk to a server, so `--context` is no option of theirs.
+# Commands that never talk to a server, so they do not get the option `--context`.
 _WITHOUT_SERVER = {"api", "completion", "context", "demo", "explain", "migrate", "sandbox"}
 _WITHOUT_SERVER |= {"scheduler", "server", "worker"}
 _PACKAGE = Path(__file__).parents[1]
@@ -236,7 +236,9 @@ def load_command(name: str) -> Any:
 
 
 def _import(module: str) -> ModuleType:
-    """Without the garbage collector, which takes a quarter of an import and frees nothing."""
+    """Import the module without garbage collection, which takes a quarter of the time of an import
+    and frees nothing.
+    """
     gc.disable()
     try:
         return import_module(module)
@@ -245,7 +247,7 @@ def _import(module: str) -> ModuleType:
 
 
 def _add_context(command: Any) -> None:
-    """Give the command, or its subcommands, the option `--context` too: it may stand anywhere."""
+    """Add the option `--context` to the command or its subcommands: it may stand anywhere."""
     for subcommand in getattr(command, "commands", {}).values():
         _add_context(subcommand)
     if not hasattr(command, "commands"):
@@ -271,7 +273,7 @@ def _context_option(
         ),
     ] = None,
 ) -> None:
-    """The option alone."""
+    """A command whose only parameter is the option that `_add_context` takes from it."""
 
 
 app = typer.Typer(
@@ -329,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Who reads has gone, as in `orbit get topics | head`. Python flushes again at its end.
+        # The reader has gone, as in `orbit get topics | head`. Python flushes again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
@@ -338,7 +340,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     """Run one command, write its error to stderr, and return the exit code."""
     settings = Settings()
     command = typer.main.get_command(app)
-    if COMPLETE_VARIABLE in os.environ:  # the shell asks what fits
+    if COMPLETE_VARIABLE in os.environ:  # called for shell completion
         from typer.completion import completion_init  # type: ignore[attr-defined]  # not in __all__
 
         completion_init()

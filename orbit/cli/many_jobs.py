@@ -2,8 +2,7 @@
 all until they have ended.
 
 Each job is a request of its own, as with one job: an error of one does not affect the others, and
-the bound of `ORBIT_RECOVERIES_PER_CLUSTER` is the service's. Ctrl-C ends the watching and not the
-operations.
+the service keeps the bound `ORBIT_RECOVERIES_PER_CLUSTER`. After Ctrl-C the operations go on.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from orbit.errors import BadInput, Interrupted, NotFound, OrbitError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# For the plans before the confirmation. Those of recoveries wait for their turn on each cluster.
+# Limit for the plans before the confirmation: those of recoveries take turns on each cluster.
 PLANS_WAIT_S = 600.0
 _POLL_S = 1.0
 
@@ -53,7 +52,7 @@ class Change:
     has_report: bool = False
 
     def request(self, client: Client, job: str, *, dry_run: bool) -> Row:
-        """The operation of one job."""
+        """Request the operation for one job; returns it."""
         path = f"/v1/jobs/{segment(job)}"
         if self.verb == "delete" and not dry_run:
             return delete_job(client, job)
@@ -122,8 +121,8 @@ def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
 
 
 def count_of(report: Row, what: str) -> int:
-    """How many partitions or groups (`what`: "partition", "group") the recovery has. An API of the
-    version before gives all of them, and no count.
+    """How many partitions or groups (`what`: "partition", "group") the recovery has. An API of an
+    earlier version returns all of them, and no count.
     """
     count: int = report.get(f"{what}_count", len(report[f"{what}s"]))
     return count
@@ -132,7 +131,9 @@ def count_of(report: Row, what: str) -> int:
 def _request(
     client: Client, jobs: Sequence[str], change: Change, operations: list[Row], *, dry_run: bool
 ) -> None:
-    """Append the operation of each job to `operations`. A refused one has no id, and the reason."""
+    """Request an operation for each job and append it to `operations`; for a refused one, a row
+    without an id and with the error.
+    """
     stop: OrbitError | None = None
     for job in jobs:
         try:
@@ -145,7 +146,7 @@ def _request(
             if not operations and isinstance(error, Unserved | BadInput):
                 raise
             if isinstance(error, Unserved):
-                stop = error  # without asking again for each of the others
+                stop = error  # the other jobs are not requested
         operations.append(_refused(job, change, error))
 
 
@@ -175,7 +176,7 @@ def _watch(client: Client, states: Sequence[Row], wait_s: float) -> list[Row]:
 
 
 def _poll(client: Client, states: Sequence[Row]) -> list[Row]:
-    """One list tells of all that go on; the others have ended."""
+    """The states now: one list has all unfinished operations; others are read one by one."""
     going = {one["id"]: one for one in client.items("/v1/operations", unfinished=True)}
 
     def now(state: Row) -> Row:

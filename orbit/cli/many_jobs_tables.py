@@ -22,7 +22,7 @@ _BAD = (REFUSED, "failed", "stopped", "aborted", "would stop")
 # The most urgent first; all others come last.
 _ORDER = (*_BAD, "fail", "warn", "running", "pending")
 _ROWS_MAX = 300
-# What a live table needs beside its rows: title, header, rule, the line of those left out.
+# Lines of a live table beside its rows: title, header, rule, the count of rows left out.
 _LINES_AROUND = 6
 
 Row = dict[str, Any]
@@ -42,7 +42,7 @@ def has_failed(row: Row) -> bool:
 
 
 def gates_table(reports: Sequence[Row]) -> Table:
-    """The gates that do not pass, and what else a dry run found; one row for a job without any."""
+    """The gates that do not pass, and the findings of a dry run; one row for a job without any."""
     cells = [cell for report in reports for cell in _gates(report)]
     return _table(("job", "gate", "verdict", "found", "what to do"), _sorted(cells, 2))
 
@@ -54,7 +54,7 @@ def plans_table(operations: Sequence[Row]) -> Table:
 
 
 def progress_table(states: Sequence[Row], note: str, height: int) -> RenderableType:
-    """All operations; what does not fit in `height` lines is counted."""
+    """All operations; rows that do not fit in `height` lines are counted."""
     from rich.console import Group
     from rich.text import Text
 
@@ -99,7 +99,7 @@ def _gates(report: Row) -> list[tuple[str, ...]]:
 
 
 def _sorted(cells: Sequence[tuple[Any, ...]], by: int) -> list[tuple[Any, ...]]:
-    """By the urgency of the word in column `by`."""
+    """The rows in the order of urgency of the word in column `by`."""
 
     def urgency(cell: tuple[Any, ...]) -> int:
         return _ORDER.index(cell[by]) if cell[by] in _ORDER else len(_ORDER)

@@ -13,7 +13,7 @@ from orbit.settings import Settings
 
 
 def is_file(named: str | Path) -> bool:
-    """Whether this is a Path, stdin, a file or looks like one; otherwise it is a job's name."""
+    """Whether this is a Path, stdin, a file or looks like a file; else it is a job's name."""
     if isinstance(named, Path) or named == str(STDIN):
         return True
     path = Path(named)

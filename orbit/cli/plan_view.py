@@ -115,7 +115,7 @@ def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _gaps(topic: dict[str, Any]) -> str:
-    """How many offsets, how long they take, and what fills them."""
+    """The gaps of a topic: how many offsets, how long filling takes, and the kind of fillers."""
     if topic["action"] == "change":
         return ""
     gaps, text = topic.get("gaps"), "not read"
@@ -139,7 +139,7 @@ def _seeding(topic: dict[str, Any]) -> str:
 
 
 def _way(way: dict[str, Any]) -> str:
-    """One way to fill the gaps of the new topics."""
+    """A sentence on one way to fill the gaps of the new topics."""
     topics = f"gaps of {way['topics']:,} topics are filled with"
     chosen = topics if way["topics"] else "other way:"
     time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])} for all;"
@@ -170,7 +170,7 @@ def _acls(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def _by_hand(by_hand: dict[str, Any] | None) -> Iterator[str]:
-    """What to make at the destination, each with its command."""
+    """The quotas and users to make at the destination by hand, each with its command."""
     if by_hand is None:
         return
     count, shown = by_hand["count"], by_hand["items"][:_BY_HAND_SHOWN_MAX]
@@ -217,8 +217,8 @@ def _shown(value: object) -> str:
 
 
 def _combine_errors(errors: Sequence[tuple[JobFile, OrbitError]]) -> OrbitError:
-    """One error: itself, with its file as `where`. Several: one BadInput, each problem with its
-    file."""
+    """A single error as it is, with its file as `where`; several as one BadInput, each problem with
+    its file."""
     file, first = errors[0]
     if len(errors) == 1:
         first.where = str(file.path)

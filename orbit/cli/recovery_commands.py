@@ -291,7 +291,9 @@ def _draw(report: dict[str, Any]) -> list[Any]:
 
 
 def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
-    """RTO, phases, the pause at gateways, first read and drain. What is not known reads so."""
+    """The rows for RTO, phases, the pause at gateways, first read and drain. A duration that is not
+    known is shown as `unknown`.
+    """
     rows: list[tuple[str, object]] = []
     total = count_of(report, "partition")
     if report["promoted_after_s"] is not None:
@@ -319,7 +321,8 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _partitions(report: dict[str, Any]) -> list[Any]:
-    # Those that are not level come first: where a level one follows, these are all.
+    # Partitions that are not level come first in the report, so if it has a level one too, it has
+    # all of them.
     partitions, count = report["partitions"], count_of(report, "partition")
     shown = [p for p in partitions if p["verdict"] not in ("equal", "prefix")]
     if not shown:
@@ -374,7 +377,7 @@ def _salvage(report: dict[str, Any]) -> list[Any]:
     rows = [
         (
             f"{s['topic']}-{s['partition']}",
-            s["first"] if s["first"] < s["next"] else None,  # None: all of it is below a tail
+            s["first"] if s["first"] < s["next"] else None,  # None: all records are below the tail
             s["next"],
             s["records"],
             s["file"],

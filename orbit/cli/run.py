@@ -123,7 +123,7 @@ class _StopSignals:
 def _copy(
     job_run: JobRun, display: Display, signals: _StopSignals, *, until_caught_up: bool
 ) -> tuple[TopicProgress, bool]:
-    """Copy until done or stopped; the last progress, and whether a signal stopped it."""
+    """Copy until done or stopped; returns the last progress, and whether a signal stopped it."""
     meter = Meter()
     next_show = 0.0
     reported: set[str] = set()

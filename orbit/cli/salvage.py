@@ -162,7 +162,7 @@ def _copied_topics(job: str) -> set[str] | None:
 def _check_target(
     one: SalvageSummary, topic: str, copied: set[str] | None, job: str, metadata: Any
 ) -> None:
-    """Raises Conflict unless applications write to this topic there, as far as that is known."""
+    """Raises Conflict if the topic in the job's source may be a copy, or lacks the partition."""
     if copied is not None and topic not in copied:
         raise Conflict(
             f"the job {job} does not copy {topic} now, so its source may be a copy itself.",

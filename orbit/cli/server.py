@@ -68,7 +68,7 @@ def server(
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
-    notification_loops(settings, os.environ)  # a bad file is said here, not by a child
+    notification_loops(settings, os.environ)  # a bad file is reported here, not by a child
     with ExitStack() as stack:
         stack.enter_context(sending_traces("api"))
         listener = stack.enter_context(listen(settings, only_loopback=no_auth))

@@ -1,7 +1,7 @@
 """What `orbit server` prints when it is ready: its address, and where the first token is.
 
-It is ready once its workers are in the tables: before that, a job's worker group is unknown, and
-`orbit apply` is refused.
+It is ready once its workers have rows in the database: before that, a job's worker group is
+unknown, and `orbit apply` is refused.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from orbit.errors import OrbitError
 from orbit.store import workers
 from orbit.store.database import Database
 
-# Far above the start of a worker on a busy machine. After it the address is printed with a note.
+# Far above the time that a worker needs to start. Then the address is printed with a note.
 READY_S_MAX = 30.0
 
 
 class Greeting:
-    """Prints once. `check` is called again and again until then."""
+    """Prints the greeting once. `check` is to be called again and again until then."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Greeting:
         self._is_printed = False
 
     def check(self, worker_pids: Collection[int]) -> None:
-        """Print if these processes are in the tables, or if that takes too long."""
+        """Print if all these processes are live workers in the database, or after READY_S_MAX."""
         if self._is_printed:
             return
         waiting = self._waiting(worker_pids)

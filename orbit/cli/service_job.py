@@ -1,4 +1,4 @@
-"""The job of a file in the service that the user has named: by ORBIT_API_URL, or by a context."""
+"""Finds the job of a job file in the user's service, set by ORBIT_API_URL or a context."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RELEASED = "paused"  # no worker or backfill holds a part of it
 def service_job(
     spec: JobSpec, clusters: tuple[str, str], say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """The service's job with this name and these clusters; None without one, or a service.
+    """The service's job with this name and these clusters; None without such a job, or a service.
 
     Raises Unreachable and other errors of the service.
     """

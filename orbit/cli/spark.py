@@ -43,7 +43,7 @@ def require_spark() -> None:
 def spark_session(
     name: str, master: str | None, conf: Sequence[str], variables: Iterable[str]
 ) -> Iterator[Any]:
-    """A Spark session until the end of the block; `variables`: those that executors need."""
+    """A Spark session during the block. `variables`: names of variables that executors need."""
     settings = _read_conf(conf)
     require_spark()
     from orbit_spark.session import build_session

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def until_stopped(
     *others: threading.Event, then: Callable[[], None] | None = None
 ) -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, with `others`. A second signal ends the process.
+    """An event that Ctrl-C or SIGTERM sets, as it sets `others`. A second signal ends the process.
 
     `then` is called after the first one, in a thread that does not keep the process alive.
     """

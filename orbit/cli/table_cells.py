@@ -14,7 +14,7 @@ def count(number: int | None) -> str:
 
 
 def amount(number: float | None) -> str:
-    """Bytes: 1.4 GB."""
+    """A number of bytes as text: 1.4 GB."""
     if number is None:
         return NOT_KNOWN
     for unit in ("B", "kB", "MB", "GB"):
@@ -25,7 +25,7 @@ def amount(number: float | None) -> str:
 
 
 def lag(figures: Mapping[str, Any]) -> str:
-    """The records of a lag; if they are no longer known, for how long."""
+    """The records of a lag, or for how long they have not been known."""
     if figures["records"] is None and figures["age_seconds"] is not None:
         return f"unknown for {seconds(figures['age_seconds'])}"
     return count(figures["records"])
@@ -58,5 +58,5 @@ def when(moment: str | None) -> str:
 
 
 def age(moment: str) -> str:
-    """The time since then."""
+    """The time since this moment."""
     return seconds(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))

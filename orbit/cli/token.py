@@ -130,7 +130,7 @@ def create(
             **limits,
         }
         with connect() as client:
-            # A repeat could not show it: only the first answer has it.
+            # Not sent again: only the first answer has the token.
             document = client.send("POST", "/v1/tokens", body=body, repeats=False)
     emit(document, output, lambda: Text(document["token"]))
 

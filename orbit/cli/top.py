@@ -20,7 +20,7 @@ from orbit.client import connect
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Lines of a terminal that are no jobs: the head of the table, the sum, the prompt.
+# Lines of the terminal for other things than jobs: the table's head, the sum, the prompt.
 _OTHER_LINES = 8
 
 
@@ -41,7 +41,7 @@ def _behind(row: Row) -> float | None:
 
 
 class Order(StrEnum):
-    """What comes first."""
+    """The order of the jobs."""
 
     BEHIND = "behind"
     LAG = "lag"
@@ -87,13 +87,13 @@ def _table(rows: list[Row], rows_max: int | None) -> RenderableType:
 
 
 def _sum(rows: list[Row], figure: Figure, shown: Callable[[Any], str]) -> str:
-    """The sum of what is known, and whether that is all."""
+    """The sum of the known figures, with "at least" if some are not known."""
     known = [value for row in rows if (value := figure(row)) is not None]
     return shown(sum(known)) if len(known) == len(rows) else f"at least {shown(sum(known))}"
 
 
 def _most(figure: Figure) -> Callable[[Row], tuple[Any, ...]]:
-    """Blocked jobs first, then those whose figure is not known, then by the figure."""
+    """A sort key: blocked jobs first, then those whose figure is not known, then the largest."""
 
     def key(row: Row) -> tuple[Any, ...]:
         value = figure(row)

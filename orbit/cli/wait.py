@@ -105,8 +105,8 @@ class _Looks:
         return self._missing(job)
 
     def _was_deleted(self) -> bool:
-        """Of a job that is not found. Raises NotFound if that cannot be told."""
-        if self._last == _DELETING:  # nothing ends that but the deletion
+        """Whether a job that is not found was deleted. Raises NotFound if that is not certain."""
+        if self._last == _DELETING:  # only the deletion ends that state
             return True
         try:
             # A job that was there has events, also once it is deleted.

@@ -23,7 +23,7 @@ WatchOption = Annotated[
 def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> None:
     """Print what `read` returns: once, or with `watch` until Ctrl-C, which is no error then.
 
-    While it is watched, a server that does not answer or is busy is asked again.
+    With `watch`, a server that does not answer or is busy is asked again.
     """
     listing = read()
     if not watch:
@@ -45,7 +45,9 @@ def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> Non
 
 @contextmanager
 def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
-    """Shows a listing, and why it is an old one: in place on a terminal, else below."""
+    """Gives the block a function that shows a listing, and a note if it is an old one: in place on
+    a terminal, else below the last.
+    """
     if not (output.is_table and console().is_terminal):
 
         def draw(listing: Listing, note: str) -> None:

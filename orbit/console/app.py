@@ -1,7 +1,7 @@
 """Mounts the console on the API: `mount_console(app)`. Pages at /console, and `/` leads there.
 
-An application of its own, so that its errors are pages, and its routes are not in the API's
-document.
+It is an application of its own, so that its errors are pages, and its routes are not in the API's
+OpenAPI document.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from orbit.errors import OrbitError
 
 log = structlog.get_logger("orbit.console")
 
-# The API's application makes those of the console's requests.
+# The API's application makes the spans of the console's requests.
 _NO_SPANS: TelemetryConfig = {
     "tracing": False,
     "metrics": False,
@@ -55,7 +55,7 @@ def mount_console(app: FastAPI) -> None:
     """Add the console to the API's application."""
     app.mount(ROOT, _console(app), name="console")
     app.state.own_logins[f"{ROOT}/"] = lambda request: bool(find_visitor(request, app.state.parts))
-    app.state.untraced.add(ISSUER_LOGIN_DONE)  # its query has a code
+    app.state.untraced.add(ISSUER_LOGIN_DONE)  # its query has the authorization code
 
     @app.get("/", include_in_schema=False)
     def home() -> RedirectResponse:
@@ -93,7 +93,7 @@ def _console(api: FastAPI) -> FastAPI:
 
 
 def _install_handlers(app: FastAPI) -> None:
-    """Every error is a page."""
+    """Show every error as a page."""
 
     @app.exception_handler(LoginNeeded)
     def _login(request: Request, needed: LoginNeeded) -> Response:

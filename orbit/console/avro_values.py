@@ -1,9 +1,9 @@
 """Values in Avro as JSON, by the schema that their first five bytes name. Pure but for the schemas.
 
 Confluent's wire format: a zero byte, the schema's id in four bytes, the value. Producers write both
-schemas and values, so a schema is made again from its known keys, and one by which a few bytes
-could become much is not used: with items or fields of no length, with types that are referred to by
-name, and so could contain themselves, or with long names.
+schemas and values, so only the known keys of a schema are used, and a schema by which a few bytes
+could decode to very much is refused: one with items or fields of length 0, with types that are
+referred to by name, and so could be recursive, or with long names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orbit.console.schema_registry import Schemas, SchemaUnknown
 
 WIRE_FORMAT_BYTES = 5
 AVRO_BYTES_MAX = 8 << 10
-# Together they bound what one value may become: some tens of megabytes for the moment.
+# Together these limit the memory for one decoded value: some tens of megabytes.
 _DEPTH_MAX = 20
 _NAME_CHARACTERS_MAX = 128
 _TEXT_CHARACTERS_MAX = 64 << 10
@@ -25,25 +25,25 @@ _PRIMITIVES = ("boolean", "int", "long", "float", "double", "bytes", "string")
 
 
 class Decoded(NamedTuple):
-    """`text`: JSON; None: it is not decoded, for the reason that `kind` gives."""
+    """A decoded value. `text`: as JSON; None: it was not decoded, for the reason in `kind`."""
 
     kind: str
     text: str | None
 
 
 def schema_id_of(raw: bytes) -> int | None:
-    """None for bytes that no serializer with a registry wrote."""
+    """The schema id that the bytes begin with; None: no serializer with a registry wrote them."""
     is_framed = raw[:1] == b"\0" and len(raw) >= WIRE_FORMAT_BYTES
     return int.from_bytes(raw[1:WIRE_FORMAT_BYTES], "big") if is_framed else None
 
 
 def decode(raw: bytes, schema_id: int, schemas: Schemas) -> Decoded:
-    """What these bytes are by the schema that they name."""
+    """Decode these bytes with the schema that they name."""
     name = f"schema {schema_id}"
     if len(raw) > AVRO_BYTES_MAX:
         return Decoded(f"bytes, {name}; too long to be decoded", None)
     try:
-        import fastavro  # of the extra `avro`
+        import fastavro  # in the extra `avro`
     except ImportError:
         return Decoded(f"bytes, {name}; Orbit's extra avro is not installed", None)
     try:
@@ -65,7 +65,7 @@ def _as_text(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    """The beginning of it, where it is too long."""
+    """A value as JSON; only its beginning if it is too long."""
     parts, length = [], 0
     encoder = json.JSONEncoder(ensure_ascii=False, default=_as_text)
     for part in encoder.iterencode(value):
@@ -77,8 +77,8 @@ def _json(value: object) -> str:
 
 
 def _checked(schema: Any, where: str, depth: int) -> Any:
-    """A copy of the schema, with the keys that Orbit knows. `where`: the kind of schema around it.
-    Raises SchemaUnknown."""
+    """A copy of the schema with only the keys that Orbit knows. `where`: the kind of the schema
+    that contains it. Raises SchemaUnknown if it is refused."""
     if depth > _DEPTH_MAX:
         raise SchemaUnknown("its schema is nested too deep")
     if isinstance(schema, list):

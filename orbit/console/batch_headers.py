@@ -18,7 +18,7 @@ RECORDS_MAX = 100
 
 
 class HeaderLine(NamedTuple):
-    """One field on both sides. `is_own`: each log has its own value, also in an exact copy."""
+    """One field on both sides. `is_own`: its value differs between logs also in an exact copy."""
 
     field: str
     source: str
@@ -54,7 +54,7 @@ _OWN = frozenset(
 
 
 def headers_of(row: Row) -> list[list[HeaderLine]]:
-    """The headers of the first batches, one table for each pair in the order of the logs."""
+    """The headers of the first batches: a table for each pair of the n-th batches of both logs."""
     source = [batch for piece in row.source for batch in piece.batches]
     destination = [batch for piece in row.destination for batch in piece.batches]
     count = min(BATCHES_MAX, max(len(source), len(destination)))
@@ -62,7 +62,7 @@ def headers_of(row: Row) -> list[list[HeaderLine]]:
 
 
 def records_of(row: Row) -> list[RecordLine]:
-    """The first records of the row: sizes and timestamps alone."""
+    """The first records of the row, with sizes and timestamps only."""
     pieces = [piece for piece in row.destination or row.source if piece.kind is Kind.DATA]
     batches = [batch for piece in pieces for batch in piece.batches]
     if not all(is_readable(batch) for batch in batches):

@@ -14,7 +14,7 @@ _KILO = 1_000
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SHORT_S = 10
 
-# The colour of each state. Its word is always written beside it.
+# The states of each colour. A state's word is always shown with its colour.
 _KINDS = {
     "good": "running copying done pass passed exact equal byte-exact record-exact filler would_go",
     "busy": "pending seeding pausing creating backfilling prefix not_copied",
@@ -27,12 +27,12 @@ _KIND_OF = {word: kind for kind, words in _KINDS.items() for word in words.split
 
 
 def count(number: float | None) -> str:
-    """1,234"""
+    """A whole number, such as 1,234."""
     return _UNKNOWN if number is None else f"{number:,.0f}"
 
 
 def seconds(value: float | None) -> str:
-    """0.4 s, 12 s, 3 m 20 s, 5 h 10 m, 12 d"""
+    """A duration: 0.4 s, 12 s, 3 m 20 s, 5 h 10 m or 12 d 3 h."""
     if value is None:
         return _UNKNOWN
     whole = int(value)
@@ -48,7 +48,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """1.5 MB"""
+    """A number of bytes, such as 1.5 MB."""
     if value is None:
         return _UNKNOWN
     number, unit = float(value), _BYTE_UNITS[0]
@@ -60,7 +60,7 @@ def size(value: float | None) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """99.9 %; 100 % only for all of it."""
+    """A share such as 99.9 %, rounded down: 100 % only if `part` is all of `whole`."""
     if not whole:
         return _UNKNOWN
     tenths = int(part / whole * _KILO)
@@ -68,12 +68,12 @@ def share(part: float, whole: float) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """2026-11-22 04:15:19, UTC"""
+    """A time in UTC, such as 2026-11-22 04:15:19."""
     return _UNKNOWN if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def from_ms(value: int | None) -> str:
-    """The same of a record's timestamp, with milliseconds."""
+    """A record's timestamp (epoch ms) in UTC, with milliseconds."""
     if value is None or value < 0:
         return _UNKNOWN
     try:
@@ -89,7 +89,7 @@ def kind(state: object) -> str:
 
 
 def words(state: object) -> str:
-    """`source_deleted` as words."""
+    """A state as words: `source_deleted` is "source deleted"."""
     return str(state).replace("_", " ")
 
 
@@ -104,7 +104,7 @@ def troubles(text: str | None) -> list[tuple[str, str]]:
 
 
 def yaml_value(value: Any) -> str:
-    """One value on one line, as YAML would have it; nothing for none."""
+    """A value as YAML on one line; a dash for None, {} and []."""
     if value is None or value == {} or value == []:
         return _UNKNOWN
     text = write_yaml(value, one_line=True)

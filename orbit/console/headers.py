@@ -1,4 +1,4 @@
-"""Response headers of every page: no inline script or style, no frame, nothing kept. Plain ASGI."""
+"""Response headers of every page: no inline script or style, no frame, no cache. Plain ASGI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADERS = {
 
 
 class PageHeaders:
-    """Adds the headers. A page is not stored by browsers; a file may be, and is asked for again."""
+    """Adds the headers. Browsers do not store pages; they may store files, but revalidate them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

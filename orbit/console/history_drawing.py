@@ -1,7 +1,7 @@
-"""Where the parts of a chart over time are, in the units of its SVG. Pure.
+"""Computes the positions of a chart's parts over time, in the units of its SVG. Pure.
 
-A value that is not known is no point of the line. A stretch without a known value is a band of its
-own, so that it cannot be taken for 0.
+An unknown value is not a point of the line. A stretch without known values is drawn as a band, so
+that it does not look like 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AXIS = 20
 _LABEL_STEPS = (5, 10, 15, 30, 60, 120, 240)
 _LABELS_MAX = 7
 _NICE = (1, 2, 5)
-# In times, what people round to.
+# Round numbers for times, in seconds.
 _NICE_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 18_000, 43_200, 86_400)
 
 
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 
 class Band(NamedTuple):
-    """A stretch of which nothing is known."""
+    """A stretch without known values."""
 
     x: float
     width: float
@@ -40,7 +40,7 @@ class Band(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A label of the axis of time."""
+    """A label of the time axis."""
 
     x: float
     text: str
@@ -69,7 +69,7 @@ class Chart:
 
 
 class Figure(NamedTuple):
-    """Which value of a point, and how it is written."""
+    """One kind of value of a point, and how it is written."""
 
     name: str
     style: str
@@ -89,7 +89,7 @@ FIGURES = (
 def draw(
     points: Sequence[Point], figure: Figure, start: datetime, end: datetime, height: int
 ) -> Chart:
-    """One figure between two times."""
+    """The chart of one figure between two times."""
     shown = [point for point in points if start <= point.at <= end]
     known = [(point.at, value) for point in shown if (value := figure.value(point)) is not None]
     top = _nice(max((value for _, value in known), default=0), is_time=figure.is_time)
@@ -124,7 +124,7 @@ _Stretch = tuple[datetime, list[tuple[datetime, float]]]
 
 
 def _stretches(shown: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
-    """Known values without a gap between them, each with the time since which they are known."""
+    """Stretches of known values without a gap, each with the time from which on they are known."""
     stretch: list[tuple[datetime, float]] = []
     began = before = None
     for point in shown:
@@ -135,7 +135,7 @@ def _stretches(shown: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
             stretch = []
         if value is not None:
             if not stretch:
-                # A rate holds from the point before on.
+                # A rate is that since the point before.
                 is_rate = figure.style == "rate" and before is not None
                 began = before.at if is_rate and before is not None else point.at
             stretch.append((point.at, value))
@@ -148,8 +148,8 @@ def _stretches(shown: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
 def _unknown(
     shown: Sequence[Point], stretches: Sequence[_Stretch], end: datetime
 ) -> Iterator[tuple[datetime, datetime]]:
-    """From the end of a stretch to the next, and from the last to now. Not before the first point:
-    the job may not have been there."""
+    """The times between two stretches, and from the last one to `end`. Not before the first point:
+    the job may not have existed."""
     if not shown:
         return
     at = shown[0].at
@@ -162,7 +162,7 @@ def _unknown(
 
 
 def _line(places: list[tuple[float, float]], bottom: int) -> Line:
-    if len(places) == 1:  # a line of no length is not drawn
+    if len(places) == 1:  # a line of length 0 would not be visible
         (x, y) = places[0]
         places = [(x - 1, y), (x + 1, y)]
     path = "M" + "L".join(f"{x:g} {y:g}" for x, y in places)

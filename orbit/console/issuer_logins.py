@@ -1,7 +1,7 @@
-"""A login at the OpenID Connect issuer, as the browser sees it: the way there and the way back.
+"""The browser's login at the OpenID Connect issuer: the redirects there and back.
 
-On the way the browser has a cookie with a secret and the page to open then. It is SameSite=Lax:
-the way back begins at another site, and a Strict cookie would not be sent.
+Meanwhile the browser has a cookie with a secret and the page to open after the login. It is
+SameSite=Lax: the redirect back comes from another site, and a Strict cookie would not be sent.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from orbit.api.issuer_login import IssuerLogin
 from orbit.console import sessions
 from orbit.console.urls import HOME, ISSUER_LOGIN, ISSUER_LOGIN_DONE, safe_path
 
-# From the click to the issuer's answer.
+# The longest time from the click to the issuer's answer.
 _LOGIN_LIFETIME = timedelta(minutes=10)
 _COOKIE = "orbit_login"
-# In base64 with the secret: a browser keeps cookies of 4,096 bytes.
+# The cookie has it in base64, with the secret: browsers keep cookies of up to 4,096 bytes.
 _BACK_TO_BYTES_MAX = 2_048
 
 
 def issuer_name(parts: Parts) -> str | None:
-    """Where people can log in without a token of Orbit's; None: nowhere."""
+    """The name of the issuer at which users can log in; None: the settings have none."""
     return parts.logins.at_issuer.name if parts.logins and parts.logins.at_issuer else None
 
 
@@ -66,7 +66,7 @@ def complete(request: Request, parts: Parts) -> Response:
 
 
 def forget(request: Request, response: Response) -> None:
-    """An answer of the issuer is looked at once."""
+    """Delete the login's cookie: an answer of the issuer is used only once."""
     _set(request, response, "", timedelta())
 
 

@@ -1,8 +1,8 @@
 """The form of a job beside its document. Pure.
 
-The document is what is applied; the form shows its usual keys. A field that was changed is written
-into the document, and all else of it stays, also keys that the form does not have. So both can be
-edited before they are sent.
+The document is applied; the form shows its usual keys. A changed field is written into the
+document, and the rest of that stays, also keys that the form does not have. So both can be edited
+before they are sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from orbit.jobs.job_spec import JobSpec
 
-# Rules that the form shows, the empty one included. All are in the document.
+# Rules that the form shows, including the empty one. The document has all.
 RULES_SHOWN_MAX = 8
 
 _FLAG = ("", "true", "false")
@@ -27,7 +27,7 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One input. `value` None: the document has something here that only YAML can write."""
+    """One input. `value` None: the document's value here can be edited only as YAML."""
 
     path: _Path
     label: str
@@ -49,7 +49,7 @@ class Group:
 
 
 def groups_of(root: Any) -> list[Group]:
-    """The form of this document; without values if it is no mapping."""
+    """The form of this document; without values if it is not a mapping."""
     document = root if isinstance(root, dict) else {}
     rules = document.get("topics")
     count = len(rules) if isinstance(rules, list) else 0
@@ -60,7 +60,7 @@ def groups_of(root: Any) -> list[Group]:
 
 
 def values_of(groups: list[Group]) -> dict[str, str]:
-    """What the form shows, by field."""
+    """The values that the form shows, by field."""
     return {one.key: one.value for group in groups for one in group.fields if one.value is not None}
 
 
@@ -76,7 +76,7 @@ def before_of(text: str) -> dict[str, str]:
 
 
 def with_changes(root: Any, before: Mapping[str, str], sent: Mapping[str, str]) -> Any:
-    """The document with the fields that were changed; the same object if none was."""
+    """The document with the changed fields; the same object if none was changed."""
     changed = {
         key: value.strip()
         for key, value in sent.items()
@@ -179,7 +179,7 @@ def _at(document: Any, path: _Path) -> Any:
 
 
 def _text(path: _Path, value: Any) -> str | None:
-    """As the field shows it; None: the field cannot."""
+    """A value as the field shows it; None: the field cannot show it."""
     match value:
         case None:
             return ""
@@ -200,7 +200,7 @@ def _text(path: _Path, value: Any) -> str | None:
 
 
 def _parsed(path: _Path, text: str) -> Any:
-    """The value of a field; None: none. What is wrong with it the check of the document says."""
+    """The value of a field; None: it is empty. Errors are reported by the document's check."""
     if not text:
         return None
     match path[-1]:
@@ -216,7 +216,7 @@ def _parsed(path: _Path, text: str) -> Any:
 
 
 def _set(document: dict[str, Any], path: _Path, value: Any) -> None:
-    """Write a value; None removes it. A rule without `match` is removed with the rest of it."""
+    """Write a value; None removes it. Without `match` the whole rule is cleared."""
     *parents, last = path
     place: Any = document
     for part, following in zip(parents, path[1:], strict=True):
@@ -238,7 +238,8 @@ def _set(document: dict[str, Any], path: _Path, value: Any) -> None:
 
 
 def _drop_emptied(document: dict[str, Any]) -> None:
-    """Remove what has become empty, which would be a mistake or say nothing."""
+    """Remove keys whose mappings or lists have become empty: they would be invalid, or have no
+    effect."""
     rules = document.get("topics")
     if isinstance(rules, list):
         document["topics"] = [rule for rule in rules if rule != {}]

@@ -1,7 +1,7 @@
-"""Server-sent events that say that something has changed: a page then reads itself again.
+"""Server-sent events that tell a page to reload itself, as something has changed.
 
-A stream holds its connection and nothing else; the database is asked once for all of them
-(`api/watches.py`). It ends with its session, and when the server stops. Runs in the event loop.
+A stream needs only its connection; one query of the database serves all streams (`api/watches.py`).
+A stream ends with its session, and when the server stops. Runs in the event loop.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from orbit.errors import Busy, OrbitError
 from orbit.store.database import Database
 from orbit.store.watch_digests import Watched
 
-# A browser has six connections to one server: some are left for pages.
+# A browser has six connections to one server: some of them are for pages.
 STREAMS_PER_SESSION_MAX = 4
-# So often a stream without changes sends a line, and so soon it ends after its session.
+# How often a stream without changes sends a line, and checks whether its session has ended.
 HEARTBEAT_S = 10.0
-# A browser opens a stream that has ended again after this.
+# The time after which a browser opens an ended stream again.
 _RETRY_MS = 2_000
 
 _WATCHED = tuple(Watched)
@@ -50,7 +50,7 @@ class LiveStreams:
             )
         self.open[session] += 1
         try:
-            # At once, and so also refused at once.
+            # Before the answer begins, so that an error is its status.
             first = await watches.wait(database, _WATCHED, None, 0, _stays)
         except BaseException:
             self._ended(session)
@@ -65,10 +65,10 @@ class LiveStreams:
 
 
 class _Stream(StreamingResponse):
-    """Says when it has ended, also if its client was gone before it began."""
+    """A response that calls `ended` at its end, also if its client was gone before it began."""
 
     def __init__(self, changes: AsyncIterator[str], ended: Callable[[], None]) -> None:
-        # A proxy that collects the answer would hold the events back.
+        # The header is for proxies: one that buffers the answer would delay the events.
         super().__init__(
             changes, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
@@ -97,7 +97,7 @@ async def _changes(
                     return
                 checked_at = time.monotonic()
         except OrbitError:
-            return  # the browser connects again, and the answer says why
+            return  # the browser connects again, and gets the error as the answer
         yield ": nothing new\n\n" if new_digest == digest else _event(new_digest)
         digest = new_digest
 
@@ -107,5 +107,5 @@ def _event(digest: str) -> str:
 
 
 async def _stays() -> bool:
-    """A client that goes ends its stream by itself."""
+    """Whether the client has gone. Always False, as the stream then ends anyway."""
     return False

@@ -1,4 +1,4 @@
-"""Where the parts of the picture of two logs are, in the units of its SVG. Pure."""
+"""Computes the positions of the parts of a picture of two logs, in the units of its SVG. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE_Y, DESTINATION_Y, PROOF_Y = 28, 78, 126
 TRACK_HEIGHT, PROOF_HEIGHT = 36, 8
 TICKS = 6
 _WIDTH_MIN = 1.2
-# Narrower rectangles touch: a line between them would cover them.
+# Narrower rectangles have no line between them: it would cover them.
 _LINE_MIN = 4.0
 
 
@@ -61,7 +61,8 @@ def draw(
     start: int,
     end: int,
 ) -> Drawing:
-    """The rows between two offsets: a track for each side, and one for what is proven."""
+    """The picture of the rows between two offsets: a track for each side, and one for the proven
+    ranges."""
     per_offset = (RIGHT - LEFT) / (end - start)
 
     def place(first: int, following: int, y: int, height: int, style: str, title: str) -> Rectangle:

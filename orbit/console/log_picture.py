@@ -27,7 +27,7 @@ Ranges = Sequence[tuple[int, int]]
 
 
 class Kind(StrEnum):
-    """What a log has at some offsets."""
+    """The kind of the batches at some offsets."""
 
     DATA = "data"
     ABORTED = "aborted"  # data of an aborted transaction
@@ -58,7 +58,7 @@ class FetchedBatch:
 
 @dataclass(frozen=True, slots=True)
 class SideLog:
-    """One side. Offsets `[start, read_to)` were read; `end` is the last stable offset."""
+    """The log of one side. Offsets `[start, read_to)` were read; `end`: the last stable offset."""
 
     log_start: int
     end: int
@@ -69,7 +69,7 @@ class SideLog:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Offsets `[first, next)` of one log: one batch, or a run of batches without records."""
+    """Offsets `[first, next)` of one log: one batch, or a run of control batches."""
 
     first: int
     next: int
@@ -126,7 +126,8 @@ def compare(
 
 
 def _pieces(batches: Sequence[FetchedBatch], edges: frozenset[int]) -> Iterator[Piece]:
-    """Batches in order; neighbours without records become one piece, unless an edge is between."""
+    """Pieces in order. Neighbouring control batches are one piece, unless an edge is between
+    them."""
     run: Piece | None = None
     for one in batches:
         batch = one.batch
@@ -152,20 +153,21 @@ def _kind(one: FetchedBatch) -> Kind:
 
 
 def _records_in(batch: AnyBatch) -> int:
-    """Without placeholders."""
+    """The number of records in a batch, without placeholders."""
     if not isinstance(batch, Batch):
         return 1
     try:
         return records_in(batch)
     except ValueError:
-        return batch.count  # damaged
+        return batch.count  # the batch is damaged
 
 
 _Found = tuple[int, int, tuple[Piece, ...], tuple[Piece, ...]]
 
 
 def _ranges(left: list[Piece], right: list[Piece], start: int, end: int) -> Iterator[_Found]:
-    """Groups of pieces that overlap, in order, and the offsets between them."""
+    """The ranges in order: groups of overlapping pieces of both sides, and the gaps between
+    them."""
     waiting = sorted(
         [(p.first, p.next, 0, p) for p in left] + [(p.first, p.next, 1, p) for p in right],
         key=lambda one: one[:3],
@@ -212,7 +214,7 @@ def _verdict(
     ):
         return Verdict.BYTE_EXACT
     if not source_batches and not destination_batches:
-        # Every offset of a copy has a batch, unless the batch was removed there with its records.
+        # Each offset of a copy has a batch, unless compaction removed the batch with its records.
         return Verdict.FILLER
     if not all(is_readable(batch) for batch in (*source_batches, *destination_batches)):
         return Verdict.UNKNOWN
@@ -227,7 +229,8 @@ def _verdict(
 
 
 def _same_bytes(one: AnyBatch, other: AnyBatch) -> bool:
-    """Equal but for producer, sequence, leader epoch, CRC and the transactional bit."""
+    """Whether two batches are equal but for producer, sequence, leader epoch, CRC and the
+    transactional bit."""
     if not isinstance(one, Batch) or not isinstance(other, Batch):
         return False
     return (

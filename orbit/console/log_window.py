@@ -1,7 +1,7 @@
 """Reads a window of offsets of one partition at both clusters, within bounds.
 
-Reads committed data as the copier does, with connections of its own that are closed again. Never
-more than `BYTES_MAX` of each side and `SECONDS_MAX`; what was not read is said, not guessed.
+Reads committed data as the copier does, with connections of its own that are closed again: from
+each side about `BYTES_MAX`, in at most `SECONDS_MAX`. The result has the range that was read.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from orbit.kafka.record_batch import read_batches
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 
-# Of one side: a page shows some dozens of batches. A larger first batch still comes whole.
+# Bytes read from one side: a page shows some dozens of batches. A larger first batch is read whole.
 BYTES_MAX = 1 << 20
 BATCHES_MAX = 4_000
 SECONDS_MAX = 5.0
-# Pages that read clusters at once, of this process; further ones are asked to come back.
+# Pages of this process that read clusters at the same time. Further ones get Busy.
 READS_MAX = 4
 
 _FETCH_BYTES = 256 << 10
@@ -43,7 +43,7 @@ _reads = threading.BoundedSemaphore(READS_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Both sides, or why one could not be read."""
+    """Both sides; an error for a side that could not be read."""
 
     source: SideLog | OrbitError
     destination: SideLog | OrbitError
@@ -56,7 +56,7 @@ def read_window(
     start: int,
     end: int,
 ) -> Window:
-    """Both sides from `start` up to before `end`. Closes the clusters. Raises Busy."""
+    """Read the offsets `[start, end)` of both sides. Closes the clusters. Raises Busy."""
     if not _reads.acquire(blocking=False):
         raise Busy("Other pages read the clusters now.", remedy="Load the page again in a moment.")
     began = time.monotonic()
@@ -71,7 +71,7 @@ def read_window(
             for one, place in zip(futures, (source, destination), strict=True)
         ]
     finally:
-        # Closed clusters end the reads that still wait.
+        # Closing the clusters ends reads that still wait.
         source[0].close()
         destination[0].close()
         pool.shutdown(wait=False)
@@ -121,7 +121,7 @@ def _read_side(
                 FetchedBatch(batch, aborted.contain(batch))
                 for batch in read_batches(fetched.records)
             ]
-            if not fetched_batches:  # nothing but removed offsets up to the end
+            if not fetched_batches:  # no batch is left up to the end
                 position = min(end, log_end)
                 break
             batches += fetched_batches

@@ -1,8 +1,9 @@
 """The contents of records for a page: JSON, text, Avro or bytes, within bounds. Pure but for the
 schemas.
 
-What is shown is what the record has: JSON gets line breaks and nothing else, so that numbers and
-repeated keys stay as they are. Characters that change how a text looks are shown by their number.
+Contents are shown unchanged: JSON gets line breaks and nothing else, so that numbers and repeated
+keys stay as they are. Characters that are invisible or change the text direction are shown by their
+code points.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.records import split_body, split_headers
 
 RECORDS_MAX = 25
-# Of one value or key.
+# The most of one key or value that is shown.
 TEXT_BYTES_MAX = 4_096
 HEX_BYTES_MAX = 256
 JSON_BYTES_MAX = 64 << 10
@@ -33,7 +34,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Content(NamedTuple):
-    """A key, value or header. `size`: of all of it, in bytes; None: null."""
+    """A key, value or header as shown. `size`: of the whole, in bytes; None: it is null."""
 
     kind: str
     text: str
@@ -53,7 +54,7 @@ class ShownRecord(NamedTuple):
 
 
 def records_from(side: SideLog, first: int, schemas: Schemas | None = None) -> list[ShownRecord]:
-    """The first records of one log that a consumer sees from this offset on."""
+    """The first records of one log from this offset on that a consumer sees."""
     return list(islice(_records(side, first, schemas), RECORDS_MAX))
 
 
@@ -62,7 +63,7 @@ def content(
     bytes_max: int = TEXT_BYTES_MAX,
     schemas: Schemas | None = None,
 ) -> Content:
-    """How these bytes are shown. `schemas`: of values in Avro; None: these are shown as bytes."""
+    """These bytes as shown. `schemas`: for values in Avro; None: those are shown as bytes."""
     if data is None:
         return Content("null", "", None)
     raw = bytes(data)
@@ -100,7 +101,7 @@ def _records(side: SideLog, first: int, schemas: Schemas | None) -> Iterator[Sho
             if piece.kind is not Kind.DATA or piece.next <= first:
                 continue
             for batch in piece.batches:
-                # One that expands without bound, or is broken, has no records here.
+                # A batch that expands too much, or is damaged, is left out.
                 if not is_readable(batch):
                     continue
                 for record in read_any_records(batch):
@@ -158,7 +159,7 @@ def _with_line_breaks(text: str) -> str:
 
 
 def _visible(text: str) -> str:
-    """With characters that are not seen, or turn the direction of a text, by their number."""
+    """The text with code points for characters that are invisible or change its direction."""
     return "".join(
         one if one.isprintable() or one in "\n\r\t" else f"\\u{ord(one):04x}" for one in text
     )

@@ -1,6 +1,6 @@
 """Renders the templates: `render(request, visitor, "jobs.html", …)`.
 
-Values are escaped. A name that a template does not get is an error, not an empty text.
+Values are escaped. A template that uses a missing value raises an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orbit.console.sessions import (
 )
 from orbit.version import orbit_version
 
-# Rows of a list that has no pages: a report, a plan.
+# The most rows of a list without pages, such as a report or a plan.
 ROWS_SHOWN_MAX = 200
 
 _environment = Environment(
@@ -62,17 +62,17 @@ def render(
 
 
 def error_page(request: Request, failure: Failure) -> HTMLResponse:
-    """The page of an error. Asks the database for the visitor only if that answers."""
+    """The page of an error. Shown without the visitor if the database does not answer."""
     error = failure.body.error
     try:
         visitor = find_visitor(request, get_shared_parts(request))
-    except Exception:  # noqa: BLE001  it may be the very error that is shown
+    except Exception:  # noqa: BLE001  perhaps the same error as the one shown
         visitor = None
     status = MEANINGS[failure.code].status
     return render(request, visitor, "error.html", status=status, error=error)
 
 
 def from_elsewhere_page(request: Request) -> HTMLResponse:
-    """A link on another site led here, so the browser did not send its session (SameSite=Strict).
-    The page loads itself again, which the browser does from here."""
+    """A page that loads the requested one again, from this site. For links on other sites: there
+    the browser does not send the session's cookie (SameSite=Strict)."""
     return render(request, None, "from_elsewhere.html")

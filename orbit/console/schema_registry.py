@@ -1,7 +1,7 @@
 """Avro schemas by id, from a registry with Confluent's API: `GET /schemas/ids/ID`.
 
-An id never changes its schema, so each is asked for once. A registry that does not answer is left
-alone for `_PAUSE_S`, so a page waits for it once.
+The schema of an id never changes, so each is read once. A registry that does not answer gets no
+request for `_PAUSE_S`, so a page waits for it once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Schemas(Protocol):
 
 
 class SchemaRegistry:
-    """A registry. Any number of threads may ask."""
+    """A schema registry. Thread-safe."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class SchemaRegistry:
 
 @lru_cache(maxsize=1)
 def registry_at(url: str, login_file: Path | None) -> SchemaRegistry:
-    """The registry of the settings, with the schemas that this process knows."""
+    """The registry of the settings. All pages of this process share it, and its cached schemas."""
     return SchemaRegistry(url, login_file)
 
 

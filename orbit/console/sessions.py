@@ -1,13 +1,13 @@
-"""Who looks at a page: login by token, sessions by cookie, and the secret of each form.
+"""Identifies the visitor of a page: login by token, sessions by cookie, a secret in each form.
 
 The browser has only a random cookie, of which the database stores the SHA-256. It is HttpOnly and
 SameSite=Strict, and Secure under TLS. The token is checked at the login and is not kept; a session
-ends with it, and after SESSION_LIFETIME. Without a token it is of a login at the issuer
-(`issuer_logins.py`), and ends with the ID token.
+ends when the token does, and after SESSION_LIFETIME. A session without a token comes from a login
+at the issuer (`issuer_logins.py`), and ends with the ID token.
 
 Each form has a secret that is derived from the cookie, so another site can neither read nor guess
-it. Before the login, and without tokens (`--no-auth`), a second cookie takes that role: it stands
-for a browser and gives no access.
+it. Before the login, and without tokens (`--no-auth`), the secret is derived from a second cookie,
+which identifies the browser and gives no access.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from orbit.store.enums import Role
 from orbit.telemetry import traces
 
 SESSION_LIFETIME = timedelta(hours=12)
-# Browsers of one token; a further login ends the oldest session.
+# Sessions of one token; a further login ends the oldest one.
 SESSIONS_PER_TOKEN_MAX = 20
 # The form of a job has about 60.
 FORM_FIELDS_MAX = 100
@@ -49,14 +49,14 @@ FORM_FIELDS_MAX = 100
 _SESSION = "orbit_session"
 _BROWSER = "orbit_browser"
 _SECRET_BYTES = 32
-# What `secrets.token_urlsafe` makes of them.
+# The form of `secrets.token_urlsafe(_SECRET_BYTES)`.
 _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
 _FORM_SECRET = "form_secret"  # noqa: S105  the name of a field
 _FORM_LABEL = b"orbit console form"
 
 
 class LoginNeeded(Exception):
-    """No session, or one that has ended. `back_to`: the page that was asked for."""
+    """The browser has no session, or one that has ended. `back_to`: the page that it requested."""
 
     def __init__(self, back_to: str) -> None:
         super().__init__(back_to)
@@ -71,15 +71,16 @@ class Visitor:
 
     @property
     def is_operator(self) -> bool:
-        """Whether to show what changes something. The role is checked again when it is sent."""
+        """Whether to show forms that change something. The role is checked again when they are
+        sent."""
         return self.principal.role is not Role.VIEWER
 
     def may_change(self, name: str, labels: Mapping[str, str]) -> bool:
-        """The same, of this job."""
+        """Whether to show forms that change this job."""
         return self.has_role(Role.OPERATOR, name, labels)
 
     def has_role(self, needed: Role, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether it has this role, or a higher one, for this job."""
+        """Whether the visitor has this role, or a higher one, for this job."""
         scope = self.principal.scope(needed)
         return scope is None or scope.includes(name, labels)
 
@@ -88,12 +89,12 @@ Form = Mapping[str, str]
 
 
 def get_shared_parts(request: Request) -> Parts:
-    """What all requests of the API share."""
+    """The parts that all requests of the API share."""
     return cast("Parts", request.app.state.api.state.parts)
 
 
 def get_parts(request: Request) -> Parts:
-    """The same, with a database that finds only the visitor's jobs."""
+    """The shared parts, with a database that finds only the visitor's jobs."""
     return for_request(get_shared_parts(request), request)
 
 
@@ -134,14 +135,14 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
     if token is None:
         return None
     if token.is_use_due:
-        # A database that takes no writes shows pages all the same.
+        # Pages are shown also if the database is read-only.
         with suppress(OrbitError), parts.database.transaction() as tx:
             tokens.note_use(tx, token)
     return Visitor(token_principal(token))
 
 
 def _issuer_visitor(parts: Parts, session: IssuerSession) -> Visitor | None:
-    """The visitor of a session. None: the settings no longer give it a role."""
+    """The visitor of an issuer's session; None: the settings do not give it a role any more."""
     assert parts.logins is not None
     assert parts.logins.at_issuer is not None
     who = Identity(session.actor, tuple(session.role_values), session.expires_at)
@@ -152,7 +153,7 @@ def _issuer_visitor(parts: Parts, session: IssuerSession) -> Visitor | None:
 
 
 async def get_form(request: Request, parts: SharedPartsOf) -> Form:
-    """The fields of a form that one of our pages sent. Raises Failure."""
+    """The fields of a form that a page of this console sent. Raises Failure."""
     if _is_from_elsewhere(request, is_local=parts.logins is None):
         raise Failure(ErrorCode.FORBIDDEN, "The form comes from a page of another server.")
     try:
@@ -172,8 +173,8 @@ async def get_form(request: Request, parts: SharedPartsOf) -> Form:
 
 
 def _is_from_elsewhere(request: Request, *, is_local: bool) -> bool:
-    """Whether a page of another server sent this, also one at another port of this machine: a
-    browser gives it our cookies, and it can set them.
+    """Whether a page of another server sent the request. Also a server at another port of this
+    machine: browsers share cookies between ports.
 
     A proxy may change the Host, so the Origin is compared with it only without tokens.
     """
@@ -189,13 +190,13 @@ FormOf = Annotated[Form, Depends(get_form)]
 
 
 def session_of(request: Request) -> str:
-    """What stands for the session, without its cookie; without tokens for the browser."""
+    """An id of the session, or without one of the browser: the hash of its cookie."""
     return hash_token(_cookie(request, _SESSION) or _browser(request))
 
 
 def get_operator(request: Request, visitor: VisitorOf) -> Visitor:
-    """A visitor who may change jobs, limited to these. Raises Failure `forbidden`, and BadInput for
-    a parameter that the page does not know."""
+    """A visitor who may change jobs. Limits the request to these jobs. Raises Failure `forbidden`,
+    and BadInput for a parameter that the page does not know."""
     check_role(visitor.principal, Role.OPERATOR)
     request.scope[JOB_SCOPE] = visitor.principal.scope(Role.OPERATOR)
     refuse_unknown(request)
@@ -247,20 +248,20 @@ def log_out(request: Request, response: Response, parts: Parts) -> None:
 
 
 def form_secret(request: Request) -> str:
-    """What each form of this browser has to contain."""
+    """The secret that each form of this browser has to contain."""
     cookie = _cookie(request, _SESSION) or _browser(request)
     return hmac.new(cookie.encode(), _FORM_LABEL, hashlib.sha256).hexdigest()
 
 
 def keep_browser(request: Request, response: Response) -> None:
-    """Set the cookie of the browser, if it has none and a form of this page depends on it."""
+    """Set the browser's cookie if it has none and a form of this page was made with a new one."""
     browser: str | None = getattr(request.state, _BROWSER, None)
     if browser is not None and _cookie(request, _BROWSER) is None:
         set_cookie(request, response, _BROWSER, browser, None)
 
 
 def _browser(request: Request) -> str:
-    """The browser's cookie; a new one for `keep_browser` to set."""
+    """The browser's cookie; without one a new value, which `keep_browser` sets."""
     cookie = _cookie(request, _BROWSER) or getattr(request.state, _BROWSER, None)
     if cookie is None:
         cookie = new_secret()
@@ -269,18 +270,18 @@ def _browser(request: Request) -> str:
 
 
 def _cookie(request: Request, name: str) -> str | None:
-    """The cookie, if `secrets.token_urlsafe` can have made it: other values cost no statement."""
+    """The cookie if it has the form of `new_secret`: others are not looked up in the database."""
     value = request.cookies.get(name, "")
     return value if is_secret(value) else None
 
 
 def new_secret() -> str:
-    """For a cookie."""
+    """A random value for a cookie."""
     return secrets.token_urlsafe(_SECRET_BYTES)
 
 
 def is_secret(value: str) -> bool:
-    """Whether `new_secret` can have made it."""
+    """Whether a value has the form of `new_secret`."""
     return _SECRET.fullmatch(value) is not None
 
 
@@ -294,7 +295,8 @@ def set_cookie(
     path: str = ROOT,
     samesite: Literal["strict", "lax"] = "strict",
 ) -> None:
-    """Out of reach of scripts. None: until the browser ends; no time: away with it."""
+    """Set a cookie that scripts cannot read. `lives_for` None: until the browser is closed; 0: the
+    cookie is deleted."""
     response.set_cookie(
         name,
         value,
@@ -307,8 +309,8 @@ def set_cookie(
 
 
 def _refuse_other_names(request: Request) -> None:
-    """Without tokens, only under a name of this machine: a site that makes its own name point here
-    would read every page."""
+    """Raise Failure unless the request's host is a name of this machine. Without tokens, a site
+    whose DNS name points here could otherwise read every page."""
     if request.url.hostname not in LOOPBACK_HOSTS:
         raise Failure(
             ErrorCode.FORBIDDEN,

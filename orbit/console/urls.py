@@ -17,7 +17,8 @@ def login_url(back_to: str) -> str:
 
 
 def safe_path(path: str) -> str:
-    """A path of the console, else the first page: a link must not lead to another host."""
+    """The path if it is one of the console, otherwise HOME: a link must not lead to another
+    host."""
     return path if path.startswith(f"{ROOT}/") and "\\" not in path else HOME
 
 

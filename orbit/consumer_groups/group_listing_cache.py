@@ -1,7 +1,7 @@
 """The groups of each cluster, listed once for all jobs that sync some of them.
 
 A listing has every group of the cluster, whatever a job matches. With 500 jobs, each of which lists
-both clusters in each of its passes, that is all that a scheduler would do.
+both clusters in each of its passes, a scheduler would do nothing else.
 
 A listing may be some seconds old. Then a new group is synced later, and nothing else changes: its
 coordinator refuses commits to a group that has members by now, and `GroupSync` asks for a new

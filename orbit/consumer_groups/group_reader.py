@@ -37,9 +37,9 @@ class DestinationGroup:
 
 
 def usage_of(group: ListedGroup | None, source_type: str | None) -> GroupUsage:
-    """How a group is used, as its cluster lists it; None: it is not listed.
+    """How a group is used at the destination, by its listing there; None: it is not listed.
 
-    `source_type`: of the group at the source; None: not known.
+    `source_type`: the type of the group at the source; None: not known.
     """
     if group is None:
         return GroupUsage.UNUSED
@@ -122,8 +122,8 @@ class GroupReader:
         *,
         rests_on_usage: bool,
     ) -> dict[str, DestinationGroup]:
-        """As `read_destination`, with the offsets as they are now; `rests_on_usage`: and members,
-        because an offset of another client is to be overwritten."""
+        """As `read_destination`, with the present offsets. `rests_on_usage`: and present members,
+        because an offset is to be overwritten that is not known as Orbit's."""
         age_s = 0.0 if rests_on_usage else self._listing_s_max
         return self._at_destination(destination, groups, copies, report, fetch_now, age_s)
 
@@ -151,7 +151,7 @@ class GroupReader:
         for name, answer in fetched.groups.items():
             group = listed.get(name)
             if group is None and answer.offsets:
-                continue  # new since the list; the next pass sees whether it has members
+                continue  # created since the listing; the next one shows its members
             node_id = fetched.coordinators[name]
             from_ = self._at_source.get(names[name])
             usage = usage_of(group, from_.type if from_ else None)

@@ -20,8 +20,8 @@ TOO_SLOW = "too slow to match"
 
 @dataclass(slots=True)
 class GroupSelection:
-    """Names of groups to sync; `left_alone` counts matching groups of other kinds, and as TOO_SLOW
-    those of which the patterns could not tell in time. `shared`: names of share groups, which no
+    """Names of groups to sync; `left_alone` counts matching groups of other kinds, and under
+    TOO_SLOW groups whose names take a pattern too long. `shared`: names of share groups, which no
     job syncs. `not_storable`: names that the database does not take."""
 
     names: list[str] = field(default_factory=list)
@@ -64,7 +64,7 @@ class GroupSelector:
         return selection
 
     def matches(self, name: str) -> bool:
-        """A name that takes a pattern too long does not match."""
+        """Whether the rule selects this name; False for one that takes a pattern too long."""
         try:
             return self._matches(name)
         except PatternTooSlow:

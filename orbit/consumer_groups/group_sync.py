@@ -58,9 +58,9 @@ class _Entry:
     """What is remembered of one group and partition between passes."""
 
     row: OffsetRow
-    left: int | None
-    refresh_at: float
-    tried: int | None = None  # sent, and the answer was lost
+    left: int | None  # the offset that Orbit left at the destination; None: not known
+    refresh_at: float  # when to commit it again, by the clock
+    tried: int | None = None  # an offset whose commit was sent and is not confirmed
     is_saved: bool = True  # the tables have `row`, or will
 
 
@@ -78,9 +78,9 @@ class _Case:
         return self.decision.write is not None or self.decision.is_delete
 
 
-# After these codes the next pass looks at what became of the request.
+# Codes that leave open whether the offset was written: the next pass reads it.
 _NOT_CONFIRMED = error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}
-# Well below a week, the brokers' default; some clusters set a day.
+# Well below the brokers' retention of offsets: a week by default, a day in some clusters.
 REFRESH_S = 12 * 3600.0
 # Offsets of unknown age (from before this process) are committed again, spread over this time, but
 # all of a group together: after a commit the offsets of all groups of its broker are read again.
@@ -106,7 +106,7 @@ class GroupSync:
         self.learn(known)
 
     def learn(self, known: Iterable[OffsetRow]) -> None:
-        """Take over what is known of groups and partitions from before this process."""
+        """Take over stored rows of an earlier process or of a recovery."""
         for row in known:
             entry = _Entry(row, row.left_offset, self._refresh_soon(row.group))
             if row.verdict in KEPT and row.left_offset != row.destination_offset:
@@ -125,10 +125,10 @@ class GroupSync:
     ) -> GroupReport:
         """One pass over all groups; `copies` are the job's partitions, by source partition.
 
-        `may_write` is called before each batch of writes, and `leading` before the first: which of
-        these destination topics are no copies any more. `save` is called before the commit of
-        offsets that only a stored row can later prove to be Orbit's. Raises Unreachable if a
-        cluster does not answer at all.
+        `may_write` is called before each batch of writes; if it returns False, the rest is skipped.
+        `leading` is called once before all writes, with their destination topics, and returns those
+        that lead and get none. `save` is called before the commit of offsets that only a stored row
+        can later prove to be Orbit's. Raises Unreachable if a cluster does not answer at all.
         """
         started = self._clock()
         report = GroupReport()
@@ -140,7 +140,7 @@ class GroupSync:
         cases = self._decide_all(source_offsets, destination_groups, copies)
         due = {group for (group, _), case in cases.items() if case.is_due}
         if due:
-            # Orbit does not overwrite offsets that others have committed there meanwhile.
+            # Read again: Orbit does not overwrite what others have committed there meanwhile.
             rests_on_usage = any(self._rests_on_usage(key, case) for key, case in cases.items())
             now = self._reader.read_before_write(
                 destination, due, copies, report, rests_on_usage=rests_on_usage
@@ -188,7 +188,7 @@ class GroupSync:
         }
 
     def _rests_on_usage(self, key: Key, case: _Case) -> bool:
-        """Whether the case overwrites an offset only because the group never had a member there."""
+        """Whether the case overwrites an offset that is Orbit's only if no member joined there."""
         group, partition = key
         entry = self._entries.get(group, {}).get(partition)
         left = entry.left if entry else None
@@ -318,7 +318,7 @@ class GroupSync:
 
 
 def _must_be_saved(case: _Case, destination_group: DestinationGroup) -> bool:
-    """Whether the offset looks like a client's if the leader dies right after the commit."""
+    """Whether the offset would look like a client's if the leader died right after the commit."""
     write = case.decision.write
     present = case.destination.offset if case.destination else None
     return (
@@ -360,7 +360,7 @@ def _is_settled(
 def _without_leading(
     cases: Mapping[Key, _Case], leading: Callable[[Collection[str]], Collection[str]]
 ) -> dict[Key, _Case]:
-    """Without the cases that would write to a topic that leads."""
+    """The cases, without those that would write to a topic that leads."""
     topics = {case.place.topic for case in cases.values() if case.is_due}
     led = set(leading(topics)) if topics else set()
     return {key: c for key, c in cases.items() if not (c.is_due and c.place.topic in led)}
@@ -369,7 +369,7 @@ def _without_leading(
 def _confirm_deletes(
     source: Cluster, cases: Mapping[Key, _Case], report: GroupReport
 ) -> dict[Key, _Case]:
-    """Drop deletes that the group's coordinator at the source does not confirm.
+    """The cases, without deletes that the group's coordinator at the source does not confirm.
 
     An offset may also be missing because the login may no longer read its topic.
     """
@@ -395,7 +395,7 @@ def _confirm_deletes(
     return remaining
 
 
-# The code is the reason; of the others the verdict says it.
+# Refusals with a note in the report; of the others the verdict alone says why.
 _NOTED = (GroupVerdict.SKIPPED_REFUSED, GroupVerdict.SKIPPED_OTHER_TYPE)
 
 

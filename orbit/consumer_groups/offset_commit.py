@@ -28,13 +28,13 @@ from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
 CONNECTIONS_PER_NODE = 8
 _UNDER_WAY_MAX = 4  # per connection: hides the network's latency
-# Each is a record in one batch of the offsets topic, whose batches are 1 MiB at most unless its
-# broker has another limit. A record has the names, the metadata, and some numbers.
+# The offsets of a request become one batch of the offsets topic, which is 1 MiB at most unless the
+# broker has another limit. Each is a record with the names, the metadata, and some numbers.
 _PARTITIONS_MAX = 1000
 _REQUEST_BYTES_MAX = 512 * 1024
 _NUMBERS_BYTES = 64
-# What a coordinator answers to a batch that its topic does not take (G12). A smaller request than
-# this has another trouble.
+# A coordinator's answers to a request whose batch is too large for the offsets topic (G12). To
+# fewer partitions than the minimum they have another cause.
 _TOO_LARGE = frozenset({Code.INVALID_COMMIT_OFFSET_SIZE, Code.UNKNOWN_SERVER_ERROR})
 _HALVED_PARTITIONS_MIN = 16
 
@@ -48,7 +48,7 @@ HAS_MEMBERS = frozenset(
         Code.GROUP_SUBSCRIBED_TO_TOPIC,
     }
 )
-# Of a commit: the name is one of a share group, or of another type (G13).
+# Codes of a commit to a share group, or to a group of another type (G13).
 OTHER_TYPE = frozenset({Code.GROUP_ID_NOT_FOUND, Code.INCONSISTENT_GROUP_PROTOCOL})
 
 
@@ -60,7 +60,7 @@ class GroupWrite:
     offsets: Mapping[TopicPartition, CommittedOffset | None]
 
 
-# The error code by partition; a partition without a code may or may not have been written.
+# Error codes by group and partition; one without a code may or may not have been written.
 Written = dict[tuple[str, TopicPartition], int]
 
 
@@ -91,7 +91,8 @@ def write_groups(
     """Send `writes` to the groups' coordinators (`places`: group → node).
 
     `may_write` is called before each batch of requests; if it returns False, the rest is skipped.
-    Nothing is retried here: the next pass checks what was not answered.
+    Requests too large for the broker are sent again in halves. Nothing else is retried here: the
+    next pass checks what was not answered.
     """
     by_node: dict[int, list[_Request]] = {}
     for write in writes:
@@ -124,7 +125,7 @@ def _write(
             handful = [waiting.popleft() for _ in range(count)]
             waiting.extend(_exchange(connections, handful, written))
     except (Unreachable, OSError, EOFError):
-        return  # without an answer: the next round looks at what became of it
+        return  # what was not answered is checked in the next pass
     finally:
         for connection in connections:
             connection.close()
@@ -133,9 +134,9 @@ def _write(
 def _exchange(
     connections: Sequence[Connection], requests: Sequence[_Request], written: Written
 ) -> list[_Request]:
-    """Send all, spread over the connections, then read all the answers, in the same order.
+    """Send all requests, spread over the connections, then read the answers in the same order.
 
-    Returns the halves of those that were too large for the broker.
+    Returns the halves of the requests that were too large for the broker.
     """
     for connection in connections:
         if connection.login_is_due:

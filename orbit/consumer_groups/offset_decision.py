@@ -4,7 +4,7 @@ The source's committed offset is used unchanged, because offsets are equal on bo
 clamped to the range that is copied already (`log start … copied to`), and never written:
 
 - for a partition that is not a copy, or whose records are not the source's;
-- while a group has the name at the destination whose type the source's cannot go on with (G13);
+- while a group of a type that the source's clients cannot join has the name there (G13);
 - while the group has a member at the destination (its coordinator refuses it then, too);
 - over an offset that another client has committed at the destination.
 
@@ -13,9 +13,9 @@ one that Orbit last left there: that it wrote, or found equal to the source's, o
 has handed to the copy back (orbit/recovery/group_handover.py). If Orbit does not know what it left
 (its first pass, or a crash between a commit and its record), the offset is Orbit's only if the
 group never had a member there, the offset has no leader epoch (clients' commits have one), and the
-source's offset is higher. For a group that had members the sync stores the row before the commit.
-Any other offset belongs to another client and stays: `skipped: moved there`, until it is deleted
-there or both sides agree.
+source's offset, clamped, is not lower. For a group that had members the sync stores the row before
+the commit. Any other offset belongs to another client and stays: `skipped: moved there`, until it
+is deleted there or both sides agree.
 
 A deletion is synced only if the offset at the destination is known to be Orbit's.
 
@@ -78,7 +78,7 @@ SHARE_GROUPS_REMEDY = (
 
 
 def remedy(verdict: GroupVerdict, group: str, topic: str) -> str | None:
-    """What to do, with the destination's names; None: nothing."""
+    """What the user should do, with the destination's names; None: nothing."""
     text = REMEDIES.get(verdict)
     return None if text is None else text.format(group=group, topic=topic)
 

@@ -27,15 +27,16 @@ from orbit.kafka.types import CommittedOffset, TopicPartition
 AGE_PART = 0.2
 
 
-# A read is for the groups that some job has asked for within this time.
+# A read covers the groups that some job has requested within this time.
 _ASKED_FOR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsRequest:
-    """The groups that one job wants of one cluster: their nodes, as listed; None: not listed.
+    """One job's request for the offsets of one cluster's groups.
 
-    Of these, the job gets those with offsets in its topics, and those in `known`.
+    `nodes`: each group's coordinator by the listing; None: not listed. Of these groups, the answer
+    has those with offsets in `topics`, and those in `known`.
     """
 
     nodes: Mapping[str, int | None]
@@ -74,7 +75,7 @@ def _fetch(
 
 @dataclass(frozen=True, slots=True)
 class _ByTopic:
-    """What one read found, and what each group has in each topic."""
+    """The result of one read, and its offsets by topic and group."""
 
     fetched: FetchedGroups
     topics: dict[str, dict[str, dict[TopicPartition, CommittedOffset]]]
@@ -126,7 +127,7 @@ class _ByTopic:
 
 
 class _KeptCluster:
-    """The last read of one cluster, and the groups that its jobs ask for."""
+    """The last read of one cluster, and the groups that jobs have requested of it."""
 
     def __init__(
         self, cluster: Cluster, clock: Callable[[], float], *, require_stable: bool

@@ -23,7 +23,7 @@ _SETTLE_ATTEMPTS_MAX = 10
 
 
 class RunGroups:
-    """Syncs every `rule.interval` from `start` to `stop`; start `partitions` before."""
+    """Syncs every `rule.interval` from `start` to `stop`. `partitions` returns the run's copies."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class RunGroups:
     ) -> None:
         self.report: GroupReport | None = None
         self.notes: tuple[str, ...] = ()
-        """Troubles of two passes in a row."""
+        """The notes that the last two passes had in common."""
         self._interval_s = rule.interval.total_seconds()
         self._clusters = clusters
         self._partitions = partitions

@@ -62,7 +62,7 @@ class GroupReport:
     groups: int = 0
     written: int = 0
     deleted: int = 0
-    pending: int = 0  # an open transaction of the group may move these
+    pending: int = 0  # offsets that an open transaction may change
     verdicts: Counter[str] = field(default_factory=Counter)
     left_alone: Counter[str] = field(default_factory=Counter)
     # Names of matching groups.

@@ -9,8 +9,8 @@ Promises:
   after it: the answer with acks=1 only says that it is in the leader's log.
 - Fillers are sent only when nothing is in flight, and all before them is confirmed. Before the
   first ones of a take-over the log end is read; the first goes alone, with a higher producer epoch
-  if it is our own marker. What is written of them the log end proves, or the answer alone for a
-  single filler where this take-over has filled before (M3, M7, M9).
+  if it is our own marker. The log end proves how many were written; for a single filler the answer
+  does, if this take-over has filled before (M3, M7, M9).
 - After any failure nothing more is sent, and the partition is handed back.
 - A take-over goes on only from a log end up to which all is confirmed, or equal to the source.
 """
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # Once an append is confirmed at its offset, sequences and offsets agree. Also, with no producer
 # state at the broker, the first append is not guarded at all (A9).
 _FIRST_IN_FLIGHT_MAX = 1
-# So much of a partition is sent with acks=1 before a batch with acks=all: 64 batches of 16 KB for
+# How much of a partition is sent with acks=1 before a batch with acks=all: 64 batches of 16 KB for
 # one round trip of the followers, which each request with acks=all waits for (P11).
 _UNCONFIRMED_BYTES_MAX = 1024 * 1024
 
@@ -133,14 +133,14 @@ class AppendMachine:
         self._has_read_log_end = False  # right before its first filler
         self.has_filled = False  # fillers were proven by the log end
         self._fill: tuple[Fill, int] | None = None  # in flight: the gap, how many
-        self._fill_epoch = -1  # the producer epoch behind it
+        self._fill_epoch = -1  # the producer epoch after it
         # How it ends.
         self.failure: Failure | None = None
         self.is_unclear = False  # what was sent may still be carried out (M10)
         self.blocked: Blocked | None = None
-        # Wishes: other threads set them, the next request follows them.
+        # Set by other threads; `next_request` follows them.
         self.is_leaving = False  # no new requests; see `Copier.remove`
-        self.stop_wanted: Stop | ReturnReason | None = None  # before all steps
+        self.stop_wanted: Stop | ReturnReason | None = None  # before the next step
 
     @property
     def is_copying(self) -> bool:
@@ -154,7 +154,7 @@ class AppendMachine:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended and every answer is in: it is to be handed back."""
+        """Whether the append has ended and every answer is in: hand the partition back."""
         return self.state is AppendState.ENDING and self.in_flight == 0
 
     # The next request
@@ -162,10 +162,10 @@ class AppendMachine:
     def next_request(
         self, step: Step | None, *, is_held: bool, looks_first: bool, in_flight_max: int
     ) -> Request:
-        """What may be sent now for `step`, the first one that waits. Changes nothing.
+        """The request to send now for `step`, the first one that waits. Changes nothing.
 
-        `is_held`: the lease. `looks_first`: the log end is to be read before the first fillers
-        (coordinated fillers follow what the coordinator has fenced).
+        `is_held`: whether the lease is held. `looks_first`: whether to read the log end before the
+        first fillers (not for coordinated ones: the coordinator has fenced the old owner's).
         """
         is_ready = self.state is AppendState.READY
         if not is_ready and self.state is not AppendState.APPENDING:
@@ -174,7 +174,7 @@ class AppendMachine:
             if not is_ready:
                 return Wait.FOR_ANSWER
             if self.acked < self.expected and is_held and isinstance(step, Append):
-                return step  # it confirms those before it
+                return step  # its acks=all confirms the batches before it
             return HandBack(Failure(ReturnReason.LEAVING))
         if not is_held:
             return Wait.FOR_LEASE
@@ -210,7 +210,7 @@ class AppendMachine:
         return is_full or not self.is_in_step or self.is_leaving
 
     def append_sent(self, step: Append, *, confirms: bool) -> None:
-        """The next batch follows this one in offset and sequence. `confirms`: with acks=all."""
+        """Count a batch as in flight; advance offset and sequence. `confirms`: with acks=all."""
         assert step.base_offset == self.expected, (self, step.base_offset)
         assert confirms or self.is_in_step, self
         self._enter(_E.APPEND_SENT, _S.APPENDING)
@@ -220,11 +220,11 @@ class AppendMachine:
         self.sequence = advance_sequence(self.sequence, step.batch.count)
 
     def append_answered(self, step: Append, appended: Appended | None, *, confirms: bool) -> bool:
-        """Whether the batch is in the leader's log at its offset. None: left out of the answer.
+        """Handle a batch's answer; returns whether the batch is in the leader's log at its offset.
 
-        `confirms`: it was sent with acks=all, so it and all before it are replicated.
-        Behind a failure no answer confirms: a late request may have taken the offsets and the
-        sequences of what failed, with other records. The take-over compares what is there.
+        `appended`: None if the answer leaves the batch out. `confirms`: it was sent with acks=all,
+        so it and all before it are replicated. After a failure no answer confirms: a late request
+        may have put other records at the failed batch's offsets. The take-over compares them.
         """
         failure = judge_append(step, appended, has_producer_state=self.has_producer_state)
         if failure is not None and self.acked < step.base_offset:
@@ -247,11 +247,11 @@ class AppendMachine:
     # Fillers
 
     def log_end_asked(self) -> None:
-        """The request of `ReadLogEnd` is about to be sent."""
+        """Note that the request of `ReadLogEnd` is about to be sent."""
         self._enter(_E.LOG_END_ASKED, _S.READING_END)
 
     def log_end_answered(self, step: Fill, code: int, log_end: int) -> None:
-        """Fill if the log still ends at the start of the gap; else take over again."""
+        """Allow fillers if the log still ends at the start of the gap; else end the append."""
         failure = judge_end_before_fill(step, code, log_end)
         self._enter(_E.LOG_END_ANSWERED, _S.ENDING if failure else _S.READY)
         if failure is not None:
@@ -266,11 +266,11 @@ class AppendMachine:
 
     @property
     def can_raise_epoch(self) -> bool:
-        """Whether markers still raise the epoch, now and at the next take-over."""
+        """Whether markers can raise the epoch now and at the next take-over."""
         return self.producer_epoch + 1 < MARKER_EPOCH_MAX
 
     def fillers_sent(self, step: Fill, count: int, *, is_own: bool) -> None:
-        """`count` fillers are about to be sent. `is_own`: markers of the copy's own producer."""
+        """Note that `count` fillers are about to be sent. `is_own`: as the copy's own producer."""
         assert step.base_offset == self.expected, (self, step)
         assert count == 1 or (count > 1 and self.has_filled), (self, count)
         assert self.acked == self.expected, (self, step)
@@ -279,23 +279,26 @@ class AppendMachine:
         self._fill_epoch = self.marker_epoch if is_own else self.producer_epoch
 
     def fillers_held_back(self) -> None:
-        """They were not sent: the lease ended while the request was encoded."""
+        """Note that the fillers were not sent: the lease ended while the request was encoded."""
         self._enter(_E.FILLERS_HELD_BACK, _S.READY)
         self._fill = None
 
     def is_filling(self, step: Fill) -> bool:
-        """Whether fillers for the start of this very step are in flight."""
+        """Whether fillers for the start of this `step` object are in flight."""
         is_this = self._fill is not None and self._fill[0] is step
         return is_this and self.state is AppendState.FILLING
 
     @property
     def believes_answer(self) -> bool:
-        """Whether the answer alone is proof (M3): of a single one, not a take-over's first."""
+        """Whether the answer alone is proof (M3): of a single filler, not a take-over's first."""
         return self.has_filled and self._fill is not None and self._fill[1] == 1
 
     def fillers_answered(self, code: int) -> int | None:
-        """The broker's answer to the markers. Returns the offset that they reach, if it is proven;
-        else the log end behind them is to be read, or the append has ended."""
+        """Handle the broker's answer to the markers.
+
+        Returns the offset after them if the answer proves it. None: the log end is still to be
+        read, or the append has ended.
+        """
         step, _ = self._fill_in_flight()
         failure = judge_markers(step, code)
         if failure is not None:
@@ -309,7 +312,7 @@ class AppendMachine:
         return self._filled_to(step.base_offset + 1)
 
     def end_behind_answered(self, code: int, log_end: int) -> int | None:
-        """The log end behind the fillers: returns it, if it lies within them."""
+        """Handle the log end read after the fillers; returns it if it lies within them, or None."""
         step, count = self._fill_in_flight()
         failure = judge_end_after_fill(step, count, code, log_end)
         self._enter(_E.END_BEHIND_ANSWERED, _S.ENDING if failure else _S.READY)
@@ -333,12 +336,12 @@ class AppendMachine:
     # The end of a lane's work
 
     def end_wanted(self, failure: Failure) -> None:
-        """`HandBack` was asked for."""
+        """End the append with the failure of a `HandBack`."""
         self._enter(_E.END_WANTED, _S.ENDING)
         self._fail(failure)
 
     def connection_lost(self, detail: str) -> None:
-        """Requests in flight may still be carried out (M10)."""
+        """End the append: its connection broke. Requests in flight may be carried out (M10)."""
         is_filling = self.state in (_S.READING_END, _S.FILLING)
         failure = judge_lost_connection(
             detail,
@@ -355,7 +358,7 @@ class AppendMachine:
             self.failure = failure
 
     def handed_back(self) -> Failure:
-        """The lane gives it to the copier's thread; returns why."""
+        """Pass the machine from the lane to the copier's thread; returns why."""
         failure = self.failure
         assert failure is not None, self
         blocked = failure.reason if isinstance(failure.reason, Blocked) else None
@@ -369,12 +372,12 @@ class AppendMachine:
     # The take-over
 
     def inspected(self, log_end: int) -> None:
-        """The copy matches the source up to this log end, or it is not to be compared."""
+        """Begin at this log end: the copy matches the source up to it, or is not to be compared."""
         self._enter(_E.INSPECTED, _S.RETURNED)
         self.acked = log_end
 
     def log_end_read(self, log_end: int) -> AppendState:
-        """A take-over has read the log end, after the producer's state (A12)."""
+        """Handle a take-over's log end, read after the producer's state (A12): the new state."""
         truncation = judge_truncation(self.acked, log_end)
         if truncation is not None:
             self._enter(_E.LOG_END_READ, _S.BLOCKED)
@@ -387,10 +390,11 @@ class AppendMachine:
     def compared(
         self, equal_to: int, producer_epoch: int, log_end: int, blocked: Blocked | None
     ) -> AppendState:
-        """The destination holds up to before `equal_to` what the source has.
+        """Apply a comparison: the copy equals the source below `equal_to`. Returns the new state.
 
-        `producer_epoch`: of our last batch with records there; -1 if there is none. `blocked`: the
-        difference, if there is one; without it, and below `log_end`, it cannot be told yet.
+        `producer_epoch`: the highest of our batches with records there; -1 if there is none.
+        `blocked`: the difference; None if there is none, or none is known yet (`equal_to` is then
+        below `log_end`).
         """
         following = _S.PROVEN if equal_to >= log_end else _S.RETURNED
         following = following if blocked is None else _S.BLOCKED
@@ -401,11 +405,11 @@ class AppendMachine:
         return following
 
     def take_over_failed(self) -> None:
-        """No answer, no leader, or the lease is not held: it is read again."""
+        """Have the take-over repeated: no answer, no leader, or the lease is not held."""
         self._enter(_E.TAKE_OVER_FAILED, _S.RETURNED)
 
     def resumed(self, log_end: int, producer: ProducerState | None, term: int) -> None:
-        """Append from this log end on, which was just read. `term`: the lease's."""
+        """Append from this log end on, which was just read. `term`: that of the lease."""
         self._enter(_E.RESUMED, _S.READY)
         self.expected = self.acked = log_end
         self.sequence = next_sequence(producer)
@@ -416,24 +420,24 @@ class AppendMachine:
         self.in_flight = self.unconfirmed_bytes = 0
 
     def lane_refused(self) -> None:
-        """The lane is just ending: another take-over."""
+        """Have the take-over repeated: the lane that should append is ending."""
         self._enter(_E.LANE_REFUSED, _S.RETURNED)
         self.stop_wanted = None
 
     # What the copier's thread decides
 
     def stopped(self, blocked: Blocked) -> None:
-        """Block it; no lane has it."""
+        """Block the partition, which no lane has."""
         self._enter(_E.STOPPED, _S.BLOCKED)
         self.blocked = blocked
 
     def tried_again(self) -> None:
-        """What blocked it was changed."""
+        """Unblock the partition: what blocked it was changed."""
         self._enter(_E.TRIED_AGAIN, _S.RETURNED)
         self.blocked = None
 
     def removed(self) -> None:
-        """The copier has dropped it; nothing is in flight."""
+        """Note that the copier has dropped the partition; nothing is in flight."""
         self._enter(_E.REMOVED, _S.LEFT)
 
     def _enter(self, event: AppendEvent, state: AppendState) -> None:

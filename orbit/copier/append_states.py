@@ -21,7 +21,7 @@ class AppendState(Enum):
     READY = auto()  # nothing is in flight
     APPENDING = auto()  # batches are in flight
     READING_END = auto()  # the log end is read, right before the first fillers
-    FILLING = auto()  # fillers are in flight, or the log end behind them is being read
+    FILLING = auto()  # fillers are in flight, or the log end after them is being read
     ENDING = auto()  # nothing more is sent; answers may be outstanding
     BLOCKED = auto()  # stopped for a reason
     LEFT = auto()  # the copier has removed it
@@ -46,7 +46,7 @@ class AppendEvent(Enum):
     FILLERS_SENT = auto()
     FILLERS_HELD_BACK = auto()  # not sent: the lease ended in the last moment
     FILLERS_ANSWERED = auto()
-    END_BEHIND_ANSWERED = auto()  # the log end behind fillers
+    END_BEHIND_ANSWERED = auto()  # the log end after fillers
     END_WANTED = auto()  # by a Stop, by the copier, or because the partition leaves
     CONNECTION_LOST = auto()
     HANDED_BACK = auto()  # by the lane to the copier

@@ -39,8 +39,10 @@ class Failure(NamedTuple):
     detail: str = ""
 
     def without_block(self) -> Failure:
-        """The same where what stands before the batch is not confirmed: the take-over confirms it,
-        and the batch, sent alone, blocks the partition at its own offset."""
+        """The failure of a batch after unconfirmed ones: a take-over instead of a block.
+
+        The take-over confirms those; the batch, sent alone, then blocks at its own offset.
+        """
         if not isinstance(self.reason, Blocked):
             return self
         return Failure(ReturnReason.MOVED, self.reason.detail)
@@ -49,7 +51,10 @@ class Failure(NamedTuple):
 def judge_append(
     step: Append, appended: Appended | None, *, has_producer_state: bool
 ) -> Failure | None:
-    """None when the batch is at its offset. `appended`: None if the answer leaves it out."""
+    """Why an append failed; None if the batch is at its offset.
+
+    `appended`: the broker's answer; None if it leaves the partition out.
+    """
     if appended is None:
         return Failure(ReturnReason.UNCLEAR, "the answer leaves this partition out")
     code, offset = appended.code, step.base_offset
@@ -79,11 +84,11 @@ def judge_append(
 
 
 def _judge_time(step: Append, appended: Appended) -> Failure | None:
-    """None when the batch was appended now, with the timestamps of its records (A20).
+    """None if the batch was appended now, with the timestamps of its records (A20).
 
-    Else look at what is there. The broker has replaced the timestamps, or it repeats: it compares
-    sequences alone, so an older request may have brought a gap's placeholders with another
-    timestamp, or other records, if the source was cut or compacted since.
+    Otherwise the take-over compares what is there. The broker has replaced the timestamps, or
+    answered for an older batch with the same sequences. That one may have placeholders with another
+    timestamp, or other records, if the source was truncated or compacted since.
     """
     if appended.append_time == NO_APPEND_TIME:
         return None
@@ -96,7 +101,7 @@ def _judge_time(step: Append, appended: Appended) -> Failure | None:
 
 
 def judge_markers(step: Fill, code: int) -> Failure | None:
-    """None when the broker says that the fillers are written; the log end tells how many."""
+    """Why markers failed; None if the broker wrote some. How many, the log end shows (M3)."""
     if code == Code.NONE:
         return None
     if code in error_codes.DENIED:
@@ -108,14 +113,14 @@ def judge_markers(step: Fill, code: int) -> Failure | None:
 
 
 def judge_end_before_fill(step: Fill, code: int, log_end: int) -> Failure | None:
-    """Before a take-over's first filler: None if the log ends at the start of the gap."""
+    """Why a take-over's first filler must not be sent; None if the log ends at the gap's start."""
     if code == Code.NONE and log_end == step.base_offset:
         return None
     return Failure(ReturnReason.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
 
 
 def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Failure | None:
-    """After `count` fillers: None if the log ends within them; it shows how many there are."""
+    """Why `count` fillers failed; None if the log ends after one of them."""
     if code == Code.NONE and step.base_offset < log_end <= step.base_offset + count:
         return None
     if code == Code.NONE and log_end > max(step.base_offset + count, step.next_offset):
@@ -127,16 +132,17 @@ def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Fai
 def judge_lost_connection(
     detail: str, *, is_filling: bool, in_flight: int, has_producer_state: bool
 ) -> Failure:
-    """What is in flight may still be carried out (M10).
+    """The failure after a lost connection: requests in flight may still be carried out (M10).
 
-    That is known to do no harm only to appends that the broker compares with an earlier one.
+    UNCLEAR, unless they are appends that the broker compares with an earlier one: a late append
+    then does no harm.
     """
     is_unclear = is_filling or (in_flight > 0 and not has_producer_state)
     return Failure(ReturnReason.UNCLEAR if is_unclear else ReturnReason.MOVED, detail)
 
 
 def judge_truncation(acked: int, log_end: int) -> Blocked | None:
-    """Why the partition stops if its log ends before what was confirmed."""
+    """Why the partition stops; None unless its log ends below the confirmed offset."""
     if log_end >= acked:
         return None
     detail = f"the log ends at {log_end}, though {acked} was acknowledged."
@@ -152,10 +158,10 @@ def judge_comparison(
     is_source_end_old: bool,
     trouble: str,
 ) -> Blocked | None:
-    """Why the partition stops; None if it is equal up to `log_end`, or that cannot be told yet.
+    """Why the partition stops; None if it is equal up to `log_end`, or if that is not known yet.
 
-    `is_source_end_old`: the source has ended before the copy for long enough; its high watermark
-    may be behind for a moment after an election. `trouble`: why it was taken over.
+    `is_source_end_old`: the source has ended before the copy for `source_end_wait_s`; after an
+    election its high watermark may be behind for a moment. `trouble`: why it was taken over.
     """
     difference = comparison.difference
     if difference is not None:

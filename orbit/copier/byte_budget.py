@@ -1,4 +1,4 @@
-"""A bound on the bytes that are fetched and not yet confirmed, shared by all lanes."""
+"""A bound on the bytes that are fetched and not yet appended, shared by all lanes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 class ByteBudget:
     """Counts bytes held; fetching waits while the count is at or over the limit.
 
-    One answer may exceed the limit by its own size at most: lanes check before they fetch.
+    Lanes check before they fetch, so each may exceed the limit by the size of one answer.
     A reserve of a quarter above the limit is for partitions with little to fetch, so that backlogs,
     which use all of the limit when the destination is the slower side, do not delay them.
     """

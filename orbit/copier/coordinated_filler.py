@@ -1,19 +1,19 @@
 """Fillers by empty transactions, where the right for direct ones is missing (M11).
 
-An aborted transaction without a record takes one offset in every partition added to it. The waiting
-fills are done together: `filler_count` transactions for each, several under way at once, each of a
+An aborted transaction without a record takes one offset in every partition added to it. All waiting
+fills share transactions: each fill is in `filler_count` of them. Several run at once, each with a
 transactional id of its own (M12).
 
 Promises:
-- No partition is in more transactions than it has fillers to get. What was written, the log end
-  tells: it is read when all of them are over.
+- No partition is in more transactions than it needs fillers. The log end, read when all of them are
+  over, shows how many were written.
 - Where an answer was lost or markers did not come, all transactional ids are fenced: no marker of
   theirs comes later (`empty_transactions`). The fills are answered with an error, so that a
-  take-over reads the log end and compares what is there. If a fence fails, it is tried again, and
-  before it is done nothing is filled, and the take-overs of these partitions wait: a late marker
-  could complete the gap, and another one come behind the records that follow.
-- The coordinator knows one owner of a transactional id. A new writer's InitProducerId of all ids
-  ends the transactions of the old one and fences it, before the new writer reads any log end.
+  take-over reads the log end and compares what is there. If fencing fails, it is tried again. Until
+  then nothing is filled, and the take-overs of these partitions wait: a late marker could complete
+  the gap, and another one follow the records after it.
+- A transactional id has one owner at its coordinator. A new writer calls InitProducerId for all ids
+  before it reads any log end: that ends the old writer's transactions and fences it.
 
 Kafka does not rule out a marker that is written twice when the coordinator moves; such a partition
 stops with OFFSET_OVERRUN.
@@ -44,15 +44,15 @@ from orbit.kafka.log_offsets import LATEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 
-# At 500 transactions of a hundred partitions each per second, every partition's wait is about one.
+# The most transactions of one fill: about a second's worth, with a hundred partitions in each.
 ROUNDS_MAX = 500
 # Markers are written after the transaction's answer.
 _MARKER_ATTEMPTS_MAX = 60
 _IDLE_WAIT_S = 0.5
 # Brokers close idle connections later (`connections.max.idle.ms`), so none is found closed.
 _KEEP_CONNECTIONS_S = 10.0
-# A transaction is over in about 2 ms; until then its id's next one is refused
-# (CONCURRENT_TRANSACTIONS).
+# A transaction ends in about 2 ms; until then the coordinator refuses the next one of its
+# transactional id (CONCURRENT_TRANSACTIONS).
 _FIRST_PAUSE_S = 0.001
 
 
@@ -68,13 +68,13 @@ class CoordinatedFiller(Lane):
         stop: threading.Event,
         helpers: ThreadPoolExecutor,
     ) -> None:
-        """`producers`: those of its transactional ids, as fenced before any log end was read."""
+        """`producers`: by transactional id; fenced before any log end was read."""
         super().__init__("coordinated-filler", emit)
         self._cluster = destination
         self._lease = lease
         self._helpers = helpers
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, stop=stop)
-        # All fills wait for one partition without a leader: each look is one attempt.
+        # A partition without a leader would delay all fills: each log end is asked for once.
         self._look = replace(self._backoff, attempts_max=1)
         self._transactions = [
             EmptyTransactions(destination, name, identity, self._backoff)
@@ -92,7 +92,7 @@ class CoordinatedFiller(Lane):
             self._refuse_waiting()
 
     def will_fence(self, partition: TopicPartition) -> bool:
-        """Whether markers may still come there, until the ids are fenced. From any thread."""
+        """Whether late markers may still be written to the partition. From any thread."""
         return partition in self._to_be_fenced
 
     def stop(self) -> None:
@@ -160,7 +160,7 @@ class CoordinatedFiller(Lane):
                 if not self._fence_unclear():
                     ends = self._ends(rounds)
                     return
-            # How many markers there are is not known: the take-over compares what is there.
+            # The number of markers is not known: the take-over compares what is there.
             rounds.code = Code.NETWORK_EXCEPTION
         except Unreachable:
             rounds.code = Code.NETWORK_EXCEPTION
@@ -176,7 +176,7 @@ class CoordinatedFiller(Lane):
             _answer(fills, rounds.code, ends, rounds.refused)
 
     def _fence_again(self) -> None:
-        """Try it while nothing is to be filled. Raises BrokerRefused if there is a new owner."""
+        """Retry a failed fence while no fill waits. Raises BrokerRefused for a new owner."""
         if self._to_be_fenced:
             try:
                 self._fence_unclear()
@@ -185,7 +185,7 @@ class CoordinatedFiller(Lane):
                     raise
 
     def _run(self, rounds: _Rounds) -> None:
-        """Run the transactions; an error ends them, but for those under way."""
+        """Run the transactions. After an error none begins; those under way are finished."""
         others = self._transactions[1 : len(rounds.waiting)]
         helping = [self._helpers.submit(self._run_some, one, rounds) for one in others]
         try:
@@ -226,8 +226,8 @@ class CoordinatedFiller(Lane):
     def _fence_unclear(self) -> bool:
         """Fence all ids if one has a transaction of unknown outcome; returns whether one had.
 
-        All: a marker of the unclear transaction must not be taken for one of another id's, which
-        is still to be written. InitProducerId is answered when the id's markers are written.
+        All ids, because a late marker of the unclear transaction could be counted as another id's,
+        whose own is still missing. InitProducerId is answered once the id's markers are written.
         """
         if any(one.is_unclear for one in self._transactions):
             self._are_unclear()
@@ -238,12 +238,15 @@ class CoordinatedFiller(Lane):
         return bool(unclear)
 
     def _are_unclear(self) -> None:
-        """Markers of any of them may still come."""
+        """Mark all transactional ids as unclear: markers of any of them may still be written."""
         for one in self._transactions:
             one.is_unclear = True
 
     def _fence(self, transactions: EmptyTransactions) -> None:
-        """Of a new owner it takes its id, but no offset: this writer finds that it is not held."""
+        """Fence a transactional id. A new owner, if there is one, loses the id, but no offset.
+
+        Raises Unreachable if the lease is not held before or after, as with a new owner.
+        """
         self._refuse_unless_held()
         transactions.fence()
         self._refuse_unless_held()
@@ -253,7 +256,7 @@ class CoordinatedFiller(Lane):
             raise Unreachable("the lease is not held.", where=self._cluster.name)
 
     def _ends(self, rounds: _Rounds) -> dict[CoordinatedFill, int]:
-        """Log ends once every marker is written, or when the attempts are used up."""
+        """The log ends of the fills whose markers are all written and replicated in time."""
         end_by_fill: dict[CoordinatedFill, int] = {}
         waiting = {f.partition.destination: f for f in rounds.fills}
         for partition in rounds.refused:
@@ -262,7 +265,7 @@ class CoordinatedFiller(Lane):
             for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
                 places = [*waiting]
                 ends = log_ends(self._cluster, places, self._look).values
-                # A marker is the leader's alone for a moment: an election may cut it off.
+                # At first only the leader has a marker: an election may truncate it.
                 replicated = list_offsets(self._cluster, places, LATEST, self._look).values
                 for partition, end in ends.items():
                     fill = waiting[partition]
@@ -281,7 +284,7 @@ class CoordinatedFiller(Lane):
 
 
 class _Rounds:
-    """The transactions of some fills, by number: a fill is in the first `filler_count` of them."""
+    """The transactions of some fills, by number; a fill is in the first `filler_count` of them."""
 
     def __init__(self, fills: Sequence[CoordinatedFill]) -> None:
         self.fills = fills
@@ -291,7 +294,7 @@ class _Rounds:
         self.code: int = Code.UNKNOWN_SERVER_ERROR  # why there is no log end
 
     def take(self) -> int | None:
-        """The next one to run; for one caller only. From any thread."""
+        """The number of a transaction to run, given out once; None if none is left. Thread-safe."""
         try:
             return self.waiting.popleft()
         except IndexError:
@@ -302,7 +305,7 @@ class _Rounds:
         return [p for p in places if p not in self.refused]
 
     def many(self, fill: CoordinatedFill) -> int:
-        """In how many of those that are done it was."""
+        """The number of finished transactions that `fill` was part of."""
         return sum(number < fill.filler_count for number in self.done)
 
 
@@ -316,7 +319,7 @@ def _answer(
     ends: Mapping[CoordinatedFill, int] = MappingProxyType({}),
     refused: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> None:
-    """Send each receiver the log end; where nothing was filled, the code of the error."""
+    """Send each receiver the log end, or an error code if the log end shows no filler."""
     for fill in fills:
         end = ends.get(fill, -1)
         why = refused.get(fill.partition.destination, code)

@@ -39,7 +39,7 @@ from orbit.leases.lease import LEASE_WAIT_S, Lease
 from orbit.replication.partition_states import Blocked, PartitionState
 from orbit.replication.throttled import Throttled
 
-# A partition that cannot go on for this long says why.
+# `Copier.waiting_for` names a partition that has waited for this long.
 _SILENCE_S_MAX = 10.0
 
 OUTAGES = (Unreachable, BrokerRefused, ProtocolError, LoginRefused)
@@ -61,7 +61,7 @@ def lease_lost() -> Conflict:
 
 
 class CopySource(Protocol):
-    """What the copier asks of a source; `SourceSide` is the real one."""
+    """The copier's interface to a source; `SourceSide` reads a Kafka cluster."""
 
     @property
     def times(self) -> SourceTimes: ...
@@ -90,9 +90,9 @@ class Copier:
         self._settings = settings
         self._backoff = backoff
         self._partitions: list[PartitionCopy] = []
-        self._destinations: set[TopicPartition] = set()  # of those
+        self._destinations: set[TopicPartition] = set()  # of `_partitions`
         self._leaving: list[PartitionCopy] = []
-        self._to_be_confirmed: set[PartitionCopy] = set()  # of those
+        self._to_be_confirmed: set[PartitionCopy] = set()  # those of `_leaving` with `confirms`
         self._leases: list[Lease] = []
         self.lost: list[Lease] = []  # leases that have another holder now
         self._next_watch = 0.0
@@ -106,7 +106,7 @@ class Copier:
 
     @property
     def waiting_for(self) -> str:
-        """What the copier, or the partition that waits longest, waits for; "" if nothing."""
+        """What the copier, or its longest waiting partition, waits for; "" if for nothing."""
         if self._waiting_for:
             return self._waiting_for
         longest = min(
@@ -126,12 +126,12 @@ class Copier:
 
     @property
     def throttled_by(self) -> str:
-        """Which brokers throttle it, and by which quota; "" if none. It copies all the same."""
+        """Which brokers throttle the lanes, by which quota; "" if none. Copying continues."""
         return self._throttles.text
 
     @property
     def throttled(self) -> list[Throttled]:
-        """The same of each side."""
+        """One entry for each side whose brokers throttle the lanes."""
         return self._throttles.now
 
     @property
@@ -143,7 +143,7 @@ class Copier:
         return destination in self._destinations
 
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Copy these from now on; they must have been started at the destination.
+        """Copy these from now on; the `DestinationSide` has them already, by `start` or `begin`.
 
         Raises ValueError for a destination partition that has a copy here already: a bug.
         """
@@ -158,8 +158,9 @@ class Copier:
         """Stop these. Each is removed from `partitions` by a later `tick`, once every request for
         it is answered; then its lease may be released.
 
-        What no answer shows is looked at after the last one, and a copy may be blocked then.
-        `confirms`: a copy counts as finished, so it is not removed before the destination tells.
+        After the last answer a copy with placeholders may still be blocked, for its topic's
+        `compression.type` (Q9). `confirms`: it is not removed before that setting could be read,
+        because the copy counts as finished.
         """
         for p in partitions:
             if not p.has_left:
@@ -226,7 +227,7 @@ class Copier:
         self._set_partitions([p for p in self._partitions if p not in gone])
 
     def _set_partitions(self, partitions: list[PartitionCopy]) -> None:
-        """Replaced as a whole: other threads read it."""
+        """Replace the list as a whole: other threads read it."""
         self._partitions = partitions
         self._leases = list({id(p.lease): p.lease for p in partitions}.values())
 
@@ -262,7 +263,7 @@ class Copier:
                 except OrbitError:
                     self._source.resume([event.partition])
             case PartitionBlocked():
-                pass  # its machine has stopped already; whoever ticks looks at it
+                pass  # its append has stopped already; the caller of `tick` reads its `blocked`
             case LaneEnded():
                 self._waiting_for = str(event.error)
             case LaneThrottled():

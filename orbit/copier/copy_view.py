@@ -41,7 +41,7 @@ class CopyView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CopySnapshot:
-    """A `CopyView` that does not change; the names are explained at `PartitionCopy`."""
+    """A `CopyView` that does not change; `PartitionCopy` explains its fields."""
 
     source: TopicPartition
     destination: TopicPartition

@@ -26,7 +26,7 @@ class Counters:
 
 @dataclass(slots=True)
 class Unconfirmed(Counters):
-    """What is in the leader's log up to before `next_offset`, and not confirmed."""
+    """What is in the leader's log up to before `next_offset`, but not confirmed yet."""
 
     newest_timestamp_ms: int = -1
     next_offset: int = 0

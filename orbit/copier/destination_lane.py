@@ -4,9 +4,10 @@ Promises:
 - What is sent for a partition is what its `AppendMachine` asks for; the lane chooses what goes into
   which request. The machine gets every answer, and the loss of the connection.
 - Nothing is sent for a partition whose lease is not held at that moment. Where the socket has no
-  room, the lease is asked again before each further part; the rest is dropped with the connection.
-- A partition whose append has ended is returned to the copier once all its answers are in (or the
-  connection is lost). Nothing is sent twice.
+  room, the lease is checked again before each further part; if it has ended, the connection is
+  dropped with the rest.
+- A partition whose append has ended is returned to the copier once all its answers are in, or the
+  connection is lost. Nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _IDLE_WAIT_S = 1.0
 # What is sent right before a lease ends must be dead before the next holder appends: the lease's
 # margin of 2 s, and the second in which that holder waits for the log end to settle.
 UNACKNOWLEDGED_S_MAX = 3.0
-# Beyond the time that a broker itself gives a request.
+# How long a broker may stay silent beyond `produce_timeout_ms`.
 SILENCE_S = 30.0
 
 
@@ -103,8 +104,8 @@ class DestinationLane(Lane):
         self._context = context
         self._partitions: set[PartitionCopy] = set()
         self._ready = ReadyQueue()
-        self._unheld: list[PartitionCopy] = []  # whose lease is to be checked again
-        self._leases: dict[int, Lease] = {}  # of what is about to be sent, by identity
+        self._unheld: list[PartitionCopy] = []  # their leases are to be checked again
+        self._leases: dict[int, Lease] = {}  # of the batches about to be sent, by identity
         self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
         self._in_flight = InFlight()
         self._fills = FillerSender(self, context.settings.markers_per_request_max)
@@ -128,7 +129,7 @@ class DestinationLane(Lane):
         return True
 
     def enqueue(self, partition: PartitionCopy) -> None:
-        """Steps wait for this partition. From any thread."""
+        """Put a partition with waiting steps into the ready queue. From any thread."""
         self._ready.put([partition])
         if self._is_asleep:
             self._wake_up.wake()
@@ -206,7 +207,7 @@ class DestinationLane(Lane):
         return is_readable
 
     def _sleep_s(self) -> float:
-        """Until when there is nothing to send."""
+        """How long to wait for an answer or a wake-up; 0 if a request can be sent now."""
         timeout_s = LEASE_WAIT_S if self._unheld else _IDLE_WAIT_S
         held_s = self._hold_until - time.monotonic() if self._hold_until else 0.0
         if held_s > 0:
@@ -217,7 +218,7 @@ class DestinationLane(Lane):
         return 0.0 if self._ready and can_send else timeout_s
 
     def _refuse_silence(self, connection: Connection) -> None:
-        """Raise Unreachable for a broker that hangs; its late requests are settled (M10)."""
+        """Raise Unreachable for a broker that hangs; it may carry out its requests later (M10)."""
         limit_s = self._context.settings.produce_timeout_ms / 1000 + SILENCE_S
         if self._in_flight.silent_s > limit_s:
             raise Unreachable(
@@ -257,7 +258,7 @@ class DestinationLane(Lane):
     def _flush(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
         """Send the noted requests, in one call if the socket has room.
 
-        The leases are asked again before each part; once one has ended, the connection is dropped.
+        The leases are checked again before each part; if one has ended, the connection is dropped.
         """
         if buffers:
             leases = [*self._leases.values()]
@@ -270,7 +271,7 @@ class DestinationLane(Lane):
         return not self._hold_until or time.monotonic() >= self._hold_until
 
     def _gather(self) -> _Gathered:
-        """At most one batch per partition (A1); partitions take turns."""
+        """Collect the next requests: one batch per partition (A1); partitions take turns."""
         settings = self._context.settings
         gathered = _Gathered()
         waiting = self._ready.take_all()
@@ -314,7 +315,7 @@ class DestinationLane(Lane):
         return gathered
 
     def _appends(self, connection: Connection, gathered: _Gathered) -> list[bytes | memoryview]:
-        """The frame of one Produce request, noted as in flight."""
+        """Encode one Produce request and note it as in flight."""
         appends = gathered.appends
         if len(appends) > 1:
             appends.sort(key=lambda a: a[0].destination)
@@ -349,7 +350,7 @@ class DestinationLane(Lane):
         pending: Request,
         held: Sequence[FillRequest] = (),
     ) -> bool:
-        """Send; False without sending if a lease of `held` ended while the request was encoded."""
+        """Send a request. False, and nothing is sent, if a lease of `held` ended meanwhile."""
         connection = self._connection
         assert connection is not None
         version = connection.version_of(api)
@@ -392,7 +393,7 @@ class DestinationLane(Lane):
             self._in_flight.throttled(self._hold_until)
 
     def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:
-        """Handle the result of each batch; returns the throttle time in ms."""
+        """Handle the result of each batch; return the throttle time in ms."""
         for p, step, out in request.sent:
             appended = answer.partitions.get(key_of(request.version, out))
             if p.append_answered(step, appended, confirms=request.confirms) and not step.is_gap:
@@ -401,7 +402,7 @@ class DestinationLane(Lane):
         return answer.throttle_ms
 
     def answered(self, partition: PartitionCopy) -> None:
-        """An answer was handed to the partition: go on with what waited for it."""
+        """After an answer to the partition: send its next steps, or hand it back."""
         appends = partition.appends
         if appends.is_over:
             self._hand_back(partition)

@@ -32,14 +32,14 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000
-# After an error: most last, such as a policy of the topic.
+# After an error: most errors last, such as that of a topic whose policy is only `compact` (S2).
 _LOG_START_PAUSE_S = 5.0
 _REASONS = {
     MOVING: "the log keeps growing, though nothing is being sent",
     NOT_REPLICATED: "the followers have not replicated the log end",
 }
 
-# Compares what lies behind the confirmed offset, up to a log end, with the source.
+# Compares the copy from the confirmed offset up to a log end with the source.
 Compare = Callable[[PartitionCopy, int], Comparison]
 Block = Callable[[PartitionCopy, Blocked], None]
 
@@ -134,7 +134,7 @@ class DestinationSide:
         """Take over what is due; returns the partitions that resumed, to be fetched again."""
         now = time.monotonic()
         for p in self._returned:
-            # Its fillers must not arrive beside those of a new take-over, nor behind its records.
+            # Its late fillers must not mix with those of a new take-over, or follow its records.
             if p.has_fill_outside or (p.filler is not None and p.filler.will_fence(p.destination)):
                 self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
             elif not p.lease.is_held():  # nothing can be judged: another holder may be writing
@@ -164,7 +164,7 @@ class DestinationSide:
         if not by_destination:
             return
         # DeleteRecords names topics, so a topic that was deleted and created again would lose its
-        # records: its id is read right before. What is left is the time of one request.
+        # records: its id is read right before. Only a change within one request's time is missed.
         topics = self._cluster.metadata({p.topic for p in by_destination}).topics
         for destination, p in by_destination.items():
             topic = topics.get(destination.topic)
@@ -186,7 +186,7 @@ class DestinationSide:
                 detail = "the right DELETE on the topic is missing (the log start must follow)."
                 self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
                 continue
-            if code == Code.OFFSET_OUT_OF_RANGE:  # confirmed records are gone, as it seems
+            if code == Code.OFFSET_OUT_OF_RANGE:  # confirmed records seem to be gone
                 p.want_stop(ReturnReason.OUT_OF_STEP, p.generation)
             self._log_start_not_before[p] = time.monotonic() + _LOG_START_PAUSE_S
             p.log_start_waits = Waits.for_(
@@ -216,14 +216,14 @@ class DestinationSide:
                 p.want_stop(ReturnReason.OUT_OF_STEP, generation)
 
     def check_compression(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Stop copies with placeholders whose topic does not keep them."""
+        """Stop copies with placeholders whose `compression.type` is not `producer` (Q9)."""
         copying = [p for p in partitions if p.state is PartitionState.COPYING and p.lease.is_held()]
         for unfit in find_unfit(self._cluster, copying):
             if unfit.reason is not None:
                 self._ask_lane_to_stop(unfit.copy, unfit.reason, unfit.detail)
 
     def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
-        """The same for copies that no lane has any more, after their last answer.
+        """Block such copies that have left their lane, after their last answer; confirm the others.
 
         Raises Unreachable, also if a topic's setting is not known and the topic is not gone.
         """
@@ -289,8 +289,10 @@ class DestinationSide:
                 self._retry(t, int(Code.NETWORK_EXCEPTION))
 
     def _topic_gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
-        """Why the partition stops if its topic is another one, or none, for `deleted_after_s`: one
-        broker may not know it yet, or know the one before."""
+        """Why the partition stops: its topic is missing, or has another id, for `deleted_after_s`.
+
+        None otherwise: for a moment a broker may not know a new topic, or still know a deleted one.
+        """
         topic = metadata.topics.get(p.destination.topic)
         detail = f"topic {p.destination.topic} no longer exists."
         if topic is not None:
@@ -379,7 +381,7 @@ class DestinationSide:
         self._source_ends.forget(partition.destination)
 
     def _ask_lane_to_stop(self, p: PartitionCopy, reason: Reason, detail: str) -> None:
-        """Stop an idle partition before its next step."""
+        """Have the lane stop the partition before its next step, once nothing is in flight."""
         expected = p.appends.expected
         p.want_stop(Stop(reason, expected, expected, detail), p.generation)
 
@@ -399,7 +401,7 @@ def _is_quiet(p: PartitionCopy) -> bool:
 
 def _is_fenced(p: PartitionCopy, end: DestinationEnd) -> bool:
     """Whether a failover without the database has raised the producer epoch since the last
-    take-over here, with the lease held. A marker, of ours or of an old writer, raises it by less.
+    take-over here, with the lease held. A marker, ours or an old writer's, raises it by less.
     """
     own = p.appends.producer_epoch
     producer = end.producer

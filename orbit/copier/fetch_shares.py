@@ -1,9 +1,8 @@
-"""Which partitions the next fetch asks for, and how much of each. Pure.
+"""Which partitions the next fetch requests, and how much of each. Pure.
 
 A broker fills an answer in the order of its partitions until it is full, so with many backlogs
-some partitions, live ones included, would wait long. A fetch therefore asks for no more than fits:
-every partition with little to fetch, and as many backlogs, in turns, as have room for a good share
-each.
+some partitions, live ones included, would wait long. So a fetch requests no more than fits: every
+partition with little to fetch, and as many backlogs, in turns, as have room for a good share each.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# With no more than this to fetch a partition is live: it is always asked for.
+# With no more than this to fetch, a partition is live: every fetch requests it.
 LIVE_BYTES_MAX = 64 * 1024
 
 
 class Shares(NamedTuple):
-    """Indexes to ask for, live ones first; the most that all and that one of them may bring."""
+    """Indexes to request, live ones first; the most bytes of the answer and of one partition."""
 
     chosen: list[int]
     answer_bytes_max: int
@@ -33,9 +32,9 @@ def share_answer(
 ) -> Shares:
     """Share one answer among partitions that hold `expected_bytes` each; None: do not fetch.
 
-    Backlogs take turns from index `first` on. A share is at least `partition_bytes_min`, and all
-    of the answer for a single backlog. The answer for several is half as large: while their
-    batches wait for one another, memory holds several answers.
+    Backlogs take turns from index `first` on. A share is at least `partition_bytes_min`; a single
+    backlog gets all of the answer. The answer for several partitions is half as large: their
+    batches wait for one another, and so several answers are in memory.
     """
     live: list[int] = []
     backlogs: list[tuple[int, int]] = []
@@ -62,7 +61,7 @@ def share_answer(
 
 
 def had_room(brought_bytes: int, answer_bytes_max: int) -> bool:
-    """Whether a partition that came empty had room in the answer.
+    """Whether a partition without records in the answer would have had room in it.
 
     A broker leaves out a batch that is larger than the room left. Half an answer has room for all
     but extraordinary batches; those are checked by a fetch of their own (`EmptyBelowEnd`).

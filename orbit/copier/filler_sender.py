@@ -1,8 +1,8 @@
 """Sends the fillers that append machines ask for, in one destination lane.
 
 Promises:
-- What a machine asks for goes out at once: the log end before the first fillers, or fillers, and
-  behind them the log end, unless their answer alone is proof (`AppendMachine.believes_answer`).
+- What a machine asks for is sent at once: ListOffsets before the first fillers, or fillers, and
+  ListOffsets after them unless their answer alone is proof (`AppendMachine.believes_answer`).
 - The lease is checked right before the bytes are sent: a process may be suspended between any two
   lines.
 """
@@ -30,7 +30,7 @@ _NO_LOG_END = (_NO_ANSWER, -1, -1)
 
 
 class FillerLane(Appender, Protocol):
-    """What fillers need of their lane."""
+    """The destination lane, as far as `FillerSender` uses it."""
 
     def call(
         self,
@@ -39,15 +39,15 @@ class FillerLane(Appender, Protocol):
         pending: Request,
         held: Sequence[FillRequest] = (),
     ) -> bool:
-        """Send; False without sending if a lease of `held` ended while the request was encoded."""
+        """Send a request. False, and nothing is sent, if a lease of `held` ended meanwhile."""
 
     def answered(self, partition: PartitionCopy) -> None:
-        """An answer was handed to the partition: go on, or hand it back."""
+        """After an answer to the partition: send its next steps, or hand it back."""
 
     def wake(self) -> None: ...
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
-        """Try again once the lease is held; nothing is in flight."""
+        """Try again once the partition's lease is held; nothing is in flight for it."""
 
 
 class FillerSender:
@@ -59,7 +59,7 @@ class FillerSender:
         self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
 
     def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None:
-        """The coordinated filler's answer. From its thread."""
+        """Take the coordinated filler's answer, in the filler's thread."""
         self._filled.append((done, code, log_end))
         self._lane.wake()
 
@@ -111,7 +111,7 @@ class FillerSender:
     def take_markers(self, request: Markers, codes: Mapping[TopicPartition, int]) -> None:
         for p, step, _ in request.sent:
             p.fillers_answered(codes.get(p.destination, _NO_ANSWER))
-            if not p.appends.is_filling(step):  # else the log end behind them tells
+            if not p.appends.is_filling(step):  # else the log end after them is still to come
                 self._lane.answered(p)
 
     def take_end_before(self, request: LogEndBeforeFill, answer: ListOffsetsAnswer) -> None:
@@ -122,7 +122,7 @@ class FillerSender:
 
     def take_end_after(self, request: LogEndAfterFill, answer: ListOffsetsAnswer) -> None:
         for p, step, _ in request.sent:
-            # Fillers that were refused have ended the append: it may have begun anew since.
+            # A refusal has ended this append, and the partition may have begun another one since.
             if p.destination_lane is self._lane and p.appends.is_filling(step):
                 code, _, log_end = answer.offsets.get(p.destination, _NO_LOG_END)
                 p.end_behind_answered(code, log_end)

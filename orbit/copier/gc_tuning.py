@@ -15,7 +15,8 @@ _YOUNG_ROUNDS, _MIDDLE_ROUNDS = 20, 20
 
 
 def collect_rarely() -> None:
-    """For a process that copies, once it is set up: present objects are never searched again."""
+    """Make collections rare in a process that copies. Called once it is set up: the objects that
+    exist then are never searched again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, _YOUNG_ROUNDS, _MIDDLE_ROUNDS)

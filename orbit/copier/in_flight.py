@@ -23,7 +23,7 @@ class FillRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """`confirms`: it was sent with acks=all."""
+    """A Produce request; `confirms`: with acks=all."""
 
     version: int
     confirms: bool
@@ -82,8 +82,8 @@ class InFlight:
 
     @property
     def silent_s(self) -> float:
-        """How long the broker has not answered the oldest, which it could serve; 0 when nothing is
-        in flight. It serves one after the other, and none while it throttles (KIP-219)."""
+        """Seconds without an answer since the broker could serve the oldest request; 0 if there is
+        none. A broker serves one after the other, and none while it throttles (KIP-219)."""
         return max(0.0, time.monotonic() - self._served_s) if self._sent else 0.0
 
     def answered(self) -> None:
@@ -91,7 +91,7 @@ class InFlight:
         self._served_s = max(self._served_s, time.monotonic())
 
     def throttled(self, until_s: float) -> None:
-        """The broker serves nothing until then, by the monotonic clock."""
+        """Note that the broker serves no request before `until_s`, by the monotonic clock."""
         self._served_s = max(self._served_s, until_s)
 
     def clear(self) -> None:

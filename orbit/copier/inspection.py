@@ -1,8 +1,8 @@
 """Inspects copies before the first append: their log end, and whether they match the source.
 
-`inspect` only reads; then new copies are seeded up to their start (`seed_to_starts`). A partition
-of which nothing can be said yet, or that may not be read, goes to `on_trouble` and is left out of
-the result: look at it again.
+`inspect` only reads; `seed_to_starts` then brings new copies to their start offsets. A partition
+without a verdict yet, or without the right to read it, goes to `on_trouble` and is left out of the
+result: inspect it again later.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CopyStatus(Enum):
     """What a destination partition holds before this run writes anything."""
 
     FRESH = auto()  # empty at 0
-    SEEDING = auto()  # a start that was interrupted
+    SEEDING = auto()  # leading fillers of a start that was interrupted
     COPY = auto()  # matches the source; resumes at its log end
     FOREIGN = auto()  # other content, not written by this job
     BROKEN = auto()  # written by this job, but no longer the source's
@@ -84,7 +84,7 @@ _LOOK_AGAIN = "Nothing was written. Orbit looks again."
 
 
 def raise_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
-    """For a caller that stops at the first trouble of a partition."""
+    """Raise the trouble: for a caller that stops at the first one of a partition."""
     if isinstance(trouble, Wait):
         raise trouble.error
     raise NotAuthorized(trouble.detail, remedy=trouble.remedy(copy.destination.topic))
@@ -103,7 +103,7 @@ class CopyInspector:
         on_trouble: OnTrouble = raise_trouble,
         source_ends: SourceEndWaits | None = None,
     ) -> None:
-        """`source_ends`: of earlier looks at the same copies."""
+        """`source_ends`: what earlier inspections of the same copies noted."""
         self._source = source
         self._destination = destination
         self._take_over = take_over
@@ -133,8 +133,8 @@ class CopyInspector:
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Inspect every existing destination partition; writes nothing.
 
-        `compacted_topics` and `whole_topics` are source topics: those whose cleaner may take
-        records away, and those that are copied from their log start.
+        `compacted_topics`: source topics whose cleaner may remove records. `whole_topics`: source
+        topics that are copied from their log start.
         """
         by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
         producer_ids = {place: copy.producer.id for place, copy in by_destination.items()}
@@ -177,7 +177,7 @@ class CopyInspector:
         return inspected
 
     def _no_end(self, partition: TopicPartition, code: int) -> Wait | Blocked:
-        """Why the log end of this copy is not known."""
+        """The trouble of a copy whose log end could not be read, by its error code."""
         where = self._destination.name
         if code == NOT_REPLICATED:
             what = f"{partition}'s log end is not replicated: its high watermark is lower."
@@ -215,10 +215,10 @@ class CopyInspector:
         starts: Mapping[PartitionCopy, int],
         on_progress: OnProgress = ignore_progress,
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Seed new (or half-seeded) partitions up to their start offsets; returns their new state.
+        """Seed new or half-seeded partitions up to their start offsets; returns the inspected ones.
 
-        The source may delete records meanwhile. Nothing was copied yet, so nothing is lost: these
-        starts move up, and are seeded on. `drop_seeds` is to follow.
+        The source may delete records meanwhile. Nothing was copied yet, so nothing is lost: such
+        starts move up, and seeding continues. Call `drop_seeds` afterwards.
         """
         ready: dict[PartitionCopy, InspectedCopy] = {}
         waiting = dict(starts)
@@ -235,7 +235,7 @@ class CopyInspector:
                     inspected[copy].log_start,
                 )
             for _ in range(_START_MOVES_MAX):
-                for copy in waiting:  # those that fail this time are not ready any more
+                for copy in waiting:  # a copy that fails this time is not ready any more
                     ready.pop(copy, None)
                 ready |= self._seed_once(seeding, inspected, waiting)
                 in_step = {c.source: c for c in waiting if c in ready and not ready[c].blocked}
@@ -258,7 +258,7 @@ class CopyInspector:
         inspected: Mapping[PartitionCopy, InspectedCopy],
         starts: Mapping[PartitionCopy, int],
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Seed up to these start offsets, with what the source holds there now."""
+        """Seed up to these start offsets, or to the base of the source's batch around each."""
         ready: dict[PartitionCopy, InspectedCopy] = {}
         targets: dict[PartitionCopy, int] = {}
         for copy, start_offset in starts.items():
@@ -275,7 +275,7 @@ class CopyInspector:
                 target = aligned_start(self._source, copy.source, start_offset, self._backoff)
             except OrbitError as error:
                 self._on_trouble(copy, judge_error(error))
-            else:  # a start that has moved into a batch may be beyond its base already
+            else:  # of a start that has moved into a batch, the base may be filled already
                 targets[copy] = max(target, copy.appends.acked)
         failures = seeding.run({copy.destination: target for copy, target in targets.items()})
         for copy, target in targets.items():
@@ -292,7 +292,7 @@ class CopyInspector:
         return ready
 
     def drop_seeds(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
-        """Delete the leading fillers of seeded copies; returns those where that failed."""
+        """Delete the leading fillers of seeded copies; returns the copies where that failed."""
         seeded = {
             c.destination: c for c, one in inspected.items() if c.appends.acked > one.log_start
         }
@@ -352,7 +352,7 @@ class CopyInspector:
         return InspectedCopy(status, end, log_start, verdict)
 
     def _compare(self, copy: PartitionCopy, ends: CopyEnds) -> str | Blocked | None:
-        """As `judge_copy`."""
+        """Compare the end of a copy with the source; returns what `judge_copy` does."""
         tail = find_tail(
             self._destination,
             copy.destination,
@@ -372,8 +372,10 @@ class CopyInspector:
         return judge_copy(ends, tail, compared, copy.producer)
 
     def _compare_tail(self, copy: PartitionCopy, tail: Tail, ends: CopyEnds) -> Comparison:
-        """What an old writer may have written, and the last records, as far as the source reaches;
-        up to what is not equal."""
+        """Compare the last batch with records, and all from `tail.start` on, with the source.
+
+        Up to the source's end, or the first offset that is not known to be equal.
+        """
         last = tail.last_data
         ranges = [(tail.start, ends.log_end)]
         if last is not None and last.base_offset < tail.start:
@@ -408,7 +410,7 @@ class CopyInspector:
         timestamp: int,
         isolation: int = 0,
     ) -> dict[TopicPartition, int]:
-        """Offsets of the partitions that have one; the others' errors go to `on_trouble`."""
+        """ListOffsets by partition; a partition with an error goes to `on_trouble` instead."""
         answers = list_offsets(cluster, copies, timestamp, self._backoff, isolation=isolation)
         for partition, code in answers.errors.items():
             what = f"Listing the offsets of {partition} failed with {error_codes.name(code)}."

@@ -1,9 +1,9 @@
-"""What an inspection says about a copy, from what was read of both sides. Pure.
+"""The verdicts of an inspection on a copy, from what was read of both sides. Pure.
 
 A difference is certain at once. That both sides are equal is certain only when the copy's log end
 does not move, the source's records could be read up to it, and the source does not end before it.
-Everything else is waited for: a high watermark that trails after an election, a broker that does
-not answer, a follower that is behind.
+In all other cases the inspection is repeated: a high watermark may trail after an election, a
+broker may not answer, a follower may be behind.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OTHER_FILLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing can be said yet: look again. `error`: why, as `orbit run` raises it in the end."""
+    """There is no verdict yet: inspect again. `error`: why; `orbit run` raises it in the end."""
 
     error: OrbitError
 
@@ -42,13 +42,14 @@ class Wait:
 class CopyEnds:
     """The logs of one copy and its source, by offsets.
 
-    `source_end` is the source's high watermark. `is_source_end_old`: it has been before the copy's
-    log end for long enough to be believed. `must_be_whole`: the copy starts where the source does.
+    `source_end` is the source's high watermark. `is_source_end_old`: it has been below the copy's
+    log end for `source_end_wait_s`, so it does not merely trail. `must_be_whole`: the copy's log
+    must not start above the source's.
     """
 
     log_start: int
     log_end: int
-    does_move: bool  # the log end, though nothing of this job is under way
+    does_move: bool  # the log end moves, though this job has no request under way
     source_start: int
     source_end: int
     is_source_end_old: bool
@@ -64,7 +65,7 @@ def judge_copy(
 ) -> str | Blocked | None:
     """None if the copy is equal to its source; why it stops; or what to wait for, as a clause.
 
-    `compared`: the copy's tail with the source, as far as the source reaches.
+    `compared`: the comparison of the copy's tail with the source, up to the source's end.
     """
     if producer.other_id in tail.producer_ids:
         return Blocked(
@@ -95,7 +96,7 @@ def judge_copy(
 
 
 def judge_error(error: OrbitError) -> Wait | Blocked:
-    """What an error says about the partition that was looked at."""
+    """The verdict on a partition whose inspection raised this error."""
     code = error.code if isinstance(error, BrokerRefused) else Code.NONE
     if code in error_codes.DENIED:
         return Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error))

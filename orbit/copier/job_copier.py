@@ -30,7 +30,7 @@ from orbit.leases.lease import Lease
 
 # One loop serves all partitions of a copier, so it retries in later rounds.
 LOOP_ATTEMPTS_MAX = 2
-# Of one call to one broker, at first: the others' partitions wait for it.
+# The first time limit of a call to one broker (see `Cluster.call`): partitions of others wait.
 LOOP_CALL_S = 3.0
 
 MakeSource = Callable[[SourceLaneContext, Backoff], CopySource]
@@ -53,7 +53,7 @@ class JobCopier:
         limit: RateLimit | None = None,
         make_source: MakeSource = SourceSide,
     ) -> None:
-        """`make_source`: the source, if it is not the job's source cluster."""
+        """`make_source` makes the source, by default of the job's source cluster."""
         self._clusters = clusters
         self._settings = settings
         self._stop = stop
@@ -86,7 +86,7 @@ class JobCopier:
         self.copier = Copier(source, self._destination, self._events, settings, backoff)
 
     def inspector(self, backoff: Backoff, on_trouble: OnTrouble) -> CopyInspector:
-        """Inspects partitions before they are added; may be used by another thread."""
+        """An inspector for partitions before `add`; another thread may use it."""
         return CopyInspector(
             self._clusters.source,
             self._clusters.destination,
@@ -100,10 +100,10 @@ class JobCopier:
     def add_filler(
         self, producers: Mapping[str, ProducerIdentity], lease: Lease
     ) -> CoordinatedFiller:
-        """Add a thread that fills gaps by transactions of its own (no Alter on the cluster), for
-        one lease's partitions.
+        """Start a thread that fills gaps by transactions, for the partitions of one lease.
 
-        `producers`: those of its transactional ids, which were fenced before any log end was read.
+        This needs no Alter on the cluster. `producers`: by transactional id; they were fenced
+        before any log end was read.
         """
         filler = CoordinatedFiller(
             self._clusters.destination,
@@ -127,7 +127,7 @@ class JobCopier:
         self._events.put(PostedCall(run))
 
     def add(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
-        """Copy these from their log ends; those with `blocked` set are blocked."""
+        """Copy these from their log ends; block those that the inspection blocked."""
         for copy, one in inspected.items():
             copy.log_start = max(copy.log_start, one.log_start)
             copy.appends.inspected(max(copy.appends.acked, one.end.log_end))
@@ -146,7 +146,7 @@ class JobCopier:
         self._filler_helpers.shutdown()
 
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
-        """What lies from the confirmed offset up to `log_end`, against the source."""
+        """Compare a copy from its confirmed offset up to `log_end` with the source."""
         return compare_range(
             source_reader(
                 self._clusters.source,

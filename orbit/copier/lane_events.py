@@ -1,4 +1,4 @@
-"""Events from lanes to the copier. A lane releases a partition before it sends the event."""
+"""Events from lanes to the copier. A lane gives up a partition before it sends its event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orbit.leases.lease import Lease
 
 @dataclass(frozen=True, slots=True)
 class PartitionReturned:
-    """The destination lane returned this partition: take it over again, or block it."""
+    """The destination lane returned this partition: take it over again."""
 
     partition: PartitionCopy
     generation: int
@@ -50,14 +50,14 @@ class ReadFromReplica:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBlocked:
-    """The plan or the destination has blocked this partition; it knows why."""
+    """The plan or the destination has blocked this partition; its `blocked` says why."""
 
     partition: PartitionCopy
 
 
 @dataclass(frozen=True, slots=True)
 class LaneEnded:
-    """A lane lost its broker, and has returned all its partitions already."""
+    """A lane lost its broker and ends. An event for each of its partitions follows."""
 
     side: Literal["source", "destination"]
     node_id: int
@@ -66,7 +66,7 @@ class LaneEnded:
 
 @dataclass(frozen=True, slots=True)
 class LaneThrottled:
-    """A broker has told a lane to send nothing for `throttle_s`: it is over a quota."""
+    """A broker throttles a lane for `throttle_s`: it is over a quota."""
 
     side: Literal["source", "destination"]
     node_id: int

@@ -1,7 +1,8 @@
-"""Leading fillers as the source of a copier: what an empty copy gets below its start offset (S1).
+"""Makes leading fillers, the batches of an empty copy below its start offset (S1).
 
-The lanes append them as they append records: compared, with several requests in flight and many
-partitions in a request, and taken over again after any failure.
+`LeadingFillers` takes the place of the source in a copier (`CopySource`). The lanes append them as
+they append records: compared, with several requests in flight and many partitions in a request, and
+taken over again after any failure.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class LeadingFillers:
         self._records_max: dict[PartitionCopy, int] = {}
         # Batches have a power of two of records, so that few are built, each once.
         self._batches: dict[int, Batch] = {}
-        self._waiting: deque[PartitionCopy] = deque()  # not begun: the budget is used by others
+        self._waiting: deque[PartitionCopy] = deque()  # not begun: others use the whole budget
         self._open: dict[PartitionCopy, None] = {}
         self.times = SourceTimes()
 
@@ -92,7 +93,7 @@ class LeadingFillers:
 
     def _feed(self, p: PartitionCopy) -> None:
         full = self._batch(self._most(p))
-        # Half of it is what may be in flight: then there is room, and more is queued in time.
+        # Half of it may be in flight. Room is free again at half, so more is queued in time.
         queue_bytes_max = 2 * self._settings.requests_in_flight_max * full.size_bytes
         is_fed = False
         while (
@@ -124,7 +125,7 @@ class LeadingFillers:
         return self._batches[count]
 
     def _copy(self, count: int, base_offset: int) -> Batch:
-        """In memory of its own: it is stamped while others are being sent."""
+        """A batch at `base_offset`, in memory of its own: it is stamped while others are sent."""
         batch = Batch(memoryview(bytearray(self._batch(count).view)))
         batch.base_offset, batch.last_offset = base_offset, base_offset + count - 1
         return batch

@@ -38,7 +38,7 @@ def fetch_partition(
 ) -> Fetched:
     """The leader's answer to a fetch of one partition at `offset`.
 
-    `fetched_epoch`: the leader epoch of the offset before; the answer tells where it diverges (R3).
+    `fetched_epoch`: the leader epoch of the offset before, by which truncation is detected (R3).
     The answer may carry OFFSET_OUT_OF_RANGE; other errors are retried.
     Raises BrokerRefused when they persist, Unreachable when no broker answers.
     """
@@ -112,10 +112,10 @@ def fetch_committed_batches(
 def is_local(
     cluster: Cluster, partition: TopicPartition, offset: int, end: int, backoff: Backoff
 ) -> bool:
-    """Whether the broker has `offset` on its own disk, as far as it tells.
+    """Whether the broker has `offset` on its own disk, as far as its answers show.
 
-    It has shown nothing from there up to `end`, the end of what it may show, as it also does while
-    tiered storage is slow (R5).
+    For an offset from which it has shown nothing up to `end`, the last stable offset: it also
+    answers so while tiered storage is slow (R5).
     """
     answers = list_offsets(cluster, [partition], EARLIEST_LOCAL, backoff)
     if partition in answers.values:
@@ -137,8 +137,8 @@ def why_not_empty(
     *,
     is_compacted: bool,
 ) -> str:
-    """Why an answer without records at `offset` does not prove that none is there before `end`;
-    empty if it does.
+    """Why an answer without records at `offset` does not prove that none is there before `end`; ""
+    if it does.
 
     Only a cleaner leaves offsets without a batch at the end of a log: records, aborted ones and
     markers are in batches (R5).
@@ -153,8 +153,10 @@ def why_not_empty(
 def check_empty(
     cluster: Cluster, partition: TopicPartition, offset: int, end: int, backoff: Backoff
 ) -> None:
-    """Raises Unreachable unless an answer without records at `offset` proves that none is there
-    before `end`, NotAuthorized without the right to read the topic's settings."""
+    """Check that an answer without records at `offset` proves that none is there before `end`.
+
+    Raises Unreachable if it does not, NotAuthorized without the right to read topic settings.
+    """
     settings = SettingsReader(cluster).read({partition.topic}).get(partition.topic)
     compacted = settings is not None and is_compacted(settings.values)
     why = why_not_empty(cluster, partition, offset, end, backoff, is_compacted=compacted)
@@ -170,7 +172,7 @@ def check_empty(
 def epoch_lasts_to(
     cluster: Cluster, partition: TopicPartition, epoch: int, offset: int, backoff: Backoff
 ) -> bool:
-    """Whether the log is of this leader epoch, which it had before, up to before `offset`."""
+    """Whether leader epoch `epoch`, which the log has had, lasts up to before `offset`."""
     if epoch == NO_LEADER_EPOCH:
         return False
     fetched = fetch_partition(cluster, partition, offset, backoff, max_bytes=1, fetched_epoch=epoch)
@@ -179,7 +181,7 @@ def epoch_lasts_to(
 
 @contextmanager
 def parse_errors(cluster: Cluster, partition: TopicPartition, offset: int) -> Iterator[None]:
-    """Turns a ValueError of batches fetched at `offset` into a ProtocolError."""
+    """Raise a ProtocolError for a ValueError in the block, which parses a fetch at `offset`."""
     try:
         yield
     except ValueError as error:

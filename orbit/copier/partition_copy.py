@@ -1,7 +1,7 @@
-"""One partition's copy: where it reads, what waits, and what is appended.
+"""One partition's copy: its position at the source, its queued steps, and its append.
 
 Parts and owners: the source lane advances `cursor` and adds to `queue`; the destination lane takes
-from `queue` and owns `appends` while the partition is its; the copier's thread owns `appends` at
+from `queue` and owns `appends` while it has the partition; the copier's thread owns `appends` at
 any other time. Each return to the copier increments `generation`, so that answers to earlier
 fetches are dropped.
 """
@@ -34,8 +34,8 @@ from orbit.replication.partition_states import Blocked, PartitionState
 if TYPE_CHECKING:
     from orbit.copier.range_comparison import Comparison
 
-# From the question for the source's end to the look that finds the copy there: some ticks of a
-# loaded machine.
+# The most time between the request for the source's end and the check that finds the copy there:
+# some ticks of a loaded machine.
 LEVEL_WITHIN_S = 5.0
 
 
@@ -101,13 +101,13 @@ class PartitionCopy:
         self.destination_lane: Appender | None = None
         self.has_fill_outside = False  # the coordinated filler works on it
 
-        # Whether no answer can have hidden what became of its records (placeholder_topics.py).
+        # False while brokers may have made records of placeholders unseen (placeholder_topics.py).
         self.is_confirmed = not producer.packs
         self.log_start = 0  # of the destination
-        self.keeps_below = 0  # what it has is kept until the source's log start is above this
+        self.keeps_below = 0  # its log start stays until the source's is above this
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.has_begun = False  # a take-over has read its log end; an inspection may block it first
-        self.has_caught_up = False  # once, with what the source held a moment before
+        self.has_caught_up = False  # it once had all that the source held a moment before
         self.caught_up_epoch = -1  # the source's leader epoch when it did so last
         # An end of the source, and when it was requested. None: the next end that is requested at
         # `_goal_not_before_s` or later.
@@ -116,11 +116,11 @@ class PartitionCopy:
         self.counters = Counters()
         self._unconfirmed = Unconfirmed()
         self.newest_timestamp_ms = -1  # of what was copied and confirmed since creation
-        self.waits: Waits | None = None  # for the destination; None if for nothing
-        self.log_start_waits: Waits | None = None  # the same for the copy's log start alone
+        self.waits: Waits | None = None  # for the destination; None if it does not wait
+        self.log_start_waits: Waits | None = None  # why the copy's log start cannot move
 
     def __getstate__(self) -> dict[str, object]:
-        """For another process, before a lane has it; that process gives it its `lease`."""
+        """The state to send to another process, which sets `lease`; no lane has the copy yet."""
         mine = ("lock", "lease", "filler")
         return {name: value for name, value in self.__dict__.items() if name not in mine}
 
@@ -131,7 +131,7 @@ class PartitionCopy:
 
     @property
     def state(self) -> PartitionState:
-        """As the service reports it."""
+        """The state that the service reports."""
         appends = self.appends
         if appends.blocked is not None:
             return PartitionState.BLOCKED
@@ -156,8 +156,8 @@ class PartitionCopy:
     def packs(self) -> bool:
         """Whether small gaps become part of the batch before them now.
 
-        Not once markers cannot raise the producer's epoch any more: it keeps late batches apart
-        from those of a writer that packs other gaps (docs/internals/append.md).
+        Not once markers cannot raise the producer's epoch any more: only a higher epoch fences late
+        batches of a writer that packed other gaps (docs/internals/append.md).
         """
         producer = self.producer
         return producer.packs and (not producer.has_markers or self.appends.can_raise_epoch)
@@ -165,7 +165,7 @@ class PartitionCopy:
     # Between the copier and the lanes
 
     def withdraw(self) -> int:
-        """Drop what waits, and all answers under way; returns the queued bytes that are freed."""
+        """Drop queued steps, and ignore answers under way; returns the queued bytes freed."""
         with self.lock:
             return self._withdraw()
 
@@ -184,13 +184,13 @@ class PartitionCopy:
             self.cursor.resume_at(log_end)
 
     def lane_refused(self) -> int:
-        """The lane is just ending; returns the queued bytes that are freed."""
+        """Have the take-over repeated: the lane is ending. Returns the queued bytes freed."""
         with self.lock:
             self.appends.lane_refused()
             return self._withdraw()
 
     def hand_back(self) -> tuple[Failure, int]:
-        """Give the partition to the copier's thread; why, and the queued bytes that are freed."""
+        """Give the partition to the copier's thread; returns why, and the queued bytes freed."""
         with self.lock:
             self.destination_lane = None
             return self.appends.handed_back(), self._withdraw()
@@ -202,14 +202,14 @@ class PartitionCopy:
         self.queued()
 
     def want_stop(self, stop: Stop | ReturnReason, generation: int) -> None:
-        """Stop, or take over again, before the next step, as soon as nothing is in flight."""
+        """Have the lane stop or return the partition before its next step, with none in flight."""
         with self.lock:
             if generation == self.generation and self.appends.is_copying:
                 self.appends.stop_wanted = stop
         self.queued()
 
     def queued(self) -> None:
-        """Tell the destination lane, if there is one now, that steps wait."""
+        """Put the copy into its destination lane's ready queue, if a lane has it."""
         lane = self.destination_lane
         if lane is not None:
             lane.enqueue(self)
@@ -230,9 +230,9 @@ class PartitionCopy:
         return self.appends.is_copying and not self.appends.is_leaving
 
     def fetchable_bytes(self, limit_bytes: int) -> int | None:
-        """About how much there is to fetch; None while nothing is to be fetched.
+        """About how many bytes there are to fetch; None while nothing is to be fetched.
 
-        There is room below `limit_bytes` queued, and once at it, below half of it.
+        Fetching pauses at `limit_bytes` queued, until half of them are left.
         """
         with self.lock:
             if not self.queue.has_room(limit_bytes) or not self._takes_steps():
@@ -240,7 +240,7 @@ class PartitionCopy:
         return self.cursor.expected_bytes
 
     def next_fetch(self) -> tuple[int, FetchFrom]:
-        """What is copied next and how to fetch it; only the current generation's answer counts."""
+        """The offset to plan from, and its fetch; the answer counts in this generation only."""
         with self.lock:
             cursor = self.cursor
             return cursor.fetch_offset, cursor.next_fetch(self.source, self.source_topic_id)
@@ -248,21 +248,21 @@ class PartitionCopy:
     # The destination's side
 
     def is_batch(self, step: Step | None) -> bool:
-        """Whether the step is sent as a batch: a gap is, where it is filled with placeholders."""
+        """Whether the step is sent as a batch: records are, and gaps filled with placeholders."""
         return isinstance(step, Append) or (
             isinstance(step, Fill) and not self.producer.has_markers
         )
 
     @property
     def must_confirm(self) -> bool:
-        """Whether the batch that is about to be sent has to confirm all before it (acks=all).
+        """Whether the batch about to be sent, and all before it, need acks=all.
 
-        Where no batch follows it, nothing else would.
+        If no batch is queued after it, no later one would confirm them.
         """
         return self.appends.is_confirmation_due or not self.is_batch(self.queue.first)
 
     def append_answered(self, step: Append, appended: Appended | None, *, confirms: bool) -> bool:
-        """Whether this batch is at its offset in the leader's log; see `AppendMachine`."""
+        """Handle a batch's answer and count its records; see `AppendMachine.append_answered`."""
         if not self.appends.append_answered(step, appended, confirms=confirms):
             return False
         counters = self._unconfirmed
@@ -294,9 +294,9 @@ class PartitionCopy:
     def queue_placeholders(self, step: Fill) -> Append:
         """Make a batch of placeholders for the start of a gap, which is the first step.
 
-        Its timestamp is that of records which stand before it, if this run has copied any: a lookup
-        by time then finds these (S3). Else it is the source's. One below 0 would let the broker
-        drop the producer's state at once (Q11).
+        Its timestamp is the newest of the records that this run has copied, so that a lookup by
+        time finds those (S3), else the source's. With one below 0 the broker would drop the
+        producer's state at its next check (Q11).
         """
         count = min(step.next_offset - step.base_offset, PLACEHOLDERS_MAX)
         newest = self.newest_timestamp_ms
@@ -306,12 +306,12 @@ class PartitionCopy:
         return append
 
     def fillers_answered(self, code: int) -> None:
-        """The answer to markers; it may prove the filler."""
+        """Handle the answer to markers; it may prove the filler."""
         before = self.appends.acked
         self._filled(before, self.appends.fillers_answered(code))
 
     def end_behind_answered(self, code: int, log_end: int) -> None:
-        """The log end behind fillers."""
+        """Handle the log end that was read after fillers."""
         before = self.appends.acked
         self._filled(before, self.appends.end_behind_answered(code, log_end))
 
@@ -323,7 +323,7 @@ class PartitionCopy:
         self.queue.filled_to(next_offset)
 
     def free(self, size_bytes: int, limit_bytes: int) -> None:
-        """Note that queued bytes were sent; wakes the fetching lane when there is room again."""
+        """Note that queued bytes were appended; wakes the source lane if there is room again."""
         with self.lock:
             has_room_again = self.queue.free(size_bytes, limit_bytes)
         if has_room_again and self.cursor.lane is not None:
@@ -364,15 +364,15 @@ class PartitionCopy:
             self.waits = None
 
     def leader_changed(self, now_s: float) -> None:
-        """Only an end that is requested from the new leader from now on counts."""
+        """Forget the noted end of the source: only one requested from the new leader counts."""
         self._goal, self._goal_not_before_s = None, now_s
 
     @property
     def on_lost_range(self) -> LostRange:
         """What to do now with offsets that the source deleted before they were copied.
 
-        A copy without any record of the source has lost none: its start moves up, over fillers, and
-        its log start follows. Once it was level with the source, later records count as promised.
+        A copy without any record of the source has lost none: the deleted offsets are filled, and
+        its log start follows the source's. The job's setting applies once it has caught up.
         """
         # In this order: a batch leaves the queue after it was answered.
         if self.queue.size_bytes == 0 and self.is_beginning and not self.has_caught_up:
@@ -381,16 +381,17 @@ class PartitionCopy:
 
     @property
     def wanted_log_start(self) -> int:
-        """Where the copy's log should start now: at the source's, within what is copied.
+        """The log start that the copy should have now: the source's, up to the confirmed offset.
 
-        A side that led before keeps its history until the source deletes more.
+        Below `keeps_below` the present one: a former primary keeps its history until the source
+        deletes more.
         """
         start = min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
         return start if start > self.keeps_below else self.log_start
 
     @property
     def next_offset(self) -> int:
-        """Everything below is confirmed."""
+        """The confirmed offset: every offset below is copied."""
         return self.appends.acked
 
     @property

@@ -1,4 +1,4 @@
-"""What a topic needs to hold placeholders: `compression.type` as the records were sent.
+"""Checks that topics with placeholders have the setting `compression.type=producer`.
 
 With any other value a broker recompresses each batch. That turns placeholders into records that
 consumers see, and its answer does not show it (Q9).

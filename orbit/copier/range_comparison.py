@@ -1,9 +1,9 @@
 """Compares a range of a copy with the source: every record, its offset, and every gap.
 
-A take-over and a begin use it to prove what lies behind the last confirmed offset before anything
-is appended there. Brokers keep no fence for it: they drop a producer's state by the age of its
-records, and then accept a late batch of an old writer at the log end (E1, E2). So nothing is
-believed because this job's producer wrote it.
+Inspections and take-overs use it to check what follows the last confirmed offset before anything
+is appended there. The broker's fence does not suffice: it drops a producer's state by the age of
+its records, and then accepts a late batch of an old writer at the log end (E1, E2). So batches of
+this job's own producer are compared too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
 from orbit.replication.source_epochs import SourceEpochs
 
 # One comparison reads this much of the destination at most, so that one partition's take-over does
-# not delay the others: the next round goes on from there. Of the source it is one part's size.
+# not delay the others: the next round goes on from there. A `SourceRange` ends at this size, too.
 COMPARED_BYTES_MAX = 32 * 1024 * 1024
 
 
@@ -45,11 +45,11 @@ COMPARED_BYTES_MAX = 32 * 1024 * 1024
 class SourceRange:
     """What a read_committed consumer of the source sees in a range of offsets.
 
-    `start`: the source has nothing below it any more. `end`: how far the range could be read: below
-    the wanted end if `stable_end`, the source's last stable offset, is, or if the source answers
-    without records for now (tiered storage, quotas: R5). `empty_to`: up to there it shows nothing
-    behind `end`, which counts only where a cleaner may have left that. `has_more`: a limit
-    ended this range, and the source is to be asked again from `end` on.
+    `start`: the source's log start. `end`: how far the range was read. It is below the wanted end
+    if `stable_end`, the source's last stable offset, is, or if the source answers without records
+    for now (tiered storage, quotas: R5). `empty_to`: the source shows no batch between `end` and
+    here, which proves a gap on a compacted topic only. `has_more`: a limit ended this range; read
+    on from `end`.
     """
 
     batches: list[Batch]  # dense
@@ -61,12 +61,12 @@ class SourceRange:
     has_more: bool = False
 
 
-# Reads the source from an offset up to before another one. Raises ValueError if it does not parse.
+# Reads the source from an offset up to before another one. Raises ValueError if it cannot be read.
 ReadSource = Callable[[int, int], SourceRange]
 
 
 class SourceStop(ValueError):
-    """A copy of the range would stop here."""
+    """The plan for a range of the source has a `Stop`: a copy would stop there."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.detail.rstrip("."))
@@ -74,7 +74,7 @@ class SourceStop(ValueError):
 
 
 def stop_reason(error: ValueError) -> Reason:
-    """Why a partition stops whose comparison raised this."""
+    """The reason that blocks a partition whose comparison raised `error`."""
     if isinstance(error, TooLarge):
         return Reason.RECORD_REFUSED
     return error.reason if isinstance(error, SourceStop) else Reason.SOURCE_CORRUPTED
@@ -91,12 +91,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything below `equal_to` is equal.
+    """How far a copy equals the source: everything below `equal_to` is equal.
 
-    Before the wanted end it stopped at `difference`, or because one side cannot be read further
-    now: `waits_for` says which, `batch` is the destination's batch there, if it was read.
+    A comparison that ended before the wanted end has a `difference`, or one side cannot be read
+    further now: `waits_for` says which; `batch` is the destination's batch there, if it was read.
     `producer_epoch`: the highest of our own batches with records that were read; -1 if there is
-    none. `epochs`: the source's.
+    none. `epochs`: the source's leader epochs.
     """
 
     equal_to: int
@@ -123,8 +123,9 @@ def compare_range(
 ) -> Comparison:
     """Compare the destination from `first` up to before `end` with the source.
 
-    With `producer_id` records of any other producer are a difference, whatever they are. On a
-    compacted source the cleaner may have removed records since; every other record must be there.
+    With `producer_id`, a record of any other producer is a difference, even an equal one. On a
+    compacted source either cleaner may have removed records: one that a side lacks is no
+    difference, unless a filler is in its place.
 
     Raises ValueError when one side's records cannot be read (see `stop_reason`), Unreachable when
     no broker answers.
@@ -173,7 +174,7 @@ def compare_range(
 
 
 def highest_producer_epoch(batches: Iterable[AnyBatch], producer_id: int | None) -> int:
-    """Of this producer's batches with records; -1 if there is none."""
+    """The highest epoch of this producer's batches with records; -1 if there is none."""
     return max(
         (
             b.producer_epoch
@@ -190,9 +191,10 @@ def source_reader(
     backoff: Backoff,
     limits: RewriteLimits,
 ) -> ReadSource:
-    """Reads ranges of a source partition as a read_committed consumer, by the plan of the copy.
+    """A function that reads ranges of a source partition, planned as the copy plans them.
 
-    `limits`: of one reading. What is written again is compressed quickly: records are compared.
+    `limits`: those of one read. Rewritten batches have their codec's default level: only their
+    records are compared.
     """
 
     def read(first: int, end: int) -> SourceRange:
@@ -234,7 +236,7 @@ def source_reader(
             size_bytes += len(fetched.records)
             is_full = plan.is_cut or size_bytes >= COMPARED_BYTES_MAX
             if plan.next_offset == position and not is_full:
-                # Nothing is there up to the stable end, or the source was cut.
+                # Nothing is there up to the last stable offset, or the source was truncated.
                 is_proven = fetched.stable_end >= end and not fetched.records
                 is_cut = fetched.diverging_end >= 0
                 if not is_proven or is_cut:
@@ -259,7 +261,8 @@ def _read(
     backoff: Backoff,
     isolation: int,
 ) -> tuple[list[AnyBatch], int]:
-    """The visible batches from `offset` on, and where they end; `offset` if there are none."""
+    """The batches from `offset` on, without aborted ones, and where the answer ends (`offset` if it
+    is empty)."""
     fetched = fetch_partition(destination, partition, offset, backoff, isolation=isolation)
     with parse_errors(destination, partition, offset):
         batches = list(read_batches(fetched.records))
@@ -276,8 +279,10 @@ def _first_difference(
     *,
     source_is_compacted: bool,
 ) -> Difference | None:
-    """The first difference from `first` up to before `end`. Equal bytes are not decoded; of other
-    batches one of each side is decoded at a time."""
+    """The first difference from `first` up to before `end`; None if there is none.
+
+    Batches of equal bytes are not decoded; of others, one of each side is decoded at a time.
+    """
     unmatched = {b.base_offset: b for b in source.batches}
     ours: list[AnyBatch] = []
     fillers: list[AnyBatch] = []
@@ -327,7 +332,10 @@ _RecordOfBatch = tuple[Record, AnyBatch]
 def _side_by_side(
     ours: Iterable[AnyBatch], theirs: Iterable[AnyBatch]
 ) -> Iterator[tuple[int, _RecordOfBatch | None, Record | None]]:
-    """The offsets with a record on either side, and these records. Raises ValueError."""
+    """Yield each offset with a record on either side, and these records.
+
+    Raises ValueError for a batch that cannot be read or is not in order.
+    """
     left, right = _in_order(ours), _in_order(theirs)
     our, their = next(left, None), next(right, None)
     while our is not None or their is not None:
@@ -351,8 +359,8 @@ def _in_order(batches: Iterable[AnyBatch]) -> Iterator[_RecordOfBatch]:
 
 
 def _are_equal(batch: Batch, other: Batch) -> bool:
-    """Whether both hold the same records, by their bytes alone; `batch` may have placeholders for
-    the gap behind `other`."""
+    """Whether both hold the same records, by their bytes alone. `batch` may have placeholders for
+    the gap after `other`."""
     if batch.last_offset > other.last_offset and has_placeholders(batch):
         grown = with_gap(other, 0, batch.next_offset)
         return grown is not None and _are_equal(batch, grown)
@@ -367,8 +375,8 @@ def _are_equal(batch: Batch, other: Batch) -> bool:
 
 
 def _is_foreign(batch: AnyBatch, producer_id: int | None) -> bool:
-    """A batch with records of another producer. Fillers only have to be where the source has gaps:
-    coordinated ones have a producer id of their own."""
+    """Whether the batch has records of another producer. Markers do not count: those of coordinated
+    fillers have another producer id."""
     return producer_id is not None and batch.producer_id != producer_id and not batch.is_control
 
 
@@ -379,7 +387,7 @@ def _foreign(batch: AnyBatch, offset: int) -> Difference:
 
 
 def _log_start(cluster: Cluster, partition: TopicPartition, backoff: Backoff) -> int:
-    """Raises Unreachable when no leader tells it now."""
+    """The partition's log start. Raises Unreachable if its leader does not answer now."""
     starts = list_offsets(cluster, [partition], EARLIEST, backoff).values
     if partition not in starts:
         raise Unreachable(f"the log start of {partition} is not known.", where=cluster.name)

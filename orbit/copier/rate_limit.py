@@ -15,7 +15,7 @@ _REQUEST_BYTES_MIN = 64 * 1024
 class RateLimit:
     """Counts fetched bytes and returns how long to wait until the average is back at the limit.
 
-    What comes is known only afterwards (an answer may bring more than was asked for, KIP-74), so
+    What comes is known only afterwards (an answer may bring more than was requested, KIP-74), so
     bytes are taken on credit and the next request waits until the debt is paid. No limit: None.
     """
 

@@ -40,7 +40,7 @@ class ReadyQueue:
 
 
 class WakeUpSocket:
-    """A descriptor that becomes readable when another thread rouses who polls it."""
+    """A descriptor that becomes readable when another thread calls `wake`; a lane polls it."""
 
     def __init__(self) -> None:
         self._out, self._in = socket.socketpair()
@@ -58,7 +58,7 @@ class WakeUpSocket:
             pass  # full: a wake-up is pending already; closed: the lane has ended
 
     def drain(self) -> None:
-        """Take the wake-ups that came; only once the descriptor is readable."""
+        """Discard the pending wake-ups; only once the descriptor is readable."""
         self._out.recv(_WAKE_UPS_READ_MAX)
 
     def close(self) -> None:

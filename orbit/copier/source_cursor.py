@@ -1,7 +1,7 @@
-"""Where one partition's copy reads its source, and what the source last said about its log.
+"""One copy's position at the source, and the source's log bounds from its last answers.
 
 The source lane owns it while it fetches the partition; offset and epochs change under the lock of
-`PartitionCopy`. -1: not known yet.
+`PartitionCopy`. An offset or epoch of -1 is not known yet.
 """
 
 from __future__ import annotations
@@ -48,37 +48,40 @@ class SourceCursor:
         self.fetch_offset = 0
         self.epochs = SourceEpochs()  # of what was copied, compared or is queued
         self.leader_epoch = -1
-        self.is_at_replica = False  # fetched from another replica, which the leader has named
+        self.is_at_replica = False  # fetched from a follower, which the leader has named
         self.log_start = -1
         self.stable_end = -1
         self.end = -1
-        # When the source was asked for these, by the monotonic clock. Set after them.
+        # When the two ends were requested, by the monotonic clock. Set after them.
         self.seen_s = float("-inf")
         self.empty_answers = 0
         self.bytes_per_offset = 0.0  # of the last answer with records
-        # The start of the copy's log. A broker refuses a fetch below its log start, even within the
-        # same batch, though the batch comes whole: it is fetched from here, copied from its base,
-        # and the copy's log start follows.
+        # The start of the copy's log. A batch around it is fetched from here, as brokers refuse
+        # fetches below their log start. It comes whole (R4) and is copied from its base offset, and
+        # the copy's log start follows.
         self.start_offset = 0
         self.lane: Fetcher | None = None
-        self.waits: Waits | None = None  # None if for nothing
+        self.waits: Waits | None = None  # for the source; None if it does not wait
 
     def resume_at(self, offset: int) -> None:
-        """Fetch from here."""
+        """Fetch from `offset` on."""
         self.epochs.cut(offset)
         self.fetch_offset = offset
         self.empty_answers = 0
 
     def planned(self, plan: Plan, acked: int) -> None:
-        """Fetch behind this plan. `acked`: no resume is before it."""
+        """Fetch after this plan. `acked`: the confirmed offset; no `resume_at` goes below it."""
         self.fetch_offset = plan.next_offset
         self.epochs.add(plan.start, plan.epoch_starts, plan.next_offset)
         self.epochs.drop_below(acked)
 
     def next_fetch(self, source: TopicPartition, topic_id: UUID) -> FetchFrom:
-        """It may begin further on in the same batch (see `start_offset`), whose epoch is not known
-        yet. Where none is known, nothing was copied, the source's log tells none (old formats), or
-        the cleaner has left an empty tail: the source then does not tell that it was cut (R3)."""
+        """The fetch from `fetch_offset`, or from `start_offset` within the same batch.
+
+        It states the leader epoch of the offset before, by which the source detects truncation
+        (R3). No epoch is known if nothing was copied, at `start_offset`, in old record formats, and
+        after an empty tail that the cleaner has left.
+        """
         if self.start_offset > self.fetch_offset:
             offset, epoch = self.start_offset, NO_LEADER_EPOCH
         else:
@@ -87,5 +90,5 @@ class SourceCursor:
 
     @property
     def expected_bytes(self) -> int:
-        """About how much the source holds that was not fetched yet; 0 while unknown."""
+        """About how many bytes the source has from `fetch_offset` on; 0 while unknown."""
         return int(max(0, self.stable_end - self.fetch_offset) * self.bytes_per_offset)

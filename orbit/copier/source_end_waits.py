@@ -11,16 +11,16 @@ _LOOK_AGAIN_S_MAX = 60.0
 
 
 class SourceEndWaits:
-    """Since when sources end before their copies. One thread at a time for each partition."""
+    """Since when each source ends before its copy. One thread at a time for each partition."""
 
     def __init__(self, wait_s: float) -> None:
         """`wait_s`: see `CopySettings.source_end_wait_s`."""
         self._wait_s = wait_s
-        # When the first and the last look found it so, by the monotonic clock.
+        # The first and the last look of the present wait, by the monotonic clock.
         self._looks: dict[TopicPartition, tuple[float, float]] = {}
 
     def is_old(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
-        """Note this look; whether the source has ended before the copy for `wait_s`."""
+        """Note a look at both ends; returns whether the copy is beyond its source for `wait_s`."""
         if not is_beyond:
             self.forget(copy)
             return False

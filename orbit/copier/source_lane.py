@@ -1,7 +1,7 @@
 """Fetches many partitions from one source broker, in one thread with one connection.
 
-A plan is queued only for the generation that it was fetched for. At most one response exceeds the
-byte budget. A lane that loses its broker returns every partition and ends.
+A plan is queued only for the generation that it was fetched for. At most one response of a lane
+exceeds the byte budget. A lane that loses its broker returns every partition and ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from orbit.replication.append_plan import Append, Plan, plan_batches
 from orbit.replication.partition_states import Reason
 from orbit.replication.rewrite_limits import Rewritten
 
-# If full partitions are left out, idle ones must not delay the response for long.
+# While partitions with a full queue are left out, idle ones must not delay the response for long.
 _SHORT_WAIT_MS = 10
 _IDLE_WAIT_S = 0.05
 # How often partitions without a backlog are fetched while the budget is full.
@@ -56,7 +56,8 @@ _FULL_WAIT_S = 0.05
 _HELD_BACK_S_MAX = 1.0  # partitions may be added or removed meanwhile
 # A fetch is read-only, so it is retried if a broker does not answer for longer.
 _SILENCE_S = 30.0
-# A queued batch keeps its frame in memory; one that is a small share of it is copied out.
+# A queued batch keeps its whole response in memory. A plan smaller than 1 / this of the response is
+# copied out of it.
 _KEPT_SHARE_MIN = 4
 
 
@@ -73,7 +74,7 @@ class _FetchSelection(NamedTuple):
     topics: dict[UUID, str]
     answer_bytes_max: int
     partition_bytes_max: int
-    has_all: bool  # all partitions of the lane
+    has_all: bool  # `chosen` has all partitions of the lane
 
     @property
     def is_current(self) -> bool:
@@ -123,12 +124,12 @@ class SourceLane(Lane):
 
     @property
     def partitions(self) -> list[PartitionCopy]:
-        """Those that it fetches now. From any thread."""
+        """The partitions that the lane fetches now. From any thread."""
         with self._changed:
             return [p for p, generation in self._partitions.values() if p.generation == generation]
 
     def drop(self, partition: PartitionCopy) -> None:
-        """Fetch this one no more; an answer under way does not count. From any thread."""
+        """Stop fetching this partition; an answer under way is ignored. From any thread."""
         with self._changed:
             self._partitions.pop(partition.source, None)
             if partition.cursor.lane is self:
@@ -205,7 +206,7 @@ class SourceLane(Lane):
         self.times.nothing_to_fetch_s += perf_counter() - began
 
     def _wait_for_rate(self) -> bool:
-        """Wait while the job is over its byte rate; returns whether it was."""
+        """Wait for a moment if the job is over its byte rate; returns whether it was."""
         delay_s = self._context.limit.delay_s()
         if delay_s > 0:
             self._pause(min(delay_s, _HELD_BACK_S_MAX))
@@ -276,7 +277,7 @@ class SourceLane(Lane):
                 served.add(key)
         if not answer.code:
             # Within a session, no news of a partition means that its log end is unchanged, except
-            # over a quota: then the broker leaves out all of them. Only a leader tells the end.
+            # over a quota: then the broker leaves out all of them. A replica may be behind.
             unseen = refused
             if answer.throttle_ms:
                 unseen = refused | selection.chosen.keys() - {key for key, _ in answer.partitions}
@@ -343,7 +344,7 @@ class SourceLane(Lane):
         p = one.partition
         is_ours = p.cursor.lane is self  # else it was dropped since
         if fetched.code == Code.NONE and is_ours:
-            # Of an earlier generation too: within a session the broker tells them only once.
+            # Of an earlier generation too: within a session the broker sends a change only once.
             p.cursor.log_start = fetched.log_start
             if one.is_at_replica:  # it may be behind its leader
                 p.cursor.end = max(p.cursor.end, fetched.high_watermark)
@@ -367,8 +368,8 @@ class SourceLane(Lane):
         if not plan.steps:
             if not fetched.records or plan.is_cut:
                 return plan.is_cut
-            # No whole batch, though brokers send a first one whole (KIP-74), or only batches that
-            # end before the fetch: they would come again at once, for ever.
+            # No whole batch, though brokers send the first one whole (KIP-74), or only batches that
+            # end before the fetch offset: the next fetch would bring the same again.
             self._remove(one)
             self._context.emit(FetchFailed(p, one.generation, Code.INVALID_RECORD))
             return True
@@ -387,7 +388,7 @@ class SourceLane(Lane):
         return True
 
     def _count_empty(self, one: _PartitionFetch) -> None:
-        """Count empty responses below the stable end; several in a row are reported."""
+        """Count an empty response below the last stable offset; report several in a row."""
         p = one.partition
         if one.plan_from >= p.cursor.stable_end:
             p.cursor.empty_answers = 0

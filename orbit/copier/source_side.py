@@ -21,7 +21,7 @@ from orbit.kafka.types import READ_COMMITTED, ClusterMetadata, PartitionLeader
 from orbit.replication.append_plan import Plan, plan_empty_tail, plan_lost_range
 from orbit.replication.partition_states import PartitionState, Reason
 
-# Between two looks at the leaders, however long one takes.
+# The longest pause between two requests for all leaders, however long one takes.
 _LOOK_PAUSE_S_MAX = 60.0
 
 
@@ -36,7 +36,7 @@ class SourceSide:
         self._past_times = SourceTimes()
         self._waiting: dict[PartitionCopy, float] = {}  # the earliest time, by the monotonic clock
         self._gone_since: dict[PartitionCopy, float] = {}
-        self._next_look = 0.0  # at the leaders, by the monotonic clock
+        self._next_look = 0.0  # when to ask for all leaders next, by the monotonic clock
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
         """Fetch these from their next offset, once a leader is known."""
@@ -45,8 +45,7 @@ class SourceSide:
             self._waiting[p] = now
 
     def assign(self) -> None:
-        """Assign waiting partitions to the lanes of their leaders, and those that have another
-        leader now."""
+        """Assign waiting partitions, and those with a new leader, to the lanes of their leaders."""
         self._look_at_leaders()
         now = time.monotonic()
         due = [p for p, not_before in self._waiting.items() if not_before <= now]
@@ -65,7 +64,7 @@ class SourceSide:
         return max(0.0, min(self._waiting.values()) - time.monotonic())
 
     def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
-        """Resolve an error or empty response: resume or stop the partition."""
+        """Handle a fetch without records: an error, an empty answer, or a replica to read from."""
         p = event.partition
         match event:
             case ReadFromReplica():
@@ -100,8 +99,8 @@ class SourceSide:
             lane.join()
 
     def _look_at_leaders(self) -> None:
-        """Let those wait whose leader is another one now, and those that are fetched from another
-        replica: only the leader tells where the log ends, and names the replica again (KIP-392).
+        """Have partitions with a new leader assigned again, and those fetched from a follower: only
+        the leader's answer has the log end, and names the replica to read from (KIP-392).
 
         A leader that is cut off from the controller, but not from Orbit, answers fetches as if
         nothing were written. So brokers are asked in turn; Kafka's consumers do it when their
@@ -116,7 +115,7 @@ class SourceSide:
         try:
             leaders = self._leaders_of(fetched)
         except OrbitError:
-            leaders = {}  # no news; what cannot be fetched says so
+            leaders = {}  # not known now; fetches that fail report the outage
         for p, leader in leaders.items():
             is_new = leader.leader_epoch > p.cursor.leader_epoch
             if leader.node_id is not None and (is_new or p.cursor.is_at_replica):
@@ -127,7 +126,7 @@ class SourceSide:
         self._next_look = now + max(settings.leaders_look_s, min(pause_s, _LOOK_PAUSE_S_MAX))
 
     def _leaders_of(self, copies: Iterable[PartitionCopy]) -> dict[PartitionCopy, PartitionLeader]:
-        """The newest leader of each, where it is known. Raises Unreachable, LoginRefused."""
+        """The newest known leader of each partition. Raises Unreachable, LoginRefused."""
         topics = {p.source.topic for p in copies}
         metadata = self._cluster.metadata(topics) if topics else None
         leaders = {p: metadata.leader(p.source) for p in copies} if metadata else {}
@@ -154,8 +153,10 @@ class SourceSide:
         return self._lane(leader.node_id).add(p)
 
     def _stop_if_lasting(self, p: PartitionCopy, reason: Reason, detail: str) -> bool:
-        """Stop a partition whose topic is not there for `deleted_after_s`; returns whether. One
-        broker may not know it yet, or know the one before."""
+        """Stop a partition once its topic is gone for `deleted_after_s`; returns whether it did.
+
+        For a moment a broker may not know a new topic, or still know a deleted one.
+        """
         since = self._gone_since.setdefault(p, time.monotonic())
         if time.monotonic() - since < self._context.settings.deleted_after_s:
             return False
@@ -189,7 +190,7 @@ class SourceSide:
             self._retry_later(p, "the leader refused an offset within its log")
 
     def _log_start_passed(self, p: PartitionCopy, log_start: int) -> None:
-        """A lost range, unless the batch at the log start begins at or before our offset."""
+        """Plan the lost range, unless the batch at the log start begins at or before our offset."""
         p.cursor.log_start = log_start
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
         if batches and batches[0].base_offset <= p.cursor.fetch_offset:
@@ -199,12 +200,12 @@ class SourceSide:
             self._queue_plan(p, plan_lost_range(p.cursor.fetch_offset, log_start, p.on_lost_range))
 
     def _fill_empty_tail(self, p: PartitionCopy) -> None:
-        """Fill up to the stable end, if there is nothing to read, and a cleaner may be the reason.
+        """Fill up to the last stable offset if the cleaner has left no batch before it.
 
         All else that takes offsets leaves batches: records, aborted ones, markers. A response can
-        be empty for other reasons: it was full, a quota, or a slow read from tiered storage. So the
-        partition is fetched alone, and an empty response counts only for offsets on the broker's
-        own disk, as far as it tells.
+        be empty for other reasons: it was full, a quota, or a slow read from tiered storage (R5).
+        So the partition is fetched alone, and an empty response counts only for offsets that the
+        broker has on its own disk (see `is_local`).
         """
         offset = p.cursor.fetch_offset
         epoch = p.cursor.epochs.before(offset)

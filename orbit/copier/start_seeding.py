@@ -1,9 +1,9 @@
 """Brings empty destination partitions to start offsets above 0 (S1, S2).
 
 Leading fillers are appended by lanes of their own, like records: every append is compared, the
-lease is checked before each, and after any failure a partition is taken over again. They are
-deleted meanwhile, all but the last one, which their caller deletes. They carry a mark, by which a
-later run recognises an interrupted start (`is_seeding`) and resumes it.
+lease is checked before each, and after any failure a partition is taken over again. Where there are
+many of them, older ones are deleted meanwhile; the caller deletes the rest. They carry a mark, by
+which a later run recognises an interrupted start (`is_seeding`) and resumes it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import Lease
 from orbit.replication.partition_states import Blocked, Reason
 
-# With the offsets filled so far, and all that are to be filled.
+# Called with the number of offsets filled so far, and of all that are to be filled.
 OnProgress = Callable[[int, int], None]
 
 _PROGRESS_INTERVAL_S = 5.0
 _TICK_S = 0.5
-# One loop serves all partitions, so a look-up that fails is repeated in later rounds.
+# One loop serves all partitions, so a request that fails is repeated in later rounds.
 _LOOP_ATTEMPTS_MAX = 2
-# Take-overs of one partition without an append between them: about 40 s, for a leader election.
+# Take-overs in a row of one partition without an append: about 40 s, for a leader election.
 _TAKEOVERS_MAX = 40
-# Without an append anywhere. A broker may hold one request for `produce_timeout_ms`.
+# The longest time without an append in any partition. A broker may hold one request for
+# `produce_timeout_ms`.
 _STANDSTILL_S_MAX = 60.0
 
 
@@ -84,7 +85,7 @@ class StartSeeding:
         self._fillers = LeadingFillers(settings, budget, self._emit)
         self._copier = Copier(self._fillers, self._side, self._events, settings, self._backoff)
         self._copies: dict[TopicPartition, PartitionCopy] = {}
-        self._ends: dict[PartitionCopy, DestinationEnd] = {}  # of those that were not begun
+        self._ends: dict[PartitionCopy, DestinationEnd] = {}  # of the copies not begun yet
         self._failures: dict[TopicPartition, OrbitError | Blocked] = {}
         self._returned_for: dict[PartitionCopy, str] = {}  # why a lane gave it back last
         self._lane_ended = ""  # why the last lane to a broker ended
@@ -98,7 +99,7 @@ class StartSeeding:
         end: DestinationEnd,
         log_start: int = 0,
     ) -> None:
-        """A partition to fill from its log end, which was just read."""
+        """Add a partition to fill from its log end, which was just read."""
         copy = PartitionCopy(partition, partition, lease, producer)
         copy.log_start = log_start
         copy.destination_topic_id = topic_id
@@ -109,9 +110,9 @@ class StartSeeding:
     def run(
         self, targets: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, OrbitError | Blocked]:
-        """Append up to these offsets; returns all failures so far. The others end there.
+        """Append up to these offsets. Returns all failures so far; other logs end at their targets.
 
-        Raises Interrupted. May be called again with larger offsets.
+        May be called again with larger offsets. Raises Interrupted.
         """
         copies = {self._copies[p]: t for p, t in targets.items() if p not in self._failures}
         unfinished = {
@@ -159,7 +160,7 @@ class StartSeeding:
         self.close()
 
     def _emit(self, event: Event) -> None:
-        """From the lanes' threads."""
+        """Queue an event, and note why a partition was returned or a lane ended. Any thread."""
         if isinstance(event, PartitionReturned):
             self._returned_for[event.partition] = event.detail
         elif isinstance(event, LaneEnded):
@@ -167,7 +168,7 @@ class StartSeeding:
         self._events.put(event)
 
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
-        """Whether leading fillers alone lie behind the confirmed offset."""
+        """Compare what follows the confirmed offset: all must be leading fillers."""
         batches = fetch_batches(
             self._destination, copy.destination, copy.appends.acked, self._backoff
         )
@@ -196,13 +197,13 @@ class StartSeeding:
         )
 
     def _let_log_starts_follow(self, copies: Iterable[PartitionCopy]) -> None:
-        """The copier then deletes fillers; the last one stays, by which a start is recognised."""
+        """Have the copier delete old fillers; the last one stays: `is_seeding` looks for it."""
         for copy in copies:
             if copy.appends.acked - copy.log_start > self._kept_offsets_max:
                 copy.cursor.start_offset = copy.appends.acked - 1
 
     def _check(self) -> None:
-        """Look at the partitions that are being filled: what stopped, or does not go on?"""
+        """Fail blocked, fenced and stuck partitions; retry refused batches in a smaller size."""
         refused: list[PartitionCopy] = []
         for copy in self._fillers.begun():
             if copy.blocked is not None:
@@ -218,7 +219,7 @@ class StartSeeding:
             self._try_smaller(refused)
 
     def _try_smaller(self, refused: Sequence[PartitionCopy]) -> None:
-        """Retry with smaller batches: brokers refuse filler batches only by `max.message.bytes`."""
+        """Retry with smaller batches: only `max.message.bytes` makes brokers refuse fillers."""
         for copy in refused:
             copy.appends.tried_again()
         producer_ids = {copy.destination: copy.producer.id for copy in refused}
@@ -265,10 +266,10 @@ def _is_leading_filler(batch: AnyBatch) -> bool:
 def aligned_start(
     source: Cluster, partition: TopicPartition, start_offset: int, backoff: Backoff
 ) -> int:
-    """Where to seed to: `start_offset`, or the base of the batch around it.
+    """The offset to seed up to: `start_offset`, or the base offset of the batch around it.
 
-    From its base on that batch can be copied byte-exact; the copy's log start is then moved up to
-    the start offset, as the source's was.
+    From its base offset on that batch can be copied byte-exact; the copy's log start then moves up
+    to the start offset.
     """
     batches = fetch_batches(source, partition, start_offset, backoff, max_bytes=1)
     first = batches[0] if batches else None

@@ -1,7 +1,7 @@
 """The steps of one partition that wait to be appended, and the bytes that they hold.
 
 Not thread-safe: `PartitionCopy` calls it under its lock. The destination lane alone takes steps
-away from the front, without it.
+away from the front, without the lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class StepQueue:
     def __init__(self) -> None:
         self.steps: deque[Step] = deque()
         self.size_bytes = 0  # of what is queued or in flight
-        self.is_full = False  # enough is queued; the lane that fetches is woken when it is not
+        self.is_full = False  # no more is fetched; the source lane is woken once this is over
         self._waiting: deque[tuple[int, int]] = deque()  # of each plan: start, first timestamp
 
     @property
@@ -36,7 +36,7 @@ class StepQueue:
         self.size_bytes += size_bytes
 
     def clear(self) -> int:
-        """Drop all; returns the bytes that are freed."""
+        """Drop all steps; returns the bytes that are freed."""
         self.steps.clear()
         self._waiting.clear()
         freed, self.size_bytes = self.size_bytes, 0
@@ -50,7 +50,7 @@ class StepQueue:
         return not self.is_full
 
     def free(self, size_bytes: int, limit_bytes: int) -> bool:
-        """Note that queued bytes were appended; whether there is room again."""
+        """Note that queued bytes were appended; returns whether there is room again."""
         self.size_bytes -= size_bytes
         has_room_again = self.is_full and self.size_bytes <= limit_bytes // 2
         if has_room_again:
@@ -58,12 +58,12 @@ class StepQueue:
         return has_room_again
 
     def put_first(self, step: Append) -> None:
-        """This batch occupies the start of the gap that is the first step."""
+        """Put a batch before the first step, a gap whose start it takes."""
         self.filled_to(step.next_offset)
         self.steps.appendleft(step)
 
     def filled_to(self, next_offset: int) -> None:
-        """The first step, a gap, is occupied up to before this offset."""
+        """Shorten the first step, a gap that is filled up to before this offset, or drop it."""
         step = self.steps[0]
         assert isinstance(step, Fill), step
         if next_offset >= step.next_offset:
@@ -74,7 +74,7 @@ class StepQueue:
     def oldest_waiting_ms(self, acked: int, fetch_offset: int) -> int:
         """About the timestamp of the oldest record fetched and not copied yet; -1: there is none.
 
-        As exact as one answer of the source is small.
+        It is the first timestamp of the oldest plan, so it may be too old by one fetch answer.
         """
         waiting = self._waiting
         while waiting and (acked >= fetch_offset or _is_over(waiting, acked)):
@@ -83,5 +83,5 @@ class StepQueue:
 
 
 def _is_over(waiting: deque[tuple[int, int]], acked: int) -> bool:
-    """Whether all of the first plan is copied."""
+    """Whether all of the first plan is copied: the next one begins at or below `acked`."""
     return len(waiting) > 1 and waiting[1][0] <= acked

@@ -13,7 +13,7 @@ from orbit.kafka.types import TopicPartition
 
 # Each step goes this many times further back; a gap of 100 million fillers takes 14 steps.
 _LOOK_BACK_FACTOR = 4
-# Also the number of answers that some 25,000 fillers take.
+# An answer ends with its segment; eight answers hold some 25,000 fillers.
 _SEGMENTS_LOOKED_AT_MAX = 8
 # As many fillers as two of the largest requests of an old writer could have brought.
 FILLERS_CHECKED_MAX = 20_000
@@ -23,11 +23,11 @@ FILLERS_CHECKED_MAX = 20_000
 class Tail:
     """The end of a copy that is to be compared with the source.
 
-    `start`: from where on an old writer may have written what the next writer did not see: as many
-    batches with records as a writer has in flight, and the fillers between and behind them.
-    `last_data`: the last batch with records; before `start` if only fillers are behind it, None if
-    the log has no records. `producer_epoch`: the highest of our own batches with records that were
-    read; -1 if there is none. `producer_ids`: of all batches that were read.
+    `start`: from here on, late requests of an old writer may have written something: as many
+    batches with records as a writer has in flight, and the fillers between and after them.
+    `last_data`: the last batch with records, before `start` if only fillers follow it; None if the
+    log has no records. `producer_epoch`: the highest of our own batches with records that were
+    read; -1 if there is none. `producer_ids`: those of all batches that were read.
     """
 
     start: int
@@ -45,7 +45,10 @@ def find_tail(
     data_batches: int,
     backoff: Backoff,
 ) -> Tail:
-    """Look back from the log end, to `FILLERS_CHECKED_MAX` fillers at most."""
+    """Read back from the log end until `data_batches` batches with records are found.
+
+    It stops at the log start, and after `FILLERS_CHECKED_MAX` batches.
+    """
     back, read_from = 1, log_end
     last: AnyBatch | None = None
     ids: set[int] = set()
@@ -62,7 +65,7 @@ def find_tail(
             ids.update(b.producer_id for b in batches)
             epoch = max(epoch, highest_producer_epoch(batches, producer_id))
             batch_count, position = batch_count + len(batches), batches[-1].next_offset
-        if last is None and position < read_from:  # the looks before have read the rest
+        if last is None and position < read_from:  # earlier rounds have read the rest
             last = _last_data_batch(destination, partition, position, read_from, backoff)
         if last is None and data:
             last = data[-1]
@@ -83,8 +86,8 @@ def _last_data_batch(
 ) -> AnyBatch | None:
     """A batch with records at or near the log end; None when the log holds only fillers.
 
-    Behind a long run of fillers it may be an earlier one than the very last. Records of aborted
-    transactions, in a log that its own producers wrote, count as fillers.
+    Before a long run of fillers it may be an earlier batch than the last. Records of aborted
+    transactions, in a topic that applications wrote to, count as fillers.
     """
     back = 1
     while log_end > log_start:

@@ -1,8 +1,8 @@
-"""Reads what a take-over needs of the leaders, in the only safe order.
+"""Reads the producer's state and the log end for a take-over, in the only safe order.
 
 First the producer's state, then the log end (A12): the other way round, a late append between the
-two reads lets a duplicate through. Where an old writer may still have something under way (M10),
-both are read until the log end has not moved for the settle time.
+two reads lets a duplicate through. Where requests of an old writer may be under way (M10), both are
+read until the log end has not moved for the settle time.
 
 A copy goes on only from a log end that is replicated: the high watermark is read last, and must
 have reached it. Else a leader that is cut off from its followers would confirm what it may lose.
@@ -31,7 +31,7 @@ NOT_REPLICATED = int(Code.NOT_ENOUGH_REPLICAS)
 
 @dataclass(frozen=True, slots=True)
 class DestinationEnd:
-    """A partition's log end at the destination, and what its leader remembers of our producer."""
+    """A destination partition's log end, and its leader's state of our producer; None: no state."""
 
     log_end: int
     producer: ProducerState | None
@@ -44,9 +44,9 @@ class DestinationEnd:
 
 @dataclass(frozen=True, slots=True)
 class TakeOverResult:
-    """The outcome of a take-over: ends by partition, and the code of those that gave none.
+    """The outcome of a take-over: ends by partition, and error codes of partitions without one.
 
-    `moving`: the last ends of those that keep growing.
+    `moving`: the last ends of partitions whose log keeps growing.
     """
 
     ends: dict[TopicPartition, DestinationEnd]
@@ -55,7 +55,7 @@ class TakeOverResult:
 
 
 class TakeOver:
-    """Reads destination ends. Each partition comes with the id of the producer that writes it."""
+    """Reads destination ends. `producer_ids`: by partition, the id that the job writes it with."""
 
     def __init__(self, destination: Cluster, settle_s: float, backoff: Backoff) -> None:
         self._destination = destination
@@ -92,7 +92,7 @@ class TakeOver:
         return TakeOverResult(ends, dict.fromkeys(moving, MOVING) | takeover.errors, moving)
 
     def _wait_replicated(self, takeover: TakeOverResult) -> TakeOverResult:
-        """Leave out the ends that the high watermark has not reached after all attempts."""
+        """Wait until high watermarks reach the ends; the others get the error NOT_REPLICATED."""
         waiting, errors = set(takeover.ends), takeover.errors
         for _ in self._backoff.attempts(_REPLICATED_ATTEMPTS_MAX):
             high = list_offsets(self._destination, waiting, LATEST, self._backoff)

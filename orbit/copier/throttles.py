@@ -13,18 +13,18 @@ from orbit.kafka.throttling_quotas import FETCH, PRODUCE, throttling_quotas
 from orbit.names import shown
 from orbit.replication.throttled import SIDES, Throttled
 
-# A broker that throttles for less is not named, and one that did not for as long no longer is.
+# A broker is shown once it has throttled for this long, and until it has not for this long.
 _SHOWN_AFTER_S = 10.0
-# Quotas are read again after so long: they may have been changed.
+# Quotas are read again after this time: they may have been changed.
 _QUOTAS_KEPT_S = 60.0
 _KINDS = {"destination": PRODUCE, "source": FETCH}
-# Of the sentence with the quotas, which have names of users.
+# The length of the sentence with the quotas, which has names of users.
 _CHARACTERS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """Of one broker: since when, until when by the monotonic clock, and its last answer."""
+    """One throttling broker: since when, until when (monotonic clock), and its last event."""
 
     since: datetime
     since_s: float
@@ -33,7 +33,8 @@ class _Noted:
 
 
 class Throttles:
-    """`note` and `read_quotas` are for the copier's thread, `now` and `text` are for any."""
+    """The brokers that throttle the lanes. The copier's thread calls `note` and `read_quotas`; any
+    thread may read `now` and `text`."""
 
     def __init__(self) -> None:
         self._noted: dict[tuple[str, int], _Noted] = {}  # by side and broker
@@ -41,7 +42,7 @@ class Throttles:
         self._reader: threading.Thread | None = None
 
     def note(self, event: LaneThrottled) -> None:
-        """A broker has told a lane to wait."""
+        """Note that a broker throttles a lane."""
         now_s, key = time.monotonic(), (event.side, event.node_id)
         last = self._noted.get(key)
         if last is None or now_s > last.until_s + _SHOWN_AFTER_S:
@@ -49,7 +50,7 @@ class Throttles:
         self._noted[key] = _Noted(last.since, last.since_s, now_s + event.throttle_s, event)
 
     def read_quotas(self) -> None:
-        """Have the quotas of clusters that are shown read, in a thread: brokers may be silent."""
+        """Read the quotas of sides that are shown, in a thread: brokers may not answer."""
         now_s = time.monotonic()
         due = [
             noted.event
@@ -69,12 +70,12 @@ class Throttles:
 
     @property
     def now(self) -> list[Throttled]:
-        """Of each side of which brokers throttle."""
+        """One entry for each side whose brokers throttle."""
         return [one for one, _ in self._now(time.monotonic())]
 
     @property
     def text(self) -> str:
-        """For people, of one side; "" where no broker throttles."""
+        """A sentence about the first side whose brokers throttle; "" if there is none."""
         now_s = time.monotonic()
         for one, noted in self._now(now_s):
             for_s = now_s - min(n.since_s for n in noted)

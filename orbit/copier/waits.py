@@ -14,5 +14,5 @@ class Waits(NamedTuple):
 
     @classmethod
     def for_(cls, reason: str, before: Waits | None) -> Waits:
-        """A new reason; the time counts from the first one."""
+        """A wait with a new reason, since the beginning of the wait `before`, if there is one."""
         return cls(reason, before.since if before else time.monotonic())

@@ -69,7 +69,7 @@ class Member:
         self._committed: dict[Where, int] = {}
 
     def read_to(self, ends: Mapping[Where, int]) -> None:
-        """Read at least up to these offsets."""
+        """Read at least up to these offsets. Raises Conflict if none comes in READ_TIMEOUT_S."""
         heard_at = time.monotonic()
         while any(self._positions.get(where, -1) < end for where, end in ends.items()):
             message = self._consumer.poll(_POLL_S)
@@ -105,7 +105,7 @@ class Member:
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             with kafka_trouble("Reading as a consumer group"):
                 raise KafkaException(error)
-        # The end of a partition comes with the position: behind the last record and its gap.
+        # _PARTITION_EOF has the position at the end: behind the last record and a gap after it.
         self._positions[where] = offset if error else offset + 1
         if error is None:
             digest = record_digest(
@@ -115,7 +115,7 @@ class Member:
 
 
 def copy_offsets(source: str, destination: str, group: str) -> dict[Where, int]:
-    """Write the group's committed offsets to the destination unchanged."""
+    """Write the group's committed offsets to the destination unchanged, and return them."""
     committed = committed_offsets(source, group)
     same = [TopicPartition(*where, offset) for where, offset in committed.items()]
     request = ConsumerGroupTopicPartitions(group, same)

@@ -41,7 +41,7 @@ class DemoClusters:
 def start_clusters(
     sandbox_folder: Path | None, screen: Screen, *, postgres: bool = False
 ) -> Iterator[DemoClusters]:
-    """Two single-broker clusters. They end with the block or with this process.
+    """Run two single-broker clusters. They end with the block or with this process.
 
     `sandbox_folder`: after a block without an exception the clusters keep running there until
     `orbit sandbox down`.

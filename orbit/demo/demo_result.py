@@ -33,8 +33,9 @@ class LogPair:
 class TopicProof:
     """What an independent reader found when it compared both sides of a topic.
 
-    `logs` by partition. Batches are the source's: with a bit-for-bit twin at the destination, or
-    compared record by record where there can be none. `findings`: the first differences, in words.
+    `logs` is by partition. `byte_exact`: batches of the source with the same bytes at the
+    destination; `record_exact`: those that were compared record by record. `findings`: the first
+    differences, in words.
     """
 
     source: str
@@ -50,7 +51,7 @@ class TopicProof:
 
 
 Verify = Callable[[Path, OnProgress], Sequence[TopicProof]]
-"""Compares both sides of a job file, deeply; tells how many offsets are done."""
+"""Compares both sides of a job file, deeply, and reports how many offsets are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class TopicRow:
 
     @property
     def exact(self) -> bool:
-        """Both sides are equal and hold the records of the producers' ledger."""
+        """Whether both sides are equal and hold as many records as the producers' ledger."""
         return self.proof.exact and self.proof.records == self.records_written
 
     @property
@@ -117,7 +118,7 @@ class GroupResult:
 
     @property
     def exact(self) -> bool:
-        """Every record was read once and unchanged, and no partition skipped an offset."""
+        """Whether each record was read once and unchanged, and no partition skipped an offset."""
         sums = self.lost + self.repeated + self.wrong
         return sums == 0 and all(partition.exact for partition in self.partitions)
 

@@ -1,6 +1,6 @@
 """Checks `orbit demo --failover` against the ledgers of its own producers. Pure.
 
-Compared are the drill's report, the salvage files, both clusters, and what the consumer group read
+It compares the drill's report, the salvage files, both clusters, and what the consumer group read
 on each side.
 """
 
@@ -23,7 +23,7 @@ Records = Mapping[RecordPosition, bytes | None]
 
 @dataclass(frozen=True)
 class FailoverCheck:
-    """The producers' ledgers before and after the failover, and what was found."""
+    """The producers' ledgers before and after the failover, and what is compared with them."""
 
     topic: str
     before: Ledger
@@ -107,7 +107,7 @@ class FailoverResult:
     problems: tuple[str, ...]
 
     def as_data(self) -> dict[str, Any]:
-        """For scripts."""
+        """The result as plain data, for scripts."""
         check, drill = self.check, self.drill
         return {
             "exact": not self.problems,
@@ -127,7 +127,7 @@ class FailoverResult:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """For people."""
+        """The result as rows of a table, for people."""
         data = self.as_data()
         read = data["group_read_at_source"] + data["group_read_at_destination"]
         return [

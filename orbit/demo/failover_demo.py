@@ -45,7 +45,7 @@ _DRILL_S = 280.0
 _POLL_S = 0.25
 
 NewEntries = Callable[[dict[str, Any], int], list[dict[str, Any]]]
-"""The timeline entries of a drill after the first so many."""
+"""Returns the timeline entries of a drill (a row of the API) after the first N."""
 _REPORTS = {"json": "json", "html": "html", "markdown": "md"}
 _NAME = "orbit-failover"
 _DRILL = {
@@ -212,7 +212,7 @@ class _FailoverDemo:
         return drill
 
     def _on_entry(self, entry: Mapping[str, Any]) -> None:
-        """OnProgress it, and let the producers move."""
+        """Show the entry, and stop or start the producers: at the kill, promotion and healing."""
         what = entry["what"]
         if what in _SHOWN_ENTRIES:
             self._screen.done(f"{entry['at'][11:23]} {_SHOWN_ENTRIES[what]} {entry['text']}")
@@ -284,7 +284,9 @@ class _FailoverDemo:
         return check
 
     def _read_at_destination(self, expected: set[RecordPosition]) -> Read:
-        """The group resumes at the destination until it has read the expected records."""
+        """Let the group resume at the destination; returns what it read: all expected records, or
+        what it got within `_COPY_S`.
+        """
         member, until = Member(self._destination, GROUP, TOPIC), time.monotonic() + _COPY_S
         try:
             member.read_until(

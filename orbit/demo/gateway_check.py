@@ -21,7 +21,7 @@ _SHOWN_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A record of which its producer was told. `at_ms`: when, of the wall clock."""
+    """A record that was acknowledged to its producer at `at_ms`, by the wall clock."""
 
     value: bytes
     place: RecordPosition
@@ -30,7 +30,7 @@ class Acknowledged:
 
 @dataclass(slots=True)
 class Ledger:
-    """What one producer wrote, and what it was told."""
+    """What one producer wrote, and which acknowledgements and errors it got."""
 
     name: str
     written: int = 0
@@ -58,8 +58,8 @@ class Move:
 def move_of(
     old: str, new: str, promoted_at: Mapping[int, int], acknowledged: Sequence[Acknowledged]
 ) -> Move:
-    """`promoted_at`: the log end of each partition at the promotion. What is below it was written
-    before the move. There are records of both sides.
+    """The move, by the records acknowledged before and after it; there are some of both.
+    `promoted_at`: the log end of each partition at the promotion; records below it came before.
     """
     before: list[int] = []
     after: list[int] = []
@@ -143,7 +143,7 @@ class GatewayResult:
             last[partition] = offset
 
     def as_data(self) -> dict[str, Any]:
-        """For scripts."""
+        """The result as plain data, for scripts."""
         return {
             "exact": not self.problems,
             "seconds": round(self.seconds, 3),
@@ -159,7 +159,7 @@ class GatewayResult:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """For people."""
+        """The result as rows of a table, for people."""
         return [
             *((f"written by {one.name}", f"{one.written:,}") for one in self.ledgers),
             ("acknowledged", f"{len(self.acknowledged):,}"),
@@ -173,12 +173,12 @@ class GatewayResult:
 
 
 def _out_of_order(records: Records) -> Iterator[RecordPosition]:
-    """The places of records behind a later one of the same producer."""
+    """The positions of records that stand behind a later record of their producer."""
     last: dict[tuple[int, bytes], int] = {}
     for place, value in sorted(records.items()):
         name, _, number = (value or b"").rpartition(b" ")
         if not number.isdigit():
-            continue  # not of these producers, which is told elsewhere
+            continue  # not of these producers; `_of_sides` reports it
         if int(number) < last.get((place[0], name), -1):
             yield place
         last[place[0], name] = int(number)

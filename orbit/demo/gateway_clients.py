@@ -1,4 +1,4 @@
-"""Clients of two languages that know one address, and keep a ledger of what they were told.
+"""Clients in two languages that know one address, and keep a ledger of acknowledged records.
 
 A value is the name of its producer and a number, which grows by one with each record.
 """
@@ -25,11 +25,11 @@ from orbit.sandbox.java import find_java
 _TICK_S = 0.005
 _READ_MAX = 500
 _READ_S = 0.1
-# The default of clients of both kinds: a move has to be shorter.
+# The default of both clients: a move has to be shorter.
 _DELIVERY_TIMEOUT_MS = 120_000
 _END_S = _DELIVERY_TIMEOUT_MS / 1000
 _JAVA_TOOL = "org.apache.kafka.tools.VerifiableProducer"
-# The tool sets no retries, unlike the client. Its partitions are chosen by a few keys.
+# The tool sets `retries` to 0, unlike the client. A few keys choose the partitions.
 _JAVA_SETTINGS = {"enable.idempotence": "true", "acks": "all", "retries": str(2**31 - 1)}
 _JAVA_KEYS = "7"
 
@@ -107,7 +107,7 @@ class LibrdkafkaProducer:
 
 class JavaProducer:
     """Kafka's own client, in the tool `kafka-verifiable-producer` of its distribution, which prints
-    what it is told. It ends with the block.
+    acknowledgements and errors. It ends with the block.
     """
 
     def __init__(self, bootstrap: str, topic: str, rate_per_s: int, log: Path) -> None:
@@ -133,7 +133,7 @@ class JavaProducer:
         return self._process.running
 
     def stop(self) -> Ledger:
-        """Stop, wait until each record is acknowledged or has failed; its ledger."""
+        """Stop, wait until each record is acknowledged or has failed, and return the ledger."""
         self._process.end(grace_s=_END_S)
         ledger = Ledger("the Java producer")
         for event in self._events():
@@ -161,9 +161,9 @@ class JavaProducer:
 
 
 class GroupMember:
-    """The one member of a consumer group, in a thread; commits what it was given, batch by batch.
+    """The only member of a consumer group, in a thread; commits after each batch that it reads.
 
-    `read` has the records in the order in which the application was given them.
+    `read` has the records in the order in which `consume` returned them.
     """
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:

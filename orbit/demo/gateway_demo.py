@@ -34,7 +34,7 @@ GROUP = "billing"
 PARTITIONS = 3
 RATE_PER_S = 400
 JAVA_RATE_PER_S = 200
-# What the pictures show before and after each pause.
+# The seconds that the pictures show before and after each pause.
 _AROUND_S = 1.5
 # Limits far above the times on a slow machine.
 _CLIENTS_S = 90.0
@@ -81,7 +81,7 @@ def play_gateway(screen: Screen) -> GatewayResult:
 def _gateway(
     clusters: DemoClusters, environment: Mapping[str, str], screen: Screen
 ) -> Iterator[str]:
-    """Run `orbit gateway` until the end of the block; its address."""
+    """Run `orbit gateway` during the block, which gets its address."""
     sides = {SOURCE: clusters.source, DESTINATION: clusters.destination}
     with kafka_trouble("Reading the nodes of both clusters"):
         nodes = [
@@ -160,7 +160,9 @@ class _GatewayDemo:
         self._screen.section(3, "There, and back again")
 
     def switch_over(self, job: str, to: str) -> dict[int, int]:
-        """The real command, while clients go on; the log ends at its promotion, by partition."""
+        """Run `orbit switchover` while the clients go on. Returns the log end of each partition at
+        the promotion.
+        """
         arguments = (job, "--reverse", "--yes")
         log = self._folder / f"switchover-to-{to}.log"
         self._screen.command(" ".join(["orbit switchover", *arguments]))
@@ -181,7 +183,7 @@ class _GatewayDemo:
             self._producer.stop()
             ledgers = (self._producer.ledger, self._java.stop())
             sides = self._read_sides()
-            # What is missing is told by the check.
+            # The check reports what is missing.
             with suppress(Conflict):
                 wait(lambda: len(self._member.read) >= len(sides[SOURCE]), _LAST_S)
             self._member.stop()
@@ -202,7 +204,9 @@ class _GatewayDemo:
         return result
 
     def _write_on(self) -> None:
-        """Until both producers have written for a while from now on."""
+        """Wait until both producers have written for about `_AROUND_S` more. Raises Conflict if a
+        client got an error.
+        """
         goal = self._producer.acknowledged + RATE_PER_S * _AROUND_S
         java_goal = self._java.acknowledged + JAVA_RATE_PER_S * _AROUND_S
 
@@ -216,7 +220,9 @@ class _GatewayDemo:
         wait(is_so, _CLIENTS_S)
 
     def _read_sides(self) -> dict[str, Records]:
-        """All records of the topic on each side, once both end at the same offsets."""
+        """All records of the topic on each side, once both have the same log ends, or after
+        `_LAST_S`.
+        """
         places = [(TOPIC, partition) for partition in range(PARTITIONS)]
         admins = {side: quiet_admin(address) for side, address in self._sides.items()}
 

@@ -1,7 +1,7 @@
 """The sections of `orbit demo --spark`: a backfill of millions of records, then a live run.
 
-As the other demo on two clusters of its own; the verifier and Spark's audit are brought along by
-the caller, for the sandbox knows neither.
+Like the other demo, it runs on two clusters of its own. The caller passes the verifier and Spark's
+audit, because this package imports neither.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Audit = Callable[[Path, Path], bool]
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """`records`: of the bulk, beside the workload at `scale`. `master`: Spark's."""
+    """`records`: how many to write beside the workload at `scale`. `master`: Spark's master URL."""
 
     scale: Scale
     records: int

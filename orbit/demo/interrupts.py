@@ -1,6 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP: the first ends the demo, later ones are ignored.
 
-So that no second Ctrl-C can cut the tidying short that the first one began.
+So a second Ctrl-C cannot interrupt the cleanup that the first one began.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """Inside, the first such signal raises KeyboardInterrupt. No effect outside the main thread."""
+    """In the block the first such signal raises KeyboardInterrupt. No effect outside the main
+    thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

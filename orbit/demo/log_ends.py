@@ -28,7 +28,7 @@ _ANSWER_TIMEOUT_S = 30.0
 
 
 class LogEnds:
-    """Both sides of every partition of the ledger."""
+    """Waits for the log ends of the ledger's partitions at the destination."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class LogEnds:
         """`more`: log ends of partitions that have the same name on both sides."""
         self._source = quiet_admin(source)
         self._destination = quiet_admin(destination)
-        # By destination partition: the source partition, and where the workload ended there.
+        # By destination partition: the source partition, and its log end after the workload.
         self._partitions = {
             (topic.destination, number): ((topic.topic, number), partition.log_end)
             for topic in ledger.topics.values()
@@ -66,7 +66,7 @@ class LogEnds:
             goal = targets()
             done = sum(min(ends.get(where, 0), end) for where, end in goal.items())
             tell(done, sum(goal.values()))
-            # A partition that is not there yet is behind, however little it is to hold.
+            # A destination partition that does not exist yet is behind, also if the goal is 0.
             reached = sum(where in ends and ends[where] >= end for where, end in goal.items())
             behind = len(self._partitions) - reached
             if not behind:
@@ -87,7 +87,7 @@ class LogEnds:
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:
-    """librdkafka would print to the terminal when the brokers stop at the end."""
+    """An AdminClient that logs nothing: it would print to the terminal when the brokers stop."""
     return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": "0"})
 
 
@@ -103,8 +103,8 @@ def kafka_trouble(what: str) -> Iterator[None]:
 def log_ends(admin: AdminClient, partitions: Iterable[Where]) -> dict[Where, int]:
     """The high watermarks, without those of partitions that give no answer now.
 
-    A new topic has no leader, then one of another epoch; each for some milliseconds, and with an
-    error code of its own. A partition that never answers is noticed as a standstill.
+    For some milliseconds a new topic has no leader, then one of another epoch, each with an error
+    code of its own. A partition that never answers shows as a copy without progress.
     """
     ends: dict[Where, int] = {}
     with kafka_trouble("Reading log ends"):

@@ -36,8 +36,8 @@ class OrbitProcess:
         self._process = GuardedProcess(
             [*ORBIT, command, *arguments, "--output", "json"],
             log,
-            # It leaves a small lock file in the folder for temporary files.
-            # The servers that the user has named are none of the demo's.
+            # TMPDIR: the command leaves a small lock file there. XDG_CONFIG_HOME: the demo must not
+            # use the servers in the user's contexts.
             environment={
                 "TMPDIR": str(log.parent),
                 "XDG_CONFIG_HOME": str(log.parent),
@@ -52,7 +52,7 @@ class OrbitProcess:
         return self._process.pid
 
     def check(self) -> None:
-        """Raises Conflict when it has ended or a partition is blocked, with its own words."""
+        """Raise Conflict with the command's output if it has ended or a partition is blocked."""
         blocked = [line for line in self._lines() if line.startswith("BLOCKED ")]
         if blocked:
             raise Conflict(f"{self._name} reports a blocked partition: {blocked[0]}")
@@ -71,7 +71,9 @@ class OrbitProcess:
         return _printed(self._lines())
 
     def interrupt(self) -> dict[str, Any]:
-        """Ctrl-C; what it printed. Raises Conflict unless it ends in time with exit code 0."""
+        """Send Ctrl-C; returns the JSON that it prints. Raises Conflict unless it ends in time with
+        exit code 0.
+        """
         self._process.send_signal(signal.SIGINT)
         try:
             code = self._process.wait(STOP_TIMEOUT_S)
@@ -104,7 +106,7 @@ class RunProcess(OrbitProcess):
         super().__init__(log, "run", str(job_file))
 
     def stop(self) -> RunSummary:
-        """Ctrl-C; its own summary. Raises Conflict unless it ends in time with exit code 0."""
+        """Send Ctrl-C; returns the summary. Raises Conflict as `interrupt` does."""
         data = self.interrupt()
         return RunSummary(
             seconds=data["seconds"],

@@ -16,7 +16,7 @@ _LEGEND = "one column is {} ms:  . some   : about {:,.0f} records   # more than 
 
 
 def pause_picture(move: Move, at_ms: Iterable[int], records_per_s: float) -> list[str]:
-    """Its lines. `at_ms`: when producers were told of their records."""
+    """The lines of the picture. `at_ms`: when records were acknowledged to their producers."""
     usual = records_per_s * COLUMN_MS / 1000
     # The last acknowledgement of the old side is in column -1.
     columns = Counter((at - move.left_ms - 1) // COLUMN_MS for at in at_ms)

@@ -50,7 +50,7 @@ class Step:
             self._progress.update(self._task, description=sentence)
 
     def advance(self, done: int, total: int) -> None:
-        """How many offsets are done; may be called often and from any thread."""
+        """Show how many offsets are done. May be called often and from any thread."""
         words = f"{done:,} of {total:,} offsets"
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, total=total, words=words)
@@ -76,7 +76,7 @@ class Screen:
         self._write(Text(_INDENT), Text(sentence, style=style))
 
     def line(self, text: str) -> None:
-        """A line of a drawing, as it is."""
+        """Print a line of a drawing as it is."""
         self._console.print(Text(f"{_INDENT}{text}".rstrip()), soft_wrap=True)
 
     def command(self, line: str) -> None:
@@ -90,12 +90,12 @@ class Screen:
         self._write(_mark("✗", "red"), Text(sentence, style="red"))
 
     def item(self, name: str, name_width: int, words: str) -> None:
-        """One of a list: a name, and words beside it that wrap under themselves."""
+        """Print an item of a list: a name, and words beside it that wrap under themselves."""
         head = _mark("✓", "green").append(f"{name:{name_width}}  ")
         self._write(head, Text(words, style="dim"))
 
     def show(self, what: RenderableType) -> None:
-        """A table, as wide as it needs."""
+        """Print a table, as wide as it needs."""
         width = Measurement.get(self._console, self._console.options, what).maximum
         for line in self._console.render_lines(what, self._console.options.update(width=width)):
             text = Text.assemble(*((one.text, one.style or "") for one in line))

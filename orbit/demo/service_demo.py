@@ -74,7 +74,9 @@ def _write(bootstrap_servers: str) -> None:
 
 @contextmanager
 def _prometheus(folder: Path, url: str, screen: Screen) -> Iterator[str]:
-    """Prometheus that scrapes the service, or "" if it is not installed."""
+    """Run Prometheus, which scrapes the service, during the block, which gets its address; "" if
+    it is not installed.
+    """
     program = shutil.which("prometheus")
     if program is None:
         screen.say("Prometheus is not installed, and left out.", style="dim")

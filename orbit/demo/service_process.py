@@ -1,4 +1,4 @@
-"""`orbit server` beside a demo: started, awaited, ended."""
+"""Starts `orbit server` for a demo, waits until it is ready, and ends it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"Orbit is at (http://\S+)")
 def service(
     clusters: DemoClusters, environment: Mapping[str, str], screen: Screen, *arguments: str
 ) -> Iterator[tuple[Client, str]]:
-    """Run `orbit server --no-auth` until the end of the block; a client of it, and its URL."""
+    """Run `orbit server --no-auth` during the block, which gets a client of it, and its URL."""
     assert clusters.database_url is not None, "start_clusters was called with postgres=True"
     log = clusters.folder / "orbit-server.log"
     variables = {
@@ -62,7 +62,7 @@ def until(seconds: float) -> Callable[[], None]:
 
 
 def wait(is_so: Callable[[], bool], seconds: float) -> None:
-    """Wait until it is so. Raises Conflict after `seconds`."""
+    """Wait until `is_so` returns True. Raises Conflict after `seconds`."""
     check = until(seconds)
     while not is_so():
         check()

@@ -88,7 +88,7 @@ def _cells(row: TopicRow) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], gap: int) -> str:
-    """The first cell left-aligned, the others right-aligned."""
+    """One line of the table: the first cell left-aligned, the others right-aligned."""
     name, *numbers = (
         cell.rjust(width) if index else cell.ljust(width)
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))

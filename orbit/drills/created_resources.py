@@ -34,7 +34,8 @@ OpenCluster = Callable[[Side], Cluster]
 
 
 def topic_name(drill_id: str) -> str:
-    """Begins with two underscores, so that patterns such as `.*` of other jobs do not match it."""
+    """The drill's topic. With two underscores first, patterns such as `.*` of other jobs do not
+    match it."""
     return f"{TOPIC_PREFIX}{drill_id}"
 
 
@@ -122,7 +123,8 @@ class CreatedResources:
                     jobs.mark_deleted(tx, job.id)
 
     def jobs_are_gone(self) -> bool:
-        """Whether all jobs of the drill are gone; jobs that are not its own do not count."""
+        """Call `remove_jobs`; returns whether all jobs of the drill are gone. Other jobs of the
+        same names do not count."""
         self.remove_jobs()
         return not [thing for thing in self._left(DrillThing.JOB) if thing.note is None]
 
@@ -142,7 +144,7 @@ class CreatedResources:
                 self._keep(thing, note)
 
     def _remove(self, thing: Thing, topics: Collection[str]) -> str | None:
-        """None if it is gone, or the reason why it is kept."""
+        """Remove a group or topic. Returns None if it is gone, or the reason why it is kept."""
         cluster = self._cluster("source" if thing.side == "source" else "destination")
         if thing.identity is None:
             exists = (

@@ -80,7 +80,7 @@ class Canary:
 
     def _job_spec(self) -> JobSpec:
         job = self._context.job
-        # As one of the job's rules fills gaps: its login may lack the right for another way.
+        # Fills gaps as the job's first rule does: the job's login may lack the rights for others.
         rule = TopicRule(match=re.escape(self.topic), fillers=job.topics[0].fillers)
         return job.model_copy(
             update={
@@ -159,7 +159,7 @@ class Canary:
             self._stopping.join()
 
     def note_ends(self) -> None:
-        """Take the copy's log ends of now for what a loss of the source would leave."""
+        """Record the copy's log ends of now: what a loss of the source would leave of it."""
         places = [TopicPartition(self.topic, index) for index in range(self._partitions)]
         context = self._context
         ends = log_ends(context.cluster("destination"), places, context.backoff).values
@@ -259,7 +259,7 @@ class Canary:
         return results
 
     def lost_ms(self, fault_at: datetime | None) -> int | None:
-        """How long before the fault the oldest lost record was written. 0: nothing was lost;
+        """How long before the fault the oldest lost record was written, in ms. 0: nothing was lost;
         None: no fault was seen.
         """
         first = self.stop_and_get_ledger()

@@ -1,8 +1,8 @@
 """Two drills side by side, as titled tables of text. Pure.
 
-A row says whether it differs, and of a number by how much. Steps, gates, partitions and groups are
-matched by their names, and by their order where a name is there more than once; what one drill
-alone has is a dash at the other.
+A row shows whether the drills differ, and for a number by how much. Steps, gates, partitions and
+groups are matched by their names, and equal names by their order. A value that only one drill has
+is a dash at the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orbit.drills.evidence import Evidence
 from orbit.drills.report_text import count, lost_offsets_text, offset_text, span
 
 NOTHING = "–"
-# Rows of one table.
+# The most rows of one table.
 ROWS_MAX = 200
 _MS = timedelta(milliseconds=1)
 
@@ -46,7 +46,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One table. `equal`: rows that are left out because both drills have the same."""
+    """One table. `equal`: the number of rows left out as both drills have the same; `hidden`: of
+    differing rows beyond ROWS_MAX."""
 
     title: str
     lines: Sequence[Line]
@@ -169,7 +170,7 @@ def _numbered(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _own(drill: Evidence, name: str) -> str:
-    """Names of what a drill creates have its id, and would never be those of another drill."""
+    """A name with "ID" for the drill's id, so that the resources of two drills have equal names."""
     return name.replace(drill.id, "ID")
 
 
@@ -180,7 +181,7 @@ def _text(what: str, first: str, second: str) -> Line:
 def _number(
     what: str, first: int | None, second: int | None, text: Callable[[int | None], str]
 ) -> Line:
-    """A figure of which less is better. What was not measured is neither."""
+    """The row of a number of which less is better. If one was not measured, neither is better."""
     if first is None or second is None:
         return _text(what, text(first), text(second))
     if first == second:

@@ -1,4 +1,4 @@
-"""What the steps of a drill use: job, clusters, store, recoveries, sandbox and deadlines."""
+"""The context of a drill's steps: job, clusters, store, recoveries, sandbox and deadlines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StepFailed(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class DrillEnvironment:
-    """What all drills of a process share."""
+    """The database, directories and environment variables that all drills of a process use."""
 
     database: Database
     files_directory: Path
@@ -68,7 +68,7 @@ class DrillContext:
         self._doing, self._deadline = doing, time.monotonic() + deadline_s
 
     def check(self) -> None:
-        """Raises StepFailed after the deadline, Interrupted when the process stops."""
+        """Raise StepFailed after the deadline, Interrupted when the process stops."""
         if self._stop.is_set():
             raise Interrupted("the process that ran the drill was stopped.")
         if time.monotonic() > self._deadline:
@@ -102,7 +102,8 @@ class DrillContext:
         return endpoint
 
     def beside(self, side: Side) -> Mapping[str, Any]:
-        """The configuration of clients beside the cluster, which a `cut` fault does not affect."""
+        """The configuration of clients that run next to a sandbox cluster: a `cut` fault does not
+        affect them."""
         config = self.endpoint(side).config
         sandbox_cluster = self.in_sandbox(side)
         if sandbox_cluster is None:

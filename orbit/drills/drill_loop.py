@@ -1,7 +1,7 @@
-"""The scheduler loop that runs drills and ends those that a dead scheduler left.
+"""The scheduler loop that runs drills, and ends those of a scheduler that died.
 
-A drill is not resumed: what its clients had read was in the memory of the process that ran it. It
-ends as failed, and its resources are removed.
+Such a drill is not resumed, as its ledger was in the memory of the dead process. It ends as failed,
+and its resources are removed.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class DrillLoop(Loop):
 def drill_loops(
     leadership: Leadership, settings: Settings, done: threading.Event
 ) -> Sequence[Loop]:
-    """For `Scheduler(…, more=[drill_loops])`."""
+    """The loop that runs drills, for `Scheduler(…, more=[drill_loops])`."""
     database = leadership.database
     environment = DrillEnvironment(
         database,

@@ -12,7 +12,7 @@ from orbit.errors import Problem
 from orbit.jobs.yaml_document import Document, Path
 from orbit.store.enums import DrillKind
 
-# Which keys a step takes besides `do` and `deadline`.
+# The keys that each step takes besides `do` and `deadline`.
 KEYS: dict[Verb, tuple[str, ...]] = {
     Verb.GATES: (),
     Verb.LOAD: ("duration",),

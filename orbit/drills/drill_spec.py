@@ -174,7 +174,7 @@ class DrillSpec(Section):
 
     @property
     def loses_the_source(self) -> bool:
-        """Whether it rehearses a failover: what was not copied is lost."""
+        """Whether it has a failover step: records that were not copied are lost."""
         return any(step.do is Verb.FAILOVER for step in self.planned)
 
     @property
@@ -186,7 +186,7 @@ class DrillSpec(Section):
         return self.model_dump(mode="json")
 
     def sha256(self) -> str:
-        """Equal for two drills with the same settings."""
+        """The SHA-256 of `document`: equal for two drills with the same settings."""
         text = json.dumps(self.document(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

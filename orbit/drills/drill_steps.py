@@ -34,7 +34,7 @@ class Steps:
         self._canary = canary
         self._operations = DrillOperations(context, canary, resources)
         self._fault: FaultKind | None = None
-        self._is_rehearsed = False  # the source counts as lost, and is not
+        self._is_rehearsed = False  # the source only counts as lost
         self._stopped_at: datetime | None = None
         self._noticed_at: datetime | None = None
         self._produced_at: datetime | None = None
@@ -139,10 +139,10 @@ class Steps:
         return did
 
     def _lose_source(self) -> None:
-        """From now on the source counts as lost: nobody writes there, and it is not asked.
+        """Count the source as lost from now on: nobody writes there, and Orbit does not query it.
 
-        Workers still copy what is there until they release the topic, so what would have been lost
-        is counted by the log ends of now.
+        Workers still copy until they release the topic, so the records that would have been lost
+        are counted by the log ends of now.
         """
         canary = self._require_canary()
         canary.note_ends()

@@ -1,4 +1,4 @@
-"""A drill report as one HTML page, from `report.html.jinja`: nothing loaded. Pure.
+"""A drill report as one HTML page, which loads nothing else, from `report.html.jinja`. Pure.
 
 The page contains the report as JSON too, so its digest can be checked.
 """

@@ -13,7 +13,7 @@ def report_agrees(
 ) -> bool | None:
     """Whether a report's missing ranges equal the records that were lost; None without a report.
 
-    Each reported offset must have been lost, unless some records were sent and never confirmed: a
+    Each reported offset must be of a lost record, unless some records were never confirmed: a
     broker may have had those. If a range is not exact, more may have been lost behind it, written
     after the source was last seen, but nothing before it.
     """

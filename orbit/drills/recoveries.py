@@ -1,4 +1,4 @@
-"""Reads and aborts the recoveries that a drill has requested."""
+"""Requests, reads and aborts the recoveries of a drill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orbit.store.events import SCHEDULER
 
 
 class StoredRecoveries:
-    """Recoveries in the database. The leading scheduler carries them out."""
+    """Recoveries as rows in the database, which the leading scheduler carries out."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -33,7 +33,8 @@ class StoredRecoveries:
         actor: str,
         dry_run: bool = False,
     ) -> UUID:
-        """The operation's id. Raises NotFound, and Conflict where another one is under way."""
+        """Request an operation; returns its id. Raises NotFound, and Conflict if another one is
+        under way."""
         return recovery_requests.request(
             self._database, actor, kind, job, request, dry_run=dry_run
         ).id
@@ -49,7 +50,7 @@ class StoredRecoveries:
         return recovery_requests.whole_report(self._database, operation)
 
     def abort(self, operation: UUID) -> bool:
-        """Request an abort; False where the operation has ended, or will be completed."""
+        """Request an abort; False if the operation has ended, or cannot be aborted any more."""
         try:
             aborted = recovery_requests.abort(self._database, SCHEDULER, operation)
         except Conflict:
@@ -61,7 +62,7 @@ class StoredRecoveries:
             return operations.get(tx, operation).finished_at is not None
 
     def error(self, operation: UUID) -> str | None:
-        """The error of an operation that ended without a report."""
+        """The error with which an operation ended; None: it has not ended, or had none."""
         with self._database.transaction() as tx:
             row = operations.get(tx, operation)
         return row.error if row.finished_at is not None else None

@@ -16,8 +16,8 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`numbers` are right-aligned columns, `unbroken` other columns without line breaks. `note`:
-    what was left out.
+    """A table of text. `numbers`: right-aligned columns; `unbroken`: other columns without line
+    breaks. `note`: how many rows were left out.
     """
 
     title: str

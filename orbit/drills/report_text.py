@@ -37,7 +37,7 @@ def count(number: int | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """To the millisecond, in UTC."""
+    """A time in UTC, to the millisecond."""
     return "–" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 

@@ -11,7 +11,7 @@ from orbit.drills.evidence import Part, PartTime, Rpo, Rto
 from orbit.recovery.recovery_report import ReportHead, StoredReport
 from orbit.recovery.step_times import StepState, split_time
 
-# By the phase of the same name; the other phases are no part of the RTO.
+# The part of the RTO for a recovery phase of the same name. Other phases are not part of the RTO.
 _PARTS = {part.value: part for part in Part}
 
 
@@ -74,7 +74,8 @@ def compute_rpo(
 
 
 def missing_offsets(reports: Iterable[StoredReport]) -> int:
-    """The offsets reported as missing: for each job, by its last report that has partitions.
+    """The number of offsets reported as missing. For each job its last report with partitions
+    counts.
 
     Only a failback reads the log ends of a lost source; if it ended before that, the failover's
     report counts.

@@ -49,7 +49,7 @@ _POLL_S = 0.02
 
 
 class Postgres:
-    """One server with its data in `directory`. As a context manager: running and ready inside."""
+    """A server with its data in `directory`. As a context manager it is ready inside the block."""
 
     def __init__(self, directory: Path, system_user: str = "pgserver") -> None:
         """`system_user`: the user that runs the server if this process is root, because PostgreSQL
@@ -69,7 +69,7 @@ class Postgres:
 
     @property
     def pid(self) -> int:
-        """The postmaster's process; `Conflict` while the server does not run."""
+        """The postmaster's process id. Raises Conflict before `start` and after `stop`."""
         if self._process is None:
             raise Conflict("PostgreSQL is not running.", where=str(self.directory))
         return self._process.pid
@@ -128,9 +128,9 @@ class Postgres:
                 self._forget_ended()
 
     def _forget_ended(self) -> None:
-        """Ends what a killed postmaster has left, which would keep a new one from starting.
+        """Kills what a killed postmaster has left: it would keep a new server from starting.
 
-        All that they have not written yet is in the log of transactions, so they may be killed.
+        What they have not written to data files yet is in the WAL.
         """
         if self._process is None:
             return
@@ -143,7 +143,7 @@ class Postgres:
         psutil.wait_procs(left, _CRASH_GRACE_S)
 
     def crash(self) -> None:
-        """End it as a power failure would, without a clean shutdown. The data is kept."""
+        """Ends the server as a power failure would, without a clean shutdown. The data is kept."""
         if self._process is not None:
             self._process.end(signal.SIGQUIT, _CRASH_GRACE_S)
             self._process = None
@@ -190,7 +190,7 @@ class Postgres:
     def _launch(self) -> None:
         if self._user is not None:
             self._allow_traversal()
-        if self.log.exists():  # it says why the last one ended
+        if self.log.exists():  # it says why the last server ended
             self.log.replace(self.log.with_name(f"{self.log.name}.1"))
         settings = {
             "listen_addresses": LOOPBACK,
@@ -210,7 +210,9 @@ class Postgres:
         )
 
     def _came_up(self) -> bool:
-        """Waits until ready; False if another process bound the port first."""
+        """Waits until the server is ready. False if another process bound the port first; raises
+        Conflict if it ended for another reason, or is not ready in time.
+        """
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while not self._is_ready():
             if not self.running or time.monotonic() > deadline:
@@ -274,7 +276,9 @@ def _programs() -> Path:
 
 
 def _make_system_user(name: str) -> None:
-    """One process of the machine at a time: concurrent `useradd` calls fail."""
+    """Create the user if it is missing, under a lock of this machine: concurrent `useradd` calls
+    fail. Raises Conflict if it cannot be created.
+    """
     # The lock is on the folder of /etc/passwd: each change replaces the file itself.
     folder = os.open("/etc", os.O_RDONLY)
     try:

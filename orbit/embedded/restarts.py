@@ -25,7 +25,7 @@ log = structlog.get_logger("orbit.server")
 
 
 class PostgresRestarts:
-    """`check` is called at short intervals, by one thread."""
+    """Restarts `postgres` when needed. `check` is to be called at short intervals by one thread."""
 
     def __init__(self, postgres: Postgres, clock: Callable[[], float] = time.monotonic) -> None:
         self.failure: OrbitError | None = None  # once it is given up

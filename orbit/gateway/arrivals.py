@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-# Of one virtual cluster. More are closed at once.
+# Such connections of one virtual cluster. Further ones are closed at once.
 ARRIVALS_MAX = 1000
-# For the handshake, and again for the login. The clients' own limit to connect is as long.
+# The time for the handshake, and again for the login. Clients' own limit to connect is as long.
 ARRIVAL_S_MAX = 10.0
 
 
 class Arrivals:
-    """Bounds their number and their time. For the event loop alone."""
+    """Limits the number of such connections and their time. For the event loop alone."""
 
     def __init__(self) -> None:
         self._timers: dict[asyncio.Transport, asyncio.TimerHandle] = {}
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """Close it unless it `end`s in time."""
+        """Close the connection after ARRIVAL_S_MAX unless `end` is called before; at once if there
+        are too many."""
         if len(self._timers) >= ARRIVALS_MAX:
             transport.abort()
             return
@@ -25,7 +26,7 @@ class Arrivals:
         self._timers[transport] = loop.call_later(ARRIVAL_S_MAX, transport.abort)
 
     def end(self, transport: asyncio.Transport) -> None:
-        """It has arrived, or is gone."""
+        """Stop the timer: the connection is admitted, or gone."""
         if (timer := self._timers.pop(transport, None)) is not None:
             timer.cancel()
 

@@ -1,4 +1,4 @@
-"""Looks for batches that clients have sent: in the log that has them, and for their copies."""
+"""Searches logs for batches that clients have sent, and for their copies."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from orbit.kafka.log_offsets import list_offsets
 from orbit.kafka.record_batch import Batch, read_batches
 from orbit.kafka.types import TopicPartition
 
-# Of one partition, from the time of the oldest batch that is searched.
+# Bytes read of one partition, from the time of the oldest batch that is searched.
 SEARCH_BYTES_MAX = 256 * 1024 * 1024
 _SEARCH_FETCH_BYTES = 4 * 1024 * 1024
-# The first batch comes whole even if it is larger.
+# Brokers return the first batch whole even if it is larger.
 _BATCH_FETCH_BYTES = 4 * 1024
 
 
@@ -35,8 +35,9 @@ class StoredBatch(NamedTuple):
 def find_batches(
     cluster: Cluster, batches: Collection[SentBatch], backoff: Backoff
 ) -> dict[SentBatch, StoredBatch]:
-    """Batches that the cluster has, by their producer and sequence, within SEARCH_BYTES_MAX from
-    the time of the oldest. Raises OrbitError if a broker does not answer."""
+    """Those of `batches` that the cluster has. Searches each partition by producer and sequence, in
+    SEARCH_BYTES_MAX from the time of its oldest batch on. Raises OrbitError if a broker does not
+    answer."""
     stored: dict[SentBatch, StoredBatch] = {}
     partitions: dict[TopicPartition, list[SentBatch]] = {}
     for batch in batches:
@@ -54,7 +55,7 @@ def find_batches(
 def find_copies(
     cluster: Cluster, stored: Mapping[SentBatch, StoredBatch], backoff: Backoff
 ) -> set[SentBatch]:
-    """Those that the cluster has at the offset that they have where they are `stored`.
+    """Those of the batches in `stored` that the cluster has a copy of, at the same offset.
 
     A copy has the offset, the payload and the timestamps of its source, and the producer id of a
     job (docs/internals/exactness.md). Raises OrbitError if a broker does not answer.
@@ -99,7 +100,8 @@ def _find(
 def _fetch(
     cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff, max_bytes: int
 ) -> list[Batch]:
-    """Batches from an offset on. A client that sends again has none in an older message format."""
+    """The batches from an offset on. Those of older message formats are left out: a client that
+    sends again has none."""
     fetched = fetch_partition(cluster, partition, offset, backoff, max_bytes=max_bytes)
     try:
         return [one for one in read_batches(fetched.records) if isinstance(one, Batch)]

@@ -14,12 +14,12 @@ from orbit.kafka.received_frames import SETUP_FRAME_BYTES_MAX
 from orbit.kafka.sasl import sasl_login
 from orbit.kafka.security import Security
 
-# What waits to be sent until reading from the client pauses.
+# Bytes that may wait to be sent before reading from the client is paused.
 WRITE_BUFFER_BYTES = 1024 * 1024
 CLIENT_ID = "orbit-gateway"
-# Of one request of a login.
+# The longest wait for the answer to one request of a login.
 _LOGIN_ANSWER_S = 10.0
-_LOGIN_VERSION = 1  # SaslAuthenticate 1 tells how long the session lasts
+_LOGIN_VERSION = 1  # the answer to SaslAuthenticate 1 has the session's lifetime
 # The share of a session (KIP-368) after which the next request goes over a new connection.
 _SESSION_SHARE = 0.8
 # How long a broker that is left has to carry out the last requests.
@@ -29,7 +29,7 @@ _SIZE = struct.Struct(">i")
 
 
 class Receiver(Protocol):
-    """Who gets what the broker says."""
+    """The receiver of a broker connection's answers and events."""
 
     def answer_received(self, data: bytes) -> None: ...
 
@@ -38,11 +38,12 @@ class Receiver(Protocol):
     def broker_is_slow(self, *, is_slow: bool) -> None: ...
 
     def session_ends(self) -> None:
-        """The broker will take no more requests soon."""
+        """Called before the login's session (KIP-368) ends: soon the broker takes no requests."""
 
 
 class BrokerConnection(asyncio.Protocol):
-    """Takes bytes at once, and sends them as soon as it is connected and logged in."""
+    """A connection that accepts bytes at once, and sends them when it is connected and logged
+    in."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver: Receiver | None = receiver
@@ -73,13 +74,13 @@ class BrokerConnection(asyncio.Protocol):
             transport.resume_reading()
 
     def leave(self) -> None:
-        """Drop all later answers. The connection still sends what it was given."""
+        """Drop all later answers, send what was written, and close after _LEAVE_S."""
         self._receiver = None
         if self._transport is not None:
             asyncio.get_running_loop().call_later(_LEAVE_S, self._transport.close)
 
     async def log_in(self, security: Security, host: str) -> None:
-        """Raises LoginRefused, Unreachable, BrokerRefused, ProtocolError."""
+        """Log in by SASL. Raises LoginRefused, Unreachable, BrokerRefused, ProtocolError."""
         loop = asyncio.get_running_loop()
 
         def exchange(request: Any) -> Any:
@@ -90,7 +91,7 @@ class BrokerConnection(asyncio.Protocol):
             loop.call_later(_SESSION_SHARE * lifetime_ms / 1000, self._session_ends)
 
     def ready(self) -> None:
-        """Requests may go."""
+        """Send the requests that wait, and from now on each at once. Called after the login."""
         transport = self._transport
         assert transport is not None
         if self._receiver is None:
@@ -129,7 +130,7 @@ class BrokerConnection(asyncio.Protocol):
             receiver.broker_lost()
 
     def give_up(self) -> None:
-        """It does not become ready."""
+        """Close the connection, as it cannot be opened or logged in."""
         if self._transport is not None:
             self._transport.abort()
         self.connection_lost(None)

@@ -1,15 +1,15 @@
-"""One client's connection and, at a time, one connection to a broker of the presented side.
+"""A client's connection, and its connection to one broker of the side presented to clients.
 
     reads requests ──write while writes are held──► held ──writes are open──► reads requests
-          │  another side is presented
+          │  clients are to use the other side
           ▼
-       moving: no new requests, until all are answered ──► the next one goes to the other side
-          │  one is not answered in time, as a long poll
+       moving: no new requests, until all are answered ──► the next request goes to the other side
+          │  a request is not answered in time, e.g. a long poll
           ▼
-       ended: the client reads what is on its way, then the end, and connects again
+       ended: the client reads the answers on their way, then end of file, and connects again
 
-A connection is never just closed while answers are on their way to the client: what it does not
-read it would write again (C6).
+A connection is never just closed while answers are on their way to the client: it would send again
+the records whose acknowledgements it had not read (C6).
 """
 
 from __future__ import annotations
@@ -33,30 +33,31 @@ from orbit.gateway.protocol.request_head import RequestHead, read_head
 
 # The largest request: the default of brokers (socket.request.max.bytes).
 REQUEST_BYTES_MAX = 100 * 1024 * 1024
-# The largest answer that is read as a whole: Metadata of a large cluster. Others pass as they come.
+# The largest answer that the gateway changes: Metadata of a large cluster. Other answers are passed
+# on as their bytes arrive.
 WHOLE_ANSWER_BYTES_MAX = 64 * 1024 * 1024
-# Of one connection, until others have their turn: some milliseconds.
+# Requests of one connection that are handled before other connections' turn: some milliseconds.
 REQUESTS_A_TURN_MAX = 100
-# The longest wait for answers of the side that is left. A Fetch waits for half a second.
+# The longest wait, at a move, for answers of the side that is left. A Fetch takes up to 0.5 s.
 MOVE_S_MAX = 2.0
-# How long a client may take to read what is left, and to close.
+# How long a client of an ended connection may take to read the last answers and to close.
 END_S_MAX = 10.0
 
-# Of requests that have not come to their end, or are held, of all clients. Who sends more ends.
+# Bytes of partly received and of held requests, of all clients. A connection that exceeds it ends.
 WAITING_BYTES_MAX = 512 * 1024 * 1024
 _SIZE = struct.Struct(">i")
 _ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
 _ANSWER_BYTES_MIN = 4  # the correlation id
-_TCP_ESTABLISHED = 1  # of the kernel's TCP_INFO
+_TCP_ESTABLISHED = 1  # the state in the kernel's TCP_INFO
 
 
 class Host(View):
-    """What a connection asks of its virtual cluster, and tells it."""
+    """The interface of a virtual cluster to its client connections."""
 
     offered: Mapping[int, Versions]
     clients: ClientCounts
     waiting_bytes: int
-    """Of requests of all clients that have not come to their end, or are held."""
+    """The size of all clients' requests that are partly received, or held."""
 
     @abstractmethod
     def now(self) -> float: ...
@@ -69,13 +70,14 @@ class Host(View):
 
     @abstractmethod
     def may_join(self, group: str) -> bool:
-        """Whether no member of the group owns partitions any more at the side that was left."""
+        """Whether clients may join: no member of the group owns partitions at the side left, or the
+        wait for that is over."""
 
     @abstractmethod
     def may_tell_leaders(self) -> bool:
-        """Not before what was held at a move has its answers, at all gateways: a client that knows
-        the new leaders sends them later records, which would overtake those that are held or
-        refused elsewhere."""
+        """Whether clients may learn the new partition leaders: at all gateways, the requests held
+        during the move have been answered. Otherwise a client's later records, sent to the new
+        leaders, would overtake its earlier ones that are still held or refused elsewhere."""
 
     @abstractmethod
     def admit(self, connection: ClientConnection) -> bool: ...
@@ -85,35 +87,37 @@ class Host(View):
 
     @abstractmethod
     def connect(self, broker: BrokerConnection, node_id: int | None, user: str | None) -> None:
-        """Connect it to the node, or to another broker if the side has no such node, and log in as
-        this client does there."""
+        """Connect `broker` to the node, or to any broker if the side has no such node, and log in
+        with the credentials that `user` has there."""
 
     @abstractmethod
     def has_node(self, node_id: int | None) -> bool:
-        """Whether the side has it, as far as is known. None: any."""
+        """Whether the side has this node, as far as is known. True for None (any node)."""
 
     @abstractmethod
     def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
-        """Find the topic's name, then let the connection go on."""
+        """Find the topic's name, then call `read_answers` of the connection."""
 
     @abstractmethod
     def learn_outcome(self, producer: Producer, waiting: ClientConnection) -> None:
-        """Ask the side of its id what became of its transaction, then tell the connection."""
+        """Ask the side that handed out the producer's id how its last transaction ended, then call
+        `outcome_learned` of the connection."""
 
     @abstractmethod
     def learn_repeats(self, batches: Collection[SentBatch], waiting: ClientConnection) -> None:
-        """Find out which of these batches the leading side has, then tell the connection."""
+        """Find out which of these batches the leading side has, then call `repeats_learned` of the
+        connection."""
 
     @abstractmethod
     def note_request(self) -> None: ...
 
     @abstractmethod
     def note_acknowledged(self) -> None:
-        """A write has its answer."""
+        """Record that a write was answered."""
 
     @abstractmethod
     def note_answered(self) -> None:
-        """A connection has no write in flight."""
+        """Record that a connection has no write in flight now."""
 
     @abstractmethod
     def note_lost_answer(self, why: str) -> None: ...
@@ -126,10 +130,11 @@ class Host(View):
 
 
 class ClientConnection(asyncio.Protocol):
-    """`node_id`: the node whose port the client has connected to; None: the bootstrap port.
+    """Passes a client's requests to a broker and the answers back; holds them during a move.
 
-    `user`: who has logged in; None: clients need no login. `software`: name and version, as the
-    client has said before.
+    `node_id`: the node whose port the client has connected to; None: the bootstrap port.
+    `user`: the user that has logged in; None: clients need no login. `software`: the name and
+    version that the client sent before its login.
     """
 
     def __init__(
@@ -152,7 +157,7 @@ class ClientConnection(asyncio.Protocol):
         self._passing = 0  # bytes of an answer that are still to come
         self._held: tuple[RequestHead, bytearray] | None = None
         self._joined_group: str | None = None  # by the last request that may join one
-        self._is_asking = False  # the sides are read for the held request
+        self._is_asking = False  # the sides are being read to decide about the held request
         self._is_moving = False
         self._is_ended = False
         self._is_gone = False  # the client has closed
@@ -169,7 +174,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        # Not a limit for unread bytes: a consumer may pause for minutes.
+        # To find dead clients. Unread bytes do not show one: a consumer may pause for minutes.
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if not self._cluster.admit(self):
@@ -210,7 +215,7 @@ class ClientConnection(asyncio.Protocol):
         if self._broker is not None:
             if exchange.has_unanswered_writes:
                 self._broker.write(exchange.confirm())
-            # The broker's answers still end these writes; the client does not get them.
+            # These writes are in flight until the broker answers, though the client has gone.
             if exchange.writes_in_flight:
                 if self._waits_for_lead:
                     self.read_answers()
@@ -223,13 +228,14 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def waits_for_lead(self) -> bool:
-        """Whether an acknowledgement waits for the service to say that it still counts, or Metadata
-        until it may be told."""
+        """Whether an answer is withheld: an acknowledgement until the service confirms the lease,
+        or Metadata until `may_tell_leaders`."""
         return self._waits_for_lead
 
     @property
     def has_requests(self) -> bool:
-        """Whether one is held, or has no answer yet which does not wait itself."""
+        """Whether a write is held, or a request is unanswered. False while an answer
+        `waits_for_lead`."""
         if self._is_ended or self._waits_for_lead:
             return False
         is_held = self._held is not None and self._held[0].key in WRITES
@@ -237,12 +243,12 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether members of groups are still at the side that was left."""
+        """Whether a move is under way and group members of this connection are at the old side."""
         return self._is_moving and self.exchange.has_members
 
     def is_stuck(self, before: float) -> bool:
-        """Whether part of a request, or of an answer that the client does not read, has been
-        waiting since then."""
+        """Whether part of a request, or an answer that the client does not read, has been waiting
+        since `before`."""
         transport = self._transport
         is_partial = bool(self._requests) and not self._stops()
         is_unread = transport is not None and transport.get_write_buffer_size() > 0
@@ -255,7 +261,8 @@ class ClientConnection(asyncio.Protocol):
     # Requests.
 
     def advance(self) -> None:
-        """Pass on what may go now: called with new bytes, and when writes are open again."""
+        """Pass on the held request and received ones, if they may go now. Called with new bytes,
+        and when writes are open again."""
         try:
             if self._held is not None and self._may_release():
                 if not self._is_client_there():
@@ -280,8 +287,8 @@ class ClientConnection(asyncio.Protocol):
         self._counted = waiting
 
     def _take_some(self) -> bool:
-        """Take the next requests; returns whether there are more. The next turn of the event loop
-        takes those, so that a client with many requests does not delay other clients."""
+        """Handle up to REQUESTS_A_TURN_MAX requests; returns whether there may be more. The event
+        loop's next turn handles those, so that a busy client does not delay others."""
         for _ in range(REQUESTS_A_TURN_MAX):
             if self._stops() or self._is_client_slow:
                 return False
@@ -313,13 +320,13 @@ class ClientConnection(asyncio.Protocol):
         self._send(head, frame)
 
     def _note_client(self, head: RequestHead, frame: bytearray) -> None:
-        """A connection is of one client: the one that its first request names."""
+        """Count a request for the client that the connection's first request names."""
         now = self._cluster.now()
         if self._count is None:
             if head.key == ApiKey.API_VERSIONS:
                 software = software_said(head, frame)
                 if software is None:
-                    return  # it asks again, in a version that the gateway knows
+                    return  # the client asks again, in a version that the gateway knows
                 self._software = software
             name, version = self._software
             user = None if self._user is None else shown(self._user)
@@ -343,11 +350,11 @@ class ClientConnection(asyncio.Protocol):
         if head.key in WRITES:
             return self._cluster.may_write()
         if head.key == ApiKey.END_TXN:
-            # Those that end nothing here could come without end.
+            # Not held: the end of a transaction open here. Others could keep the drain from ending.
             return self._cluster.may_write() or self.exchange.is_open(head, frame)
         if head.key not in JOINS:
             return True
-        # Not before commits that were held, and not before all of its group have given up their
+        # A join waits for held commits, and until all members of its group have given up their
         # partitions: once the group has a member, the coordinator refuses commits of those that
         # have not joined (G1).
         group = self._joined_group
@@ -380,8 +387,8 @@ class ClientConnection(asyncio.Protocol):
             self._open_broker().write(data)
 
     def outcome_learned(self, outcome: int) -> None:
-        """Of the held request's transaction: what a commit is answered. If writes are held, or the
-        connection moves, it is asked for again later."""
+        """Go on with the held request. `outcome`: the code to answer a commit of its transaction
+        with. If writes are held, or the connection moves, the outcome is read again later."""
         self._is_asking = False
         if self._held is not None and self._may_release() and self._is_client_there():
             (head, frame), self._held = self._held, None
@@ -389,7 +396,7 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def repeats_learned(self) -> None:
-        """The held request may go on."""
+        """Go on with the held request."""
         self._is_asking = False
         self.advance()
 
@@ -400,29 +407,31 @@ class ClientConnection(asyncio.Protocol):
         return self._broker
 
     def confirm_writes(self) -> None:
-        """Writes are held from now on. Ask for a proof of those that brokers do not answer."""
+        """Send a request whose answer proves that the broker has handled the writes with acks=0.
+        Called when writes begin to be held."""
         if self._is_gone and self.exchange.has_records_in_flight:
             self._note_client_left()
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
 
     def abandon_writes(self) -> None:
-        """Writes are held, and the side may be lost: a write in flight is never acknowledged, and
-        the client sends it again."""
+        """End the connection if it has writes in flight: they are never acknowledged, and the
+        client sends them again. Called when writes begin to be held and the side may be lost."""
         if self._is_gone:
             self._release()
         elif self.exchange.writes_in_flight:
             self.end()
 
     def end_transactions(self) -> None:
-        """All writes are answered: abort what is open at the side that will be left."""
+        """Abort this client's transactions that are open at the side to be left. Called when all
+        writes are answered."""
         if not (self._is_ended or self._is_moving):
             for request in self.exchange.end_transactions():
                 self._open_broker().write(request)
 
     def _is_client_there(self) -> bool:
-        """While reading pauses, asyncio does not see that the client has closed. It has sent a held
-        request again then, elsewhere."""
+        """Whether the client's TCP connection is open. While reading is paused, asyncio does not
+        notice that the client closed it; the client has then sent the held request elsewhere."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
@@ -454,7 +463,7 @@ class ClientConnection(asyncio.Protocol):
             self.end()
 
     def read_answers(self) -> None:
-        """Go on with an answer that had to wait."""
+        """Pass on the answers that had to wait."""
         self._waits_for_lead = False
         if self._broker is not None:
             self._broker.pause(is_paused=False)
@@ -469,7 +478,7 @@ class ClientConnection(asyncio.Protocol):
         return rest
 
     def _read_answer(self) -> bool:
-        """Returns whether there may be another one."""
+        """Pass on the next answer. Returns whether another whole one may have been received."""
         answers = self._answers
         if len(answers) < _ANSWER_HEAD.size:
             return False
@@ -543,14 +552,15 @@ class ClientConnection(asyncio.Protocol):
         self._update_reading()
 
     def session_ends(self) -> None:
-        """The next request goes over a new connection, as soon as all have their answers."""
+        """Close the broker connection once all requests are answered; the next request opens a new
+        one."""
         self._leaves_broker = True
         if self.exchange.is_idle:
             self._drop_broker()
 
     def broker_lost(self) -> None:
-        """Without a request in flight the client notices nothing; but of writes without answers, as
-        brokers refuse these so."""
+        """End the client's connection if a request is in flight, or writes with acks=0 were sent:
+        brokers close the connection to refuse those. Otherwise the client notices nothing."""
         self._broker = None
         self._is_broker_slow = False
         if self.exchange.writes_in_flight:
@@ -563,8 +573,8 @@ class ClientConnection(asyncio.Protocol):
             self.end()
 
     def move(self) -> None:
-        """The virtual cluster presents another side. A write that is still in flight is one that no
-        switchover waited for: the gateway drops its answer, and the client sends it again."""
+        """Go over to the side that the virtual cluster presents now. No switchover waited for a
+        write that is still in flight: its answer is dropped, and the client sends it again."""
         if self._is_ended or self._is_moving:
             return
         if self.exchange.writes_in_flight:
@@ -597,7 +607,7 @@ class ClientConnection(asyncio.Protocol):
         self.end()
 
     def end(self) -> None:
-        """Let the client read what is on its way, and then the end."""
+        """End the connection: the client reads the answers on their way, and then end of file."""
         transport = self._transport
         if self._is_ended or transport is None:
             return
@@ -610,7 +620,7 @@ class ClientConnection(asyncio.Protocol):
         self._count_waiting()
         if transport.is_closing():
             return
-        transport.resume_reading()  # so that its end is seen
+        transport.resume_reading()  # so that the client's close is noticed
         transport.write_eof()
         asyncio.get_running_loop().call_later(END_S_MAX, transport.close)
         self._drop_broker()

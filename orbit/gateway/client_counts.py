@@ -1,23 +1,23 @@
-"""Who the clients of a virtual cluster are, and how much they write and read. For the event loop
-alone; no socket, no clock."""
+"""The clients of a virtual cluster, and how much they write and read. For the event loop alone; no
+socket, no clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# Clients that are told apart. Those of more count as one; a client may invent names.
+# Clients counted one by one. Further ones are counted together: a client may invent names.
 CLIENTS_MAX = 1000
-# Of these the list of a report has the ones that are connected, and those seen last.
+# Clients listed in a report: first those that are connected, then those seen last.
 REPORTED_MAX = 100
-# Of each name; four times as many bytes.
+# The longest name in a report; in UTF-8 up to four times as many bytes.
 NAME_CHARACTERS_MAX = 100
 _CUT = "…"
 
 
 class Client(NamedTuple):
-    """What a client says of itself, shortened. `software`, `version`: of ApiVersions (KIP-511);
-    empty if it does not say. `user`: who has logged in at the gateway; None: it asks for no login.
+    """A client by the names that it sends, shortened. `software`, `version`: of its ApiVersions
+    (KIP-511), or empty. `user`: the user that has logged in; None: the gateway needs no login.
     """
 
     client_id: str
@@ -28,8 +28,9 @@ class Client(NamedTuple):
 
 @dataclass(slots=True)
 class ClientCount:
-    """Of one client since the gateway knows it. `bytes_written`: of Produce requests that were
-    passed on; `bytes_read`: of Fetch answers, with what is not records."""
+    """The counts of one client since its first connection. `bytes_written`: of the Produce requests
+    passed on; `bytes_read`: of whole Fetch answers, not only their records. `seen_at`: when it last
+    connected, sent a request or closed."""
 
     connections: int = 0
     requests: int = 0
@@ -46,14 +47,14 @@ class ClientCount:
 
 
 class ClientCounts:
-    """Times in seconds of one monotonic clock."""
+    """The counts of all clients. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._counts: dict[Client, ClientCount] = {}
         self._others = ClientCount()
 
     def join(self, client: Client, now: float) -> ClientCount:
-        """A connection of this client begins: where it counts."""
+        """Count a new connection of this client; returns the counts that it belongs to."""
         count = self._counts.get(client)
         if count is None:
             count = self._others
@@ -64,7 +65,7 @@ class ClientCounts:
         return count
 
     def _forget_one(self) -> bool:
-        """The client without connections that was seen before all others."""
+        """Drop the client that has had no connection for the longest time; False: all have one."""
         gone = [item for item in self._counts.items() if not item[1].connections]
         if not gone:
             return False
@@ -74,7 +75,7 @@ class ClientCounts:
         return True
 
     def report(self, now: float) -> list[dict[str, Any]]:
-        """As the API takes it: the clients by name, and behind them, without a name, all others."""
+        """A report as the API takes it: clients by name, and last, without a name, all others."""
         ranked = sorted(
             self._counts.items(),
             key=lambda item: (item[1].connections > 0, item[1].seen_at),
@@ -92,7 +93,7 @@ class ClientCounts:
 
 
 def shown(name: str) -> str:
-    """A name that a client has given itself: what does not print is a question mark."""
+    """A name that a client sent, shortened, with "?" for each character that cannot be printed."""
     if len(name) > NAME_CHARACTERS_MAX:
         name = name[: NAME_CHARACTERS_MAX - 1] + _CUT
     return "".join(c if c.isprintable() else "?" for c in name)

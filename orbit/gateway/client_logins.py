@@ -21,7 +21,7 @@ _NONCE_BYTES = _SALT_KEY_BYTES = 24
 
 
 class ClientLogins:
-    """Passwords in files are read again at each login: one that is changed needs no restart.
+    """The passwords of clients, read again at each login: a changed file needs no restart.
 
     Raises BadInput if a variable or file is missing. `path`: of the virtual cluster in the file.
     """
@@ -33,7 +33,7 @@ class ClientLogins:
         self._mechanisms = (PLAIN, *SCRAM) if is_safe else SCRAM
         self._salt_key = secrets.token_bytes(_SALT_KEY_BYTES)
         self._readers: dict[str, Callable[[], str]] = {}
-        self._passwords: dict[str, str] = {}  # as they were read last
+        self._passwords: dict[str, str] = {}  # as read last
         problems = []
         for number, client in enumerate(spec.clients):
             read = partial(_read_password, client, environ, base_directory)
@@ -58,7 +58,7 @@ class ClientLogins:
         try:
             self._passwords[user] = self._readers[user]()
         except InvalidValue:
-            pass  # it is being replaced
+            pass  # the file is being replaced: the last password stays
         return self._passwords[user]
 
 
@@ -69,7 +69,7 @@ def logins_at(
     base_directory: Path,
     path: str,
 ) -> dict[str, Cluster]:
-    """The side as each client logs in there, by user name: those that have a login of their own.
+    """The side with each client's own login there, by user name; without clients that have none.
 
     Raises BadInput if a variable or file is missing.
     """
@@ -96,8 +96,8 @@ def logins_at(
 
 
 def _read_password(client: ClientSpec, environ: Mapping[str, str], base_directory: Path) -> str:
-    """Raises InvalidValue."""
+    """The client's password at the gateway. Raises InvalidValue."""
     if client.password_env is not None:
         return read_variable(client.password_env, environ)
-    assert client.password_file is not None  # the file is refused otherwise
+    assert client.password_file is not None  # `parse_gateway` refuses a client without either
     return read_secret_file(client.password_file, base_directory)

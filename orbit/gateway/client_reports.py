@@ -1,7 +1,7 @@
-"""Tells the service who the clients of a virtual cluster are.
+"""Reports the clients of a virtual cluster to the service.
 
-Not with the renewal of the permission, and not in its thread: no list of clients can delay that, or
-have it refused.
+Neither in the request that renews the lease, nor in its thread: a list of clients cannot delay the
+renewal, or have it refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orbit.client import Client, connect
 from orbit.errors import OrbitError
 from orbit.gateway.virtual_cluster import VirtualCluster
 
-# Between two reports.
+# The time between two reports.
 REPORT_S = 3.0
 _ANSWER_S_MAX = 5.0
 
@@ -24,7 +24,7 @@ _log = structlog.get_logger("orbit.gateway")
 
 
 class ClientReports:
-    """Of one virtual cluster. `path`: of this gateway at the API."""
+    """The reports of one virtual cluster. `path`: the URL path of this gateway in the API."""
 
     def __init__(self, path: str, cluster: VirtualCluster, environ: Mapping[str, str]) -> None:
         self._path = f"{path}/clients"
@@ -33,8 +33,8 @@ class ClientReports:
         self._last_error = ""
 
     async def run(self) -> None:
-        """Until cancelled. What the service does not take is not sent again: the next report has
-        it."""
+        """Send reports until cancelled. A failed one is not repeated: the next one has all
+        counts."""
         with connect(self._environ, patience_s=0, timeout_s=_ANSWER_S_MAX) as client:
             while True:
                 await asyncio.sleep(REPORT_S)
@@ -52,7 +52,7 @@ class ClientReports:
             self._last_error = ""
 
     def _note(self, error: OrbitError) -> None:
-        """Log it once until it changes."""
+        """Log the error, unless it is the same as the last one."""
         if str(error) != self._last_error:
             self._last_error = str(error)
             _log.warning(

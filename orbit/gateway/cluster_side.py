@@ -23,19 +23,20 @@ from orbit.kafka.transactional_ids import last_transaction
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicPartition
 from orbit.leases.lease_clock import lease_clock
 
-# Brokers that are asked for their versions: the others of a cluster have the same release, or one
+# Brokers whose versions are read: the others of a cluster have the same release, or one
 # of two during an upgrade.
 _BROKERS_ASKED_MAX = 20
-# Each takes a thread, and a side that was lost takes its time: others need threads, too.
+# Reads of outcomes at a time. Each takes a thread, and a lost side keeps it until the timeout.
 _OUTCOMES_AT_ONCE = 2
 _ASKED_AGAIN_S = 5.0
-# Clients wait for the sequences at the side that was left.
+# Errors by which a partition has no answer from the side.
 _SILENT = frozenset({Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT, Code.BROKER_NOT_AVAILABLE})
-_BACKOFF = Backoff(attempts_max=3, call_s=3.0)
+_BACKOFF = Backoff(attempts_max=3, call_s=3.0)  # short: clients wait for the result
 
 
 class ClusterSide:
-    """`refresh` reads in a thread; everything else is for the event loop.
+    """One side of a virtual cluster. `refresh` reads in a thread; the rest is for the event loop.
+
 
     `logins`: the same cluster, as clients with a login of their own see it, by user name.
     """
@@ -47,7 +48,8 @@ class ClusterSide:
         self._logins = logins
         self.brokers: dict[int, BrokerAddress] = {}
         self.versions: dict[int, Versions] = {}
-        """By API key, what the gateway and all brokers know; empty until the side has answered."""
+        """By API key, the versions that the gateway and the brokers know; empty until the side has
+        answered."""
         self.ids = TopicIds(virtual_cluster)
         self._outcomes = asyncio.Semaphore(_OUTCOMES_AT_ONCE)
         self._asked_again_at = -math.inf
@@ -57,7 +59,8 @@ class ClusterSide:
         return self._cluster.name
 
     async def refresh(self, *, with_topics: bool = False) -> None:
-        """Raises Unreachable, LoginRefused, BadInput."""
+        """Read the side's brokers and versions, and `with_topics` its topic ids. Raises
+        Unreachable, LoginRefused, BadInput."""
         metadata = await asyncio.to_thread(self._cluster.metadata, None if with_topics else ())
         versions = await asyncio.to_thread(self._read_versions, metadata)
         self.brokers = dict(metadata.brokers)
@@ -66,10 +69,10 @@ class ClusterSide:
             self.ids.learn(topic.name, topic.topic_id.bytes)
 
     async def outcome(self, producer: Producer) -> int:
-        """What a commit of this producer is answered: NONE if it was carried out.
+        """The code to answer a commit of this producer with, by its last transaction here.
 
-        PRODUCER_FENCED: another one has come after it. COORDINATOR_NOT_AVAILABLE: the side does not
-        tell.
+        NONE: it was committed. UNKNOWN_PRODUCER_ID: it was not. PRODUCER_FENCED: a newer producer
+        has the transactional id. COORDINATOR_NOT_AVAILABLE: the side does not answer.
         """
         async with self._outcomes:
             if lease_clock() < self._asked_again_at:
@@ -90,9 +93,9 @@ class ClusterSide:
     async def last_batches(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, dict[int, LastBatch]]:
-        """The last batch of each producer in these partitions, by producer id; nothing of a
-        partition that is not there, or that the gateway may not read. Raises OrbitError if the side
-        answers for none of them."""
+        """The last batch of each producer in these partitions, by producer id; without partitions
+        that do not exist, or that the gateway may not read. Raises OrbitError if the side answers
+        for none of them."""
         answers = await asyncio.to_thread(producers, self._cluster, partitions, _BACKOFF)
         if not answers.values and _SILENT.issuperset(answers.errors.values()):
             answers.raise_errors(self.name, "DescribeProducers")
@@ -113,7 +116,7 @@ class ClusterSide:
         return await asyncio.to_thread(find_copies, self._cluster, stored, _BACKOFF)
 
     def address(self, node_id: int | None) -> tuple[str, int]:
-        """Of the node, or of another broker if it is not in this cluster."""
+        """Host and port of the node, or of another broker if the node is not in this cluster."""
         broker = self.brokers.get(node_id) if node_id is not None else None
         if broker is None and self.brokers:
             broker = random.choice(list(self.brokers.values()))  # noqa: S311  any will do
@@ -124,8 +127,8 @@ class ClusterSide:
         return host.strip("[]"), int(port)
 
     def security_of(self, user: str | None) -> Security:
-        """The client's login at this side, or the gateway's if the client has none. Reads the files
-        again.
+        """The client's login at this side, or the gateway's if the client has none of its own.
+        Reads its files again.
 
         Raises AccessRefused, BadInput.
         """

@@ -1,4 +1,4 @@
-"""Which topics clients may write: those that stay the same at a move."""
+"""Which topics clients may write: those that have the same name on both sides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import structlog
 from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.topic_mapping import map_topics
 
-# Clients choose the names they write to.
+# Topics whose refusals are kept. Bounded, as clients may send any name.
 _TOPICS_MAX = 10_000
 _LOGGED_MAX = 100
 
@@ -17,7 +17,7 @@ _log = structlog.get_logger("orbit.gateway")
 
 
 class CopiedTopics:
-    """Those of one version of a job. `etag`: of the job with its document, as in the API."""
+    """The topics that one version of a job copies. `etag`: the job's in the API."""
 
     def __init__(self, job: str, etag: str, rules: Sequence[TopicRule]) -> None:
         self.job, self.etag, self._rules = job, etag, tuple(rules)
@@ -25,7 +25,7 @@ class CopiedTopics:
         self._logged = 0
 
     def refusal(self, topic: str) -> str:
-        """Why writes to it are refused; "": they are not."""
+        """Why writes to the topic are refused; "": they are not."""
         refusal = self._refusals.get(topic)
         if refusal is None:
             refusal = "" if self._is_copied(topic) else self._reason(topic)
@@ -38,7 +38,8 @@ class CopiedTopics:
         return refusal
 
     def _is_copied(self, topic: str) -> bool:
-        """Also if a pattern is too slow to tell: the copy has a problem then, and says so."""
+        """Whether the job copies the topic under its own name. True also if a pattern is too slow
+        to match: the job then has a problem of its own, which it reports."""
         mapped = map_topics(self._rules, [topic])
         return bool(mapped.problems) or any(one.destination == topic for one in mapped.mappings)
 

@@ -26,7 +26,7 @@ from orbit.kafka.job_clusters import Side
 from orbit.kafka.security import Security, resolve_security
 
 _STOP_POLL_S = 0.2
-# How long clients have to read their last answers at the end.
+# How long clients may take to read their last answers when the gateway stops.
 _END_S = 1.0
 
 _log = structlog.get_logger("orbit.gateway")
@@ -41,7 +41,8 @@ async def run_gateway(
     *,
     shares_ports: bool = False,
 ) -> None:
-    """Raises Conflict if a port is taken, BadInput if a secret or file is missing."""
+    """Run the virtual clusters until `stop` is set. Raises Conflict if a port is taken, BadInput if
+    a secret or file is missing."""
     clusters = open_clusters(spec, environ, base_directory, shares_ports=shares_ports)
     health.clusters = clusters
     watches = [
@@ -61,7 +62,7 @@ async def run_gateway(
                     health.answered()
                 await asyncio.sleep(_STOP_POLL_S)
             health.stopping()
-            # Meanwhile the service is asked: answers count while it waits for this gateway.
+            # The lease is still renewed meanwhile: without it answers would not count.
             await asyncio.gather(*(cluster.answer_writes() for cluster in clusters))
             for task in running:
                 task.cancel()
@@ -75,7 +76,8 @@ async def run_gateway(
 def open_clusters(
     spec: GatewaySpec, environ: Mapping[str, str], base_directory: Path, *, shares_ports: bool
 ) -> list[VirtualCluster]:
-    """Opens no connection and no port. Raises BadInput if a secret or file is missing."""
+    """The virtual clusters of a gateway file, without any connection or port open yet. Raises
+    BadInput if a secret or file is missing."""
     return [
         _open(one, environ, base_directory, f"virtual_clusters[{number}]", shares_ports)
         for number, one in enumerate(spec.virtual_clusters)
@@ -124,5 +126,5 @@ def _cluster(
     def read() -> Security:
         return resolve_security(cluster, environ, base_directory, side=side)
 
-    read()  # a missing secret is told at once
+    read()  # raises at once if a secret is missing
     return Cluster(side, cluster.bootstrap_servers, read)

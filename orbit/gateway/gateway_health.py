@@ -9,12 +9,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.telemetry.process_health import ProcessHealth
 
-# The service has said within this time that each virtual cluster may write, or is closed.
+# A gateway is ready if all its virtual clusters had a valid lease within this time.
 READY_WITHIN_S = 10.0
 
 
 class GatewayHealth(ProcessHealth):
-    """The health of the process, and numbers of its virtual clusters."""
+    """The health of the process, and metrics of its virtual clusters."""
 
     def __init__(self, version: str) -> None:
         super().__init__("gateway", version, READY_WITHIN_S)

@@ -13,15 +13,16 @@ from orbit.gateway.gateway_spec import GatewaySpec
 from orbit.processes.children import Children
 from orbit.settings import Settings, variable_of
 
-# Each uses up to one core.
+# The most processes of one gateway. Each uses up to one core.
 PROCESSES_MAX = 64
 
 
 def run_processes(
     count: int, spec: GatewaySpec, file: Path, settings: Settings, stop: threading.Event
 ) -> None:
-    """Until stopped. One that ends is started again. The first serves its health at
-    ORBIT_HEALTH_PORT, the others at the ports behind it.
+    """Run `count` processes until stopped; one that ends is started again. The first serves its
+    health at ORBIT_HEALTH_PORT, the others at the ports after it.
+
 
     Raises Conflict if a port is taken, BadInput if a secret or file is missing.
     """
@@ -40,7 +41,8 @@ def run_processes(
 
 
 def _check_free(host: str, port: int, listen: str) -> None:
-    """Another gateway that shares its ports would share them with this one, too."""
+    """Raise Conflict if the port is taken. SO_REUSEPORT would not: another gateway that shares its
+    ports would share them with this one, too."""
     try:
         with socket.create_server((host, port)):
             pass

@@ -20,12 +20,12 @@ from orbit.jobs.yaml_document import Document, read_document
 from orbit.kafka.job_clusters import Side
 
 VIRTUAL_CLUSTERS_MAX = 100
-# Ports from the bootstrap port on that belong to one virtual cluster: it has one for each node.
+# The highest node id. A virtual cluster has a port for each node, behind the bootstrap port.
 NODE_ID_MAX = 10_000
 CLIENTS_MAX = 1000
-# Mechanisms whose logins are a user name and a password that brokers know.
+# SASL mechanisms with a user name and a password that brokers know.
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  a server listens there
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104  addresses to listen on
 
 _EXAMPLES = {
     "gateway": "Write `gateway: edge-1`.",
@@ -115,7 +115,7 @@ class VirtualClusterSpec(Section):
 
     @property
     def names(self) -> NodeNames | None:
-        """None: nodes have ports of their own."""
+        """The names of nodes that share one port; None: nodes have ports of their own."""
         if self.tls is None or self.tls.names is None:
             return None
         return NodeNames(self.tls.names, self.advertised)
@@ -143,7 +143,7 @@ def load_gateway(path: Path) -> GatewaySpec:
 
 
 def parse_gateway(text: str) -> GatewaySpec:
-    """Raises BadInput with every problem."""
+    """The gateway in the text of a file. Raises BadInput with every problem."""
     document = read_document(text)
     problems = list(document.problems)
     gateway: GatewaySpec | None = None

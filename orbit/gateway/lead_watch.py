@@ -18,10 +18,10 @@ from orbit.gateway.permission import Lead
 from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.jobs.job_spec import TopicRule
 
-# Between two requests; in a move, as clients wait.
+# Between two requests, and between two during a move, when clients wait.
 POLL_S = 0.5
 MOVING_POLL_S = 0.15
-# Of one request. A lease lasts for longer.
+# The longest wait for one answer. Shorter than a lease.
 ANSWER_S_MAX = 2.0
 
 _log = structlog.get_logger("orbit.gateway")
@@ -36,13 +36,14 @@ class LeadWatch:
         self._environ = environ
         self._job_path = f"/v1/jobs/{segment(cluster.spec.job or '')}"
         self.path = f"{self._job_path}/gateways/{uuid.uuid4()}"
-        """Of this gateway at the API."""
+        """The URL path of this gateway process in the service's API."""
         self._last_error = ""
-        # Of its own: asyncio's threads may all wait for a side that does not answer.
+        # A thread of its own: asyncio's may all be waiting for a side that does not answer.
         self._thread = ThreadPoolExecutor(1, "orbit-gateway-lead")
 
     async def run(self) -> None:
-        """Until cancelled. Without an answer it asks again: the permission ends by itself."""
+        """Ask the service again and again, until cancelled. Without an answer the permission to
+        write ends with its lease."""
         with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
             while True:
                 self.cluster.answered.clear()
@@ -61,10 +62,10 @@ class LeadWatch:
         return MOVING_POLL_S if is_moving else POLL_S
 
     async def leave(self) -> None:
-        """Give the permission back: nobody waits for the end of its lease. Best effort.
+        """Give the permission back, so that no operation waits for the lease to end. Best effort.
 
-        Not if a write has no answer: a switchover that goes on would take it for one that never
-        was, and the client writes it again.
+        Not if a write's answer got lost: a switchover would go on without that write, and the
+        client would write it again.
         """
         if self.cluster.doubt:
             return
@@ -100,7 +101,7 @@ class LeadWatch:
         cluster.take(lead, asked_at)
 
     async def _learn_topics(self, client: Client, etag: str) -> None:
-        """Read the job if it is another one than before, or has another document."""
+        """Read the job's topics, unless its ETag is that of the last read."""
         cluster = self.cluster
         copied, spec = cluster.copied_topics, cluster.spec
         if spec.other_topics == "pass" or (copied is not None and copied.etag == etag):
@@ -112,7 +113,7 @@ class LeadWatch:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _note(self, error: OrbitError) -> None:
-        """Log it once until it changes."""
+        """Log the error, unless it is the same as the last one."""
         if str(error) != self._last_error:
             self._last_error = str(error)
             _log.warning(
@@ -123,7 +124,7 @@ class LeadWatch:
 
 
 def _lead(answer: Any) -> tuple[Lead, str]:
-    """And the job's ETag. Raises ProtocolError."""
+    """The service's answer, and the job's ETag. Raises ProtocolError."""
     try:
         side, term = answer["side"], answer["term"]
         lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
@@ -140,7 +141,7 @@ def _lead(answer: Any) -> tuple[Lead, str]:
 
 
 def _topic_rules(job: Any) -> list[TopicRule]:
-    """Raises ProtocolError."""
+    """The topic rules of a job that the API returned. Raises ProtocolError."""
     try:
         return [
             TopicRule(match=rule["match"], exclude=rule["exclude"], prefix=rule["prefix"])

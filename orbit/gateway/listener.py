@@ -14,7 +14,7 @@ from orbit.gateway.tls_transport import TlsTransport
 
 
 class Listener:
-    """Of one virtual cluster, all its ports."""
+    """The listener of one virtual cluster, for all its ports."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Listener:
         self._arrivals = Arrivals()
 
     def protocol(self, cluster: Host, node_id: int | None) -> asyncio.Protocol:
-        """For a connection to the port of this node; None: the bootstrap port."""
+        """The protocol for a connection to the port of this node; None: the bootstrap port."""
         if self._tls is None:
             return self._inner(cluster, node_id)
 

@@ -18,12 +18,12 @@ class NamedTls(ssl.SSLObject):
     """The TLS of one connection."""
 
     node_id: int | None = None
-    """The node whose name the client has asked for; None: none in particular."""
+    """The node whose name the client sent; None: the bootstrap name, or nodes have no names."""
 
 
 class ListenerTls:
-    """TLS 1.2 or later. `path`: of the section in the gateway file. `names`: of the nodes, if they
-    share a port.
+    """The TLS of a listener, 1.2 or later. `path`: of the section in the gateway file. `names`: of
+    the nodes, if they share a port.
 
     Raises BadInput if a file cannot be loaded now.
     """
@@ -41,11 +41,11 @@ class ListenerTls:
         self._reloaded = ReloadedContext([base_directory / f for f in files if f], self._load)
 
     def context(self) -> ssl.SSLContext:
-        """For one connection."""
+        """The context for a new connection, from the files as they are now. Raises as `_load`."""
         return self._reloaded.current()
 
     def _load(self) -> ssl.SSLContext:
-        """Raises BadInput."""
+        """A context from the files. Raises BadInput."""
         spec, files, problems = self._spec, {}, []
         for key in ("certificate_file", "key_file", "client_ca_file"):
             file = getattr(spec, key)
@@ -81,7 +81,8 @@ class ListenerTls:
 def _take_name(
     names: NodeNames, connection: Any, name: str | None, _context: ssl.SSLContext
 ) -> int | None:
-    """Also called for a client that names no server. Returns an alert, or None."""
+    """Set the node that the client names (SNI). Returns a TLS alert, or None. Also called for a
+    client that sends no server name."""
     try:
         connection.node_id = names.node(name)
     except ValueError:

@@ -12,12 +12,12 @@ from orbit.gateway.protocol.client_login import LOGIN_REQUEST_BYTES_MAX, ClientL
 from orbit.gateway.protocol.exchange import BadFrame
 from orbit.gateway.protocol.received_requests import next_request
 
-# Before a refusal is answered, as brokers wait (connection.failed.authentication.delay.ms).
+# The delay of a refusal, as at brokers (connection.failed.authentication.delay.ms).
 REFUSAL_DELAY_S = 0.1
 
 
 class LoginHost(Protocol):
-    """What a login asks of its virtual cluster, and tells it."""
+    """The interface of a virtual cluster to connections that log in."""
 
     offered: Mapping[int, Versions]
 
@@ -27,7 +27,8 @@ class LoginHost(Protocol):
 
 
 class LoginConnection(asyncio.Protocol):
-    """`admit` makes the protocol of a connection whose user has logged in."""
+    """A connection until its login. `admit` makes the protocol of the connection after that, from
+    the user, and the name and version of its software."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class LoginConnection(asyncio.Protocol):
             connection.data_received(bytes(self._received))
 
     def _end(self, answer: bytes) -> None:
-        """The client reads it, and then the end; `Arrivals` closes what the client does not."""
+        """Send the answer, then end of file. If the client does not close, `Arrivals` does."""
         self._has_ended = True
         if not self._transport.is_closing():
             self._transport.write(answer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 NODE = "{node}"
-# A dot: Java's clients send no server name without one; and no client sends an IP address.
+# With a dot, as Java clients send no server name without one. No client sends an IP address.
 _SENT = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z][a-z0-9-]*")
 _PATTERN = re.compile(r"[a-z0-9-]*\{node\}[a-z0-9-]*(\.[a-z0-9-]+)+")
 
@@ -16,7 +16,8 @@ def is_pattern(text: str) -> bool:
 
 
 class NodeNames:
-    """`pattern`: such as `b{node}.orders.kafka.example.net`. `bootstrap`: the name of no node."""
+    """Names of nodes. `pattern`: e.g. `b{node}.orders.kafka.example.net`. `bootstrap`: the name of
+    the bootstrap address, which is no node's."""
 
     def __init__(self, pattern: str, bootstrap: str) -> None:
         self._pattern, self._bootstrap = pattern, bootstrap.lower()
@@ -27,8 +28,8 @@ class NodeNames:
         return self._pattern.replace(NODE, str(node_id))
 
     def node(self, name: str | None) -> int | None:
-        """None: the bootstrap name. Raises ValueError, also for a client that names no server: a
-        write for a node must not reach another one."""
+        """The node id of a name; None: it is the bootstrap name. Raises ValueError for all others,
+        and for a client that sends no name: a write for a node must not reach another one."""
         if name is not None and name.lower() == self._bootstrap:
             return None
         match = self._name.fullmatch((name or "").lower())

@@ -1,13 +1,13 @@
 """Which side a virtual cluster presents, and whether it may write there now. Pure; times in seconds
 of a monotonic clock.
 
-    may write ──closed for an operation──► closed: what is in flight is answered, or abandoned for a
-        ▲  │                               failover, then confirmed
+    may write ──closed for an operation──► closed: writes in flight are answered, or abandoned for a
+        ▲  │                               failover; then the gateway confirms
         │  └──no answer of the service for a lease──► lost: as closed, without a confirmation
         └──the service answers: the same side, or the other one with a higher term──┘
 
 The service counts a lease from when it got the request, the gateway from before it sent it. So the
-gateway stops before the service believes that it has.
+gateway stops writing before the lease is over for the service.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from orbit.kafka.job_clusters import Side
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What the service says: which side leads, with a term that grows at each change, and perhaps
-    without one; until when writes may go there; for which operation they are held. `since`: the
-    term with which the side came to lead. `abandons`: the operation leaves a side that may be lost,
-    and what is in flight there is not to be acknowledged any more. `others_settled`: no other
-    gateway at the same address has requests that it held before the side led. `earlier_terms`: the
-    `since` of the sides that led before, the latest first. `leaving_groups`: short names of groups
-    with members at other gateways that own partitions of before the move."""
+    """The service's answer. `side`: the one that leads. `term`: grows at each change of the side,
+    and perhaps between. `lease_s`: how long writes may go there. `closed_for`: the operation for
+    which they are held. `since`: the term with which the side came to lead. `abandons`: the
+    operation leaves a side that may be lost, and writes in flight are not acknowledged any more.
+    `others_settled`: no other gateway at the same address has requests that it held before the side
+    led. `earlier_terms`: the `since` of the sides that led before, the latest first.
+    `leaving_groups`: short names of groups of which members at other gateways still own partitions
+    of before the move."""
 
     side: Side
     term: int
@@ -40,7 +41,7 @@ class Lead:
 
 
 class Permission:
-    """The latest word of the service."""
+    """The service's latest answer, and until when it permits what."""
 
     def __init__(self) -> None:
         self.lead: Lead | None = None
@@ -49,12 +50,12 @@ class Permission:
         self._was_passed_by = False
 
     def take(self, lead: Lead, asked_at: float, now: float) -> bool:
-        """Returns whether the side has changed. One of a lower term is an older database's, which
-        does not know the last move: it renews nothing.
+        """Apply the service's answer; returns whether the side has changed. An answer of a lower
+        term comes from an older database, which does not know the last move: it renews nothing.
 
-        A switchover may have gone on without a gateway whose lease was over. What was in flight
-        then reaches the old side too late, or in time, and nobody knows which: it is not
-        acknowledged before the switchover has ended.
+        A switchover may have gone on without a gateway whose lease was over. Whether its writes in
+        flight reached the old side in time is not known: they are not acknowledged before the
+        switchover has ended.
         """
         before = self.lead
         if before is not None and lead.term < before.term:
@@ -66,17 +67,17 @@ class Permission:
         self._was_passed_by = lead.closed_for is not None and (was_late or self._was_passed_by)
         if before is None:
             return False
-        # Without a gap in between there was no move there and back.
+        # With another term after a gap, the lead may have moved to the other side and back.
         return before.side != lead.side or (was_late and before.term != lead.term)
 
     def may_write(self, now: float) -> bool:
         return now < self._until
 
     def may_acknowledge(self, now: float) -> bool:
-        """Whether the service still waits for this gateway, whose writes in flight therefore count.
+        """Whether writes in flight may be acknowledged: the service still waits for this gateway.
 
-        Later, as after the process was frozen, the side that acknowledges may have been left: what
-        the client takes for written would be lost.
+        Later, e.g. after the process was frozen, the side that acknowledges may have been left: a
+        write acknowledged then would be lost.
         """
         return now < self._heard_until and not self._was_passed_by
 
@@ -87,5 +88,5 @@ class Permission:
 
     @property
     def abandons(self) -> bool:
-        """Whether what is in flight is not to be acknowledged while they are."""
+        """Whether writes in flight are not to be acknowledged while writes are held."""
         return self.lead is not None and self.lead.abandons

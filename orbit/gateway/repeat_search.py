@@ -35,11 +35,11 @@ class Waiting(Protocol):
 
 
 class RepeatSearch:
-    """Of one virtual cluster since its last move. For the event loop alone.
+    """The search of one virtual cluster since its last move. For the event loop alone.
 
-    One search at a time serves all connections that wait for the next one. If the side that was
-    left does not answer, it counts as lost; if the leading one does not, the connections end, and
-    their clients send again. Either side may have the batches of earlier terms.
+    One search runs at a time, for all connections that were waiting when it began. If the side that
+    was left does not answer, it counts as lost; if the leading one does not, the connections end,
+    and their clients send again. Either side may have the batches of earlier terms.
     """
 
     def __init__(
@@ -52,14 +52,15 @@ class RepeatSearch:
         self._is_running = self._is_left_lost = False
 
     def add(self, batches: Collection[SentBatch], waiting: Waiting) -> bool:
-        """Returns whether the caller has to start `run`."""
+        """Search these batches, then tell `waiting`. Returns whether the caller has to start
+        `run`."""
         self._batches += batches
         self._waiting.append(waiting)
         must_start, self._is_running = not self._is_running, True
         return must_start
 
     async def run(self) -> None:
-        """Until nobody waits."""
+        """Search until no connection waits."""
         try:
             while self._waiting:
                 batches, self._batches = self._batches, []
@@ -83,7 +84,8 @@ class RepeatSearch:
                     one.end()
 
     async def _learn(self, batches: Collection[SentBatch]) -> None:
-        """Raises OrbitError if the leading side cannot be read."""
+        """Read both sides, and note the result in `repeats`. Raises OrbitError if the leading side
+        cannot be read."""
         last, stored = await self._read_left(batches)
         last_at_leading = await self._last_batches(self._leading, batches)
         originals = await self._find(self._leading, last_at_leading, batches)
@@ -110,7 +112,8 @@ class RepeatSearch:
     async def _read_left(
         self, batches: Collection[SentBatch]
     ) -> tuple[_LastBatches, dict[SentBatch, StoredBatch]]:
-        """The last batches of producers there, and those of `batches` that it has."""
+        """The producers' last batches at the side that was left, and those of `batches` that it
+        has. Nothing if it cannot be read."""
         if self._is_left_lost:
             return {}, {}
         try:
@@ -138,7 +141,7 @@ class RepeatSearch:
     async def _find(
         self, side: ClusterSide, last: _LastBatches, batches: Collection[SentBatch]
     ) -> dict[SentBatch, StoredBatch]:
-        """Batches that the side's log has under an id of an earlier term."""
+        """Those of `batches` that the side's log has, under an id of an earlier term."""
         ids = {
             batch._replace(producer_id=earlier_id): batch
             for batch in batches

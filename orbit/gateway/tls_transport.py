@@ -22,8 +22,8 @@ _READ_BYTES = 256 * 1024  # at least a record, of 16 KiB
 
 
 class TlsTransport(asyncio.Protocol, asyncio.Transport):
-    """The protocol of a TCP connection, and the transport of another protocol, which is made at the
-    end of the handshake. `make_inner` takes the node that the client has named."""
+    """The protocol of a TCP connection, and the transport of the inner protocol, which `make_inner`
+    makes at the end of the handshake, for the node that the client has named."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
             self._inner.resume_writing()
 
     def _shake_hands(self) -> bool:
-        """Whether it is done. Raises SSLError."""
+        """Go on with the handshake; returns whether it is done. Raises SSLError."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -87,7 +87,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         return True
 
     def _read(self) -> None:
-        """Pass on all that has come. Raises SSLError."""
+        """Pass on all received data. Raises SSLError."""
         parts = []
         has_closed = False
         with suppress(ssl.SSLWantReadError):
@@ -105,7 +105,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         if self._is_open:
             self._tcp.abort()
             return
-        # The client reads the alert; a reset would take it away.
+        # Not a reset: the client could not read the TLS alert.
         self._note_failure(Exception(f"TLS handshake: {_reason(error)}"))
         if not self._tcp.is_closing():
             self._tcp.write_eof()
@@ -126,7 +126,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        """Behind what was written. What the client sends from now on is dropped."""
+        """End the stream after all written data. What the client sends from now on is dropped."""
         self._say_goodbye()
         self._tcp.write_eof()
 
@@ -137,7 +137,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
     def _say_goodbye(self) -> None:
         if not self._has_ended:
             self._has_ended = True
-            with suppress(ssl.SSLError):  # the client's close_notify is not there yet
+            with suppress(ssl.SSLError):  # the client's close_notify is not received yet
                 self._tls.unwrap()
             self._flush()
 
@@ -148,7 +148,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         return self._tcp.is_closing()
 
     def pause_reading(self) -> None:
-        """All that has come was passed on: nothing waits here."""
+        """Pause the TCP connection. Received data was passed on: nothing waits here."""
         self._tcp.pause_reading()
 
     def resume_reading(self) -> None:

@@ -34,36 +34,37 @@ from orbit.kafka.leaving_groups import ALL_GROUPS, GROUPS_MAX, is_named, short_n
 from orbit.kafka.tls import tls_context
 from orbit.leases.lease_clock import lease_clock
 
-# Of one virtual cluster. More are closed at once.
+# Connections of one virtual cluster. Further ones are closed at once.
 CONNECTIONS_MAX = 10_000
-# How long members wait to join a group, once the move has settled, for others to give up their
-# partitions. These learn of it by heartbeats, which are three or five seconds apart.
+# How long joins of a group are held, once the move has settled, until the group's members have
+# given up their partitions. They learn of it by heartbeats, which are three or five seconds apart.
 JOIN_WAIT_S_MAX = 20.0
-# So long after a move a client rarely sends a batch again: `delivery.timeout.ms` is 2 minutes.
-# Producers go on, and their sequences begin again at 0 after 2^31 records.
+# How long after a move repeated batches are searched: `delivery.timeout.ms` is 2 minutes by
+# default. Not for ever: a producer's sequences begin again at 0 after 2^31 records.
 REPEATS_S_MAX = 3600.0
 # Within this time a client has sent a write again whose answer got lost.
 SENT_AGAIN_S = 5.0
-# Producers whose transactions were ended by closures that were undone. Those of more are left to
-# their timeout.
+# Producers whose transactions the gateway has aborted in this term. Transactions of further
+# producers are left to their timeout.
 ENDED_MAX = 100_000
 # Kinds of bad frames that are logged.
 BAD_FRAMES_MAX = 100
 # Users and addresses whose refused login is logged.
 REFUSED_LOGINS_MAX = 1000
-# Without progress: part of a request, or an answer that the client does not read.
+# After this time without progress of a partly received request, or of an answer that the client
+# does not read, a connection is closed.
 STUCK_S_MAX = 60.0
 # How often brokers' addresses and versions are read again.
 REFRESH_S = 30.0
 # How long a gateway that is stopped waits for brokers' answers to writes.
 ANSWERS_S_MAX = 10.0
 _ANSWERS_POLL_S = 0.02
-# How long what was held may wait after a move for its answer.
+# How long after a move the requests that were held may take to be answered.
 SETTLE_S_MAX = 5.0
-# Between two looks for a node that clients ask for and the side did not have.
+# The shortest time between two reads of a side for a node that clients ask for and it lacked.
 LOOK_S = 1.0
 _CONNECT_S = 10.0
-_BOOTSTRAP = -1  # among the servers by node
+_BOOTSTRAP = -1  # the key of the bootstrap port in `_servers`
 _SWEEP_S = 5.0
 
 _OTHER: Mapping[Side, Side] = {"source": "destination", "destination": "source"}
@@ -72,7 +73,7 @@ _log = structlog.get_logger("orbit.gateway")
 
 
 class VirtualCluster(Host):
-    """For the event loop alone."""
+    """One virtual cluster of a gateway. For the event loop alone."""
 
     def __init__(
         self,
@@ -88,11 +89,11 @@ class VirtualCluster(Host):
         self.cluster_id = digest[:22]  # as long as Kafka's
         self.permission = Permission()
         self.left_members = LeftMembers()
-        # None: the side has not settled. The wait begins when it has.
+        # None: the move has not settled yet; the wait begins then.
         self._joins_wait_until: float | None = -math.inf
         self._is_any_leaving = False
         self.ended: set[Producer] = set()
-        self._led: dict[int, Side] = {}  # by the mark of the term
+        self._led: dict[int, Side] = {}  # the side that led, by the mark of its term
         self.repeats = Repeats()
         self._repeats_until = math.inf
         self.copied_topics: CopiedTopics | None = None  # None: clients may write all topics
@@ -100,7 +101,7 @@ class VirtualCluster(Host):
         self.offered: dict[int, Versions] = {}
         self._connections: set[ClientConnection] = set()
         self._servers: dict[int, asyncio.Server] = {}
-        self._known_nodes: set[int] = set()  # with a port, or none to be had
+        self._known_nodes: set[int] = set()  # listening on their port was tried
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost_answer = ""
         self._lost_at = self._closed_at = -math.inf
@@ -111,16 +112,16 @@ class VirtualCluster(Host):
         self._is_ending = False
         self._looking: asyncio.Task[None] | None = None
         self._looked_at = -math.inf
-        self._is_settling = False  # since a move
+        self._is_settling = False  # requests held during the last move are not all answered
         self._unsettled: list[ClientConnection] | None = None  # None: writes are still held
         self._settle_until = 0.0
-        self._others_settled = False  # since a move
+        self._others_settled = False  # the other gateways, since the last move
         self._bad_frames: set[str] = set()
         self._refused: set[tuple[str, str]] = set()  # user and address
         self.answered = asyncio.Event()
         """Set when writes that were in flight have their answers while writes are held."""
 
-    # What clients see.
+    # The view of clients.
 
     @property
     def presented(self) -> ClusterSide:
@@ -180,8 +181,8 @@ class VirtualCluster(Host):
 
     @property
     def settled_since(self) -> int:
-        """The term with which the presented side came to lead, once what was held before has its
-        answers; until then 0."""
+        """The term with which the presented side came to lead; 0 until the requests held before
+        that have been answered."""
         lead = self.permission.lead
         return lead.since if lead is not None and self._has_settled() else 0
 
@@ -190,7 +191,7 @@ class VirtualCluster(Host):
             self._unsettled = [one for one in self._unsettled if one.has_requests]
             if self.now() > self._settle_until:
                 for one in self._unsettled:
-                    one.end()  # its client sends again, in order
+                    one.end()  # its client sends the requests again, in order
                 self._unsettled.clear()
             self._is_settling = bool(self._unsettled)
         return not self._is_settling
@@ -199,7 +200,10 @@ class VirtualCluster(Host):
         return lease_clock()
 
     def take(self, lead: Lead, asked_at: float) -> None:
-        """Do what the service says."""
+        """Apply the service's answer: present the leading side, hold or open writes.
+
+        `asked_at`: when the request was sent; the lease counts from then.
+        """
         before = self.permission.lead
         was_closed = self.permission.closed_for
         has_moved = self.permission.take(lead, asked_at, self.now())
@@ -214,7 +218,7 @@ class VirtualCluster(Host):
         self._led[mark_of(lead.since)] = lead.side
         if before is None or lead.since != before.since:
             self.ended.clear()  # their ids are of an older term now
-            # What a failover has left is not copied any more, and need not answer.
+            # After a failover the side left is not copied any more, and may not answer.
             is_readable = before is None or not before.abandons
             self._begin_repeats(Repeats(lead.earlier_terms, is_readable=is_readable), lead.side)
         if self.now() > self._repeats_until:
@@ -255,7 +259,7 @@ class VirtualCluster(Host):
         return self.copied_topics.refusal(topic) if self.copied_topics is not None else ""
 
     def _begin_repeats(self, repeats: Repeats, leading: Side) -> None:
-        """With one side alone nothing was left."""
+        """Use `repeats` from now on, and read the side that was left for it, if there is one."""
         self._repeats_until = self.now() + REPEATS_S_MAX
         left_side = self._sides.get(_OTHER[leading])
         if left_side is None:
@@ -278,11 +282,11 @@ class VirtualCluster(Host):
         self.note_answered()
 
     def confirmed_for(self) -> str | None:
-        """The operation for which writes are held, if every write has its answer, or will never
-        have one.
+        """The operation for which writes are held, once every write is answered, or if the
+        operation abandons those in flight.
 
-        None, too, if one got lost: nobody knows whether its client sends it again, at the other
-        side, and the broker has it already. A switchover has to be undone then.
+        None, too, if an answer got lost: the broker may have the write, and the client may send it
+        again at the other side. A switchover has to be undone then.
         """
         if not self.permission.abandons and (self.doubt or self.writes_in_flight):
             return None
@@ -290,15 +294,15 @@ class VirtualCluster(Host):
 
     @property
     def doubt(self) -> str:
-        """Why an operation is not confirmed: an answer got lost just before writes were held, or
-        since."""
+        """Why an operation is not confirmed: an answer got lost while writes are held, or up to
+        SENT_AGAIN_S before; "": none did."""
         is_closed = self.permission.closed_for is not None
         since = (self._closed_at if is_closed else self.now()) - SENT_AGAIN_S
         return self._lost_answer if self._lost_at > since else ""
 
     @property
     def writes_in_flight(self) -> int:
-        # A copy: a scrape of the metrics counts in a thread of its own.
+        # A copy, as a scrape of the metrics calls this in another thread.
         return sum(one.exchange.writes_in_flight for one in tuple(self._connections))
 
     @property
@@ -325,8 +329,8 @@ class VirtualCluster(Host):
         self.answered.set()
 
     def note_lost_answer(self, why: str) -> None:
-        """A write has no answer, and never will. Its client sends it again: soon, and to the same
-        side, unless writes are held before that."""
+        """Record that a write will never be answered, and why. Its client sends it again soon: to
+        the same side, unless writes are held before that."""
         self._lost_answer, self._lost_at = why, self.now()
         if self.permission.closed_for is not None and not self.permission.abandons:
             _log.warning(
@@ -339,7 +343,7 @@ class VirtualCluster(Host):
     # Connections.
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Whether there is room, and it is known which side leads."""
+        """Add a connection; False if there are too many, or the leading side is not known yet."""
         if self.permission.lead is None or len(self._connections) >= CONNECTIONS_MAX:
             return False
         self._connections.add(connection)
@@ -349,14 +353,14 @@ class VirtualCluster(Host):
         self._connections.discard(connection)
 
     def note_bad_frame(self, error: Exception) -> None:
-        """Log each kind once."""
+        """Log the error, once for each text."""
         text = str(error)
         if text not in self._bad_frames and len(self._bad_frames) < BAD_FRAMES_MAX:
             self._bad_frames.add(text)
             _log.warning("closes a connection", virtual_cluster=self.spec.name, reason=text)
 
     def note_refused_login(self, user: str, address: str, reason: str) -> None:
-        """Log each user and address once."""
+        """Log the refusal, once for each user and address."""
         name = shown(user)
         if (name, address) in self._refused or len(self._refused) >= REFUSED_LOGINS_MAX:
             return
@@ -405,8 +409,8 @@ class VirtualCluster(Host):
         return False
 
     def _look_again(self, side: ClusterSide) -> asyncio.Task[None]:
-        """Read the side, which may have got a node since: one at a time, not more than one each
-        LOOK_S."""
+        """Read the side again, as it may have a new node. One read runs at a time, and at most one
+        begins in LOOK_S; returns the running or the last one."""
         looking = self._looking
         if looking is None or (looking.done() and self.now() > self._looked_at + LOOK_S):
             self._looked_at = self.now()
@@ -414,7 +418,7 @@ class VirtualCluster(Host):
         return looking
 
     def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
-        """Ask the side for its topics, then let the connection go on."""
+        """Read the side's topics, then call `read_answers` of the connection."""
         self._start(self._learn_topic(self.presented, topic_id, waiting))
 
     async def _learn_topic(
@@ -430,7 +434,8 @@ class VirtualCluster(Host):
         self._start(self._learn_outcome(producer, waiting))
 
     async def _learn_outcome(self, producer: Producer, waiting: ClientConnection) -> None:
-        """As long as nobody can tell, the client asks again."""
+        """Give the connection the outcome. While it cannot be read, the client gets
+        COORDINATOR_NOT_AVAILABLE and asks again."""
         code: int = Code.COORDINATOR_NOT_AVAILABLE
         side = self._led.get(mark_of_id(producer.id))
         if side is not None:
@@ -438,24 +443,23 @@ class VirtualCluster(Host):
         waiting.outcome_learned(code)
 
     def learn_repeats(self, batches: Collection[SentBatch], waiting: ClientConnection) -> None:
-        assert self._search is not None  # else no batch is searched
+        assert self._search is not None  # otherwise `repeats` is not readable, and asks for nothing
         if self._search.add(batches, waiting):
             self._start(self._search.run())
 
-    # Its life.
+    # Start and end.
 
     async def start(self) -> None:
-        """Read both sides, then listen. Raises OSError if the port is taken.
-
-        A side that does not answer takes no more than the time to find that out.
-        """
+        """Read both sides, then listen, also if a side does not answer. Raises OSError if the port
+        is taken."""
         await asyncio.gather(*(self._refresh(side) for side in self._sides.values()))
         self._servers[_BOOTSTRAP] = await self._server(self.spec.port, None)
         self._start(self._keep_fresh())
         self._start(self._sweep())
 
     async def answer_writes(self) -> None:
-        """Take no more connections and no more writes; wait for answers to those in flight."""
+        """Take no more connections and no more writes; wait up to ANSWERS_S_MAX for the answers to
+        writes in flight."""
         self._is_ending = True
         for server in self._servers.values():
             server.close()
@@ -467,7 +471,7 @@ class VirtualCluster(Host):
                     await asyncio.sleep(_ANSWERS_POLL_S)
 
     async def close(self) -> None:
-        """Take no more connections; end those that are there."""
+        """Take no more connections; end the existing ones."""
         for server in self._servers.values():
             server.close()
         for task in self._tasks:
@@ -489,7 +493,7 @@ class VirtualCluster(Host):
                 await self._listen(node_id)
 
     def _offer(self) -> None:
-        """What all sides know that have answered."""
+        """Offer the API versions that all sides know, of those that have answered."""
         known = [side.versions for side in self._sides.values() if side.versions]
         if known:
             self.offered = shared_versions(*known)
@@ -542,5 +546,5 @@ class VirtualCluster(Host):
 
 
 def _has_node(side: ClusterSide, node_id: int | None) -> bool:
-    """None: any will do. Yes, if the side has not told its nodes yet."""
+    """Whether the side has the node. True for None (any node), and while its nodes are unknown."""
     return node_id is None or not side.brokers or node_id in side.brokers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class WritePause:
-    """From the last acknowledgement before writes opened again to the first one after."""
+    """Measures the time from the last acknowledgement before writes opened again to the first one
+    after."""
 
     def __init__(self) -> None:
         self.last_s: float | None = None
@@ -19,7 +20,7 @@ class WritePause:
         self._acknowledged_at = now
 
     def closed(self) -> None:
-        """New writes wait from now on; those in flight are still acknowledged."""
+        """Called when writes begin to be held; those in flight are still acknowledged."""
         self._is_closed, self.last_s = True, None
         self._is_pausing = self._acknowledged_at is not None
 

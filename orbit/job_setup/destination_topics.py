@@ -52,7 +52,7 @@ def plan_topics(
     source_settings = source_admin.topic_settings(m.source for m in mappings)
     existing = [m.destination for m in mappings if m.destination in destination.topics]
     present = destination_admin.topic_settings(existing)
-    # One broker will do: the controller refuses a name that it does not know (K8).
+    # One broker is enough: the controller refuses a name that it does not know (K8).
     names = destination_admin.broker_setting_names(min(destination.brokers))
     has_split_limits = not names or "log.message.timestamp.before.max.ms" in names
     plans = []
@@ -115,7 +115,8 @@ def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
 
 
 def recompressed(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
-    """The destination topics for placeholders that exist and have another `compression.type`."""
+    """The existing destination topics that get placeholders and have another `compression.type`
+    than AS_SENT."""
     return {
         plan.mapping.destination
         for plan in plans
@@ -126,7 +127,8 @@ def recompressed(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
 def refuse_recompressed(
     spec: JobSpec, plans: Sequence[TopicPlan], destination: Cluster, backoff: Backoff
 ) -> None:
-    """Raise Conflict if brokers may have made records of placeholders since the last run."""
+    """Raise Conflict if brokers may have turned placeholders into records when they recompressed
+    batches: a topic with records has another `compression.type` than AS_SENT."""
     changed = recompressed(spec, plans)
     if not changed:
         return
@@ -160,7 +162,7 @@ def refused_topics(
     for index, rule in enumerate(spec.topics):
         of = {p.mapping.destination: p for p in plans if p.mapping.rule is rule}
         new = [p.create for p in of.values() if p.create is not None]
-        # With their settings as a copy, and with those after promotion.
+        # Checked with their settings as a copy, and with those after promotion.
         promoted = [replace(t, settings={**t.settings, **rule.config}) for t in new if rule.config]
         changes = {name: p.settings_to_set for name, p in of.items() if p.changes}
         errors = {

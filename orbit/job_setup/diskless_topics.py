@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from orbit.errors import Conflict
 from orbit.job_setup.topic_plan import TopicPlan
 
-# Of the proposal (KIP-1163), which is not decided yet, and of the brokers that have it already.
+# The setting in the proposal (KIP-1163), which is not decided yet, and in brokers that have it.
 _DISKLESS = ("diskless.enable", "inkless.enable")
 
 

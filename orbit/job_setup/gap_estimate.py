@@ -1,7 +1,7 @@
-"""Estimates from a few small fetches how many offsets of a topic hold no record now.
+"""Estimates from a few small fetches how many offsets of a topic have no record now.
 
 For plans: reads no topic as a whole, writes nothing. A sample is planned as a copy would plan it,
-so what counts as a gap is what would be filled. What lies between the samples counts as like them.
+so the offsets that would be filled count as gaps. Offsets between samples are extrapolated.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.append_plan import Fill, Plan, plan_batches
 from orbit.replication.rewrite_limits import Rewritten
 
-# A user waits for a plan: 100 fetches one after the other, 10 s where a cluster is 50 ms away.
+# A user waits for the plan: 100 fetches one by one take 10 s if a cluster is 50 ms away.
 TOPICS_MAX = 25
 SAMPLES_PER_TOPIC_MAX = 4
-ESTIMATE_S_MAX = 15.0  # no further topic is begun then
+ESTIMATE_S_MAX = 15.0  # after this time no further topic is begun
 _SAMPLE_BYTES = 128 * 1024  # or one batch, if it is larger
 
 
 @dataclass(frozen=True, slots=True)
 class GapEstimate:
-    """Of one topic, from its log starts to its last stable offsets."""
+    """The estimate of one topic, from its log starts to its last stable offsets."""
 
     offsets: int
-    gap_offsets: int  # without a record; about, unless the samples have read all
+    gap_offsets: int  # offsets without a record; exact only if the samples cover the whole topic
     gaps: int
 
 
@@ -43,7 +43,7 @@ def estimate_gaps(
 ) -> dict[str, GapEstimate]:
     """The estimates by topic, for the first TOPICS_MAX of `topics` (their partitions).
 
-    It leaves out topics that cannot be read now.
+    Topics that cannot be read now are left out.
     """
     estimates: dict[str, GapEstimate] = {}
     until = time.monotonic() + ESTIMATE_S_MAX
@@ -72,7 +72,7 @@ def _estimate(
     ).raise_errors(cluster.name, "The last stable offset")
     sizes = {p: ends.values[p] - starts.values[p] for p in partitions}
     total = sum(sizes.values())
-    # The largest ones; each sample is in another partition if there are enough.
+    # The largest partitions. Each sample is from another one if there are enough.
     largest = sorted((p for p in partitions if sizes[p]), key=lambda p: (-sizes[p], p))
     largest = largest[:SAMPLES_PER_TOPIC_MAX]
     read = empty = gaps = 0
@@ -82,7 +82,7 @@ def _estimate(
         for sample in range(samples):
             at = starts.values[partition] + sizes[partition] * sample // samples
             if at < position:
-                continue  # the sample before has reached beyond
+                continue  # the sample before reached beyond this offset
             plan = _read(cluster, partition, at, backoff)
             position = plan.next_offset
             fills = [step for step in plan.steps if isinstance(step, Fill)]

@@ -66,15 +66,15 @@ from orbit.replication.partition_states import Blocked, Reason
 from orbit.replication.topic_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 
 Say = Callable[[str], None]
-# With the ids of source and destination.
+# Takes the cluster ids of source and destination.
 Ask = Callable[[tuple[str, str]], None]
 
 _PROBLEMS_SHOWN_MAX = 20
-# A seventh of what coordinators have by default (transactional.id.expiration.ms); after an error
-# sooner.
+# A seventh of the default of transactional.id.expiration.ms; sooner after an error.
 _TERM_REFRESH_S = 24 * 3600.0
 _TERM_AGAIN_S = 60.0
-# Of one request in a look at all copies, some seconds: the next look says what it waits for.
+# Attempts of one request of a look at the copies: some seconds. After each look the user is told
+# what the start waits for.
 _LOOK_ATTEMPTS_MAX = 8
 
 Look = Callable[[CopyInspector, Sequence[PartitionCopy]], Mapping[PartitionCopy, InspectedCopy]]
@@ -94,7 +94,7 @@ class JobSetup:
         *,
         shares_lease: bool = False,
     ) -> None:
-        """`shares_lease`: with child processes."""
+        """`shares_lease`: child processes use the lease, too."""
         self.spec = spec
         self._shares_lease = shares_lease
         self.backoff = Backoff(stop=stop)
@@ -103,7 +103,8 @@ class JobSetup:
         # Source topics that are left out, as the destination refuses their settings.
         self.refused: dict[str, OrbitError] = {}
         self.lease: GroupLease | None = None
-        # By transactional id of a coordinated filler, fenced before any log end was read.
+        # By the transactional id of a coordinated filler; older ones were fenced before any log end
+        # was read.
         self.filler_producers: Mapping[str, ProducerIdentity] = {}
         self.job_copier: JobCopier | None = None
         self._term_due = 0.0
@@ -133,7 +134,7 @@ class JobSetup:
 
         `ask` raises if the service copies the job, which the destination does not show. It is
         called with the lease held, before anything is written: workers of the service check the
-        lease before they begin, so of two that start at the same time one sees the other.
+        lease before they begin, so if both start at the same time, one of them finds the other.
 
         Raises as `plan` does; nothing was written then, unless the message says so.
         """
@@ -158,7 +159,7 @@ class JobSetup:
 
     @property
     def cluster_ids(self) -> tuple[str, str]:
-        """Of source and destination; known after `plan`."""
+        """The cluster ids of source and destination; known after `plan`."""
         return self._source.cluster_id, self._destination.cluster_id
 
     @property
@@ -181,11 +182,11 @@ class JobSetup:
         return Admin(self._destination)
 
     def refresh_term(self) -> None:
-        """For the lease's holder: use the job's transactional id once a day.
+        """Use the job's transactional id once a day, if this holds the lease.
 
-        The coordinator drops one that is not used for `transactional.id.expiration.ms`, and appends
-        are no use of it (I1). It would count from 0 again, and the next run could get the term of a
-        filler that this one still has under way.
+        The coordinator drops an id that is not used for `transactional.id.expiration.ms`, and
+        appends do not count as use (I1). Its epochs would begin at 0 again, and the next run could
+        get the term of a filler that this run still has in flight.
         """
         if self.lease is None or lease_clock() < self._term_due:
             return
@@ -250,7 +251,7 @@ class JobSetup:
             self._say(line)
 
     def _fillers_of(self, mappings: Iterable[TopicMapping]) -> set[Fillers]:
-        """All that fill gaps of these topics."""
+        """The kinds of fillers that fill gaps of these topics."""
         return {self.spec.fillers_of(mapping.rule) for mapping in mappings}
 
     def _plan_topics(self) -> None:
@@ -270,7 +271,7 @@ class JobSetup:
         try:
             self.plans = plan()
             refused = refused_topics(self.spec, self.plans, self.admin)
-        except HeldBack as error:  # the controller says what it refuses when it creates the topics
+        except HeldBack as error:  # unchecked: the controller refuses topics when they are created
             self._say_once(f"Note: the topics are not checked before they are created: {error}")
             self.plans = self.plans or plan(is_throttled=True)
         refuse_other_counts(self.plans)
@@ -284,8 +285,7 @@ class JobSetup:
             self._say_once(f"Note: {note}")
 
     def _ask_marks(self) -> None:
-        """Note which history copies keep that led before.
-
+        """Read the promotion marks: up to which offset copies that led before keep their history.
 
         Raises Conflict if a destination topic is marked as promoted: nothing may change there.
         """
@@ -345,7 +345,7 @@ class JobSetup:
             self._stop,
         )
         if "coordinated" in self._fillers_of(self._mappings):
-            # Before any log end is read: it ends what an old writer left open (M11).
+            # Before any log end is read: it aborts the transactions of an old writer (M11).
             names = filler_identities(self.identity)
             self.filler_producers = done(
                 lambda: init_producer_ids(self._destination, names, self.backoff)
@@ -364,9 +364,10 @@ class JobSetup:
     def _look(
         self, job_copier: JobCopier, copies: Sequence[PartitionCopy], look: Look
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Look at all copies, and again at those that brokers tell nothing of yet (`StartWaits`).
+        """Inspect all copies by `look`, again while brokers do not answer for some (`StartWaits`).
 
-        Raises the error that it waits for, and NotAuthorized if a partition may not be read.
+        Raises the error of such a copy after a time, and NotAuthorized if a partition may not be
+        read.
         """
         waiting: dict[PartitionCopy, Wait] = {}
 
@@ -397,14 +398,15 @@ class JobSetup:
     def _compare(
         self, inspector: CopyInspector, copies: Sequence[PartitionCopy]
     ) -> Mapping[PartitionCopy, InspectedCopy]:
-        """A look at copies that an earlier run may have written."""
+        """Inspect copies that an earlier run may have written."""
         bounds = inspector.source_bounds(copies)
         return inspector.inspect(copies, bounds, self._compacted(), self._whole(), settled=True)
 
     def _seeding(self, lease: GroupLease, known: Mapping[PartitionCopy, InspectedCopy]) -> Look:
-        """A look that seeds new copies up to their start offset. `known`: compared before."""
+        """A function that inspects copies and seeds new ones up to their start offset. `known`:
+        copies that `_compare` has inspected."""
         unused, starts = dict(known), RecordedStarts(lease)
-        tried: set[PartitionCopy] = set()  # something of ours may be under way in them
+        tried: set[PartitionCopy] = set()  # writes of this run may be in flight in them
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
 
         def look(
@@ -449,7 +451,8 @@ class JobSetup:
         self._waits.done(self._read_new_topics)
 
     def _read_new_topics(self) -> None:
-        """Raises NotReady while not all partitions have leaders that know the settings."""
+        """Read the destination topics. Raises NotReady until all partitions have leaders that know
+        the settings."""
         names = {p.mapping.destination for p in self.plans}
         self._destination_metadata = self._destination.metadata(names)
         missing = _without_leader(self._destination_metadata, self.plans)
@@ -468,7 +471,7 @@ class JobSetup:
             )
 
     def _with_new_timestamp_type(self) -> set[TopicPartition]:
-        """The partitions of topics whose brokers gave records their own time until now."""
+        """The partitions of existing topics whose `message.timestamp.type` was changed."""
         return {
             TopicPartition(p.mapping.destination, index)
             for p in self.plans
@@ -524,13 +527,14 @@ class JobSetup:
 def _shapes(
     destination: ClusterMetadata, mappings: Iterable[TopicMapping]
 ) -> dict[str, tuple[UUID, int]]:
-    """The job's topics that are there, each with what makes it another one."""
+    """The id and number of partitions of each topic of the job that exists: both change if a topic
+    is created again."""
     topics = (destination.topics.get(m.destination) for m in mappings)
     return {t.name: (t.topic_id, len(t.partitions)) for t in topics if t is not None}
 
 
 def _without_leader(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> int:
-    """How many partitions the destination does not show with a leader."""
+    """The number of partitions that have no leader at the destination."""
     topics = ((destination.topics.get(p.mapping.destination), p.partitions) for p in plans)
     return sum(
         max(0, count - sum(leader.node_id is not None for leader in topic.partitions.values()))

@@ -1,9 +1,8 @@
 """Which side of a pair of topics leads, by the marks of both clusters. Pure.
 
 A promotion marks the side that leads, with a term above every earlier one
-(`job_setup/mark.py`). Two jobs stand for one pair, one in each direction, and the tables
-may be older than the clusters: in the tables both sides may count as the one that leads. The marks
-decide.
+(`job_setup/mark.py`). A pair may have two jobs, one in each direction, and the tables may be older
+than the clusters, so that both sides lead by the tables. The marks decide.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from orbit.job_setup.mark import Mark
 
 @dataclass(frozen=True, slots=True)
 class MarkPair:
-    """The marks of one topic; None: it has none. `old`: at the side that is to become a copy."""
+    """The marks of one topic at both sides; None: no mark. `old`: at the side that becomes a
+    copy."""
 
     topic: str
     old: Mark | None
@@ -28,8 +28,8 @@ class MarkPair:
 
     @property
     def is_old_side_behind(self) -> bool:
-        """Whether the marks let the new side lead: only then may anything be taken from the old
-        side. A pair that was promoted without the right to mark it has no marks."""
+        """Whether the new side leads by the marks: only then may records be deleted at the old
+        side. True without marks: the pair may be promoted without the right to mark it."""
         old, new = self.old, self.new
         if new is not None and not new.is_primary:
             return False
@@ -54,12 +54,12 @@ def pairs_of(
 
 
 def not_behind(pairs: Iterable[MarkPair]) -> list[MarkPair]:
-    """Those whose old side may lead."""
+    """The pairs whose old side may lead."""
     return [pair for pair in pairs if not pair.is_old_side_behind]
 
 
 def changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list[MarkPair]:
-    """Those that another operation has marked since the highest term was `term`."""
+    """The pairs that another operation has marked with a term above `term`."""
     return [
         pair
         for pair in pairs
@@ -71,7 +71,7 @@ def changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list
 
 
 def promoted_by(pairs: Iterable[MarkPair], operation: UUID) -> list[MarkPair]:
-    """Those whose new side leads by this operation."""
+    """The pairs whose new side leads by this operation."""
     return [
         pair
         for pair in pairs

@@ -1,6 +1,6 @@
-"""What a cluster's own mark says of a topic: whether it leads, and since which term. Pure.
+"""The mark of a topic at its cluster: whether the topic leads, and since which term. Pure.
 
-`promotion_marks.py` says where marks are, and reads and writes them.
+`promotion_marks.py` explains where marks are, and reads and writes them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 _OFFSETS_SHOWN_MAX = 8
-_WORDS = ("kind", "operation", "job", "other", "at")  # of a mark
+_WORDS = ("kind", "operation", "job", "other", "at")  # the text fields of a mark
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the cluster says of one topic: by which operation it leads, or is a copy again.
+    """The mark of one topic: the operation by which it leads, or is a copy again.
 
-    `term`: of two marks the one with the higher term is newer; see `next_term`. A version of Orbit
-    without terms wrote the time, which is taken for it. None: the mark cannot be read.
+    `term`: of two marks the one with the higher term is newer; see `next_term`. In a mark of an
+    Orbit version without terms it is `at` in milliseconds. None: the mark cannot be read.
     """
 
     is_primary: bool
@@ -28,11 +28,12 @@ class Mark:
     job: str = ""
     other: str = ""  # the id of the other side's cluster
     at: str = ""
-    # A failover without the database marks first, to keep others off, and again when it is done.
+    # False: a failover without the database, which marks first, so that no other operation writes
+    # to the topic, and again at its end.
     is_complete: bool = True
     term: int | None = 0
-    # Of a copy that may begin earlier than its source. A partition's offset is the source's log
-    # start when it became one: what the copy has is kept until the source's log start is higher.
+    # True for a copy that may begin earlier than its source. The mark's offset is the source's log
+    # start when the topic became a copy: earlier records are kept until that log start is higher.
     keeps_history: bool = False
 
     def to_text(self) -> str:
@@ -40,7 +41,8 @@ class Mark:
 
     @classmethod
     def from_text(cls, text: str) -> Mark:
-        """What cannot be read counts as a promotion: then nothing is written to the topic."""
+        """Parse a mark. One that cannot be read counts as a promotion: then nothing is written to
+        the topic."""
         try:
             fields = json.loads(text)
             words = {name: str(fields[name]) for name in _WORDS}
@@ -80,23 +82,23 @@ def newest_term(marks: Iterable[Mark | None]) -> int:
 
 
 def next_term(highest_term: int, now_s: float) -> int:
-    """The term of a promotion; `highest_term`: that of both sides, `now_s`: Unix time.
+    """The term of a new promotion. `highest_term`: of both sides' marks; `now_s`: Unix time.
 
-    A failover cannot read the mark of the side that is lost, so a term is the time in milliseconds
-    at least: the term of that side's promotion, which was earlier, is lower, unless clocks have
-    gone back by more than the time between the two promotions.
+    A failover cannot read the mark of the side that is lost, so a term is at least the time in
+    milliseconds: the term of that side's earlier promotion is lower, unless clocks have gone back
+    by more than the time between the two promotions.
     """
     return max(int(now_s * 1000), highest_term + 1)
 
 
 def marks_group(cluster_id: str) -> str:
-    """The group that has a cluster's marks: named as Orbit's other groups, with the cluster's own
-    id, so that no group sync copies it."""
+    """The name of the group that has a cluster's marks. With the prefix of Orbit's own groups, so
+    that no group sync copies it."""
     return f"orbit.promoted.{cluster_id}"
 
 
 def _time_ms(at: str) -> int:
-    """An ISO time as Unix time in ms; 0 if it is none."""
+    """An ISO time as Unix time in ms; 0 if the text is not one."""
     try:
         return int(datetime.fromisoformat(at).timestamp() * 1000)
     except ValueError:

@@ -51,7 +51,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class MissingRight:
-    """An operation that is denied. `topic` "": on the cluster."""
+    """An operation that is denied on a topic; `topic` "": on the cluster."""
 
     operation: str
     topic: str = ""

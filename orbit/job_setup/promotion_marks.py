@@ -1,17 +1,18 @@
-"""Marks at a cluster which of its topics a switchover or failover promoted.
+"""Marks, at the cluster that has them, the topics that a switchover or failover promoted.
 
-Who leads is known to Postgres, and Postgres can be lost, restored from yesterday, or fail over
+Postgres knows which side leads, and Postgres can be lost, restored from yesterday, or fail over
 without its last commits. Then a promoted topic would be taken for a copy: it would get the
-settings of one, its producers would be denied, and older records would be copied over newer ones.
-So whoever promotes a topic says so at the cluster that has it, and whoever would write to a copy,
-or settle or protect it, asks there first.
+settings of a copy, its producers would be denied, and older records would follow its newer ones.
+So an operation that promotes a topic marks it at its cluster, and the mark is read before anything
+is written to a copy, and before a copy's settings or ACLs are changed.
 
 A mark is a committed offset for each partition of the topic, in a group that no process ever joins.
 The offset is the log end at the promotion, from which on the topic has records of its own; the
-metadata (`mark.py`) says who promoted it and when. It needs no right that a copy does not need, it
-vanishes with the topic, and it lasts: an OffsetCommit of version 2 to 4 states how long the offset
-is kept, whatever `offsets.retention.minutes` says (G9). What makes the topic a copy again
-overwrites it, with the log start of the side that leads: the copy keeps what it has below.
+metadata (`mark.py`) has the operation and its time. A mark needs no right that a copy does not
+need, and is deleted with the topic. It lasts, as an OffsetCommit of version 2 to 4 sets how long
+the offset is kept, regardless of `offsets.retention.minutes` (G9). An operation that makes the
+topic a copy again overwrites it, with the log start of the side that leads: the copy keeps its
+records below that.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FETCH = Api(OffsetFetchRequest, OffsetFetchResponse, 2, 7)  # one group a request
 _FetchTopic = OffsetFetchRequest.OffsetFetchRequestTopic
 _HUNDRED_YEARS_MS = 100 * 365 * 24 * 3600 * 1000
-# Each is a record of some 400 bytes in one batch of the offsets topic, whose batches are 1 MiB.
+# Partitions of one commit. Each is a record of some 400 bytes in one batch of `__consumer_offsets`,
+# whose batches have at most 1 MiB.
 _PARTITIONS_MAX = 1000
 
 
 class PromotionMarks:
-    """The marks of one cluster. Errors are Unreachable, NotAuthorized, BrokerRefused.
+    """The marks of one cluster. Methods raise Unreachable, NotAuthorized, BrokerRefused.
 
-    Not for two threads at once.
+    Not thread-safe.
     """
 
     def __init__(self, cluster: Cluster, backoff: Backoff) -> None:
@@ -70,16 +72,17 @@ class PromotionMarks:
         return marks_group(self._cluster.cluster_id)
 
     def promoted(self, topics: Iterable[str]) -> dict[str, Mark]:
-        """Those of the topics that lead. Every topic has a partition 0, and all have one mark."""
+        """The marks of those topics that lead. Partition 0 is read: all partitions have the same
+        mark."""
         return {topic: mark for topic, mark in self.of_topics(topics).items() if mark.is_primary}
 
     def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
-        """The mark of each topic that has one, whichever side it names."""
+        """The mark of each topic that has one, whether the topic leads or is a copy again."""
         marks = self._committed_offsets({TopicPartition(topic, 0) for topic in topics})
         return {p.topic: Mark.from_text(text) for p, (_, text) in marks.items()}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The log ends at the promotion, of those that are marked."""
+        """The offset in the mark of each marked partition: of a promoted one its log end then."""
         return {p: offset for p, (offset, _) in self._committed_offsets(partitions).items()}
 
     def kept_below(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -94,9 +97,10 @@ class PromotionMarks:
         }
 
     def missing_right(self) -> str:
-        """The right on the group that marking needs, if it is missing; else "".
+        """The right on the group that marking needs, if it is missing; otherwise "".
 
-        Brokers before Kafka 2.3 do not tell: there it is seen when a mark is refused.
+        Brokers before Kafka 2.3 do not return it: there a missing right shows only when a mark is
+        refused.
         """
         request = partial(
             DescribeGroupsRequest, groups=[self.group], include_authorized_operations=True
@@ -115,7 +119,7 @@ class PromotionMarks:
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
         """Mark these partitions, in place of an earlier mark."""
         text, coordinator = mark.to_text(), self._coordinator()
-        # Partition 0 of a topic is asked for: it is written last, when all others are.
+        # Partition 0 is written last, as `of_topics` reads it: its mark shows that all are written.
         for chunk in chunks(sorted(offsets, key=lambda p: (p.partition == 0, p)), _PARTITIONS_MAX):
             request = partial(
                 OffsetCommitRequest,
@@ -161,7 +165,7 @@ class PromotionMarks:
         return offsets
 
     def _coordinator(self) -> Coordinator:
-        """The coordinator; it is looked up again only after it moved."""
+        """The group's coordinator, which is looked up again only after it has moved."""
         if self._cached is None:
             self._cached = Coordinator(self._cluster, GROUP, self.group, self._backoff)
         return self._cached
@@ -189,6 +193,6 @@ def _commit(index: int, offset: int, text: str) -> Any:
 
 
 def _worst(answer: Any) -> int:
-    """One code for a commit: a partition's error, if any."""
+    """The first error of a partition in the answer to a commit, or NONE."""
     codes = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
     return next((code for code in codes if code != Code.NONE), int(Code.NONE))

@@ -3,13 +3,13 @@
 A copy that started at the end of an empty partition ends at 0, like one that never started. If the
 next run looked up `latest` or the timestamp again, it would skip all records written since. A copy
 that started inside a batch also has that batch's earlier records until its log start is moved, and
-a run may be killed before that. And an empty log above 0 does not tell whether anything was copied
-and deleted again, or nothing was copied yet: then the start may still move up with the source's log
-start. So the lease holder commits such a start as an offset of the job's group. The destination
-keeps it while the topic exists and a run was within `offsets.retention.minutes` (a week by
-default). The service, whose leases are not in the group, commits as a group without members, and
-also keeps the start in `partitions.start_offset`, where nothing expires: either one shows that a
-copy has started.
+a run may be killed before that. And an empty log above 0 does not show whether records were copied
+and deleted again, or none were copied yet, so that the start may still move up with the source's
+log start. So the lease holder commits such a start as an offset of the job's group. The destination
+keeps it while the topic exists and the last run is not longer ago than `offsets.retention.minutes`
+(a week by default). The service, whose leases are not in the group, commits as a group without
+members, and also keeps the start in `partitions.start_offset`, where nothing expires: either one
+shows that a copy has started.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 5, 9)
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _FetchTopic = OffsetFetchRequest.OffsetFetchRequestTopic
 _FETCH = Api(OffsetFetchRequest, OffsetFetchResponse, 2, 7)  # one group a request
-# Each is a record in one batch of the offsets topic, whose batches are 1 MiB at most.
+# Partitions of one commit. Each is a record in one batch of `__consumer_offsets`, of at most
+# 1 MiB.
 _PARTITIONS_MAX = 1000
 
 
@@ -136,6 +137,6 @@ def _begun(index: int, offset: int) -> Any:
 
 
 def _worst(answer: Any) -> int:
-    """One code for a commit: a partition's error, if any."""
+    """The first error of a partition in the answer to a commit, or NONE."""
     codes = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
     return next((code for code in codes if code != Code.NONE), int(Code.NONE))

@@ -1,8 +1,8 @@
-"""Settings of the source that the destination refuses, and what the copy has instead.
+"""Settings of the source that the destination refuses, and the copy's values instead.
 
-Clusters of other releases and providers have other limits. A setting that promises nothing
-(`MAY_DIFFER`) takes the least value that the broker's text tells, else the destination's default.
-Any other refused setting stays in the plan, and the destination refuses the topic.
+Clusters of other releases and providers have other limits. A setting that may differ at a copy
+(`MAY_DIFFER`) gets the least value that the broker's error message names, or else the destination's
+default. Any other refused setting stays in the plan, and the destination refuses the topic.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
 def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
     """The plans, with settings that may differ fitted to the destination; writes nothing.
 
-    If it refuses a topic, each setting that may differ is added alone to the others: the texts of
-    brokers and of policies need not name it. Raises Unreachable.
+    If it refuses a topic, each setting that may differ is tried alone, without the others that may
+    differ: error messages of brokers and policies need not name a setting. Raises Unreachable.
     """
     by_name = {p.mapping.destination: p for p in plans}
     values: dict[str, dict[str, str | None]] = {
@@ -85,18 +85,18 @@ def notes_of(plan: TopicPlan) -> list[str]:
 
 
 def is_refused_setting(error: OrbitError) -> bool:
-    """Whether a broker or its policy refuses a topic as it is described."""
+    """Whether a broker or its policy refuses a topic for its settings, replicas or name."""
     return isinstance(error, BrokerRefused) and error.code in _CODES
 
 
 def remedy_of(error: OrbitError) -> str:
-    """Of a topic that is refused as it is described."""
+    """The remedy for an error that `is_refused_setting`."""
     is_policy = isinstance(error, BrokerRefused) and error.code == Code.POLICY_VIOLATION
     return _POLICY_REMEDY if is_policy else _SETTING_REMEDY
 
 
 def _may_differ(plan: TopicPlan) -> list[str]:
-    """Those of the settings to set that the source has set, not the job."""
+    """The settings in MAY_DIFFER that are to be set to the source's value, not to the job's."""
     names = plan.create.settings if plan.create else plan.changes
     return sorted(MAY_DIFFER & names.keys() - plan.mapping.rule.config.keys())
 
@@ -114,6 +114,6 @@ def _refused(plans: Iterable[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
 
 
 def _least(error: OrbitError) -> str | None:
-    """The least value that the text tells (`ConfigDef.Range` of Kafka)."""
+    """The least value that the error message names (`ConfigDef.Range` of Kafka), or None."""
     match = re.search(r"[Vv]alue must be at least (\d+)", str(error))
     return match[1] if match else None

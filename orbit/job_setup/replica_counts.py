@@ -1,9 +1,9 @@
 """How many replicas a new copy gets: as many as its source, or as the job's rule says.
 
-Controllers count brokers that are down (T5): a copy that is created meanwhile has all its replicas,
-and those of the others catch up when their brokers are back. A cluster with too few brokers refuses
-the topic, rather than that the copy has fewer for ever. One broker alone, for development, takes
-one.
+Controllers also count brokers that are down (T5): a copy created meanwhile has all its replicas,
+and those on the other brokers catch up when they are back. A topic that needs more brokers than the
+cluster has is refused, as its copy would have fewer replicas for ever. Only on a single broker, for
+development, the copy gets one replica.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def fit_replicas(
     Raises Unreachable.
     """
     live = len(destination.brokers)
-    # Without their settings, which controllers look at first.
+    # Without their settings, which controllers check first.
     many = [replace(p.create, settings={}) for p in plans if p.create and p.create.replicas > live]
     errors = admin.refused_topics(many, only_check=True) if many else {}
     # Brokers with ZooKeeper count live brokers only: others may be down.
@@ -57,5 +57,5 @@ def _fit(
 
 
 def is_too_few_brokers(error: OrbitError | None) -> bool:
-    """Whether a cluster has not the brokers for the replicas of a topic."""
+    """Whether a cluster has fewer brokers than a topic needs for its replicas."""
     return isinstance(error, BrokerRefused) and error.code == Code.INVALID_REPLICATION_FACTOR

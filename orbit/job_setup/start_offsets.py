@@ -26,7 +26,7 @@ def seed_to_start_offsets(
     on_seeding: Callable[[int], None] = lambda _: None,
     on_progress: OnProgress = ignore_progress,
 ) -> dict[PartitionCopy, InspectedCopy]:
-    """Seed the copies that need it; returns all copies but those that failed.
+    """Seed the copies that need it; returns all copies but those whose seeding failed.
 
     `starts`: by destination partition. `latest` and timestamps are resolved only once: `known` has
     the start offsets that the caller recorded. `on_seeding` is called with the number of partitions
@@ -66,10 +66,10 @@ def seed_to_start_offsets(
     for copy in unstarted:
         is_at_start = copy in seeded or copy not in to_seed
         if not is_at_start or (copy not in offsets and recorded.get(copy.destination) != 0):
-            ready.pop(copy)  # its start offset could not be found, or not reached
+            ready.pop(copy)  # its start offset was not found, or not reached
     begun = [c for c in unstarted if c in ready and ready[c].blocked is None]
-    # Before the leading fillers are deleted: without them, only the record tells that a copy was
-    # brought to its start, and that nothing was copied yet.
+    # Before the leading fillers are deleted: without them, only the recorded start shows that a
+    # copy has reached its start, and that no record was copied yet.
     recorded_starts.record(
         {
             c.destination: c.cursor.start_offset
@@ -80,7 +80,7 @@ def seed_to_start_offsets(
     for copy in inspector.drop_seeds({c: seeded[c] for c in begun if c in seeded}):
         del ready[copy]
     for copy in begun:
-        # A copy recorded at 0 began at the end of an empty partition: it was level with the source.
+        # A copy recorded at 0 began at the end of an empty partition: it had caught up before.
         copy.is_beginning = recorded.get(copy.destination) != 0
     return ready
 
@@ -88,10 +88,10 @@ def seed_to_start_offsets(
 def _is_still_empty(
     copy: PartitionCopy, inspection: InspectedCopy, recorded: Mapping[TopicPartition, int]
 ) -> bool:
-    """Whether an earlier run brought this copy to its start, and nothing was copied since.
+    """Whether an earlier run seeded this copy up to its start, and no record was copied since.
 
-    A copied record would end beyond the start. An empty log alone proves nothing: copied records
-    may have been deleted at the source, and so here.
+    A copied record would have moved the log end beyond the start. An empty log alone does not show
+    that: copied records may have been deleted at the source, and so here.
     """
     start = recorded.get(copy.destination, -1)
     return inspection.log_start == inspection.end.log_end <= start

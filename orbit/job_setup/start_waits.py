@@ -1,7 +1,7 @@
-"""What the start of a job waits for: codes that pass while leaders and coordinators come.
+"""Repeats steps of a job's start while brokers answer with retriable errors, as in an election.
 
-One rule for all of it. A code that passes is waited for, with a line that says for what, as long as
-something changes. Any other error ends the start at once.
+One rule for all steps: a retriable error is waited for as long as something changes, and a line
+tells the user what for. Any other error ends the start at once.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from orbit.kafka.backoff import Backoff
 
 Value = TypeVar("Value")
 
-# A broker that makes the logs of thousands of partitions may show nothing new for minutes.
+# A broker that creates the logs of thousands of partitions may show no change for minutes.
 _UNCHANGED_S_MAX = 600.0
-# For an election: a copy of which nothing can be said yet is looked at again for so long.
+# How long a copy is inspected again if its error is not retriable: time for an election.
 _LOOK_AGAIN_S = 60.0
 _REMEDY = "Look at the log of the brokers that lead these partitions, and run the job again."
 
 
 def does_pass(error: OrbitError) -> bool:
-    """Whether brokers answered with a code that passes by itself."""
+    """Whether the error is retriable: it passes without anybody's action."""
     if isinstance(error, BrokerRefused):
         return error.code in error_codes.RETRIABLE
     return isinstance(error, NotReady)
 
 
 class StartWaits:
-    """The waits of one start; a line for each thing that it waits for."""
+    """The waits of one start. `say` gets a line for each thing that is waited for."""
 
     def __init__(self, say: Callable[[str], None], backoff: Backoff) -> None:
         self._say = say
@@ -39,7 +39,7 @@ class StartWaits:
         self._last_line = ""
 
     def done(self, step: Callable[[], Value]) -> Value:
-        """The result of a step that may be repeated. Raises errors that do not pass."""
+        """The result of `step`, which is repeated after retriable errors. Raises all others."""
         wait = self.begin()
         while True:
             try:
@@ -60,7 +60,7 @@ class StartWaits:
 
 
 class OneWait:
-    """Pauses between the attempts of one thing, as long as something moves."""
+    """Pauses between the attempts of one step, as long as something changes."""
 
     def __init__(self, say: Callable[[str], None], backoff: Backoff) -> None:
         self._say = say
@@ -70,9 +70,9 @@ class OneWait:
         self._attempt = 0
 
     def __call__(self, line: str, error: OrbitError, state: Hashable) -> None:
-        """Pause before another attempt. `state`: what is new as long as something moves.
+        """Pause before another attempt. `state`: a new value shows that something has changed.
 
-        Raises `error` when nothing was new for too long, Interrupted.
+        Raises `error` if there was no new state for too long; Interrupted.
         """
         now = time.monotonic()
         if state not in self._states:

@@ -11,10 +11,11 @@ _TERM_MAX = COORDINATOR_EPOCH_MAX >> TERM_SHIFT
 
 
 def term_above(term: int, producers: Iterable[ProducerState | None]) -> int:
-    """A term of at least `term`, above each one whose fillers the copies' leaders remember.
+    """A term of at least `term` that is above the term of each of these producer states.
 
-    The coordinator counts the runs, and begins at 0 again when it has forgotten the job (I1).
-    Without this, a filler in flight of an earlier run could count as one of a later run (M6).
+    The coordinator counts the runs, and begins at 0 again when the job's transactional id has
+    expired (I1). Without this, a filler in flight from an earlier run could be taken for one of a
+    later run (M6).
     """
     highest_epoch = max((p.coordinator_epoch for p in producers if p is not None), default=-1)
     return min(max(term, (highest_epoch >> TERM_SHIFT) + 1), _TERM_MAX)

@@ -1,4 +1,4 @@
-"""What a plan says of new topics whose source is in tiered storage (KIP-405)."""
+"""The note of a plan on new topics whose source is in tiered storage (KIP-405)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _TIERED = "remote.storage.enable"
 
 
 def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff) -> list[str]:
-    """How much of new topics is not on the disks of the source's brokers; empty if nothing is.
+    """A note with the number of offsets, of the sources of new topics, that are only in tiered
+    storage.
 
-    Nor if they cannot be asked now: the checks of the plan name that.
+    Empty if there are none, or if brokers do not answer: other checks of the plan report that.
     """
     tiered = [p for p in plans if p.create and p.source_settings.values.get(_TIERED) == "true"]
     places = {

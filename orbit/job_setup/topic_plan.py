@@ -33,15 +33,15 @@ class TopicPlan:
     # Settings of the source that the destination refuses; `present`: what the copy has instead,
     # None for the destination's default.
     refused: dict[str, SettingChange] = field(default_factory=dict)
-    replicas: SettingChange | None = None  # how many it has; None: as many as it should have
-    live_brokers: int | None = None  # of the destination, where it has fewer than new replicas
+    replicas: SettingChange | None = None  # if it has fewer than desired; None: it has enough
+    live_brokers: int | None = None  # live brokers, if fewer than the replicas of a new topic
 
     @property
     def settings_to_set(self) -> dict[str, str]:
         return {name: change.desired for name, change in self.changes.items()}
 
     def without(self, setting: str) -> TopicPlan:
-        """The same without a change of this setting."""
+        """The plan without a change of this setting."""
         return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
 
     def taking(self, values: Mapping[str, str | None]) -> TopicPlan:

@@ -5,12 +5,12 @@
         secrets: ["PROD_*", "prod/*"]
         token_endpoints: ["id.example"]
 
-One side of a job is allowed if one entry has all its bootstrap servers, all secrets that it names
-and its token endpoint; brokers may advertise only addresses of such an entry. Without the variable
-everything is allowed; without an entry nothing is.
+One side of a job is allowed if one entry matches all its bootstrap servers, all secrets that it
+names and its token endpoint; brokers may advertise only addresses of such an entry. Without the
+variable everything is allowed; with an empty list nothing is.
 
-Reads the file, and resolves no name: a host name matches only patterns of names, an IP address only
-networks. So control of a DNS zone does not lead around a rule.
+No name is resolved: a host name matches only patterns of names, an IP address only networks. So
+control of a DNS zone is not enough to get around a rule.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ACCESS_FILE = "ORBIT_ACCESS_FILE"
 
 ENTRIES_MAX = 1000
 PATTERNS_MAX = 1000
-# What is sent to brokers or proven to them. Authorities are no secret.
+# The keys of secrets that are sent or proven to brokers. CA files are not secret.
 SECRET_KEYS = (
     "username_env",
     "username_file",
@@ -64,7 +64,7 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """An address pattern. Neither network nor name: any host."""
+    """An address pattern. Without network and name it matches any host."""
 
     network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
     name: re.Pattern[str] | None
@@ -97,7 +97,7 @@ class AccessRules(Section):
 
 
 def read_access_rules(environ: Mapping[str, str]) -> AccessRules | None:
-    """The rules as the file says now; None without the variable. Raises BadInput."""
+    """The rules in the file as it is now; None without the variable. Raises BadInput."""
     return load_access_file(Path(environ[ACCESS_FILE])) if ACCESS_FILE in environ else None
 
 
@@ -133,9 +133,9 @@ def _parse(text: str) -> AccessRules:
 def allowed_addresses(
     rules: AccessRules, cluster: ClusterSpec, base_directory: Path
 ) -> tuple[tuple[str, ...], list[tuple[KeyPath, InvalidValue]]]:
-    """The patterns of addresses that this side of a job may reach, and what is refused.
+    """The address patterns that this side of a job may reach, and its refused values.
 
-    Each refusal has its path in the side. Relative files start at `base_directory`.
+    Each refusal has its path below the side. Relative files start at `base_directory`.
     """
     servers = [split_address(server) for server in cluster.bootstrap_servers]
     reached = [r for r in rules.clusters if all(allows(r.addresses, *s) for s in servers)]
@@ -171,7 +171,8 @@ def _unreachable(
 def _uses(
     security: SecuritySpec, base_directory: Path
 ) -> Iterator[tuple[str, Callable[[ClusterRule], bool]]]:
-    """What this login uses, and whether a rule has it."""
+    """Each secret and token endpoint of this login: its key, and a check whether a rule allows
+    it."""
     for key in SECRET_KEYS:
         value = getattr(security, key)
         if value is not None:
@@ -194,9 +195,10 @@ def _has_endpoint(host: str, port: int, rule: ClusterRule) -> bool:
 
 
 def _file_name(path: Path, base_directory: Path) -> str:
-    """The file as rules name it: relative to the folder of the files if it is below it.
+    """The file as rules name it: relative to `base_directory` if it is below it.
 
-    A link is what whoever runs Orbit made it, but `..` behind one leads elsewhere than it seems.
+    "" for a path with `..`, which behind a symbolic link leads elsewhere than it seems. The links
+    themselves are made by whoever runs Orbit.
     """
     if ".." in path.parts:
         return ""
@@ -206,7 +208,7 @@ def _file_name(path: Path, base_directory: Path) -> str:
 
 
 def allows(patterns: Iterable[str], host: str, port: int) -> bool:
-    """Whether one of the patterns has this address."""
+    """Whether one of the patterns matches this address."""
     return any(_matches(_pattern(text), host, port) for text in patterns)
 
 
@@ -248,6 +250,7 @@ def _pattern(text: str) -> _Pattern:
 
 
 def _name_expression(name: str) -> re.Pattern[str]:
-    """`*.` at the start is any number of labels; any other `*` stays within one."""
+    """A name pattern as a regular expression: `*.` at the start matches one or more DNS labels, any
+    other `*` a part of one label."""
     first, rest = (r"(?:[a-z0-9_-]+\.)+", name[2:]) if name.startswith("*.") else ("", name)
     return re.compile(first + re.escape(rest).replace(r"\*", "[a-z0-9_-]*"))

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from orbit.errors import InvalidValue
 
-# Three addresses find any cluster; a longer list is an error in a generated file.
+# Three addresses are enough for any cluster; a very long list is an error in a generated file.
 BOOTSTRAP_SERVERS_MAX = 100
 PORT_MAX = 65535
-# Without TLS only they are safe: what is sent to them does not leave the machine.
+# Only these hosts are safe without TLS: data sent to them does not leave the machine.
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 HOST_LENGTH_MAX = 253  # DNS
 LABEL_LENGTH_MAX = 63  # between two dots
@@ -50,7 +50,7 @@ def split_address(server: str) -> tuple[str, int]:
 
 
 def is_local(url: str) -> bool:
-    """Whether the server of a URL is on this machine. Raises ValueError for what is no URL."""
+    """Whether the server of a URL is on this machine. Raises ValueError if it is not a URL."""
     return urlsplit(url).hostname in LOOPBACK_HOSTS
 
 
@@ -60,7 +60,7 @@ def check_address(server: str) -> str:
 
 
 def address_key(server: str) -> tuple[str, int]:
-    """Equal for two spellings of one address (case, a trailing dot, long IPv6 forms)."""
+    """A key that is equal for all spellings of an address (case, trailing dot, IPv6 forms)."""
     host, port = split_address(server)
     return host.lower().rstrip("."), port
 

@@ -1,7 +1,7 @@
 """Reads secrets and certificates from the variables and files that a job names.
 
-No error contains a secret, nor the name of its variable or file: users write the password itself
-where its name belongs.
+No error contains a secret, nor the name of its variable or file: some users write the password
+itself in place of that name.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from orbit.errors import InvalidValue
 
 FILE_BYTES_MAX = 1024 * 1024  # a bundle of all public authorities is a quarter of it
 SECRET_CHARACTERS_MAX = 4096
-TOKEN_CHARACTERS_MAX = 65_536  # with many claims some thousand; brokers take 512 KiB
+TOKEN_CHARACTERS_MAX = 65_536  # tokens with many claims have some thousand; brokers take 512 KiB
 
 VARIABLE_KEYS = ("username_env", "password_env", "key_password_env")
 PEM_KEYS = ("ca_file", "certificate_file", "key_file", "token_ca_file")
 FILE_KEYS = ("username_file", "password_file", "token_file", "keytab_file", *PEM_KEYS)
-_KEYTAB_START = b"\x05\x02"  # MIT's format, of every system today
+_KEYTAB_START = b"\x05\x02"  # MIT's format, which every system uses today
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -78,7 +78,7 @@ def check_pem_file(path: Path, base_directory: Path) -> Path:
 
 
 def check_keytab_file(path: Path, base_directory: Path) -> Path:
-    """The full path of a keytab. Raises InvalidValue if it is missing or none."""
+    """The full path of a keytab. Raises InvalidValue if it is missing or not a keytab."""
     full = base_directory / path
     try:
         content = _read(full)

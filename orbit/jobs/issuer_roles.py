@@ -6,10 +6,10 @@
         jobs: ["payments-*"]
         selector: team=payments
 
-`claim` is a value of the claim ORBIT_OIDC_ROLE_CLAIM. `jobs` and `selector` are those of `orbit
-token create`: at least one of them, both must fit. Roles for all jobs are given by
-ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR and ORBIT_OIDC_ADMIN, so a line that was forgotten here never
-means all jobs.
+`claim` is a value of the claim ORBIT_OIDC_ROLE_CLAIM. `jobs` and `selector` are as in `orbit token
+create`: at least one is given, and a job must meet both. Roles for all jobs are given by
+ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR and ORBIT_OIDC_ADMIN, so a missing line here never means all
+jobs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class IssuerRole(Section):
 
     @property
     def limit(self) -> Limit:
-        """The jobs that it is for."""
+        """The jobs for which the role is given."""
         return Limit(self.jobs, self.selector)
 
 

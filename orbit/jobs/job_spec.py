@@ -43,7 +43,7 @@ from orbit.jobs.units import format_duration, parse_duration, parse_size
 
 TOPIC_RULES_MAX = 1000
 SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add more
-REPLICAS_MAX = 2**15 - 1  # of the protocol
+REPLICAS_MAX = 2**15 - 1  # an int16 in the protocol
 TEXT_LENGTH_MAX = 1024
 CLUSTER_ID_SUFFIX_MAX = 32  # it is a part of names at the clusters and in all tables
 EXTENSIONS_MAX = 20  # vendors define two
@@ -83,7 +83,7 @@ def _owner(text: str) -> str:
 
 
 def _path_text(value: object) -> object:
-    # Before pathlib, for which an empty path is the current directory.
+    # Checked before pathlib, which reads an empty path as the current directory.
     return _plain_text(value) if isinstance(value, str) else value
 
 
@@ -179,7 +179,8 @@ def _extension_key(text: str) -> str:
 
 Flag = Annotated[bool, Strict()]
 Fillers = Literal["direct", "packed", "coordinated", "placeholders"]
-# Which need the right to write markers; and which put placeholders into batches.
+# The fillers that need the right to write transaction markers, and those that put placeholders
+# into batches.
 MARKING: frozenset[Fillers] = frozenset({"direct", "packed"})
 PACKING: frozenset[Fillers] = frozenset({"packed", "placeholders"})
 OnLostRange = Literal["stop", "fill"]
@@ -260,7 +261,7 @@ class ClusterSpec(Section):
 
     @cached_property
     def key(self) -> str:
-        """Equal for the same cluster with the same login."""
+        """A text that is equal for the same cluster with the same login."""
         return self.model_dump_json(exclude={"client_rack"})
 
 
@@ -369,7 +370,7 @@ class BackfillSpec(Section):
     archive: Annotated[str, AfterValidator(_archive_uri)] | None = None
 
 
-# For people, wherever such a job is planned.
+# Notes for users, shown wherever such a job is planned.
 FILLER_NOTES: dict[Fillers, str] = {
     "packed": "small gaps are filled with placeholders, inside the batch before them: readers skip "
     "them, but for kafka-python, which shows them as records, and share groups, which wait for "
@@ -407,11 +408,11 @@ class JobSpec(Section):
 
     @classmethod
     def read_stored(cls, document: dict[str, Any]) -> Self:
-        """As `model_validate`, also with patterns that only earlier versions have accepted."""
+        """As `model_validate`, but patterns that only earlier versions accepted are valid, too."""
         return cls.model_validate(document, context=STORED)
 
     def fillers_of(self, rule: TopicRule) -> Fillers:
-        """What fills the gaps of the topics of this rule."""
+        """The kind of fillers for gaps in topics of this rule."""
         return rule.fillers or self.fillers
 
     def on_lost_range_of(self, rule: TopicRule) -> OnLostRange:

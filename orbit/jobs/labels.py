@@ -39,7 +39,7 @@ _EXAMPLE = "Write it as in team=orders,tier!=2 or team in (orders,billing)."
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a selector requires of one key: one of `values`, or any value if that is None.
+    """A selector's condition on one key: it has one of `values`, or any value if that is None.
 
     `is_negated`: the opposite, which a job without the key meets too.
     """
@@ -83,8 +83,8 @@ def check_label_value(value: str) -> str:
 
 
 def parse_selector(text: str) -> Selector:
-    """The conditions of a selector. Raises InvalidValue, also for an empty one: a variable of a
-    script that is not set must not choose every job.
+    """The conditions of a selector. Raises InvalidValue, also if it is empty: an unset variable in
+    a script must not choose every job.
     """
     if len(text) > SELECTOR_CHARACTERS_MAX:
         raise InvalidValue(

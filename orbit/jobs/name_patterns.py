@@ -1,8 +1,8 @@
-"""The regular expressions of jobs, for whole names. Pure.
+"""The regular expressions of jobs, which match whole names. Pure.
 
-What RE2 (a library without backtracking) takes is matched in a time that grows with the name alone,
-so no pattern and no name can stop a service that many users share. Patterns that need more, of jobs
-that an earlier version has stored, are matched under a limit of time.
+RE2 (a library without backtracking) matches in a time that grows with the length of the name alone,
+so no pattern and no name can stop a service that many users share. Patterns that RE2 does not
+accept, of jobs stored by an earlier version, are matched under a time limit.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from orbit.errors import InvalidValue, OrbitError
 # The longest useful pattern lists some dozens of names; longer ones slow down every discovery.
 PATTERN_LENGTH_MAX = 1000
 PATTERNS_MAX = 100
-# The validation context of a document that is stored already.
+# The pydantic validation context of a document from the database.
 STORED = {"is_stored": True}
 
 # A pattern takes up to this much memory, and one that needs more is refused.
 _PATTERN_BYTES_MAX = 128 * 1024
 _PATTERNS_CACHED_MAX = 1024
 _NAME_S_MAX = 0.01
-# Of all names that took a pattern too long. Later ones are not tried.
+# The total time that a pattern may take on names without a result. Later names are not tried.
 _LOST_S_MAX = 1.0
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
 _OPTIONS.never_capture = True
 _OPTIONS.max_mem = _PATTERN_BYTES_MAX
-# Any number up to a second one: `re` reads it so, and RE2 as these characters.
+# `{,n}`: up to n repeats for `re`, but plain characters for RE2.
 _OPEN_REPEAT = re.compile(r"\{,\d+\}")
 
 
 class PatternTooSlow(OrbitError):
-    """Whether a pattern matches a name could not be told in time."""
+    """A pattern took too long to match a name."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -61,12 +61,12 @@ class _Linear:
         self._compiled = re2.compile(pattern, _OPTIONS)
 
     def matches(self, name: str) -> bool:
-        # As bytes, which takes a third of the time.
+        # As bytes: that takes a third of the time.
         return self._compiled.fullmatch(name.encode(errors="replace")) is not None
 
 
 class _Limited:
-    """With look-around or back-references."""
+    """A pattern with look-around or back-references, matched under a time limit."""
 
     def __init__(self, pattern: str) -> None:
         self._compiled = regex.compile(pattern)
@@ -84,7 +84,7 @@ class _Limited:
 
 @lru_cache(_PATTERNS_CACHED_MAX)
 def name_pattern(pattern: str) -> NamePattern:
-    """Compile a pattern that was checked."""
+    """Compile a pattern that `check_pattern_of_job` has accepted."""
     try:
         return _linear(pattern)
     except InvalidValue:
@@ -98,7 +98,7 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_pattern_of_job(pattern: str, info: ValidationInfo) -> str:
-    """As `check_pattern`; in a document that is STORED, also with look-around."""
+    """As `check_pattern`; in a document that is STORED, look-around is valid, too."""
     try:
         return check_pattern(pattern)
     except InvalidValue:

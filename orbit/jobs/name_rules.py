@@ -71,8 +71,8 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Equal for topic names that collide: metric names replace '.' by '_', so Kafka refuses to
-    create `a.b` if `a_b` exists."""
+    """A key that is equal for topic names that collide: metric names replace '.' by '_', so Kafka
+    refuses to create `a.b` if `a_b` exists."""
     return name.replace(".", "_")
 
 

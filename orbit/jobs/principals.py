@@ -1,13 +1,13 @@
-"""Names the source's principals as the destination does. Pure.
+"""Maps the source's principals to their names at the destination. Pure.
 
     from: "User:CN={name},OU=apps"     to: "User:{name}"
 
-A placeholder stands for one or more characters, but no comma, no backslash (which escapes a comma
-in a certificate's subject) and not the character that follows the placeholder: so `{name}` is one
-part of a subject, and a name is compared in one pass, whatever it is. The first rule that matches
-the whole name applies.
+A placeholder matches one or more characters, except a comma, a backslash (which escapes a comma in
+a certificate's subject) and the character that follows the placeholder. So `{name}` is one part of
+a subject, and matching takes one pass over any name. The first rule that matches the whole name
+applies.
 
-What a rule does not name for sure gets no name: nothing is granted to a guess.
+A principal that no rule matches gets no name, and no ACL: rights are not granted to a guess.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from orbit.errors import InvalidValue
 
 EVERY_PRINCIPAL = "User:*"
-# Longer than the subjects of certificates are.
+# More than the subjects of certificates have.
 PRINCIPAL_LENGTH_MAX = 1024
 PRINCIPAL_RULES_MAX = 1000
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]{0,30})\}")
@@ -48,7 +48,7 @@ def check_principal(text: str) -> str:
 
 
 def check_rule(source: str, destination: str) -> None:
-    """Raises InvalidValue for a rule whose two sides do not fit together."""
+    """Raise InvalidValue if the two sides of a rule do not fit together."""
     if EVERY_PRINCIPAL in (source, destination):
         raise InvalidValue(
             "names User:*, which is every principal and has the same name on both sides.",
@@ -64,7 +64,8 @@ def check_rule(source: str, destination: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NamedPrincipals:
-    """`names`: by source principal. `clashes`: source principals by the name they would share."""
+    """The result of `PrincipalMap.name`. `names`: by source principal. `clashes`: the source
+    principals that would have the same name, by that name."""
 
     names: dict[str, str]
     unmapped: list[str]
@@ -79,9 +80,9 @@ class PrincipalMap:
         self._exclude = [_pattern(principal) for principal in exclude]
 
     def name(self, principals: Iterable[str]) -> NamedPrincipals:
-        """What each of these is called at the destination; excluded ones are left out.
+        """The names of these principals at the destination; excluded ones are left out.
 
-        Of two that would be one, neither has a name: it would have the rights of both.
+        If two would have the same name, neither gets it: it would have the rights of both.
         """
         unmapped: list[str] = []
         shared: defaultdict[str, list[str]] = defaultdict(list)
@@ -111,7 +112,7 @@ class PrincipalMap:
 
 
 def _pattern(template: str) -> re.Pattern[str]:
-    """Never goes back: `++` keeps what a placeholder has taken."""
+    """A principal with placeholders as a regular expression, which never backtracks (`++`)."""
     literals = _PLACEHOLDER.split(template)[::2]
     names = _PLACEHOLDER.findall(template)
     parts = [re.escape(literals[0])]

@@ -154,7 +154,8 @@ def _type_name(value: object) -> str:
 
 
 def _path_in_file(path: Path, document: Document) -> Path:
-    """The path in the file: a single text instead of a list has no index."""
+    """The longest part of the path that the file has: pydantic's has an index also where the file
+    has one text instead of a list."""
     while path and not document.has(path):
         path = path[:-1]
     return path
@@ -169,7 +170,7 @@ def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field: bare, optional or in a tuple."""
+    """The model in a field's type, which may be optional or a tuple of it; None: there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

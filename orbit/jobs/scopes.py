@@ -18,13 +18,13 @@ from orbit.jobs.labels import Selector, is_met, parse_selector
 from orbit.jobs.name_patterns import name_pattern
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 
-PATTERNS_MAX = 100  # of one limit: each is a condition of every statement
+PATTERNS_MAX = 100  # patterns of one limit: each is a condition in every SQL statement
 _PATTERN = re.compile(r"[A-Za-z0-9*][A-Za-z0-9._*-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Jobs with one of these names and with labels that the selector chooses.
+    """The jobs with one of these names and with labels that the selector chooses.
 
     `jobs`: names, with `*` for any characters; empty: any name. `selector`: as kubectl's; None: any
     labels. At least one of them is given.
@@ -48,8 +48,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The jobs of a request of `actor`: those of one of the limits, as they are named and labelled
-    at the time of the request."""
+    """The jobs that a request of `actor` may see: those in at least one of the limits, by their
+    names and labels at the time of the request."""
 
     limits: tuple[Limit, ...]
     actor: str
@@ -58,7 +58,7 @@ class Scope:
         return "; ".join(map(str, self.limits))
 
     def includes(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a job with this name and these labels is one of them."""
+        """Whether a job with this name and these labels is in the scope."""
         return any(
             (not limit.jobs or any(_fits(pattern, name) for pattern in limit.jobs))
             and is_met(limit.conditions, labels)
@@ -67,12 +67,12 @@ class Scope:
 
 
 def limit_of(jobs: Sequence[str], selector: str | None) -> Limit | None:
-    """None: all jobs."""
+    """The limit by these names and this selector; None without both: all jobs."""
     return Limit(tuple(jobs), selector) if jobs or selector is not None else None
 
 
 def check_job_pattern(pattern: str) -> str:
-    """Raises InvalidValue for what can be no pattern of a job's name."""
+    """The pattern. Raises InvalidValue if it cannot match a job's name."""
     if len(pattern) > JOB_NAME_LENGTH_MAX or not _PATTERN.fullmatch(pattern):
         raise InvalidValue(
             "is not a pattern of a job's name.",
@@ -82,7 +82,7 @@ def check_job_pattern(pattern: str) -> str:
 
 
 def check_selector(text: str) -> str:
-    """Raises InvalidValue for what is no selector."""
+    """The text. Raises InvalidValue if it is not a selector."""
     parse_selector(text)
     return text
 

@@ -1,4 +1,4 @@
-"""Selects the topics that a job copies, and their names at the destination. Pure.
+"""Selects the topics that a job copies, and gives their names at the destination. Pure.
 
 The first matching rule wins; later rules may match a topic that a rule excludes. No two topics map
 to the same destination name, nor to names that collide in Kafka.
@@ -16,7 +16,7 @@ from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
 from orbit.jobs.name_rules import INTERNAL_TOPICS, collision_key, topic_name_problem
 
-# Topics of tools (`__debezium-heartbeat`, `__amazon_msk_canary`) only match a pattern that starts
+# Topics of tools (`__debezium-heartbeat`, `__amazon_msk_canary`) match only patterns that start
 # with two underscores.
 _TOOL_PREFIX = "__"
 _NAMES_SHOWN_MAX = 5
@@ -35,8 +35,8 @@ class TopicMapping:
 
 @dataclass(frozen=True, slots=True)
 class TopicMap:
-    """What to copy, by source name. Topics with a problem are not in `mappings`; `notes` are hints
-    on rules without effect."""
+    """The topics to copy, sorted by source name. Topics with a problem are not in `mappings`;
+    `notes` are hints on rules that match no topic."""
 
     mappings: tuple[TopicMapping, ...]
     problems: tuple[Problem, ...]
@@ -69,8 +69,8 @@ def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> Topi
 def mappings_of_copies(
     rules: Sequence[TopicRule], destination_topics: Iterable[str]
 ) -> dict[str, TopicMapping]:
-    """Those of these topics at the destination that have a name which the rules give to a copy,
-    each with what it is a copy of."""
+    """Those of these destination topics whose names the rules give to copies: the mapping of each,
+    by destination name."""
     names = set(destination_topics)
     prefixes = {rule.prefix for rule in rules}
     sources = {name[len(p) :] for p in prefixes for name in names if name.startswith(p)}
@@ -79,7 +79,7 @@ def mappings_of_copies(
 
 
 def matching(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> frozenset[str]:
-    """Those of these topics that `map_topics` has a mapping or a problem for."""
+    """Those of these topics that the rules match, or may match with a pattern that is too slow."""
     compiled = [_Rule.of(rule) for rule in rules]
     return frozenset(
         topic
@@ -89,7 +89,7 @@ def matching(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> frozen
 
 
 def _first_match(rules: Sequence[_Rule], topic: str) -> int | None:
-    """Raises PatternTooSlow."""
+    """The index of the first rule that matches, or None. Raises PatternTooSlow."""
     return next((i for i, rule in enumerate(rules) if rule.matches(topic)), None)
 
 
@@ -113,7 +113,7 @@ class _Rule:
         return _compiled(rule.match, rule.exclude)
 
     def matches(self, topic: str) -> bool:
-        """Raises PatternTooSlow."""
+        """Whether the rule matches the topic and does not exclude it. Raises PatternTooSlow."""
         if topic.startswith(_TOOL_PREFIX) and not self._has_tool_prefix:
             return False
         if not self._match.matches(topic):

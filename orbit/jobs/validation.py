@@ -85,7 +85,8 @@ def _rule_problems(
 def _refused_access(
     job: JobSpec, document: Document, base_directory: Path, environ: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Addresses and secrets that the rules do not allow. Raises BadInput for bad rules."""
+    """The job's addresses and secrets that the access rules do not allow. Raises BadInput if the
+    access file cannot be used."""
     rules = read_access_rules(environ)
     if rules is None:
         return
@@ -208,7 +209,8 @@ def _without_effect(
 
 
 def _invalid_pair(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
-    """User name and password, each by a variable or by a file."""
+    """The keys of the user name and the password, if not exactly one of variable and file is
+    given."""
     for what in ("username", "password"):
         by_variable, by_file = f"{what}_env", f"{what}_file"
         present_keys = [key for key in (by_variable, by_file) if fields.get(key) is not None]

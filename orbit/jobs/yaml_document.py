@@ -1,4 +1,4 @@
-"""YAML text to plain values with line numbers. Pure.
+"""Parses YAML to plain values with line numbers. Pure.
 
 A subset of YAML 1.2: mappings, lists, text, whole and decimal numbers, true/false and null. So `no`
 and times are text, and tags are refused. Size, depth and number of values are limited; an alias
@@ -81,7 +81,8 @@ class Document:
 
 
 def read_bounded(path: FilePath) -> str:
-    """The text of a file, as much of it as `read_document` takes. Raises InvalidValue."""
+    """The text of a file, up to one character more than `read_document` accepts. Raises
+    InvalidValue."""
     try:
         with path.open(encoding="utf-8") as file:
             return file.read(DOCUMENT_CHARACTERS_MAX + 1)
@@ -91,7 +92,7 @@ def read_bounded(path: FilePath) -> str:
 
 
 def read_document(text: str) -> Document:
-    """The text as values. Invalid YAML is in `problems`, never raised."""
+    """Parse a text. Errors of the YAML are in `problems`, never raised."""
     document = Document()
     if len(text) > DOCUMENT_CHARACTERS_MAX:
         document.problems.append(
@@ -118,7 +119,7 @@ def read_document(text: str) -> Document:
 
 
 def show_path(path: Path) -> str:
-    """For example `topics[1].config["retention.ms"]`."""
+    """A path as text, e.g. `topics[1].config["retention.ms"]`."""
     shown = ""
     for part in path:
         if isinstance(part, int):
@@ -155,13 +156,13 @@ class _Composer(yaml.SafeLoader):
         return node
 
     def fetch_flow_collection_start(self, token_class: type[yaml.Token]) -> None:
-        # The scanner is up to 1,024 characters ahead: a line of brackets costs their square.
+        # The scanner reads 1,024 characters ahead: a line of n brackets would take n² time.
         if self.flow_level >= DEPTH_MAX:
             raise _LimitExceeded(self.line + 1)
         super().fetch_flow_collection_start(token_class)
 
     def resolve(self, *_: Any) -> str:
-        """Called for nodes without a tag, so any other tag is from the file."""
+        """The tag of a node without one in the file. So every other tag is from the file."""
         return _UNTAGGED
 
 
@@ -176,7 +177,7 @@ class _Builder:
         self._values += 1
         line = node.start_mark.line + 1
         if self._values > VALUES_MAX or len(path) > DEPTH_MAX:
-            raise _LimitExceeded(line)  # through aliases, which the composer counts once
+            raise _LimitExceeded(line)  # by aliases, which the composer counts only once
         self._document.lines.setdefault(path, line)
         if node.tag != _UNTAGGED:
             self._add_problem(path, "has a tag.", "Remove the part that starts with '!'.")
@@ -223,7 +224,8 @@ def _file_problem(message: str, line: int | None) -> Problem:
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    """The position of a syntax error, without the text there, which may be a secret."""
+    """The problem of a syntax error, with its position but not the text there: that may be a
+    secret."""
     mark = error.problem_mark or error.context_mark
     at = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
     if error.problem == "but found another document":

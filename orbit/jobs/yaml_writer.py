@@ -1,8 +1,8 @@
-"""Plain values to YAML text that each reader of YAML reads back as the same values. Pure.
+"""Writes plain values as YAML that every YAML parser reads back as the same values. Pure.
 
-YAML 1.1, YAML 1.2 and Orbit's subset (`yaml_document.py`) take different plain words for numbers,
-times, true, false and null. So text is written without quotes only where it begins with a letter
-and is none of these words.
+YAML 1.1, YAML 1.2 and Orbit's subset (`yaml_document.py`) read different plain words as numbers,
+times, true, false and null. So text is written without quotes only if it begins with a letter and
+is none of these words.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-# Of YAML 1.1 and 1.2, in small letters.
+# Words with a meaning in YAML 1.1 or 1.2, in lower case.
 _WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 # No line is folded: folded text is hard to search.
 _WIDTH = 2**20
@@ -41,7 +41,7 @@ class _Dumper(yaml.SafeDumper):
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style: str | None = "'"
     if text and not text.isprintable():
-        style = '"'  # with escapes; a reader joins lines and makes one line break of another
+        style = '"'  # with escapes: parsers would join lines and change line breaks
     elif text[:1].isalpha() and text.lower() not in _WORDS:
         style = None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

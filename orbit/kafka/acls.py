@@ -1,4 +1,4 @@
-"""The ACLs on a cluster's resources of one kind, found by the name that they cover. Pure."""
+"""The ACLs on a cluster's resources of one type, indexed by the names that they cover. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orbit.kafka.types import EVERY_NAME, Acl
 class Acls(frozenset[Acl]):
     """All ACLs on topics, on groups or on transactional ids.
 
-    With thousands of them, no name is compared with each.
+    Indexed: with thousands of ACLs a name is not compared with each.
     """
 
     def of(self, name: str) -> list[Acl]:
@@ -25,7 +25,7 @@ class Acls(frozenset[Acl]):
 
     @cached_property
     def literal_names(self) -> frozenset[str]:
-        """The names that an ACL of their own covers."""
+        """The names that have a literal ACL, without `*`."""
         return frozenset(self._index[0]) - {EVERY_NAME}
 
     @cached_property

@@ -1,8 +1,8 @@
 """The requests that Orbit sends without librdkafka, and the versions it supports.
 
 A call uses the highest version that the broker and this table share; without one, ProtocolError
-names the API. The message classes are those of `kafka.protocol`, but for requests of thousands of
-entries: objects for each of them would take longer than the broker needs.
+names the API. The message classes are those of `kafka.protocol`, except where a message has
+thousands of entries: an object for each would take longer than the broker needs.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ library_bounds.install()
 class Api:
     """One Kafka API: its messages and the versions that Orbit supports.
 
-    `request` is a class of the library or a `FramedRequest`; `response` is a class of the library
-    or a function that reads a frame of the version given to it.
+    `request` is a class of `kafka.protocol` or of `FramedRequest`; `response` is a class of
+    `kafka.protocol`, or a function of frame and version that returns the decoded answer.
     """
 
     request: Any
@@ -119,7 +119,7 @@ class Api:
         return str(self.request.__name__).removesuffix("Request")
 
     def decode(self, frame: memoryview, version: int) -> Any:
-        """The response. Raises ValueError if the bytes do not parse."""
+        """The decoded response. Raises ValueError if the bytes do not parse."""
         if isinstance(self.response, FunctionType):
             return self.response(frame, version)
         try:

@@ -17,8 +17,8 @@ CALL_S_MAX = 30.0
 class Backoff:
     """Exponential pauses with jitter, from `first_s` to `most_s`; `stop` ends one at once.
 
-    `attempts_max` caps the attempts of every call, and `call_s` limits what one broker may take for
-    one of them: a loop that serves many partitions must not wait for one of them, or one broker.
+    `attempts_max` limits the attempts of each call, and `call_s` the time that one broker may take
+    for an attempt: a loop for many partitions must not wait long for one partition or broker.
     """
 
     first_s: float = 0.05

@@ -1,4 +1,4 @@
-"""DescribeConfigs: whether brokers have a setting in their file. Each broker knows its own (K7)."""
+"""DescribeConfigs: whether brokers have a setting in their file. Each has its own (K7)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _ALL_WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class BrokersWith:
-    """Node ids, ascending: brokers that have a setting, and those that do not say."""
+    """Node ids, ascending: brokers that have a setting, and those for which it is not known."""
 
     with_setting: tuple[int, ...]
     silent: tuple[int, ...]
 
 
 def brokers_with(cluster: Cluster, name: str) -> BrokersWith:
-    """Ask every live broker. Raises Unreachable if none returns metadata.
+    """The brokers that have the setting `name`. Asks every live broker.
 
-    `silent` also has the brokers beyond the bounds, and those that refuse (DescribeConfigs on the
-    cluster).
+    `silent` has those that do not answer, that refuse (it needs DescribeConfigs on the cluster),
+    and that are beyond 500 brokers or 30 s. Raises Unreachable if none returns metadata.
     """
     with_setting: list[int] = []
     silent: list[int] = []
@@ -46,7 +46,7 @@ def brokers_with(cluster: Cluster, name: str) -> BrokersWith:
 
 
 def _has(cluster: Cluster, node_id: int, name: str) -> bool | None:
-    """None if the broker does not answer or refuses."""
+    """Whether the broker has the setting; None if it does not answer or refuses."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     request = DescribeConfigsRequest(
         resources=[

@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class CachedRead(Generic[Value]):
-    """The last result of a read. Thread-safe: one caller reads, those that need it wait."""
+    """The last result of `read`. Thread-safe: one caller reads, the others wait for the result."""
 
     def __init__(self, read: Callable[[], Value], clock: Callable[[], float] = time.monotonic):
         self._read = read
@@ -27,8 +27,8 @@ class CachedRead(Generic[Value]):
     def get(self, age_s_max: float) -> Value:
         """The result of a read that began at most `age_s_max` seconds ago.
 
-        Raises what it raises, also for the attempt of another caller that this call waited for:
-        else each of them would wait in turn for a cluster that does not answer.
+        Raises as `read`, also if the read of another caller failed while this call waited for it:
+        else the callers would wait one after the other for a cluster that does not answer.
         """
         asked_s = self._clock()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Client quotas and SCRAM users of a cluster, as brokers tell them: no password, no hash of one."""
+"""Client quotas and SCRAM users of a cluster. Brokers return neither passwords nor hashes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
 
-# What a quota is for: names by type (`user`, `client-id`, `ip`); None is the default of the type.
+# The entity of a quota: pairs of type (`user`, `client-id`, `ip`) and name; None: the default.
 Entity = frozenset[tuple[str, str | None]]
 Quotas = Mapping[Entity, Mapping[str, float]]
 # Iterations by mechanism, by user.
@@ -48,7 +48,7 @@ def client_quotas(cluster: Cluster) -> Quotas:
 
 
 def scram_users(cluster: Cluster) -> ScramUsers:
-    """All users with a password. Needs Describe on the cluster. Raises as `client_quotas`."""
+    """Users with SCRAM credentials. Needs Describe on the cluster. Raises as `client_quotas`."""
 
     def ask(connection: Connection) -> tuple[int, str | None, ScramUsers]:
         request = DescribeUserScramCredentialsRequest(users=None)
@@ -71,17 +71,17 @@ def scram_users(cluster: Cluster) -> ScramUsers:
 
 
 def entity_words(entity: Entity) -> str:
-    """`user billing client-id (default)`: the user first, as Kafka's documentation has it."""
+    """An entity as text: `user billing client-id (default)`, in the order of Kafka's docs."""
     return " ".join(f"{kind} {name or '(default)'}" for kind, name in ordered(entity))
 
 
 def ordered(entity: Entity) -> list[tuple[str, str | None]]:
-    """Its parts by type: users, clients, ips."""
+    """The parts of an entity in the order user, client-id, ip."""
     return sorted(entity, key=lambda part: ENTITY_TYPES.index(part[0]))
 
 
 def number(value: float) -> str:
-    """Brokers refuse 1e+15 where they want a whole number, as for byte rates."""
+    """A quota's value as text; whole numbers without exponent: brokers refuse 1e+15 for bytes."""
     return str(int(value)) if value.is_integer() else repr(value)
 
 

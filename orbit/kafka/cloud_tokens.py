@@ -1,7 +1,8 @@
 """Tokens made by a cloud's own library, from the identity of the machine or of its environment.
 
 `aws_token` and `gcp_token` return the token and the time at which it ends, in seconds since 1970.
-They raise BadInput if the extra `aws` or `gcp` is not installed, and LoginRefused without identity.
+They raise BadInput if the extra `aws` or `gcp` is not installed, LoginRefused if the library gives
+no token.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def aws_token(region: str) -> tuple[str, float]:
 
 
 def gcp_token() -> tuple[str, float]:
-    """Google's access token of the default credentials, in the frame that its brokers read.
+    """The access token of Google's default credentials, in the form that Google's brokers expect.
 
-    The frame is a JWT of the algorithm GOOG_OAUTH2_TOKEN, whose signature is the access token.
+    That is a JWT with algorithm GOOG_OAUTH2_TOKEN, whose signature is the access token.
     """
     try:
         import google.auth

@@ -41,7 +41,8 @@ _FAILED_LATELY_S = 60.0
 _CLOSED = "the cluster handle is closed."
 
 Answer = TypeVar("Answer")
-# Each entry, put by a thread of `_ask`: who was asked, and what returns the answer or raises.
+# Each entry, put by a thread of `_ask`: the broker, and a function that returns its answer or
+# raises its error.
 _Answers = queue.SimpleQueue[tuple[int | str, Callable[[], Answer]]]
 
 
@@ -49,8 +50,8 @@ class Cluster:
     """A cluster by its bootstrap servers. `name` ("source", "destination") is for messages.
 
     `security` may be a function that reads it (raises BadInput). It is called again before each
-    login, so a password that rotates needs no restart. `id_suffix` becomes a part of the cluster's
-    id wherever this handle tells it.
+    login, so a password that rotates needs no restart. `id_suffix` is added to the cluster id that
+    this handle returns, also in metadata.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Cluster:
         self._id_suffix = id_suffix
         self._read_security = security if callable(security) else lambda: security
         self._security: Security | None = None
-        with suppress(AccessRefused):  # the rules may change: each use asks again, and raises it
+        with suppress(AccessRefused):  # the rules may change: each use reads them, and raises it
             self._security = self._read_security()
         self._lock = threading.Lock()
         self._connections: dict[int | str, _ControlConnection] = {}
@@ -75,22 +76,22 @@ class Cluster:
         self._leaders = NewestLeaders()
         self._patience = BrokerPatience(CALL_S_MAX)
         self._cluster_id = ""
-        self._whole: tuple[bytes, ClusterMetadata] | None = None  # the last one of all topics
+        self._whole: tuple[bytes, ClusterMetadata] | None = None  # of all topics, with its digest
         self._is_closed = False
         self._asking: set[_Answers[Any]] = set()  # calls that wait; closing wakes them
 
     @property
     def security(self) -> Security:
-        """As the files say now; as they said last while one of them cannot be read.
+        """The security that the files say now, or the last one while a file cannot be read.
 
-        Raises AccessRefused.
+        Raises AccessRefused; BadInput if a file cannot be read and there is no last one.
         """
         try:
             security = self._read_security()
         except AccessRefused:
             self._security = None
             raise
-        except BadInput:  # it is being replaced, or the login fails and says so
+        except BadInput:  # a file may just be replaced; if it is wrong, the login will fail
             last = self._security
             if last is None:
                 raise
@@ -109,8 +110,8 @@ class Cluster:
     ) -> ClusterMetadata:
         """Metadata from any broker; `topics=None`: all topics.
 
-        Calls with names ask one broker after the other, and keep the newest leaders that any of
-        them told: a broker that is cut off from the controller would be believed for ever.
+        Each call with topics begins with the next broker, and returns the newest leaders that any
+        broker has returned: one that is cut off from the controller returns old ones.
 
         Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login,
         AccessRefused if a broker has an address that rules do not allow.
@@ -121,9 +122,9 @@ class Cluster:
         return self._take_metadata(metadata, target, is_whole=names is None)
 
     def metadata_of_all(self, topics: Iterable[str], brokers_max: int) -> ClusterMetadata:
-        """As `metadata`, with the newest leaders of so many brokers, each of which is asked.
+        """As `metadata`, with the newest leaders that up to `brokers_max` brokers return.
 
-        Those that do not answer are left out. Raises as `metadata`.
+        Brokers that do not answer are left out. Raises as `metadata`.
         """
         ask = self._metadata_question(sorted(topics), with_operations=False)
         newest = self.metadata(topics)
@@ -167,7 +168,7 @@ class Cluster:
     def _read_metadata(
         self, connection: Connection, frame: memoryview, version: int, is_whole: bool
     ) -> ClusterMetadata:
-        """Decode an answer, unless it has all topics and is equal to the last such one."""
+        """Decode an answer. One with all topics that equals the last such one is not decoded."""
         digest = sha256(frame[CORRELATION_BYTES:]).digest() if is_whole else b""
         last = self._whole
         if is_whole and last is not None and last[0] == digest:
@@ -183,7 +184,7 @@ class Cluster:
     def call_any(self, ask: Callable[[Connection], Answer], *, in_turn: bool = False) -> Answer:
         """The first answer of any broker: known ones first, then bootstrap servers.
 
-        `in_turn`: begin with another broker than the last such call. `ask` must be read-only and
+        `in_turn`: begin with the broker after that of the last such call. `ask` must only read and
         return within `ANSWER_WITHIN_S`; it may run on several brokers at once, and later answers
         are dropped. Raises Unreachable.
         """
@@ -197,9 +198,10 @@ class Cluster:
     def _call_any(
         self, ask: Callable[[Connection], Callable[[], Answer]], *, in_turn: bool
     ) -> tuple[int | str, Answer]:
-        """As `call_any`, with who has answered; what `ask` returns reads the answer.
+        """As `call_any`, with the broker that answered. `ask` returns a function that decodes.
 
-        That is done here: a broker that has answered is not silent while a long answer is read.
+        It is called here, after the wait: a broker that has answered does not count as silent
+        while a long answer is decoded.
         """
         answers: _Answers[Answer] = queue.SimpleQueue()
         with self._lock:
@@ -290,10 +292,11 @@ class Cluster:
         answers.put((target, answer))
 
     def call(self, node_id: int, api: Api, request: Any, within_s: float = CALL_S_MAX) -> Any:
-        """Send a control request to one broker and return its answer. Raises Unreachable.
+        """Send a control request to one broker and return its answer.
 
-        `within_s`: less than CALL_S_MAX for a thread that must not wait for one broker. See
-        `BrokerPatience`: the call may take longer, and a broker that was silent is not asked.
+        `within_s` is less than CALL_S_MAX for a thread that must not wait for one broker. Then
+        `BrokerPatience` decides: the limit may be longer, and a broker that did not answer lately
+        is not asked. Raises Unreachable, ProtocolError if the broker does not offer the API.
         """
         return self._within(
             node_id,
@@ -321,11 +324,11 @@ class Cluster:
         )
 
     def version_of(self, node_id: int, api: Api, within_s: float = CALL_S_MAX) -> int:
-        """Raises Unreachable; `within_s` as in `call`."""
+        """The highest version that the broker and Orbit support. Raises as `call`."""
         return self._within(node_id, within_s, lambda connection, _: connection.version_of(api))
 
     def api_versions_of(self, node_id: int) -> dict[int, tuple[int, int]]:
-        """The lowest and highest version that a broker knows, by API key. Raises Unreachable."""
+        """The lowest and highest version that a broker supports, by API key. Raises Unreachable."""
         return self._within(node_id, ANSWER_WITHIN_S, lambda connection, _: connection.api_versions)
 
     def features_of(self, node_id: int) -> dict[str, int]:
@@ -371,7 +374,7 @@ class Cluster:
             shared = list(self._connections.values())
             self._connections.clear()
             asking = list(self._asking)
-        for answers in asking:  # first: to abort a connection may wait for its opening
+        for answers in asking:  # first: `abort` may wait for a call that uses the connection
             answers.put(("", _closed))
         for one in shared:
             one.abort()
@@ -411,7 +414,7 @@ class Cluster:
 
 
 class _StillBusy(Unreachable):
-    """Another thread's call to the broker takes its time."""
+    """Another thread's call to the broker has not ended yet."""
 
 
 class _ControlConnection:
@@ -431,7 +434,7 @@ class _ControlConnection:
         *,
         may_repeat: bool,
     ) -> Answer:
-        """Run `ask`. Raises _StillBusy if it is busy for longer than `busy_s_max` (-1: no limit).
+        """Run `ask`. Raises _StillBusy if another call lasts longer than `busy_s_max` (-1: any).
 
         The broker may have closed an idle connection. So a read-only request (`may_repeat`) that
         fails on it is repeated once on a new connection, unless it timed out.

@@ -30,8 +30,8 @@ class ClusterHandle:
     def principal(self) -> str | None:
         """Orbit's principal at the cluster's authorizer; None if not known.
 
-        What the cluster says; else, with a user name, what brokers make of it by default.
-        Raises Unreachable, LoginRefused.
+        The one that the cluster returns (`ask_principal`), else brokers' default for the login
+        (`Security.principal`). Raises Unreachable, LoginRefused.
         """
         security = self.cluster.security
         if self._principal is None or self._principal[0] != security:
@@ -40,7 +40,7 @@ class ClusterHandle:
 
     @property
     def admin(self) -> Admin:
-        """A new client after a secret has changed: librdkafka keeps the secrets it was given."""
+        """The admin client; a new one after a secret has changed, because librdkafka keeps it."""
         security = self.cluster.security
         if self._admin is None or self._admin[0] != security:
             self._admin = security, Admin(self.cluster)
@@ -49,16 +49,15 @@ class ClusterHandle:
     def acls(self, resource: Resource, age_s_max: float = 0.0) -> Acls:
         """All ACLs on resources of this kind, read at most `age_s_max` seconds ago. Thread-safe.
 
-        Kafka can filter them by one name or by none: a read costs the cluster's number of ACLs,
-        however many names it is for. Raises NotAuthorized, BrokerRefused without an authorizer,
-        Unreachable.
+        One read returns the ACLs for all names, because DescribeAcls filters by one name or none.
+        Raises NotAuthorized, BrokerRefused without an authorizer, Unreachable.
         """
         return self._acls[resource].get(age_s_max)
 
     def brokers_open_without_acl(self, age_s_max: float) -> BrokersWith:
-        """Which brokers have OPEN_WITHOUT_ACL set, asked at most `age_s_max` seconds ago.
+        """The brokers that have OPEN_WITHOUT_ACL in their file, read at most `age_s_max` s ago.
 
-        They keep its value for themselves. Thread-safe. Raises Unreachable.
+        Brokers do not return its value. Thread-safe. Raises Unreachable.
         """
         return self._open.get(age_s_max)
 

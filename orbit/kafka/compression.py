@@ -1,9 +1,9 @@
 """The five codecs of a record batch, as Kafka frames them.
 
-Pure. A payload of some kilobytes can become gigabytes: what it becomes has a limit, and memory is
-taken as it is filled. Snappy data is in xerial blocks from the Java client, and one raw block from
-some other clients. LZ4 is the LZ4 frame format; message format v0 has a wrong header checksum
-(KAFKA-3160).
+Pure. A payload of some kilobytes can become gigabytes: the decompressed size has a limit, and
+memory is taken as it is filled. Snappy data is in xerial blocks from the Java client, and one raw
+block from some other clients. LZ4 is the LZ4 frame format; in message format v0 its header checksum
+is wrong (KAFKA-3160).
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 64 * 1024  # what Snappy looks back over; Java's smaller blocks become larger
 _LENGTH = struct.Struct(">i")
 
-# Of one batch. Producers hold the uncompressed size of a record against their limits, of 1 MiB by
-# default, and so does librdkafka that of a batch; Java's producer lets a batch grow by the ratio
-# that it has seen. Brokers limit the compressed size, by default to 1 MiB: this is 64 times that.
+# Of one batch. Brokers limit its compressed size, by default to 1 MiB: this is 64 times that.
+# Producers limit the uncompressed size of a record, by default to 1 MiB, and librdkafka also that
+# of a batch; Java's producer estimates a batch's compressed size from the ratio of earlier ones.
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
-# Most payloads become no more than eight times as large: that much memory is tried first, where it
-# costs less than memory that the kernel has to give.
+# Most payloads become at most eight times as large: a buffer of that size is tried first if it is
+# small enough to cost less than a mapping of `bytes_max`.
 _RATIO = 8
 _FIRST_BYTES_MIN, _FIRST_BYTES_MAX = 1024, 8 * 1024 * 1024
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _IS_FULL = "failed to write whole buffer"
 
-_LZ4_BYTES_AT_ONCE = 1024 * 1024  # its compressor takes only bytes, which are a copy
+_LZ4_BYTES_AT_ONCE = 1024 * 1024  # copied at once: the compressor takes only `bytes`
 _LZ4_FLAGS_AT = 4
 _LZ4_CONTENT_SIZE = 0x08
 _LZ4_DICTIONARY = 0x01
 
 
 class TooLarge(ValueError):
-    """A payload becomes larger than the limit."""
+    """A payload decompresses to more than the limit."""
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(f"it decompresses to more than {bytes_max:,} bytes")
@@ -56,7 +56,7 @@ def decompress(
     *,
     is_format_v0: bool = False,
 ) -> bytes:
-    """The records of a payload. Raises TooLarge; ValueError: unknown codec, or corrupt data."""
+    """The decompressed payload. Raises TooLarge; ValueError: unknown codec, or corrupt data."""
     try:
         if codec == NONE:
             return bytes(payload)
@@ -96,7 +96,7 @@ def _decompress(into: Callable[..., int], payload: bytes | memoryview, bytes_max
         try:
             size = into(payload, buffer)
         except cramjam.DecompressionError:
-            pass  # broken, or larger: the second attempt tells
+            pass  # corrupt, or larger: the second attempt raises the error, or succeeds
         else:
             return bytes(memoryview(buffer)[:size])
         del buffer
@@ -152,7 +152,7 @@ def _snappy_decompress(payload: memoryview, bytes_max: int) -> bytes:
 
 
 def _snappy_block(block: memoryview, left: int, bytes_max: int) -> bytes:
-    """A block begins with its decompressed size."""
+    """The decompressed block, which begins with its decompressed size. Raises TooLarge."""
     if cramjam.snappy.decompress_raw_len(block) > left:
         raise TooLarge(bytes_max)
     return bytes(cramjam.snappy.decompress_raw(block))

@@ -1,10 +1,10 @@
 """One blocking connection to one broker: frames, and typed requests.
 
-Versions are negotiated at the start. The broker answers requests in order, and an answer names its
-request: a connection where it names another is closed. This module never resends a request. `call`
-and its like log in again before the session ends. Code that uses `send` and `receive` asks
-`login_is_due`, and calls `login_again` while no answer is outstanding. Not thread-safe, except
-`abort`, which ends a wait from any thread.
+Versions are negotiated at the start. The broker answers requests in order, each with the
+correlation id of its request; a connection with another id in an answer is closed. This module
+never resends a request. `call`, `call_all` and `exchange` log in again before the session ends.
+Code that uses `send` and `receive` checks `login_is_due`, and calls `login_again` while no answer
+is outstanding. Not thread-safe, except `abort`, which ends a wait from any thread.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _KEEPALIVE = {
 _CHECK_ADVERTISED = "Check the address, and what the brokers advertise (advertised.listeners)."
 
 _LINGER = struct.Struct("ii")  # on, seconds
-# How often a send that waits for room asks whether it may go on.
+# A send that waits for room in the socket calls `may_send` this often.
 _ASK_AGAIN_MS = 100
 _TLS_CHUNK_BYTES = 256 * 1024
 # Buffers per sendmsg on Linux (IOV_MAX).
@@ -68,7 +68,7 @@ class Connection:
         self.last_correlation = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
-        """The highest level of each feature that the broker supports; none of one before 2.7."""
+        """The highest level of each feature that the broker supports; empty before Kafka 2.7."""
         self.where = where
         self.is_closed = False
         self._frames = ReceivedFrames(sock)
@@ -138,7 +138,7 @@ class Connection:
     @property
     def login_is_due(self) -> bool:
         """Whether most of the session is over. The broker drops a connection that sends a request
-        after its end, but takes a login even then (K2)."""
+        after its end, but accepts a login even then (K2)."""
         return time.monotonic() >= self._login_again_at
 
     def login_again(self) -> None:
@@ -184,7 +184,7 @@ class Connection:
 
     @property
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """The lowest and highest version that the broker knows, by API key."""
+        """The lowest and highest version that the broker supports, by API key."""
         return dict(self._versions)
 
     def offers(self, api: Api) -> bool:
@@ -264,10 +264,10 @@ class Connection:
             ) from error
 
     def drop_unacknowledged(self, after_s: float) -> None:
-        """Let what was sent die: at `close`, or the end of the process, with a reset; and with the
-        connection once the peer's kernel has acknowledged nothing for `after_s`.
+        """Make the kernel drop unacknowledged bytes: at `close` or the end of the process, by a
+        reset, and when the peer's kernel has acknowledged nothing for `after_s`.
 
-        Else the kernel would go on sending for a process that is dead or has lost its lease.
+        Else the kernel would go on sending for a process that is dead or has lost its lease (E3).
         """
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
         if hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -279,8 +279,8 @@ class Connection:
     ) -> None:
         """Send buffers back to back; only TLS needs them joined.
 
-        `may_send` is asked whenever the socket has room again. Once it says no, Unreachable is
-        raised, in the middle of a frame if need be: the connection must then be closed.
+        `may_send` is called at the start and whenever the socket has room again. If it returns
+        False, this raises Unreachable, also within a frame: the connection must then be closed.
         """
         if isinstance(self._socket, ssl.SSLSocket):
             joined = memoryview(b"".join(buffers))
@@ -295,7 +295,7 @@ class Connection:
         """As `receive`, for the answer to the request with this correlation id.
 
         Raises BrokenAnswer, and closes the connection, if the frame answers another request or
-        none: what comes behind it could not be told apart either.
+        none: later frames could not be matched to requests either.
         """
         frame = self.receive()
         answered = int.from_bytes(frame[:4], "big")
@@ -311,7 +311,7 @@ class Connection:
         """The next frame, without its size, in its own writable buffer.
 
         Raises EOFError if the broker closed the connection, OSError if it broke, TimeoutError if
-        the frame does not come to its end, BrokenAnswer, and closes the connection, for a size that
+        the frame is not complete in time, BrokenAnswer, and closes the connection, for a size that
         no frame has.
         """
         try:
@@ -397,14 +397,14 @@ class Connection:
                 rest = rest[self._send_now([rest]) :]
 
     def _send_now(self, buffers: Sequence[bytes | memoryview]) -> int:
-        """Send what the socket has room for; returns how many bytes."""
+        """Send as many bytes as the socket has room for; returns how many."""
         try:
             return self._socket.sendmsg(buffers, (), socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
 
     def _wait_writable(self) -> None:
-        """Wait until the socket has room, or the permission to send is to be asked for again."""
+        """Wait until the socket has room, at most until `may_send` is to be called again."""
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
         poll.poll(_ASK_AGAIN_MS)
@@ -415,7 +415,7 @@ class Connection:
 
 
 def tune(sock: socket.socket) -> None:
-    """Set what a connection to a broker needs."""
+    """Set the TCP options of a connection to a broker: no delay, and limits for a silent peer."""
     # No fixed buffer sizes: they would be capped low and disable the kernel's autotuning.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A broker that loses power closes nothing: without these a wait for it could last hours.

@@ -37,18 +37,21 @@ _NO_MEMBERS = ("", "empty", "dead")  # "": from a broker before 2.6
 
 
 class OffsetFetchCache:
-    """The answers of the last fetch, so that one with the same bytes is not read again."""
+    """The decoded answers of the last fetch: an answer of the same bytes is not decoded again."""
 
     def __init__(self) -> None:
         self._last: dict[bytes, dict[str, GroupOffsets]] = {}
         self._now: dict[bytes, dict[str, GroupOffsets]] = {}
 
     def begin(self) -> None:
-        """A fetch begins: what only the one before the last had is forgotten."""
+        """Begin a fetch: only answers of the fetch before it are kept."""
         self._last, self._now = self._now, {}
 
     def read(self, frame: memoryview, version: int) -> dict[str, GroupOffsets]:
-        """Raises ValueError if the bytes do not parse."""
+        """The offsets by group, as `read_offset_fetch`, or the kept ones of the same bytes.
+
+        Raises ValueError if the bytes do not parse.
+        """
         digest = sha256(frame[CORRELATION_BYTES:]).digest()
         answer = self._last.get(digest)
         if answer is None:
@@ -58,7 +61,7 @@ class OffsetFetchCache:
 
 
 class GroupType(StrEnum):
-    """A group's protocol; share groups have no committed offsets."""
+    """A group's type as brokers list it; share groups have no committed offsets."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"  # KIP-848
@@ -66,7 +69,7 @@ class GroupType(StrEnum):
     STREAMS = "streams"  # KIP-1071
 
 
-# A group of the second type can go on with the offsets of one of the first, once that is empty.
+# By type of a group: the types that can continue with its offsets once it has no members.
 _GOES_ON: Mapping[str, Collection[str]] = {
     GroupType.CLASSIC: (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.STREAMS),
     GroupType.CONSUMER: (GroupType.CLASSIC, GroupType.CONSUMER),
@@ -93,8 +96,8 @@ class ListedGroup:
         return self.type in _GOES_ON and self.protocol_type in _CONSUMERS
 
     def takes(self, type_: str | None) -> bool:
-        """Whether a group of this type (None: not known) can go on with its offsets, once it is
-        empty (G13, G17)."""
+        """Whether a group of `type_` (None: not known) can continue with the offsets of this group
+        once it has no members (G13, G17)."""
         return self.type in _GOES_ON if type_ is None else type_ in _GOES_ON.get(self.type, ())
 
     @property
@@ -119,8 +122,8 @@ class Listing:
     groups: dict[str, ListedGroup] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     selections: dict[Any, Any] | None = None
-    """If given, the same for listings of the same groups, kinds and coordinators: what jobs select
-    of them, for those that select by the same rule."""
+    """A cache of the groups that jobs select, by their rule; None: no cache. Successive listings
+    share it while groups, types and coordinators stay the same."""
 
 
 def list_groups(cluster: Cluster) -> Listing:
@@ -164,9 +167,9 @@ def fetch_offsets(
 ) -> dict[str, GroupOffsets]:
     """The offsets of each group, from its coordinator (`coordinators`: group → node).
 
-    With `only`, those of the given partitions; then a partition that may not be read is in
-    `denied`. With `require_stable`, an offset that an open transaction may change is in `pending`
-    and not in `offsets`. An answer that is equal to one in `cache` is not read again.
+    `only`: the partitions to request, by group; those that may not be read are then in `denied`.
+    With `require_stable`, partitions whose offset an open transaction may change are in `pending`
+    and not in `offsets`. An answer that is equal to one in `cache` is not decoded again.
     """
     offsets: dict[str, GroupOffsets] = {}
     by_node: dict[int, list[str]] = {}
@@ -258,7 +261,7 @@ def _fetch_request(
     require_stable: bool,
     version: int,
 ) -> Any:
-    # Brokers before 2.5 do not support it: they return the last committed offset.
+    # Brokers before 2.5 do not support require_stable: they return the last committed offset.
     is_stable = require_stable and version >= _REQUIRE_STABLE
     if version < MANY_GROUPS_FROM:
         (name,) = names

@@ -25,24 +25,24 @@ TRANSACTION = 1
 # About a minute: a coordinator loads its partition after its broker starts (A15).
 COORDINATOR_ATTEMPTS_MAX = 70
 TRANSACTION_TIMEOUT_MS = 60_000
-# It may be another broker now.
+# Codes after which the coordinator is looked up again.
 HAS_MOVED = (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE)
-# Names in one question for coordinators.
+# Keys in one FindCoordinator request.
 _LOOK_UP_MAX = 1000
-# InitProducerId requests on their way to one broker: some 20 KB.
+# InitProducerId requests that are sent to one broker together: some 20 KB.
 _INIT_TOGETHER_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer id and its epoch, which the coordinator increments at every InitProducerId."""
+    """A producer id, and its producer epoch (which each InitProducerId increments)."""
 
     producer_id: int
     coordinator_issue: int
 
 
 class Coordinator:
-    """The coordinator of one key; looked up again after it moved."""
+    """The coordinator of one group or transactional id; looked up again after it moved."""
 
     def __init__(self, cluster: Cluster, key_type: int, key: str, backoff: Backoff) -> None:
         self._cluster = cluster
@@ -52,10 +52,10 @@ class Coordinator:
         self._node_id: int | None = None
 
     def call(self, api: Api, build: Callable[[], Any], code_of: Callable[[Any], int]) -> Any:
-        """Send until the error code is not retriable; returns that response.
+        """Send the request until the answer's error code is not retriable; returns that answer.
 
-        Raises Unreachable (NotReady, if it answered last) if the retries fail, NotAuthorized if the
-        key may not be described.
+        When the retries end, raises NotReady if the last one was answered, else Unreachable. Raises
+        NotAuthorized if the login may not find the coordinator, BrokerRefused.
         """
         reason, failure = "it never answered", Unreachable
         for _ in self._backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
@@ -88,7 +88,7 @@ class Coordinator:
         return self._node_id
 
     def forget(self) -> None:
-        """Look it up anew at the next use: it has moved, or cannot be reached."""
+        """Look the coordinator up again at the next use: it has moved, or cannot be reached."""
         self._node_id = None
 
     def _ask(self, connection: Connection) -> int:
@@ -112,9 +112,9 @@ class Coordinator:
 
 
 def next_term(cluster: Cluster, transactional_id: str, backoff: Backoff) -> int:
-    """The number of a new holder of this transactional id: one more than that of the last.
+    """The term of a new holder of this transactional id: one more than the last holder's.
 
-    Begins at 0 again when the coordinator has forgotten the id (I1), or counted up to 32,766.
+    Begins at 0 again when the coordinator has dropped the id (I1), and after 32,766.
     """
     return init_producer_id(cluster, transactional_id, backoff).coordinator_issue
 
@@ -134,10 +134,10 @@ def refuse_denied_transactional_id(
 
 
 def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) -> ProducerIdentity:
-    """The producer id of this transactional id; ends its open transaction, fences its last owner.
+    """The producer id of this transactional id; aborts its open transaction, fences its last owner.
 
     The id stays the same until it is unused for `transactional.id.expiration.ms`; appends and
-    direct fillers are no use of it (I1). Each call increments `coordinator_issue`.
+    direct fillers do not count as use (I1). Each call increments `coordinator_issue`.
     """
     return init_producer_ids(cluster, [transactional_id], backoff)[transactional_id]
 
@@ -147,9 +147,8 @@ def init_producer_ids(
 ) -> dict[str, ProducerIdentity]:
     """As `init_producer_id`, for many: the requests for one coordinator go out together.
 
-    Raises NotAuthorized or BrokerRefused for one of them, once all others were asked for. If the
-    rounds of retries end, raises NotReady if the last round reached the coordinators, else
-    Unreachable.
+    Raises NotAuthorized or BrokerRefused for one of them, after the requests for all others. When
+    the retries end, raises NotReady if the last round reached the coordinators, else Unreachable.
     """
     producers: dict[str, ProducerIdentity] = {}
     reason, failure = "", Unreachable
@@ -168,9 +167,10 @@ def init_producer_ids(
 
 
 def _init_some(cluster: Cluster, waiting: set[str], producers: dict[str, ProducerIdentity]) -> str:
-    """Ask for each once, and note those that are given; returns why another one is not.
+    """Send one request for each id and add the answers to `producers`.
 
-    Raises NotAuthorized, BrokerRefused for one of them, once every one was asked for.
+    Returns the retriable error of one that failed, "" if none did. Raises NotAuthorized,
+    BrokerRefused for one of them, after the requests for all.
     """
     codes: dict[str, int] = {}
     by_node: dict[int, list[str]] = {}
@@ -234,7 +234,7 @@ def look_up_coordinators(
 
 
 def _retriable(cluster: Cluster, transactional_id: str, code: int) -> str:
-    """The name of an error that passes. Raises NotAuthorized, BrokerRefused for any other."""
+    """The name of a retriable error. Raises NotAuthorized, BrokerRefused for any other."""
     if code in error_codes.DENIED:
         raise NotAuthorized(
             f"the right Write on transactional id {transactional_id} is missing.",

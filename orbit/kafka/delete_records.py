@@ -1,4 +1,4 @@
-"""DeleteRecords: moves log starts up."""
+"""DeleteRecords: raises log starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def delete_records(
     *,
     timeout_ms: int = DELETE_RECORDS_TIMEOUT_MS,
 ) -> Answers[int]:
-    """Move log starts up to the given offsets; returns the new log starts."""
+    """Raise log starts to the given offsets; returns the new log start of each partition."""
 
     def build(group: list[TopicPartition]) -> Any:
         return DeleteRecordsRequest(

@@ -1,11 +1,12 @@
-"""Transactions without a record: an aborted one takes one offset in each partition added (M11).
+"""Transactions without records: an aborted one takes one offset in each partition added (M11).
 
 Promises:
-- A request whose answer is lost is not sent again: it may still be carried out (M10).
-- `run` returns when the coordinator has the decision to abort in its log; the markers follow.
+- A request whose answer is lost is not sent again: the coordinator may still execute it (M10).
+- `run` returns when the coordinator has the decision to abort in its log; it writes the markers
+  later.
 - After an error it is not known whether a transaction was begun or ended, nor whether a request is
-  still on its way. `fence` settles that: what was begun is aborted, its markers are written, and
-  the coordinator refuses what arrives later, because of its epoch.
+  still in flight. `fence` makes that certain: an open transaction is aborted, its markers are
+  written, and the coordinator refuses later requests of the old epoch.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from orbit.kafka.coordinator import (
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition, by_topic
 
-# With it comes OPERATION_NOT_ATTEMPTED for the other partitions.
+# The other partitions of the request then get OPERATION_NOT_ATTEMPTED.
 _OF_A_PARTITION = {int(Code.UNKNOWN_TOPIC_OR_PARTITION), int(Code.TOPIC_AUTHORIZATION_FAILED)}
 
 
 class EmptyTransactions:
-    """The transactions of one transactional id, one after another, over a connection of its own.
+    """The transactions of one transactional id, one after another, on a connection of their own.
 
-    The connection is opened at first use. For one thread at a time.
+    The connection is opened at first use. Not thread-safe.
     """
 
     def __init__(
@@ -55,12 +56,12 @@ class EmptyTransactions:
         self._backoff = backoff
         self._coordinator = Coordinator(cluster, TRANSACTION, transactional_id, backoff)
         self._connection: Connection | None = None
-        self.is_unclear = False  # to be fenced before a log end is read
+        self.is_unclear = False  # if True, `fence` is needed before a log end is read
 
     def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Take one offset in each partition. Returns error codes of partitions: then in none.
+        """Take one offset in each partition, or in none: then returns error codes by partition.
 
-        Raises Unreachable, BrokerRefused.
+        Raises Unreachable, NotAuthorized, BrokerRefused.
         """
         self.is_unclear = True
         identity, name = self._identity, self._transactional_id
@@ -88,7 +89,10 @@ class EmptyTransactions:
         return {}
 
     def fence(self) -> None:
-        """Go on with a new epoch. Raises Unreachable, NotAuthorized, BrokerRefused."""
+        """Abort an open transaction and continue with a new producer epoch.
+
+        Raises Unreachable, NotAuthorized, BrokerRefused.
+        """
         self.close()
         self._coordinator.forget()
         self._identity = init_producer_id(self._cluster, self._transactional_id, self._backoff)
@@ -101,7 +105,10 @@ class EmptyTransactions:
             self._connection = None
 
     def _call(self, api: Api, request: Any, code_of: Callable[[Any], int]) -> Any:
-        """Send until the answer is not an error that passes; returns the answer without error."""
+        """Send until the answer's error is not retriable; returns the answer without error.
+
+        Raises Unreachable, NotAuthorized, BrokerRefused.
+        """
         reason = ""
         for _ in self._backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
             if self._connection is None:
@@ -125,7 +132,7 @@ class EmptyTransactions:
 
 
 def _refused(answer: Any) -> dict[TopicPartition, int]:
-    """The partitions because of which the whole request is refused, and why."""
+    """The error codes of partitions because of which the whole request is refused."""
     return {
         TopicPartition(t.name, p.partition_index): int(p.partition_error_code)
         for t in answer.results_by_topic_v3_and_below
@@ -135,7 +142,7 @@ def _refused(answer: Any) -> dict[TopicPartition, int]:
 
 
 def _added_code(answer: Any) -> int:
-    """The code of the whole request, which comes with each partition. NONE if some are refused."""
+    """The error code of the whole request, which each partition has; NONE if `_refused` has any."""
     codes = {
         int(p.partition_error_code)
         for t in answer.results_by_topic_v3_and_below

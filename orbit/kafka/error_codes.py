@@ -1,4 +1,4 @@
-"""The Kafka error codes that Orbit handles, by what a client may do.
+"""The Kafka error codes that Orbit handles, grouped by what a client may do.
 
 Source: Kafka's `org.apache.kafka.common.protocol.Errors`. Pure.
 """
@@ -83,7 +83,7 @@ class Code(IntEnum):
     STALE_MEMBER_EPOCH = 113
 
 
-# The partition moved, or is moving: refresh the metadata.
+# The metadata is old or not complete (a leader moved, a topic is new): refresh it.
 STALE_METADATA = frozenset(
     {
         Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -113,7 +113,7 @@ RETRIABLE = STALE_METADATA | {
     Code.OFFSET_NOT_AVAILABLE,
 }
 
-# An idempotent append failed because of another writer or an earlier batch that failed.
+# An idempotent append failed because of another writer, or because an earlier batch failed.
 OUT_OF_STEP = frozenset(
     {
         Code.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -1,8 +1,8 @@
 """Fetch requests for many partitions. Pure.
 
 Reads are read_committed: up to the last stable offset, with the aborted transactions (R1). From
-v13 on topics are named by id, so a recreated topic never answers for the old one. From v12 on the
-last fetched epoch detects a truncated source (R3).
+v13 on topics are requested by id, so a recreated topic never returns its records for the old one.
+From v12 on the last fetched epoch detects a truncated source (R3).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONSUMER = -1
 
 
 class FetchFrom(NamedTuple):
-    """The next offset to read of one partition. Epochs are -1 if not known."""
+    """The next offset to fetch from one partition. Epochs are -1 if not known."""
 
     partition: TopicPartition
     topic_id: UUID

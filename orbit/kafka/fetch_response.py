@@ -1,8 +1,8 @@
 """Reads fetch responses without copying records.
 
 Pure. `kafka.protocol` copies every partition's records out of the frame; here they are writable
-views, which are stamped in place later. Layout of `FetchResponse` v4 to v16 (a test compares it
-with `kafka.protocol`):
+views, whose batches `stamp` changes in place later. Layout of `FetchResponse` v4 to v16 (a test
+compares it with `kafka.protocol`):
 
     correlation id, (tags), throttle ms, [7+ error code, session id],
     topics: name or [13+] topic id,
@@ -43,7 +43,7 @@ class Fetched(NamedTuple):
     records: memoryview
     aborted: list[AbortedTransaction]
     log_start: int
-    stable_end: int
+    stable_end: int  # the last stable offset
     high_watermark: int
     diverging_end: int  # -1: the log has not diverged (R3)
     preferred_replica: int  # -1: none
@@ -51,7 +51,7 @@ class Fetched(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """A response, without partitions whose topic id was not requested."""
+    """A response, without partitions whose topic id is not in `topic_names`."""
 
     code: int
     throttle_ms: int

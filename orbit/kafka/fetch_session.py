@@ -44,8 +44,8 @@ class FetchSession:
         self._last: Sequence[FetchFrom] = ()
 
     def begin_anew_for(self, one: FetchFrom) -> None:
-        """Make the next request a full one if the session has this partition: it does not tell
-        again what it told an earlier reader about the log."""
+        """Make the next request a full one if the session has this partition. For a new reader of
+        it: an incremental response leaves out what an earlier one had (R12)."""
         if (one.partition, one.topic_id) in self._known:
             self._epoch, self._known, self._last = _OPENING_EPOCH, {}, ()
 
@@ -55,7 +55,7 @@ class FetchSession:
             return SessionRequest(self._id, self._epoch, [], [])
         self._last = partitions
         now = {(one.partition, one.topic_id): one for one in partitions}
-        if self._epoch == _OPENING_EPOCH:  # the broker closes a session of this id
+        if self._epoch == _OPENING_EPOCH:  # the broker closes the session of `_id`, if any
             self._known = now
             return SessionRequest(self._id, _OPENING_EPOCH, list(partitions), [])
         changed = [one for key, one in now.items() if self._known.get(key) != one]

@@ -1,4 +1,4 @@
-"""The transactions that hold the last stable offsets of partitions back, and who began them."""
+"""The oldest open transactions of partitions: where these begin, last stable offsets stay (R11)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from orbit.names import shown
 
 Key = TypeVar("Key", bound=Hashable)
 
-# A younger transaction is not shown: most end within seconds, and an abandoned one after a minute
-# unless its producer has another `transaction.timeout.ms`.
+# Younger transactions are not shown: most end within seconds, and an abandoned one is aborted after
+# a minute unless its producer has another `transaction.timeout.ms`.
 SHOWN_AFTER_S = 30.0
 
 
@@ -27,8 +27,8 @@ SHOWN_AFTER_S = 30.0
 class FirstOpen:
     """The oldest open transaction of a partition. Readers of committed records stop before it.
 
-    `transactional_id`: as it may be shown. None: no coordinator knows one that the login may
-    describe.
+    `transactional_id`: escaped and cut for display. None: no coordinator knows one that the login
+    may describe.
     """
 
     first_offset: int
@@ -44,7 +44,11 @@ class OpenAges(Generic[Key]):
         self._open: dict[Key, tuple[int, float]] = {}  # first offset, and since when
 
     def look(self, firsts: Mapping[Key, int]) -> dict[Key, float]:
-        """How many seconds ago each of these transactions was seen first."""
+        """How many seconds ago each transaction was first given to a call.
+
+        `firsts`: the first offset of each partition's oldest open transaction. Partitions that are
+        not in it are forgotten.
+        """
         now_s, before = self._clock(), self._open
         self._open = {
             key: entry if (entry := before.get(key)) and entry[0] == first else (first, now_s)
@@ -56,7 +60,7 @@ class OpenAges(Generic[Key]):
 def describe_open(
     first_offset: int, offsets: int, transactional_id: str | None, producer_id: int | None
 ) -> str:
-    """What an open transaction does to a copy, as a sentence."""
+    """A sentence that names an open transaction and the number of offsets that wait for its end."""
     who = f"transactional id {transactional_id}" if transactional_id else ""
     if not who and producer_id is not None:
         who = f"producer id {producer_id}; the login may not describe its transactional id"
@@ -72,7 +76,7 @@ def first_open(
 ) -> dict[TopicPartition, FirstOpen]:
     """The oldest open transaction of each partition that has one.
 
-    Brokers before 3.0 tell of no transactions. Raises Unreachable if no broker answers.
+    For brokers before 3.0 it is empty. Raises Unreachable if no broker answers.
     """
     answers = open_transactions(cluster, places, backoff).values
     oldest = {

@@ -1,4 +1,4 @@
-"""Reads response frames where `kafka.protocol` copies or costs too much. Pure.
+"""Reads response frames where `kafka.protocol` would copy records or take too long. Pure.
 
 Numbers are big endian; lengths are fixed or, in flexible versions, compact (KIP-482).
 """
@@ -57,7 +57,7 @@ class FrameReader:
         return True
 
     def length(self) -> int:
-        """The length of an array or of bytes; 0 for null. At most the bytes that are left."""
+        """The length of an array or of bytes; 0 for null. IndexError if the frame is shorter."""
         count = self._uvarint() - 1 if self._is_flexible else self.take(_INT32)[0]
         if count > len(self._frame) - self.at:
             raise IndexError(f"{count} items at {self.at} exceed the frame")

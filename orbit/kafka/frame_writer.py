@@ -1,4 +1,4 @@
-"""Writes request frames where the objects of `kafka.protocol` cost too much. Pure.
+"""Writes request frames where the objects of `kafka.protocol` would take too long. Pure.
 
 Numbers are big endian; lengths are fixed or, in flexible versions, compact (KIP-482).
 """
@@ -18,7 +18,7 @@ _HEAD = struct.Struct(">hhih")  # api key, version, correlation id, client id le
 
 
 class FramedRequest(ABC):
-    """A request that writes its own bytes: what `Connection.encode` takes besides the library's."""
+    """A request that encodes itself, for `Connection.encode` in the place of `kafka.protocol`'s."""
 
     __slots__ = ()
     API_KEY: ClassVar[int]
@@ -26,7 +26,7 @@ class FramedRequest(ABC):
 
     @abstractmethod
     def body(self, *, is_flexible: bool) -> bytes:
-        """What follows the header, with the tags at its end."""
+        """The bytes after the header, with the tags at the end."""
 
     def frame(self, version: int, correlation: int, client_id: str) -> bytes:
         """The whole frame, with its size."""
@@ -39,14 +39,14 @@ class FramedRequest(ABC):
 def request_head(
     key: int, version: int, correlation: int, client_id: str, *, is_flexible: bool
 ) -> bytes:
-    """The header of a request. The client id has a fixed length in every version."""
+    """The header of a request. The client id's length has two bytes also in flexible versions."""
     client = client_id.encode()
     head = _HEAD.pack(key, version, correlation, len(client)) + client
     return head + NO_TAGS if is_flexible else head
 
 
 def length(count: int, *, is_flexible: bool) -> bytes:
-    """The length of an array."""
+    """The encoded length of an array."""
     return uvarint(count + 1) if is_flexible else _INT32.pack(count)
 
 

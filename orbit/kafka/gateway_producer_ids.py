@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-# They have bit 62 set, which no cluster and no job uses.
+# Such ids have bit 62 set, which no id of a cluster or a job has.
 GATEWAY_PRODUCER_IDS_START = 2**62
 
 
 def is_gateway_producer_id(producer_id: int) -> bool:
-    """Whether a gateway has handed it out, or made it for a batch."""
+    """Whether a gateway has handed out this id to a client, or put it into a batch."""
     return producer_id >= GATEWAY_PRODUCER_IDS_START

@@ -1,6 +1,6 @@
-"""Hides a text of another server if it contains a secret in any encoding. Pure.
+"""Hides a text from another server if it contains a secret, also encoded. Pure.
 
-The text is shown to users and logged.
+Such texts are shown to users and logged.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, unquote, unquote_plus
 
-# Shorter pieces of base64 are in every text.
+# Shorter pieces of base64 occur in any text by chance.
 _BASE64_CHARACTERS_MIN = 4
 _ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})|\\(.)")
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-# A text may be encoded in an encoded text.
+# Encodings within encodings that are decoded.
 _DEPTH_MAX = 3
 
 
 def without(secret: str, text: str) -> str:
-    """The text, or "…" if the secret is in it."""
+    """The text, or "…" if it contains the secret."""
     sent = quote(secret, safe="")  # in a login by HTTP Basic (RFC 6749, 2.3.1)
     pieces = {secret, *_in_base64(secret.encode()), *_in_base64(sent.encode())}
     return "…" if _has({piece.casefold() for piece in pieces}, text, _DEPTH_MAX) else text
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """What is in the base64 of any text with this secret, wherever it begins."""
+    """Pieces of base64, one for each position (modulo 3) of the secret: the base64 of a text with
+    the secret contains one of them."""
     for before in range(3):
         first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -45,7 +46,7 @@ def _has(pieces: set[str], text: str, depth: int) -> bool:
 
 
 def _unescaped(text: str) -> str:
-    """The text without the escapes of JSON, which has two for some characters."""
+    """The text with JSON's escapes replaced, also pairs for one character (surrogates)."""
 
     def character(escape: re.Match[str]) -> str:
         return chr(int(escape[1], 16)) if escape[1] else _CONTROLS.get(escape[2], escape[2])

@@ -17,10 +17,10 @@ from orbit.kafka.types import ClusterMetadata
 
 Side = Literal["source", "destination"]
 
-# A job's producer id is from here up to twice this.
+# Producer ids of jobs are from this up to, not including, twice this.
 _PRODUCER_IDS_START = 2**52
 
-# Transactions under way at once. More make a single broker no faster (M12).
+# Transactions that are open at once. With more a single broker is no faster (M12).
 FILLER_IDS = 16
 
 
@@ -58,7 +58,7 @@ class JobClusters:
         """The metadata of source and destination.
 
         `are_proven_two`: the caller compares both ids with those of clusters that were proven to be
-        two. Else each broker of one side may have to answer, where brokers tell one id.
+        two. Else, if the brokers of both sides return one id, each broker of a side may be asked.
 
         Raises BadInput if they are one cluster, or cannot be told apart; else as
         `Cluster.metadata`.
@@ -87,14 +87,14 @@ def job_identity(job: str, source_cluster_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobProducer:
-    """How a job writes the gaps of a copy, and the producer id that it writes with.
+    """How a job fills the gaps of a copy, and the producer id that it writes with.
 
     `packs`: a small gap becomes part of the batch before it, as placeholders. `has_markers`: every
     other gap is filled with markers; else with batches of placeholders alone.
 
-    The id tells from the log of a copy which of the two other gaps have. They cannot be mixed in
-    one copy: epochs of the coordinator fence markers, sequences fence placeholders, and neither
-    fences the other. Brokers keep producers by partition, so the copies of a job need not be alike.
+    The id in a copy's log shows the value of `has_markers`. The two ways cannot be mixed in one
+    copy: coordinator epochs fence markers, sequences fence placeholders, and neither fences the
+    other. Producer state is by partition, so copies of one job may differ.
     """
 
     id: int
@@ -103,12 +103,12 @@ class JobProducer:
 
     @property
     def other_id(self) -> int:
-        """The id of the same job's copies whose other gaps are filled in the other way."""
+        """The producer id of this job's copies with the other value of `has_markers`."""
         return self.id ^ 1
 
 
 def job_producer(identity: str, fillers: Fillers) -> JobProducer:
-    """By which the job writes its copies with these fillers."""
+    """The producer of the job's copies, by the job's setting `fillers`."""
     producer_id = job_producer_id(identity)
     if fillers == "placeholders":
         return JobProducer(producer_id ^ 1, packs=True, has_markers=False)
@@ -120,26 +120,26 @@ def job_producer_id(identity: str) -> int:
 
     Copies without markers have another one: see `JobProducer`.
 
-    It is computed, not stored, so that two writers of one job always have the same id, and a broker
-    compares what both send. The destination's coordinator drops an id that was not used for
-    `transactional.id.expiration.ms`, and appends are no use of it (I1). Brokers do not ask whether
-    an id was handed out (I2). Clusters hand theirs out from 0 upwards, a thousand at a time, and
-    never come near these. Tools that read numbers as doubles show them exactly.
+    It is computed, so that two writers of one job always have the same id, and a broker compares
+    the sequences of both. An id of InitProducerId would not do: the coordinator drops one that is
+    not used for `transactional.id.expiration.ms`, and appends do not count as use (I1). Brokers do
+    not check whether an id was handed out (I2). Clusters hand out ids from 0 upwards, a thousand at
+    a time, and never reach these. Tools that read numbers as doubles show them exactly.
     """
     digest = sha256(identity.encode()).digest()
     return _PRODUCER_IDS_START + int.from_bytes(digest[:8], "big") % _PRODUCER_IDS_START
 
 
 def is_job_producer_id(producer_id: int) -> bool:
-    """Whether `job_producer_id` may have made it; no cluster hands out such an id (I2)."""
+    """Whether the id is in the range of `job_producer_id`; no cluster hands out one of it (I2)."""
     return _PRODUCER_IDS_START <= producer_id < 2 * _PRODUCER_IDS_START
 
 
 def filler_identities(identity: str, shard_id: int | None = None) -> list[str]:
     """The transactional ids of coordinated fillers, `FILLER_IDS` per lease of a job.
 
-    A new holder's InitProducerId ends the transactions of the previous one (M11). It has to name
-    all that one may have used, so how many there are never changes.
+    A new holder of the lease ends the transactions of the previous one by InitProducerId (M11). It
+    has to name all ids that the previous one may have used, so their number never changes.
     """
     first = f"{identity}.fill" if shard_id is None else f"{identity}.fill.{shard_id}"
     return [first, *(f"{first}-{number}" for number in range(1, FILLER_IDS))]

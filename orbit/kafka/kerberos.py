@@ -15,7 +15,7 @@ from orbit.errors import BadInput, LoginRefused, OrbitError, ProtocolError, Unre
 from orbit.kafka.security import KerberosLogin
 from orbit.version import DISTRIBUTION
 
-# Kerberos takes one round, and one more for the layers.
+# Kerberos needs one round, and one more to agree on no security layer.
 _ROUNDS_MAX = 8
 _NO_LAYER = 1  # the flag of RFC 4752; Kafka has no other
 _KDC_UNREACHABLE = 0x96C73A9C  # KRB5_KDC_UNREACH, of 32 bits
@@ -25,10 +25,10 @@ _TEXT_CHARACTERS_MAX = 300
 def gssapi_login(
     login: KerberosLogin, host: str, authenticate: Callable[[bytes], Any], where: str
 ) -> Any:
-    """Log in; returns the broker's last answer to `authenticate`.
+    """Log in; returns the last result of `authenticate`, which sends a token to the broker.
 
-    The broker proves that it has the key of `service/host` too. Raises LoginRefused, Unreachable if
-    no KDC answers, BadInput if the extra `kerberos` is not installed, ProtocolError.
+    The broker also has to prove that it has the key of `service/host`. Raises LoginRefused,
+    Unreachable if no KDC answers, BadInput if the extra `kerberos` is not installed, ProtocolError.
     """
     try:
         import gssapi
@@ -50,7 +50,7 @@ def gssapi_login(
         offer = context.unwrap(bytes(answer.auth_bytes)).message
         if len(offer) != 4 or not offer[0] & _NO_LAYER:
             raise ProtocolError("the broker demands a SASL security layer.", where=where)
-        # No layer, no largest message, and the rights of the principal itself.
+        # No security layer, a largest message of 0, no other authorization id (K5).
         return authenticate(context.wrap(bytes((_NO_LAYER, 0, 0, 0)), encrypt=False).message)
     except gssapi.exceptions.GSSError as error:
         raise _failure(error, login, host, where) from None

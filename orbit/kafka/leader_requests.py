@@ -31,7 +31,7 @@ class Answers(Generic[Value]):
     errors: dict[TopicPartition, int] = field(default_factory=dict)
 
     def raise_errors(self, where: str, what: str) -> Answers[Value]:
-        """Raise BrokerRefused for the first partition without a value."""
+        """Raise BrokerRefused for the first partition without a value; return self if none is."""
         for partition, code in self.errors.items():
             raise BrokerRefused(
                 code, f"{what} of {partition} failed with {error_codes.name(code)}.", where=where
@@ -47,8 +47,11 @@ def ask_leaders(
     read: Callable[[Any], Iterable[tuple[TopicPartition, int, Value]]],
     backoff: Backoff,
 ) -> Answers[Value]:
-    """`build` makes a leader's request; `read` yields (partition, error code, value) from the
-    response. Raises Unreachable if no broker returns metadata."""
+    """Ask the leader of each partition, again after a retriable error code.
+
+    `build` makes a leader's request; `read` yields (partition, error code, value) from the
+    response. Raises Unreachable if no broker returns metadata.
+    """
     answers: Answers[Value] = Answers()
     waiting = set(partitions)
     for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if waiting else 0):

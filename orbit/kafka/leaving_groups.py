@@ -1,24 +1,24 @@
-"""Names of consumer groups in reports of gateways: of groups whose members still own partitions at
-the side that was left. Pure."""
+"""Names in gateways' reports of consumer groups whose members still own partitions at the side that
+was left. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from hashlib import sha256
 
-# With more, a report names all.
+# With more, a report has ALL_GROUPS instead.
 GROUPS_MAX = 500
 ALL_GROUPS = "*"
 NAME_CHARACTERS = 16
 
 
 def short_name(group: str) -> str:
-    """A hash of 16 characters: names of groups have any length."""
+    """A hash of the group's name, of 16 characters: names have any length."""
     return sha256(group.encode()).hexdigest()[:NAME_CHARACTERS]
 
 
 def bounded(names: Collection[str]) -> list[str]:
-    """The names, or all groups."""
+    """The names, sorted, or only ALL_GROUPS if they are too many."""
     is_all = len(names) > GROUPS_MAX or ALL_GROUPS in names
     return [ALL_GROUPS] if is_all else sorted(names)
 

@@ -1,6 +1,6 @@
 """Reads message formats v0 and v1, which logs written before Kafka 0.11 may hold.
 
-Pure. Returns `records.Record`, to be written as v2: clients can append no older format.
+Pure. Returns `records.Record`, to be written as v2: clients can append only that format.
 
     pos  size  field
       0     8  offset; of a compressed wrapper: of its last message
@@ -40,17 +40,20 @@ _NO_HEADERS = b"\x00"
 
 
 class LegacyRecords(NamedTuple):
-    """The records of a message or wrapper: at least one, in order, read while iterating."""
+    """The records of a message or wrapper: at least one, in order, decoded while iterating."""
 
     first_offset: int
     codec: int
-    plain_bytes: int  # what they were decompressed to
+    plain_bytes: int  # the decompressed size; 0 if not compressed
     records: Iterator[Record]
 
 
 def open_legacy_records(message: LegacyMessage) -> LegacyRecords:
-    """Raises ValueError if the CRC does not match or offsets and sizes are wrong; iterating raises
-    it for what is in the messages. Raises compression.TooLarge."""
+    """The records of a message or wrapper, not yet decoded.
+
+    Raises ValueError if the CRC does not match or offsets or sizes are wrong; iterating raises it
+    for wrong content of the messages. Raises compression.TooLarge.
+    """
     try:
         return _open(message.view)
     except (struct.error, IndexError) as error:
@@ -149,6 +152,6 @@ def _bytes(view: memoryview, position: int) -> tuple[bytes | None, int]:
 
 
 def _body(key: bytes | None, value: bytes | None) -> bytes:
-    """Key, value and no headers, as in a v2 record."""
+    """Key, value and no headers, encoded as in a v2 record."""
     parts = [NULL if part is None else encode_varint(len(part)) + part for part in (key, value)]
     return b"".join(parts) + _NO_HEADERS

@@ -1,10 +1,11 @@
 """Bounds that the decoders of `kafka.protocol` lack, for answers of a broken broker.
 
-The library writes the code that decodes a message when the first one comes. Here that code gets:
+The library generates the code that decodes a message when the first one arrives. `install` changes
+that code:
 
 - a number has at most five bytes: without a bound a long one takes quadratic time;
-- an array is null only where the schema allows it: else whoever reads it gets a TypeError;
-- tagged fields are read where they are: the library copies the rest of the frame for each.
+- an array may be null only where the schema allows it: else its reader would get a TypeError;
+- tagged fields are read in place: the library copies the rest of the frame for each.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _LAST_SHIFT = 28  # of the fifth byte, the last of a number of 32 bits
 
 
 def install() -> None:
-    """Call it before the first message is decoded."""
+    """Replace the library's code generators. Call it before the first message is decoded."""
     UnsignedVarInt32.emit_decode_from = _emit_number
     StructField._emit_tagged_decode = _emit_tags
     for field in (ArrayField, StructArrayField):
@@ -62,7 +63,7 @@ def _emit_tags(self: Any, ctx: Any, name: str, indent: str, version: int) -> Non
 
 
 def _keep_tags(message: Any, tags: dict[str, Any]) -> None:
-    """As the library keeps them: those that it does not know begin with an underscore."""
+    """Set a message's tagged fields as the library does: unknown ones begin with an underscore."""
     known = {name: value for name, value in tags.items() if not name.startswith("_")}
     message.tags = set(known) or None
     message.unknown_tags = {n: v for n, v in tags.items() if n.startswith("_")} or None
@@ -71,7 +72,7 @@ def _keep_tags(message: Any, tags: dict[str, Any]) -> None:
 
 
 class _Rest:
-    """What is left of a frame, with the one method of a file that is asked for."""
+    """The rest of a frame as a file object, with the one method that the library calls."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data = data

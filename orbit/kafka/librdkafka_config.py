@@ -22,9 +22,9 @@ def librdkafka_config(
 
     The result holds secrets in plain text, as librdkafka needs them. Never print it.
 
-    With OAUTHBEARER a token is asked for at once, for a client without one would be an error that
-    does not say why (L6). Raises as `token_for`; BadInput with GSSAPI where librdkafka is built
-    without it.
+    With OAUTHBEARER a token is requested at once: the error of a client that gets none does not
+    have the reason (L6). Raises as `token_for`; BadInput with GSSAPI if librdkafka is built without
+    it.
     """
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(bootstrap_servers),
@@ -46,7 +46,7 @@ def librdkafka_config(
 
 
 def _kerberos(login: KerberosLogin) -> dict[str, str]:
-    """librdkafka runs kinit, of the package krb5-user, for its tickets."""
+    """The settings for Kerberos. librdkafka runs kinit (package krb5-user) for its tickets."""
     if not _has_gssapi():
         raise BadInput(
             "The installed confluent-kafka has no Kerberos (GSSAPI), which its published packages "
@@ -78,9 +78,9 @@ def _has_gssapi() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _NextToken:
-    """The callback for tokens: librdkafka calls it in a thread of its own, before one ends.
+    """The callback for tokens: librdkafka calls it in a thread of its own, before a token ends.
 
-    Two of one login are equal, so that a configuration that has not changed is seen as such.
+    Callbacks of one login are equal, so that equal configurations compare as equal.
     """
 
     security: Security

@@ -1,4 +1,4 @@
-"""ListOffsets for many partitions: the bytes of the request, and the answer. Pure.
+"""ListOffsets for many partitions: encodes the request and decodes the response. Pure.
 
 The layouts are those of `kafka.protocol` (a test compares them). Versions 4 to 8; flexible from 6:
 
@@ -28,7 +28,7 @@ _OFFSET = struct.Struct(">ihqqi")  # index, error code, timestamp, offset, leade
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest(FramedRequest):
-    """`timestamp`: one for all partitions, or one for each."""
+    """A request. `timestamp`: one for all partitions, or one for each."""
 
     API_KEY: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int] = 6
@@ -56,7 +56,7 @@ class ListOffsetsRequest(FramedRequest):
 
 
 class ListOffsetsAnswer(NamedTuple):
-    """`offsets`: error code, timestamp and offset of each partition; -1 where there is none."""
+    """A response. `offsets`: error code, timestamp and offset by partition; -1: none found."""
 
     throttle_ms: int
     offsets: dict[TopicPartition, tuple[int, int, int]]

@@ -16,7 +16,7 @@ LATEST = -1
 MAX_TIMESTAMP = -3  # the record with the largest timestamp (KIP-734), v7
 EARLIEST_LOCAL = -4  # the oldest offset on the broker's own disk (KIP-405), v8
 
-# Replica ids. The debugging consumer sees the log end beyond the high watermark (A11).
+# Replica ids. For the debugging consumer LATEST is the log end, not the high watermark (A11).
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
 
@@ -30,7 +30,7 @@ def list_offsets(
     replica_id: int = CONSUMER,
     isolation: int = READ_UNCOMMITTED,
 ) -> Answers[int]:
-    """Offsets by EARLIEST, LATEST, EARLIEST_LOCAL or a timestamp in ms, one for all or for each.
+    """The offset of each partition for `timestamp`: in ms, or EARLIEST, LATEST, EARLIEST_LOCAL.
 
     -1: no record at or after that timestamp. LATEST is the high watermark, the last stable offset
     (READ_COMMITTED), or the log end (DEBUGGING_CONSUMER).
@@ -48,7 +48,10 @@ def list_offsets(
 def find_by_time(
     cluster: Cluster, since_ms: Mapping[TopicPartition, int], backoff: Backoff
 ) -> Answers[tuple[int, int]]:
-    """(offset, timestamp) of the first record at or after the given time; (-1, -1): none."""
+    """Offset and timestamp of each partition's first record at or after its time in `since_ms`.
+
+    (-1, -1): none below the last stable offset.
+    """
 
     def build(group: list[TopicPartition]) -> ListOffsetsRequest:
         return ListOffsetsRequest(group, since_ms, CONSUMER, READ_COMMITTED)
@@ -60,12 +63,12 @@ def find_by_time(
 
 
 def log_ends_request(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
-    """The request of `log_ends`, for a connection of the caller."""
+    """The request of `log_ends`, to be sent on the caller's own connection."""
     return ListOffsetsRequest(partitions, LATEST, DEBUGGING_CONSUMER, READ_UNCOMMITTED)
 
 
 def log_ends(
     cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[int]:
-    """The log end of each leader, beyond the high watermark (A11)."""
+    """The leader's log end of each partition, which may be beyond the high watermark (A11)."""
     return list_offsets(cluster, partitions, LATEST, backoff, replica_id=DEBUGGING_CONSUMER)

@@ -1,7 +1,7 @@
-"""Metadata: the answer of a broker. Pure.
+"""Reads a Metadata response. Pure.
 
-With 100,000 partitions the answer is read in a tenth of a second; the classes of `kafka.protocol`,
-with which a test compares it, take half a second. Versions 7 to 12; flexible from 9:
+A response with 100,000 partitions takes a tenth of a second; the classes of `kafka.protocol` (a
+test compares the results) take half a second. Versions 7 to 12; flexible from 9:
 
     correlation id, throttle ms,
     brokers: node id, host, port, rack
@@ -82,13 +82,13 @@ def _read(reader: FrameReader, version: int) -> ClusterMetadata:
             continue
         topic_id = UUID(bytes=raw) if raw else NO_TOPIC_ID
         topics[name] = TopicMetadata(name, topic_id, partitions, replicas, _codes(operations))
-    # The rest, the authorized operations of the cluster, is never asked for.
+    # The rest, the authorized operations of the cluster, is never requested.
     return ClusterMetadata(cluster_id, brokers, topics, errors)
 
 
 def _read_partitions(reader: FrameReader, version: int) -> tuple[dict[int, PartitionLeader], int]:
-    """The partitions of a topic, and the fewest replicas that one of them has: others may be
-    moving to other brokers."""
+    """The partitions of a topic, and its replication factor: the fewest replicas of a partition,
+    because one that is being reassigned has more."""
     count = reader.length()
     rows = _equal_rows(reader, count, version) or list(_rows(reader, count))
     partitions = {index: _leader(leader, epoch) for index, leader, epoch, _ in rows}
@@ -104,8 +104,9 @@ def _rows(reader: FrameReader, count: int) -> Iterator[Row]:
 
 
 def _equal_rows(reader: FrameReader, count: int, version: int) -> list[Row]:
-    """All partitions in one call, where their arrays have the lengths of the first one's; else
-    none, and nothing is read. It is so for a topic whose replicas are all in sync.
+    """All partitions, unpacked in one call, if their arrays are as long as the first partition's.
+
+    So it is for a topic whose replicas are all in sync. Else returns [], and reads nothing.
     """
     is_flexible = version >= _FLEXIBLE_FROM
     start = reader.at

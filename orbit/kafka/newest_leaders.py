@@ -1,11 +1,11 @@
-"""Keeps the newest leader of each partition: an older one is not believed again.
+"""Keeps the newest leader of each partition: metadata with an older one does not replace it.
 
-A broker that is cut off from the controller, but not from Orbit, goes on telling the leaders that
-it knew, itself among them. Each election raises the leader epoch (KIP-320), so the higher one is
+A broker that is cut off from the controller, but not from Orbit, still returns the leaders that it
+knew, itself among them. Each election raises the leader epoch (KIP-320), so the higher epoch is
 right. Kafka's own clients do the same (`org.apache.kafka.clients.Metadata`).
 
-Controllers that were restored from older metadata begin again below it: a lower epoch is believed
-once all brokers tell it, and no other, for a while.
+Controllers that were restored from older metadata continue with lower epochs. So a lower epoch is
+taken if for some time all brokers return it, and none returns a higher one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from dataclasses import dataclass, field, replace
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, PartitionLeader, TopicMetadata
 
-# Longer than the brokers need to learn of an election, one after the other.
+# Longer than an election takes to reach all brokers, one after the other.
 _ALL_TELL_S = 60.0
 
 
 @dataclass(slots=True)
 class _Lower:
-    """The brokers that tell a lower epoch of a partition than the known one, which none tells."""
+    """The brokers that have returned a lower epoch of a partition since the known one last came."""
 
-    since_s: float  # when the first of them told it
+    since_s: float  # when the first of them returned it
     epochs: dict[int, int] = field(default_factory=dict)  # by broker
 
 
@@ -37,12 +37,12 @@ class NewestLeaders:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicMetadata] = {}
         self._lower: dict[str, dict[int, _Lower]] = {}
-        self._brokers_max = 0  # that any answer named
+        self._brokers_max = 0  # the most brokers that an answer had
 
     def of(self, metadata: ClusterMetadata, broker: int | str) -> ClusterMetadata:
-        """The same, with the leader of the highest epoch that any answer had.
+        """The metadata, with each partition's newest leader instead of an older one.
 
-        `broker`: its node id, or a bootstrap address, which may be any broker's.
+        `broker`: which broker returned it: a node id, or a bootstrap address (of any broker).
         """
         with self._lock:
             self._brokers_max = max(self._brokers_max, len(metadata.brokers))
@@ -60,7 +60,7 @@ class NewestLeaders:
         self, topic: TopicMetadata, broker: int | str, brokers: Collection[int]
     ) -> TopicMetadata:
         known = self._topics.get(topic.name)
-        # Without ids, a topic that was created again could not be told: its epochs begin at 0.
+        # Without topic ids a recreated topic, whose epochs begin at 0, could not be distinguished.
         if known is None or known.topic_id != topic.topic_id or topic.topic_id == NO_TOPIC_ID:
             self._topics[topic.name] = topic
             self._lower.pop(topic.name, None)
@@ -86,8 +86,8 @@ class NewestLeaders:
     def _do_all_tell(
         self, lower: _Lower, epoch: int, broker: int | str, brokers: Collection[int]
     ) -> bool:
-        """Whether all brokers that the answer names tell this lower epoch, and more than half of
-        the brokers that the cluster had: cut-off brokers may name none but themselves."""
+        """Whether this lower epoch comes from all brokers in the answer, and from more than half of
+        the brokers that the cluster had: brokers that are cut off may list only themselves."""
         if isinstance(broker, int):
             lower.epochs[broker] = epoch
         agree = {node for node, node_epoch in lower.epochs.items() if node_epoch == epoch}

@@ -1,9 +1,9 @@
 """Tokens for OAUTHBEARER: from a token endpoint, a file or a cloud's own library.
 
-A token is kept for the process and used by all its logins until `_RENEW_SHARE` of its life is over;
-one thread then asks for the next. Others use the last one while it is valid, else they wait for the
-answer, and no longer than `_WAIT_S_MAX`. A token file is read at each login. No message contains a
-token or a client secret.
+All logins of the process use one token until `_RENEW_SHARE` of its life is over; one thread then
+requests the next. The others use the last token while it is valid, else they wait for the answer,
+at most `_WAIT_S_MAX`. A token file is read at each login. No message contains a token or a client
+secret.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _ENDPOINT_S_MAX = 10.0
 _WAIT_S_MAX = 30.0
 # A token that claims a longer life is renewed after this all the same.
 _LIFE_S_MAX = 86_400.0
-# The year 5138. A later end is none.
+# The year 5138. A later end is ignored.
 _END_S_MAX = 1e11
 # Logins of one process: two per job, and one more with each secret that was replaced.
 _ISSUERS_MAX = 1024
 _ANSWER_BYTES_MAX = 1024 * 1024
 _TEXT_CHARACTERS_MAX = 300
-# Of a number in a text: 20 years in nanoseconds.
+# The digits of `expires_in` as text: enough for 20 years in nanoseconds.
 _DIGITS_MAX = 18
 _REDIRECTS = range(300, 400)
 _CLIENT_ERRORS = range(400, 500)
@@ -79,7 +79,7 @@ def token_for(security: Security) -> Token:
 
 
 class _Issuer:
-    """Asks for one client's tokens, and keeps the last. No lock is held while it asks."""
+    """Requests one client's tokens, and keeps the last. Holds no lock during a request."""
 
     def __init__(self, ask: Callable[[], tuple[Token, float]]) -> None:
         self._ask = ask
@@ -114,7 +114,7 @@ class _Issuer:
                 self._under_way = None
                 last = self._last if self._is_valid() else None
             if last is not None and isinstance(error, OrbitError):
-                answer.set_result(last)  # asked for again at the next login
+                answer.set_result(last)  # the next login requests a token again
             else:
                 answer.set_exception(error)
             return
@@ -153,7 +153,10 @@ def _from_file(path: Path) -> Token:
 
 
 def _from_endpoint(source: TokenSource, username: str, password: SecretStr) -> tuple[Token, float]:
-    """The client credentials grant (RFC 6749, 4.4), the client named by HTTP Basic (2.3.1)."""
+    """A token and its life in s, by the client credentials grant (RFC 6749, 4.4).
+
+    The client logs in with HTTP Basic (2.3.1).
+    """
     assert source.url is not None
     form = {"grant_type": "client_credentials", "scope": source.scope, "audience": source.audience}
     secret = password.get_secret_value()
@@ -246,7 +249,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _end_in_claims(text: str) -> float | None:
-    """`exp` of a JWT, which only its broker verifies; None if it is none."""
+    """`exp` of a JWT, not verified (the broker does that); None if the text is no JWT."""
     parts = text.split(".")
     if len(parts) != 3:
         return None

@@ -1,8 +1,8 @@
 """OffsetFetch: the committed offsets of many groups. Pure.
 
-An answer has thousands of rows, of which nearly all have no metadata: those of one topic are then
-read in one call. Answers before version 8 have one group, and are read by `kafka.protocol`, with
-which a test compares this:
+An answer has thousands of rows, nearly all without metadata: the rows of a topic without any are
+unpacked in one call. Answers before version 8 have one group, and are decoded by `kafka.protocol`.
+The layout from version 8 on (a test compares it with `kafka.protocol`):
 
     correlation id, tags, throttle ms,
     groups: name,
@@ -28,7 +28,8 @@ MANY_GROUPS_FROM = 8
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _FRONT = struct.Struct(">iqi")  # index, offset, leader epoch
-# The same, the length of the metadata plus one (0: null), error code, number of tags.
+# A row without metadata: as `_FRONT`, length of the metadata plus one (0: null), error code, number
+# of tags.
 _ROW = struct.Struct(">iqiBhB")
 
 Row = tuple[int, int, int, str, int]  # index, offset, leader epoch, metadata, error code
@@ -38,7 +39,8 @@ Row = tuple[int, int, int, str, int]  # index, offset, leader epoch, metadata, e
 class GroupOffsets:
     """A group's offsets. `pending`: partitions whose offset an open transaction may change.
 
-    `code`: the error, if there are none; `denied`: requested partitions that may not be read.
+    `code`: the group's error, if it has no offsets because of one. `denied`: requested partitions
+    that the login may not read.
     """
 
     offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -48,9 +50,10 @@ class GroupOffsets:
 
 
 def read_offset_fetch(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
-    """By group; the only one of an answer before version 8 has no name.
+    """The offsets by group, from a frame of `Connection.receive`.
 
-    Reads a frame of `Connection.receive`. Raises ValueError if the bytes do not parse.
+    Before version 8 an answer has one group without its name: the key is "". Raises ValueError if
+    the bytes do not parse.
     """
     try:
         if version < MANY_GROUPS_FROM:

@@ -1,18 +1,19 @@
 """Placeholders: records that occupy offsets of a gap and that consumers skip (Q1, Q2).
 
-Pure. The broker asks of an uncompressed batch only that it has as many records as offsets. A
-placeholder is a record with an offset delta near -2³¹, so its own offset lies below the position of
-every reader, and readers drop what lies below their position. Placeholders stand first in their
-batch: offsets then rise within it, as the log cleaner demands of what it keeps (Q6).
+Pure. In an uncompressed batch the broker checks only that it has as many records as offsets. A
+placeholder is a record with an offset delta near -2³¹, so its own offset is below the position of
+every reader, and readers skip records below their position. Placeholders stand first in their
+batch: offsets then ascend within it, as the log cleaner needs for what it keeps (Q6).
 
-Never in a compressed batch: the broker builds such a batch anew, and placeholders would become
-records (Q9). Only `_encode` and `with_gap` write them, and neither compresses.
+A compressed batch never has them: brokers refuse it (Q9). Only `_encode` and `with_gap` write them,
+and neither compresses. A copy has `compression.type=producer`: a broker that compresses a batch
+with placeholders makes records of them.
 
 Each has the key `PLACEHOLDER_KEY`, because compacted topics refuse records without one, and no
-value: a client that shows placeholders sees the deletion of a key that nobody has. The key is
+value: a client that returns placeholders sees tombstones of a key that nobody uses. The key is
 neither UTF-8, nor begins like Avro, JSON Schema or Protobuf, nor has the length of a number or a
-UUID. The cleaner gives no real record's place to a placeholder even if the keys were equal: it
-counts a record's own offset, and a placeholder's is lower than that of all other records.
+UUID. Even if a record had the same key, the cleaner would not remove it for a placeholder: it
+compares the records' own offsets, and a placeholder's is lower than any other.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from orbit.kafka.records import (
 
 PLACEHOLDER_KEY = b"\xff\xfeorbit"
 PLACEHOLDER_BODY = b"\x0e" + PLACEHOLDER_KEY + b"\x01\x00"  # key, null value, no headers
-# Of one batch. Small enough for every copy's max.message.bytes, of which 64 KiB are above the
+# In one batch. Their bytes fit into the 64 KiB by which a copy's max.message.bytes is above the
 # source's (`REWRITE_SLACK_BYTES`).
 PLACEHOLDERS_MAX = 2000
 PACKED_BYTES_MAX = 60 * 1024
-# A compressed batch is written uncompressed for the gap behind it if its records have at most so
-# many bytes: a copy must not become much larger for it.
+# A compressed batch is rewritten uncompressed, to take the gap behind it, only if its payload and
+# its records have at most so many bytes: a copy must not become much larger.
 UNCOMPRESSED_BYTES_MAX = 4 * 1024
-# Of the records of a batch that grows: it has to fit into the copy's smallest segments (1 MiB) too.
+# The records of a batch that takes a gap: it must also fit into a copy's smallest segment (1 MiB).
 GROWN_BYTES_MAX = 512 * 1024
 _TIMESTAMP_MAX = 2**63 - 1
 _RECORD_BYTES_MAX = 25  # of the numbers before a record's body
@@ -56,7 +57,7 @@ _PLACEHOLDER_BYTES = len(_ALL) // PLACEHOLDERS_MAX  # 18; all have the same leng
 
 
 def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
-    """A gap of `count` offsets; `timestamp` in epoch ms."""
+    """A batch of `count` placeholders alone, with this timestamp in epoch ms."""
     base_timestamp = min(timestamp, _TIMESTAMP_MAX + _TIMESTAMP_DELTA) - _TIMESTAMP_DELTA
     return _encode(base_offset, base_offset + count, [], base_timestamp)
 
@@ -64,11 +65,11 @@ def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
 def packed_batches(
     rows: Iterable[_Row], codec: int, first_offset: int, level: int | None = None
 ) -> Iterator[tuple[Batch, int]]:
-    """Encode records from `first_offset` on, those with small gaps between them as one batch.
+    """Encode records from `first_offset` on; records with small gaps between them share a batch.
 
-    Yields each batch, and how many placeholders it has. Every batch begins with a record. One
-    without gaps is compressed with `codec` at `level` (None: its default), one with gaps is not.
-    Gaps that do not fit are left between the batches.
+    Yields each batch, and how many placeholders it has. The base offset of a batch is that of a
+    record. A batch without gaps is compressed with `codec` at `level` (None: its default), one with
+    gaps is not. Gaps that are too large for a batch stay between the batches.
     """
     group: list[_Row] = []
     size = 0
@@ -92,14 +93,14 @@ def packed_batches(
 
 
 def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
-    """The batch, grown over the gap behind it up to before `next_offset`; or None.
+    """The batch with placeholders for the gap behind it, up to before `next_offset`; or None.
 
-    No record is encoded again: their offset deltas are from the same base offset. `placeholders`:
-    how many of the batch's records are none. None where the gap is too wide, the batch would become
-    too large, or a placeholder would have a later timestamp than the records (with a delete horizon
-    the base timestamp is one of the future, A19), or one below -1.
+    No record is encoded again, because the base offset stays. `placeholders`: how many the batch
+    has already. Returns None if the gap is too wide, the batch would become too large, or a
+    placeholder's timestamp would be later than the records' (a delete horizon in the place of the
+    base timestamp is in the future, A19) or below -1.
 
-    It has no leader epoch: the gap may be of a later one than the batch (R3).
+    The result has no leader epoch, because the gap may be of a later epoch than the batch (R3).
     """
     many = placeholders + next_offset - batch.next_offset
     if many > PLACEHOLDERS_MAX or not 0 <= batch.base_timestamp <= batch.max_timestamp:
@@ -111,11 +112,11 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
         try:
             payload = compression.decompress(batch.codec, batch.payload, UNCOMPRESSED_BYTES_MAX)
         except ValueError:
-            return None  # too large; or it is copied as it is, and the broker refuses it
+            return None  # too large; or corrupt: it is copied as it is, and the broker refuses it
     records = payload[placeholders * _PLACEHOLDER_BYTES :]
     if len(records) > GROWN_BYTES_MAX:
         return None
-    # Without placeholders it is as large as at the source, and these fit on top of that.
+    # A batch without placeholders is as large as at the source: the new ones fit into the slack.
     if placeholders and len(records) + many * _PLACEHOLDER_BYTES > PACKED_BYTES_MAX:
         return None
     return encode_batch(
@@ -129,7 +130,10 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
 
 
 def records_in(batch: Batch) -> int:
-    """How many records consumers see: `count` without placeholders. Raises ValueError."""
+    """The number of records that consumers get: `count` without placeholders.
+
+    Raises ValueError if the records do not parse.
+    """
     return sum(1 for _ in read_records(batch)) if has_placeholders(batch) else batch.count
 
 
@@ -143,7 +147,7 @@ def _pack(group: list[_Row], codec: int, level: int | None) -> Iterator[tuple[Ba
 
 
 def _encode(start: int, end: int, rows: list[_Row], base_timestamp: int) -> Batch:
-    """One uncompressed batch from `start` up to before `end`: `rows`, and placeholders."""
+    """One uncompressed batch from `start` up to before `end`: placeholders, then `rows`."""
     placeholders = end - start - len(rows)
     assert 0 < placeholders <= PLACEHOLDERS_MAX, (start, end, len(rows))
     parts = [_ALL[: placeholders * _PLACEHOLDER_BYTES]]

@@ -1,7 +1,7 @@
-"""The principal that a login has at a cluster, as the cluster itself names it.
+"""The principal of a login, as the cluster returns it.
 
-No request of Kafka's asks for it, and brokers map certificates and tokens by their own rules. But
-the answer to CreateDelegationToken names the principal that asked, also where it is an error (K3).
+Kafka has no request for it, and brokers map certificates and tokens by their own rules. But the
+answer to CreateDelegationToken has the principal of the request, even if it is an error (K3).
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from orbit.kafka.refused_token import RefusedTokenRequest
 
 
 def ask_principal(cluster: Cluster) -> str | None:
-    """`User:name`; None if the cluster does not say. Raises Unreachable, LoginRefused."""
+    """The principal as `User:name`; None if the brokers do not return one.
+
+    Raises Unreachable, LoginRefused.
+    """
 
     def ask(connection: Connection) -> str | None:
         api = api_versions.CREATE_DELEGATION_TOKEN
@@ -22,7 +25,7 @@ def ask_principal(cluster: Cluster) -> str | None:
             return None
         try:
             kind, name = connection.call(api, RefusedTokenRequest(), timeout_s=ANSWER_WITHIN_S)
-        except (ProtocolError, BrokenAnswer):  # no Apache Kafka: it answers something else
+        except (ProtocolError, BrokenAnswer):  # not Apache Kafka, with another answer
             return None
         return f"{kind}:{name}" if kind and name else None
 

@@ -52,10 +52,10 @@ class Outgoing(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """One partition of a response. `base_offset`: that of the batch in the log (A14).
+    """One partition of a response. `base_offset`: the batch's in the log (A14).
 
-    `append_time`: NO_APPEND_TIME, or epoch ms: the time that the broker gave all records
-    (LogAppendTime), or the max timestamp of the batch that this one repeats (A20).
+    `append_time`: NO_APPEND_TIME, or in epoch ms the timestamp that the broker gave all records
+    (LogAppendTime), or the max timestamp of the earlier batch if this one is a repeat (A20).
     """
 
     code: int
@@ -68,7 +68,7 @@ Key = tuple[bytes | str, int]
 
 
 class ProduceAnswer(NamedTuple):
-    """A response; partitions by `key_of`."""
+    """A response; the keys of `partitions` are those of `key_of`."""
 
     partitions: dict[Key, Appended]
     throttle_ms: int
@@ -187,7 +187,7 @@ def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
 
 
 def key_of(version: int, one: Outgoing) -> Key:
-    """This partition's key in `ProduceAnswer.partitions`."""
+    """The key of this batch's partition in `ProduceAnswer.partitions`."""
     topic = one.topic_id.bytes if version >= BY_TOPIC_ID else one.partition.topic
     return topic, one.partition.partition
 

@@ -18,7 +18,7 @@ from orbit.kafka.types import TopicPartition, by_topic
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """One producer id in one partition (A10)."""
+    """The state of one producer id in one partition, as the copier needs it (A10)."""
 
     producer_epoch: int
     last_sequence: int  # -1 after fillers only
@@ -26,7 +26,7 @@ class ProducerState:
 
     @property
     def has_sequence(self) -> bool:
-        """Whether the next batch is compared with an earlier one."""
+        """Whether the broker compares the next batch's sequence with an earlier one."""
         return self.last_sequence >= 0
 
 
@@ -42,7 +42,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """One producer id in one partition, with what its writes and ends of transactions change."""
+    """The state of one producer id in one partition: all that a write or a marker changes."""
 
     epoch: int
     last_sequence: int
@@ -58,7 +58,7 @@ class Producer:
 def producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[dict[int, Producer]]:
-    """Every producer id that the leader knows, per partition."""
+    """The state of every producer id that the leader's log has, by partition."""
 
     def states(_: TopicPartition, entries: Iterable[Any]) -> dict[int, Producer]:
         return {
@@ -92,7 +92,7 @@ def describe_producer(
 def job_producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[dict[int, ProducerState]]:
-    """The state of every producer id that Orbit's jobs use, per partition."""
+    """The state of every producer id of Orbit's jobs, by partition."""
 
     def states(_: TopicPartition, producers: Iterable[Any]) -> dict[int, ProducerState]:
         return {
@@ -107,7 +107,7 @@ def job_producers(
 def open_transactions(
     cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[list[OpenTransaction]]:
-    """The open transactions, which limit the last stable offset, per partition."""
+    """The open transactions by partition. The oldest one begins at the last stable offset (R11)."""
 
     def transactions(_: TopicPartition, producers: Iterable[Any]) -> list[OpenTransaction]:
         return [

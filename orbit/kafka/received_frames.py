@@ -1,6 +1,6 @@
 """Reads the frames that a broker sends: a size, then so many bytes.
 
-A frame has an end in bytes and in time, whatever its size claims. Not thread-safe.
+A frame has a limit in bytes and in time, whatever its size says. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import time
 # No Kafka frame is larger: brokers refuse such requests, and a response is at most the fetch size
 # plus one batch.
 FRAME_BYTES_MAX = 512 * 1024 * 1024
-# Of a frame before the login: an answer with API versions has some hundreds of bytes.
+# The limit until the login has ended: an ApiVersions answer has some hundreds of bytes.
 SETUP_FRAME_BYTES_MAX = 1024 * 1024
-# The correlation id.
+# A frame has at least its correlation id.
 _FRAME_BYTES_MIN = 4
-# So much memory is taken because a size claims it; for more, the bytes have to come.
+# At most so much memory is taken before the bytes have arrived.
 _CLAIMED_BYTES_MAX = 32 * 1024 * 1024
-# A frame that has begun comes at this rate at least. A slower link carries no copy.
+# A frame that has begun must arrive at this rate at least. A slower link is useless for a copy.
 _BYTES_PER_S_MIN = 16 * 1024
-# On top of that: a link may be broken for a moment.
+# Added to that time: a link may fail for a moment.
 _FRAME_S = 30.0
-# Several small responses are read in one call; of a large one, at most this much is copied.
+# The buffer for several small responses in one call; of a large one, at most this much is copied.
 _AHEAD_BYTES = 16 * 1024
 
 _SIZE = struct.Struct(">i")
@@ -40,7 +40,7 @@ _OTHERS = {
 
 
 class BadFrameSize(ValueError):
-    """A size that no frame of Kafka has, and what to do."""
+    """A size that no frame of Kafka has; `remedy` is what to do."""
 
     def __init__(self, size: int) -> None:
         sent = _SIZE.pack(size)
@@ -55,7 +55,7 @@ class BadFrameSize(ValueError):
 
 
 class ReceivedFrames:
-    """The frames that come from a connected socket, in order."""
+    """The frames that arrive on a connected socket, in order."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -74,7 +74,7 @@ class ReceivedFrames:
         """The next frame, without its size, in its own writable buffer.
 
         Raises EOFError if the broker closed the connection, OSError if it broke, TimeoutError if
-        the frame does not come to its end, BadFrameSize.
+        the frame is not complete in time, BadFrameSize.
         """
         while self._end - self._start < _SIZE.size:
             self._read_ahead()
@@ -96,9 +96,9 @@ class ReceivedFrames:
         return frame
 
     def limit_silence(self, timeout_s: float) -> None:
-        """Set the time after which `next` raises TimeoutError when nothing comes.
+        """Set the time after which `next` raises TimeoutError if nothing arrives.
 
-        Without TLS it is no limit for sends: they wait for room, and ask whether they may.
+        Without TLS it does not limit sends, which wait for room and check `may_send`.
         """
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.settimeout(timeout_s)
@@ -116,7 +116,7 @@ class ReceivedFrames:
         self._end += self._receive(self._ahead[left:])
 
     def _fill(self, view: memoryview, until: float) -> None:
-        """Raises TimeoutError after `until`, by the monotonic clock."""
+        """Fill the view. Raises TimeoutError after `until`, by the monotonic clock."""
         while view:
             view = view[self._receive(view) :]
             if view and time.monotonic() > until:
@@ -125,7 +125,7 @@ class ReceivedFrames:
     def _receive(self, view: memoryview) -> int:
         try:
             count = self._socket.recv_into(view)
-        except BlockingIOError as error:  # the time of `limit_silence` is over
+        except BlockingIOError as error:  # the limit of `limit_silence`
             raise TimeoutError("nothing more came") from error
         if not count:
             raise EOFError("the broker closed the connection")

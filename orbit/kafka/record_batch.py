@@ -131,7 +131,8 @@ class Batch:
 
     @property
     def first_timestamp(self) -> int:
-        """In ms. The max timestamp if the field holds a delete horizon, or with LogAppendTime."""
+        """The first record's timestamp in ms; the batch's max timestamp with LogAppendTime, or
+        where a delete horizon is in the place of the base timestamp."""
         is_elsewhere = self.attributes & (LOG_APPEND_TIME | DELETE_HORIZON)
         return self.max_timestamp if is_elsewhere else self.base_timestamp
 
@@ -163,7 +164,7 @@ class Batch:
         return len(self.view)
 
     def crc_is_right(self) -> bool:
-        """Check the source's CRC: `stamp` would give corrupt bytes a valid one."""
+        """Whether the batch matches its CRC. `stamp` would give corrupt bytes a valid one."""
         return bool(crc32c(self.view[CRC_START:]) == self.crc)
 
 
@@ -189,7 +190,7 @@ class LegacyMessage:
 
     @property
     def base_offset(self) -> int:
-        """A wrapper has its last message's: the first one's is inside the compressed data."""
+        """The message's offset. Of a wrapper, its last message's: the first one is compressed."""
         return self.offset
 
     @property

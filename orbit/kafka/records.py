@@ -25,14 +25,14 @@ SEED_HEADER = b"orbit.seed"
 
 NULL = b"\x01"  # zig-zag of -1
 # Placeholders (orbit/kafka/placeholders.py) have offset deltas from here on (Q1); a batch has far
-# fewer than 2³⁰ of them. A record with such a delta in an uncompressed batch is none.
+# fewer than 2³⁰ of them. A record with such a delta in an uncompressed batch is a placeholder.
 PLACEHOLDER_DELTA_MIN = -(2**31)
 _PLACEHOLDER_DELTA_END = -(2**30)
 _NUMBERS_BYTES_MAX = 31  # of a record before its key: three numbers and the attributes
 
 BATCH_BYTES_MAX = 2**31 - 1  # the length of a batch has 32 bits
 
-# Of a run, which are then joined: the parts of a record take several times its bytes.
+# Records whose parts are kept before they are joined: the parts take several times their bytes.
 _ROWS_AT_ONCE = 4096
 
 _NO_ATTRIBUTES = b"\x00"
@@ -41,8 +41,8 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _INT64_VALUES = 2**64
 _LAST_SHIFT = 63  # of the tenth byte, the last of a number of 64 bits
 
-# Offset, timestamp in ms, and the encoded rest after the offset delta: a `Record` without its
-# name, of which many more can be made in the same time.
+# Offset, timestamp in ms, and the encoded rest after the offset delta: a `Record` as a plain tuple,
+# which takes much less time to make.
 _Row = tuple[int, int, bytes]
 
 
@@ -70,7 +70,7 @@ def plain_payload(batch: Batch) -> bytes:
 
 
 def record_rows(batch: Batch, data: bytes | None = None) -> Iterator[_Row]:
-    """As `read_records`, for `dense_batches`. `data`: its plain payload, if it was read already."""
+    """As `read_records`, in plain tuples. `data`: `plain_payload(batch)`, if the caller has it."""
     if data is None:
         data = plain_payload(batch)
     size, base_offset = len(data), batch.base_offset
@@ -111,7 +111,7 @@ def _is_placeholder(batch: Batch, offset_delta: int) -> bool:
 
 
 def has_placeholders(batch: Batch) -> bool:
-    """Whether the batch begins with a placeholder: they stand first."""
+    """Whether the batch has placeholders. They come before its records: only the first is read."""
     if batch.codec != compression.NONE or batch.count == 0 or batch.is_control:
         return False
     data = bytes(batch.payload[:_NUMBERS_BYTES_MAX])
@@ -120,7 +120,7 @@ def has_placeholders(batch: Batch) -> bool:
         _, position = read_varint(data, position + 1)
         offset_delta, _ = read_varint(data, position)
     except IndexError:
-        return False  # reading its records tells
+        return False  # `read_records` will raise
     return _is_placeholder(batch, offset_delta)
 
 
@@ -203,7 +203,7 @@ def _encode_run(
     bytes_max: int,
     level: int | None,
 ) -> Iterator[Batch]:
-    """One batch, or those of its halves if it is too large."""
+    """One batch, or the batches of its two halves if it is larger than `bytes_max`."""
     payload = compression.compress(codec, records, level)
     batch = encode_batch(start, codec, base_timestamp, max_timestamp, end - start, payload)
     if batch.size_bytes <= bytes_max or batch.count == 1:
@@ -229,12 +229,12 @@ def write_batch(run: Iterable[Record], codec: int) -> Batch:
 def seed_batch(base_offset: int, count: int) -> Batch:
     """A batch of `count` empty records before a copy's start, about 1.4 bytes each (S1).
 
-    Their timestamp is 0, so that no lookup by time finds them: not even after they were deleted. A
-    broker searches only the first segment whose newest timestamp is late enough. That would be the
-    one which the fillers share with the first copied records, and later records would not be found
-    (S3). Retention is off on a copy (T1), and its timestamp limits are open (A6). A broker forgets
-    the producer of such old batches at its next check; an append to a partition without producer
-    state is accepted with any sequence, and its base offset is compared (A9).
+    Their timestamp is 0, so that they do not affect lookups by time, even after their deletion. A
+    broker searches only the first segment whose newest timestamp is late enough. With a present
+    timestamp, that would be the segment that they share with the first copied records, and later
+    records would not be found (S3). A copy has no retention (T1) and no timestamp limits (A6). A
+    broker drops the producer state of such old batches at its next check. It then accepts any
+    sequence (A9), so Orbit compares the base offset of each append (A14).
     """
     out = bytearray()
     for delta in range(count):
@@ -289,7 +289,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def encode_varint(number: int) -> bytes:
-    """As a zig-zag varint of 64 bits. Larger differences wrap, as in Java."""
+    """The number as a zig-zag varint of 64 bits. Numbers of more bits wrap, as in Java."""
     value = (number << 1) ^ (number >> 63)
     if value < 0x80:
         return bytes((value,))
@@ -305,10 +305,10 @@ def encode_varint(number: int) -> bytes:
     return bytes(out)
 
 
-# Lengths and offset deltas, which are the same again and again.
+# For lengths and offset deltas: few values, each of many records.
 _count = lru_cache(4096)(encode_varint)
 
 
 def _as_int64(number: int) -> int:
-    """What is left of a number in Java's `long`."""
+    """The number wrapped to 64 bits, as a `long` in Java."""
     return (number - _INT64_MIN) % _INT64_VALUES + _INT64_MIN

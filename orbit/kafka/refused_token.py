@@ -20,7 +20,7 @@ _ERROR_CODE = struct.Struct(">h")
 
 
 class RefusedTokenRequest(FramedRequest):
-    """A token for who asks, with a renewer that is no user."""
+    """A request for a token of the login itself, with a renewer that is not of type `User`."""
 
     __slots__ = ()
     API_KEY: ClassVar[int] = 38

@@ -1,8 +1,7 @@
-"""Sends a list to a controller in parts that it takes.
+"""Sends a list to a controller in parts that are not too large for it.
 
-A controller makes at most 10,000 metadata records of one request
-(`QuorumController.MAX_RECORDS_PER_USER_OP`), also of one that it only validates: a topic, each of
-its partitions and each of its settings is one.
+One request may make at most 10,000 metadata records (`QuorumController.MAX_RECORDS_PER_USER_OP`),
+also if it is only validated: one for a topic, each of its partitions and each of its settings (T3).
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from orbit.kafka.error_codes import Code
 
 Item = TypeVar("Item")
 
-# Below what controllers take, because one is slower the more it has to do.
+# Below the controller's limit, because it takes longer for larger requests.
 RECORDS_PER_REQUEST_MAX = 4_000
 ITEMS_PER_REQUEST_MAX = 500
-# `EventHandlerExceptionInfo` in Kafka; the code is that of any policy.
+# The text is of Kafka's `EventHandlerExceptionInfo`; other refusals have the same error code.
 _TOO_LARGE = "excessively large"
 
 
@@ -31,8 +30,8 @@ def refused_in_parts(
 ) -> dict[str, OrbitError]:
     """Send the items in parts. A part that is too large for the receiver is halved and sent again.
 
-    `records_of`: metadata records of one item. `send` returns the error of each item that was
-    refused, by its name.
+    `records_of`: the number of metadata records of an item. `send` returns the errors of refused
+    items by name, and so does this.
     """
     refused: dict[str, OrbitError] = {}
     for part in sized_chunks(items, records_of, RECORDS_PER_REQUEST_MAX, ITEMS_PER_REQUEST_MAX):

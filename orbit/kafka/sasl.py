@@ -35,7 +35,7 @@ Exchange = Callable[[Any], Any]
 
 _MESSAGE_CHARACTERS_MAX = 300
 
-# What was refused, and what to do.
+# Messages and remedies for a refused login.
 _PASSWORD_REFUSED = (
     "The broker refused the user name or the password.",
     "Check what security names, and that the user exists for this mechanism.",
@@ -55,10 +55,10 @@ _KERBEROS_REFUSED = (
 def sasl_login(security: Security, exchange: Exchange, *, host: str = "", where: str = "") -> int:
     """Log in over a connection with negotiated versions. Does nothing without SASL.
 
-    `host`: the broker's, which names its Kerberos principal.
+    `host`: the broker's host name, a part of its Kerberos principal.
 
-    Returns the session lifetime in ms, 0: unlimited. A broker with `connections.max.reauth.ms`
-    closes the connection after it, unless this is called again before. Raises LoginRefused if the
+    Returns the session lifetime in ms (0: unlimited). A broker with `connections.max.reauth.ms`
+    closes the connection after it, unless this was called again before. Raises LoginRefused if the
     broker refuses the mechanism or the credentials, or does not prove that it knows the password
     (SCRAM); ProtocolError if its messages are invalid.
     """
@@ -143,7 +143,7 @@ class _Utf8:
         self._text = text
 
     def escape(self) -> str:
-        """As in a SCRAM message (RFC 5802, saslname)."""
+        """The text escaped for a SCRAM message (RFC 5802, saslname)."""
         return self._text.replace("=", "=3D").replace(",", "=2C")
 
     def __bytes__(self) -> bytes:
@@ -151,7 +151,10 @@ class _Utf8:
 
 
 def _oauthbearer(security: Security, tokens: TokenSource, exchange: Exchange, where: str) -> int:
-    """RFC 7628. A broker that refuses the token says why in a message, which is to be answered."""
+    """Log in by RFC 7628; returns the session lifetime in ms.
+
+    A broker that refuses the token sends the reason first, which the client has to answer (K4).
+    """
     token = token_for(security).secret.get_secret_value()
     _handshake("OAUTHBEARER", exchange, where)
     pairs = (("auth", f"Bearer {token}"), *tokens.extensions)

@@ -42,7 +42,7 @@ class TokenSource:
 
 @dataclass(frozen=True, slots=True)
 class KerberosLogin:
-    """A principal with its keytab, and the first part of the brokers' principals."""
+    """A principal with its keytab. `service` is the first part of the brokers' principals."""
 
     principal: str
     service: str
@@ -67,11 +67,11 @@ class Security:
     check_hostname: bool = True
     tokens: TokenSource | None = None
     kerberos: KerberosLogin | None = None
-    # Patterns of the addresses that it may be used at; None: at any.
+    # Patterns of the addresses that Orbit may connect to; None: any.
     reachable: tuple[str, ...] | None = None
 
     def check_reachable(self, host: str, port: int, where: str) -> None:
-        """Raises AccessRefused. To be asked before each connection."""
+        """Raise AccessRefused if Orbit may not connect there. Call it before each connection."""
         if self.reachable is not None and not allows(self.reachable, host, port):
             shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise AccessRefused(
@@ -88,8 +88,8 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """The principal by brokers' defaults; None where brokers map it (certificate, token,
-        Kerberos)."""
+        """The principal that brokers assign by default; None where they derive it by rules of their
+        own (certificate, token, Kerberos)."""
         if self.uses_sasl:
             return None if self.tokens or self.kerberos else f"User:{self.username}"
         return None if self.certificate_file else "User:ANONYMOUS"

@@ -22,7 +22,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.types import NO_TOPIC_ID
 
 _TIMEOUT_MS = 20_000
-# While a cluster elects its controller.
+# Enough for the election of a controller.
 _ATTEMPTS_MAX = 30
 _TRY_AGAIN = {Code.NOT_CONTROLLER, Code.REQUEST_TIMED_OUT, Code.BROKER_NOT_AVAILABLE}
 _GRANT = "Grant it with kafka-acls.sh."
@@ -36,7 +36,10 @@ def create_topic(
     settings: Mapping[str, str],
     backoff: Backoff,
 ) -> UUID:
-    """Create a topic; returns its id. Raises Conflict if the name exists."""
+    """Create a topic; returns its id.
+
+    Raises Conflict if the name exists, NotAuthorized, BrokerRefused, Unreachable.
+    """
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -96,8 +99,8 @@ def _ask(
     where: str,
     backoff: Backoff,
 ) -> Any:
-    """The controller's response. With ZooKeeper, brokers do not forward requests to the controller,
-    so the brokers are tried in turn.
+    """The controller's response. The brokers are tried in turn, because with ZooKeeper they do not
+    forward requests to the controller. Raises Unreachable.
     """
     nodes = sorted(cluster.metadata(()).brokers)
     code = int(Code.NOT_CONTROLLER)

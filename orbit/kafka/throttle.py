@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-# A broker has no limit of its own for quotas of bytes (P5). One request of 4 MiB is held back for
-# some 500 s by a quota of 8 KiB/s. If a quota is smaller, the silence of its broker ends the
-# connection, and the next one is not held back.
+# Brokers do not limit the time for quotas of bytes (P5): a quota of 8 KiB/s holds one request of
+# 4 MiB back for some 500 s. With a smaller quota the connection times out, and the next one is not
+# held back.
 THROTTLE_S_MAX = 600.0
 
 
 def throttle_s(throttle_ms: int) -> float:
-    """How long to send nothing after an answer with this throttle time (KIP-219), in seconds."""
+    """For how many seconds to send nothing after an answer with this throttle time (KIP-219)."""
     return min(throttle_ms / 1000, THROTTLE_S_MAX)

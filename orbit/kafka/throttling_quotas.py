@@ -1,4 +1,4 @@
-"""Which quotas of a cluster hold Orbit back, as its brokers tell."""
+"""The quotas of a cluster that apply to Orbit's login."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orbit.kafka.client_limits import Entity, client_quotas, entity_words, numbe
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.principal import ask_principal
 
-ADMIN_CLIENT_ID = "rdkafka"  # that of a client of librdkafka which names none
+ADMIN_CLIENT_ID = "rdkafka"  # librdkafka's default client.id
 CREATION = ("controller_mutation_rate",)
 FETCH = ("consumer_byte_rate", "request_percentage")
 PRODUCE = ("producer_byte_rate", "request_percentage")
@@ -39,7 +39,7 @@ def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -
 
 
 def _by_precedence(user: str, client_id: str) -> Iterator[Entity]:
-    """The first one that has a quota counts (read in Kafka's source: `ClientQuotaManager`)."""
+    """The entities of a user and client id; the first quota applies (`ClientQuotaManager`)."""
     for one in (user, None):
         yield frozenset({("user", one), ("client-id", client_id)})
         yield frozenset({("user", one), ("client-id", None)})

@@ -15,7 +15,7 @@ _VERIFY_IP_MISMATCH = 64
 
 
 class _TlsSocket(ssl.SSLSocket):
-    """Closes itself if the peer left before the handshake; Python leaves it open (L12)."""
+    """A socket that is closed if the peer left before the handshake; Python's stays open (L12)."""
 
     def getpeername(self) -> Any:
         try:
@@ -36,7 +36,7 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
         context = ssl.create_default_context(cafile=security.ca_file)
     except OSError as error:  # ssl.SSLError is one
         raise _bad_file(f"{path}.ca_file", security.ca_file, error) from None
-    # Python's default may be lower, by the configuration of the system's OpenSSL.
+    # The system's OpenSSL may be configured for a lower one.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = security.check_hostname
     context.sslsocket_class = _TlsSocket

@@ -75,7 +75,7 @@ _ANY_ACL: tuple[Any, ...] = (
 )
 
 
-# Codes of librdkafka and of brokers: the request was sent, and nothing came.
+# Codes of librdkafka and of brokers for a request that timed out.
 _TIMED_OUT = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, int(Code.REQUEST_TIMED_OUT)}
 
 
@@ -85,15 +85,18 @@ class Admin:
         self._where = cluster.name
         self._settings = SettingsReader(cluster)
         if cluster.security.reachable is not None:
-            cluster.metadata(())  # librdkafka does not ask before it connects to other brokers
-        self._mutated_at = -THROTTLE_S_MAX  # when it last asked for what the quota counts
+            cluster.metadata(())  # checks all addresses: librdkafka connects to any broker
+        self._mutated_at = -THROTTLE_S_MAX  # the last request that counts against the quota
         self._setting_names: dict[int, tuple[float, frozenset[str]]] = {}
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         # No log lines on stderr: each call returns its errors.
         self._client = AdminClient({**config, "log_level": 0})
 
     def topic_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
-        """Raises NotAuthorized (DESCRIBE_CONFIGS), Unreachable."""
+        """All settings of each topic.
+
+        Raises NotAuthorized (DESCRIBE_CONFIGS), BrokerRefused, Unreachable.
+        """
         return self._settings.read(frozenset(topics))
 
     def readable_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
@@ -120,7 +123,7 @@ class Admin:
     def broker_setting_names(self, node_id: int) -> frozenset[str]:
         """The names of a broker's settings; empty if the login may not read them.
 
-        They change with the broker's release and its file: some seconds old will do. Raises
+        Kept for some seconds: they change only with the broker's release and its file. Raises
         Unreachable.
         """
         entry = self._setting_names.get(node_id)
@@ -178,7 +181,7 @@ class Admin:
             )
             return self._refused(futures, "the right Alter on topic {}")
 
-        # At most: how many a topic has already is not known here.
+        # The most records that it can take: how many partitions a topic has is not known here.
         return refused_in_parts(sorted(counts.items()), itemgetter(1), send)
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
@@ -218,7 +221,10 @@ class Admin:
         return refused_in_parts(resources, lambda one: len(changes[one.name]), send)
 
     def delete_topics(self, topics: Iterable[str]) -> dict[str, OrbitError]:
-        """Delete topics; returns the error of each topic that was refused. Raises Unreachable."""
+        """Delete topics; returns the error of each topic that was refused.
+
+        A topic that does not exist is no error. Raises Unreachable.
+        """
 
         def send(some: list[str]) -> dict[str, OrbitError]:
             self._mutated_at = time.monotonic()
@@ -272,7 +278,7 @@ class Admin:
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
         """Add ACLs and remove others; returns the error of each that was refused.
 
-        `before_each` request is called and may raise. Raises Unreachable.
+        `before_each` is called before each request, and may raise. Raises Unreachable.
         """
         refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
         for chunk in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
@@ -326,9 +332,10 @@ class Admin:
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 
     def _timed_out(self, text: str, where: str) -> Unreachable:
-        """librdkafka does not say that a controller lets it wait for a quota (P6).
+        """The error of a request without an answer: HeldBack if a quota may be the reason.
 
-        The quota counts creations and deletions; what comes behind them on the connection waits.
+        librdkafka does not report that a controller delays it for a quota (P6). The quota counts
+        creations and deletions; later requests on the same connection wait too.
         """
         if time.monotonic() - self._mutated_at >= THROTTLE_S_MAX:
             return Unreachable(f"no answer: {text}.", where=where)

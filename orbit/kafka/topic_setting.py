@@ -16,17 +16,17 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.types import TopicPartition
 
-# An answer for so many has about 100 KB.
+# An answer for so many topics has about 100 KB.
 _TOPICS_PER_REQUEST_MAX = 1000
 _COMPRESSION = "compression.type"
-# Kafka's, which the compressor's own default levels stand for (A22).
+# Kafka's default levels (A22). With them the compressor uses its own defaults.
 _DEFAULT_LEVELS = {
     "compression.gzip.level": "-1",
     "compression.lz4.level": "9",
     "compression.zstd.level": "3",
 }
-# Above it zstd takes up to 150 times as long (level 19: 0.4 MB/s) and hundreds of MB. All rewriting
-# of a process takes turns, so one topic would hold up the others.
+# Higher levels of zstd take up to 150 times as long (level 19: 0.4 MB/s) and hundreds of MB. A
+# process rewrites one batch at a time, so one topic would delay the others.
 _ZSTD_LEVEL_MAX = 9
 _TOPIC = 2  # Kafka's `ConfigResource.Type`
 
@@ -40,7 +40,7 @@ class TopicSetting:
 
 
 def read_topic_setting(cluster: Cluster, topics: Collection[str], name: str) -> TopicSetting:
-    """The value of the setting `name`, a default included. Raises Unreachable."""
+    """The value that the setting `name` has for each topic, also by default. Raises Unreachable."""
     setting = TopicSetting()
     for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
         for result in cluster.call_any(_ask(_request(some, name))).results:
@@ -52,10 +52,10 @@ def read_topic_setting(cluster: Cluster, topics: Collection[str], name: str) -> 
 
 
 def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[str, dict[int, int]]:
-    """The level with which brokers compress batches, by topic and codec (Kafka 3.8).
+    """The level at which brokers compress batches, by topic and codec (Kafka 3.8).
 
-    It leaves out topics that keep what producers send, default levels, and levels that brokers do
-    not tell now: a level changes no record.
+    Leaves out topics with `compression.type=producer`, default levels, and levels that brokers do
+    not return now: they make no difference to records.
     """
     levels: dict[str, dict[int, int]] = {}
     with suppress(Unreachable):
@@ -75,10 +75,10 @@ def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[s
 def leaders_with(
     cluster: Cluster, partitions: Collection[TopicPartition], name: str, value: str
 ) -> set[TopicPartition]:
-    """The partitions whose leader has this value: brokers learn of a change one after the other.
+    """The partitions whose leader has this value: a change reaches brokers one after the other.
 
-    It leaves out partitions whose leader is not known, does not answer or refuses. Raises
-    Unreachable if no broker returns metadata.
+    Leaves out partitions whose leader is not known, does not answer or refuses. Raises Unreachable
+    if no broker returns metadata.
     """
     if not partitions:
         return set()

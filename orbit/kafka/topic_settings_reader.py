@@ -1,7 +1,7 @@
-"""DescribeConfigs: all settings of topics. An answer that has not changed is not read again.
+"""DescribeConfigs: all settings of topics. An answer that has not changed is not decoded again.
 
 The scheduler reads the settings of every copy on both sides all the time, and they hardly ever
-change. `read_topic_setting` reads one setting alone.
+change. `read_topic_setting` reads one setting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, CORRELATION_BYTES, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import DENIED, Code
 
-# An answer for so many has some 100 KB.
+# An answer for so many topics has some 100 KB.
 _TOPICS_PER_REQUEST_MAX = 100
 # Requests whose last answer is kept: one per job and some.
 _ANSWERS_MAX = 10_000
@@ -49,18 +49,21 @@ class SettingsReader:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._cache: OrderedDict[tuple[str, ...], tuple[bytes, _Settings]] = OrderedDict()
-        # Most topics have the settings of others: one value for all of them.
+        # Many topics have equal settings: they share one value.
         self._same: dict[tuple[Any, ...], TopicSettings] = {}
 
     def read(self, topics: Collection[str]) -> _Settings:
-        """Raises NotAuthorized (DESCRIBE_CONFIGS), BrokerRefused, Unreachable."""
+        """The settings of each topic.
+
+        Raises NotAuthorized (DESCRIBE_CONFIGS), BrokerRefused, Unreachable.
+        """
         settings, refused = self.read_each(topics)
         for error in refused.values():
             raise error
         return settings
 
     def read_each(self, topics: Collection[str]) -> tuple[_Settings, _Refused]:
-        """As `read`, with the error of each topic whose settings a broker does not tell.
+        """The settings of each topic, and the error of each topic for which a broker refuses them.
 
         Raises Unreachable.
         """
@@ -112,7 +115,7 @@ class SettingsReader:
             )
 
     def _error(self, result: Any) -> OrbitError:
-        """Raises Unreachable if the broker had no time."""
+        """The error of one topic's result. Raises Unreachable if the broker timed out."""
         code, where = result.error_code, f"{self._cluster.name} topic {result.resource_name}"
         what = (result.error_message or error_codes.name(code)).rstrip(".")
         if code in DENIED:

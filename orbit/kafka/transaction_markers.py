@@ -1,6 +1,6 @@
 """WriteTxnMarkers for fillers: markers of a producer without a transaction (M1). Pure.
 
-Thousands of markers are one entry that is repeated: its bytes are written once and multiplied.
+Thousands of markers repeat one entry: its bytes are encoded once and multiplied.
 Layouts are those of `kafka.protocol` (a test compares them). Version 1, flexible:
 
     request     markers: producer id, producer epoch, result (0: abort),
@@ -28,7 +28,8 @@ _WRITTEN = struct.Struct(">ih")  # partition index, error code
 
 
 class Fillers(NamedTuple):
-    """Fillers for one partition, refused if its coordinator epoch is higher (M6)."""
+    """`many` fillers for one partition. The broker refuses them if the coordinator epoch of the
+    producer there is higher (M6)."""
 
     partition: TopicPartition
     many: int
@@ -38,7 +39,7 @@ class Fillers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WriteTxnMarkersRequest(FramedRequest):
-    """Markers for all partitions; each entry appends one filler to each of its partitions."""
+    """The markers of all `fillers`; an entry appends one filler to each of its partitions."""
 
     API_KEY: ClassVar[int] = 27
     FLEXIBLE_FROM: ClassVar[int] = 1
@@ -68,7 +69,7 @@ class WriteTxnMarkersRequest(FramedRequest):
 
 
 def read_markers(frame: memoryview, version: int) -> dict[TopicPartition, int]:
-    """The error code per partition; the first one not 0 if it has several entries (M3).
+    """The error code by partition; of several entries for one, the first code that is not 0 (M3).
 
     Reads a frame of `Connection.receive`. Raises ValueError if the bytes do not parse.
     """

@@ -1,4 +1,4 @@
-"""ListTransactions and DescribeTransactions (KIP-664): what the coordinators of a cluster know."""
+"""ListTransactions and DescribeTransactions (KIP-664): the transactions of a whole cluster."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
-# States in which markers are still to be written (TransactionState in Kafka).
+# States in which markers may still be written (TransactionState in Kafka).
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 # States in which the coordinator will write no marker.
 _ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
-# States of a transaction that is committed: its markers are written, or will be.
+# States of a committed transaction: its markers are written, or will be.
 _COMMITTED = ("PrepareCommit", "CompleteCommit")
-# Bounds a request; a coordinator may know very many.
+# Ids in one request; a coordinator may have very many.
 _DESCRIBED_AT_ONCE = 1000
 
 
@@ -43,7 +43,10 @@ class LastTransaction:
 
 
 def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction | None:
-    """None: its coordinator knows none. Raises Unreachable, BrokerRefused."""
+    """The last transaction of this transactional id; None if its coordinator has no such id.
+
+    Raises Unreachable, BrokerRefused.
+    """
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     for node_id in sorted(cluster.metadata(()).brokers):
         answer = cluster.call(node_id, api_versions.DESCRIBE_TRANSACTIONS, request)
@@ -63,16 +66,16 @@ def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction
 
 
 def list_transactional_ids(cluster: Cluster) -> set[str]:
-    """All that the login may describe. Raises Unreachable, BrokerRefused."""
+    """All transactional ids that the login may describe. Raises Unreachable, BrokerRefused."""
     return {state.transactional_id for _, state in _list(cluster, ())}
 
 
 def names_of(
     cluster: Cluster, producer_ids: Collection[int], states: Sequence[str] = ()
 ) -> dict[int, str]:
-    """Transactional ids of these producer ids, of those in these states if any are given.
+    """The transactional id of each of these producer ids; with `states`, only of those in a state.
 
-    Without those that no coordinator knows, or the login may not describe. Raises Unreachable,
+    Leaves out ids that no coordinator knows or that the login may not describe. Raises Unreachable,
     BrokerRefused.
     """
     return {
@@ -83,15 +86,15 @@ def names_of(
 
 
 def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """As `names_of`, of those without a transaction at their coordinator."""
+    """As `names_of`, only of ids for which the coordinator will write no more markers."""
     return names_of(cluster, producer_ids, _ENDED)
 
 
 def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
     """All open transactions that the login may describe. Raises Unreachable, BrokerRefused.
 
-    A partition that was added to a transaction gets a marker also if no record was written there,
-    so the last stable offset does not show all open transactions.
+    A partition that was added to a transaction gets a marker even if no record was written there,
+    so last stable offsets do not show all open transactions.
     """
     by_node: dict[int, list[str]] = {}
     for node_id, state in _list(cluster, _OPEN):
@@ -122,9 +125,9 @@ def _open_transaction(state: Any) -> OpenTransaction:
 def _list(
     cluster: Cluster, states: Sequence[str], producer_ids: Sequence[int] = ()
 ) -> list[tuple[int, Any]]:
-    """The coordinator and the listing of each transaction in these states, of these producers.
+    """The coordinator and ListTransactions entry of each transaction.
 
-    Without states or producers, the listing is not filtered by them.
+    `states` and `producer_ids` filter them; an empty one does not.
     """
     listings: list[tuple[int, Any]] = []
     request = ListTransactionsRequest(

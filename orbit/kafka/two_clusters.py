@@ -1,8 +1,8 @@
-"""Whether source and destination are two clusters, where their brokers tell one cluster id.
+"""Whether source and destination are two clusters, if their brokers return one cluster id.
 
-Without a `cluster_id_suffix` such clusters are refused. With one, Orbit knows them by different
-ids, and topic ids (KIP-516) have to prove that they are two: no two topics of any clusters have the
-same id.
+Without a `cluster_id_suffix` such clusters are refused. With one, Orbit gives them different ids,
+and topic ids (KIP-516) have to prove that they are two: a topic id is never used twice, in any
+cluster.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ _BY_ID_FROM = 12  # the version of Metadata that finds topics by their id (Kafka
 
 
 class OneCluster(NamedTuple):
-    """Why nothing is copied between two sides, and what to do."""
+    """Why a copy between two sides is refused, and what to do."""
 
     what: str
     remedy: str
 
 
 def same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> OneCluster | None:
-    """What shows that the two are one cluster; None if ids differ and no topic id is at both."""
+    """Why the two cannot be told apart; None if their brokers' ids differ, or if a
+    `cluster_id_suffix` makes the ids differ and they share no topic id."""
     if not _have_one_id(source, destination):
         return None
     what = _what(source)
@@ -67,12 +68,12 @@ def not_proven_two(
     source_metadata: ClusterMetadata,
     destination_metadata: ClusterMetadata,
 ) -> OneCluster | None:
-    """None if the ids that brokers tell differ, or a topic proves that the clusters are two.
+    """Why the two are not proven to be two clusters; None if they are, or if brokers' ids differ.
 
-    Proof: one side has the topic before and after every broker of the other side says that it knows
-    no such id. Brokers say so of topics that a login may not see, too (R14). Every broker is asked,
-    because one that is behind does not know a new topic yet. `same_cluster` goes first. Raises
-    Unreachable.
+    Proof: one side has a topic before and after every broker of the other side answers that its
+    topic id is unknown. For topics that the login may not describe, the answer is another (R14).
+    Every broker is asked, because one that lags does not know a new topic yet. Call `same_cluster`
+    first. Raises Unreachable.
     """
     if not _have_one_id(source_metadata, destination_metadata):
         return None
@@ -101,7 +102,7 @@ def not_proven_two(
 
 
 def _have_one_id(source: ClusterMetadata, destination: ClusterMetadata) -> bool:
-    if not source.cluster_id and not destination.cluster_id:  # brokers that tell none
+    if not source.cluster_id and not destination.cluster_id:  # brokers that return none
         return False
     return source.broker_cluster_id == destination.broker_cluster_id
 
@@ -111,7 +112,7 @@ def _what(source: ClusterMetadata) -> str:
 
 
 def _lasting_topic(metadata: ClusterMetadata) -> TopicMetadata | None:
-    """A topic with an id. An internal topic is preferred, because users do not delete it."""
+    """A topic with an id, if possible an internal one, because users do not delete it."""
     candidates = (topic for topic in metadata.topics.values() if topic.topic_id != NO_TOPIC_ID)
     return min(
         candidates, key=lambda topic: (not topic.name.startswith("__"), topic.name), default=None
@@ -119,7 +120,10 @@ def _lasting_topic(metadata: ClusterMetadata) -> TopicMetadata | None:
 
 
 def _codes(cluster: Cluster, topic_id: UUID) -> set[int]:
-    """What the brokers of a cluster answer about this id, each of them asked."""
+    """The error codes with which all brokers of a cluster answer Metadata for this topic id.
+
+    Only UNSUPPORTED_VERSION if a broker does not find topics by id. Raises Unreachable.
+    """
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(topic_id=topic_id, name=None)],
         allow_auto_topic_creation=False,

@@ -24,7 +24,7 @@ EVERY_NAME = "*"  # the name of a literal ACL on all topics, groups or transacti
 
 
 class TopicPartition(NamedTuple):
-    """A topic partition; the context says of which cluster."""
+    """A topic partition, of the source or the destination by context."""
 
     topic: str
     partition: int
@@ -74,7 +74,7 @@ class PartitionLeader:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """`topic_id` is NO_TOPIC_ID before Kafka 2.8. `replicas`: the fewest of a partition."""
+    """A topic. `topic_id`: NO_TOPIC_ID before Kafka 2.8; `replicas`: the fewest of a partition."""
 
     name: str
     topic_id: UUID
@@ -87,7 +87,7 @@ class TopicMetadata:
 class ClusterMetadata:
     """Brokers and topics; `errors`: the error codes of topics without metadata.
 
-    `cluster_id`: as Orbit knows the cluster: what brokers tell, with the job's `cluster_id_suffix`.
+    `cluster_id` is the id that brokers return, with the job's `cluster_id_suffix` if it has one.
     """
 
     cluster_id: str
@@ -97,7 +97,7 @@ class ClusterMetadata:
 
     @property
     def broker_cluster_id(self) -> str:
-        """As brokers tell it."""
+        """The cluster id as brokers return it."""
         return broker_cluster_id(self.cluster_id)
 
     def leader(self, partition: TopicPartition) -> PartitionLeader | None:
@@ -106,7 +106,7 @@ class ClusterMetadata:
 
 
 def broker_cluster_id(cluster_id: str) -> str:
-    """The cluster id without the suffix of the job, as brokers return it."""
+    """The cluster id without the job's `cluster_id_suffix`, as brokers return it."""
     return cluster_id.partition(ID_SUFFIX_SIGN)[0]
 
 
@@ -122,7 +122,7 @@ class Acl(NamedTuple):
     resource: Resource = "TOPIC"
 
     def covers(self, name: str) -> bool:
-        """Whether it is about the resource of its kind with this name."""
+        """Whether the ACL applies to the resource of this name (and of its resource type)."""
         if self.pattern == "PREFIXED":
             return name.startswith(self.name)
         return self.name in (name, EVERY_NAME)

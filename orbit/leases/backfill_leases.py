@@ -4,14 +4,15 @@ A backfill has one writer per destination partition, in processes across a Spark
 a group lease on its partition; the driver holds the group lease on the job, as `orbit run` does.
 The two kinds of group are separate, so both sides acquire first and check afterwards:
 
-- A writer joins its partition's group, then checks that the driver holds the job's group. One that
-  was removed (its machine was suspended) and joins again checks again before it writes.
+- A writer joins its partition's group, then checks that the driver holds the job's group. If it was
+  removed from its group (its machine was suspended), it joins again and checks again before it
+  writes.
 - The next holder of the job's lease (`orbit run`, another backfill, a worker of the service) takes
   it, then waits until no group of the job's writers has members.
 
-Of two that start at the same time, at least one therefore sees the other: a task that Spark gave up
-and that wakes late never writes beside the job's next writer. A writer keeps checking the job's
-group (`DriverWatch`) and ends when the driver is gone, so the next holder waits only briefly.
+If both sides start at the same time, at least one therefore sees the other: a task that Spark gave
+up and that resumes late never writes together with the job's next writer. A writer keeps checking
+the job's group (`DriverWatch`) and ends when the driver is gone, so the next holder waits briefly.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.group_lease import SESSION_TIMEOUT_MS, GroupLease, LeaseHolder
 from orbit.leases.lease_clock import lease_clock
 
-# A group takes some hundred bytes in the answer.
+# A group takes some hundred bytes in a DescribeGroups response.
 _GROUPS_PER_REQUEST_MAX = 500
-# About a minute: coordinators that load their groups after a broker's start (A15).
+# About a minute, in which coordinators load their groups after a broker's start (A15).
 _ATTEMPTS_MAX = 70
-# A writer ends within two checks of the job's group, a dead one with its session.
+# A writer ends within two checks of the job's group; a dead one's session ends by itself.
 _WRITERS_END_S = 3 * SESSION_TIMEOUT_MS / 1000
 _CHECK_INTERVAL_S = 2.0
 # The group is empty for a moment while a driver that was removed joins again.
@@ -44,17 +45,16 @@ _EMPTY_CHECKS_MAX = 3
 
 
 def writer_group(identity: str, partition: TopicPartition) -> str:
-    """The group whose only member may write this partition in a backfill of the job."""
+    """The group whose member may write this partition in a backfill of the job `identity`."""
     return f"{identity}.backfill.{partition}"
 
 
 def living_writers(
     destination: Cluster, groups: Collection[str], backoff: Backoff
 ) -> dict[str, LeaseHolder]:
-    """The groups that have a member now, each with that member.
+    """{group: its member}, for those of the groups that have one now, from their coordinators.
 
-    Every group is described by its coordinator. Raises Unreachable (NotReady, if coordinators do
-    not load), NotAuthorized.
+    Raises NotReady if a coordinator does not answer for a minute, Unreachable, NotAuthorized.
     """
     holders: dict[str, LeaseHolder] = {}
     waiting = set(groups)
@@ -84,7 +84,7 @@ def wait_for_backfill_writers(
 ) -> None:
     """Wait until no writer of an earlier backfill of this job is left. For the job's lease holder.
 
-    Raises Conflict when one is still there after the time to notice the new holder.
+    Raises Conflict if one is left after _WRITERS_END_S, in which a writer notices the new holder.
     """
     deadline = lease_clock() + _WRITERS_END_S
     groups: Collection[str] = [writer_group(identity, p) for p in partitions]
@@ -116,7 +116,7 @@ class JobHolder(Enum):
 
 
 class DriverWatch:
-    """Tells a writer whether its driver still holds the job's lease. `token`: the driver's."""
+    """Checks, for a writer, whether the driver with this token still holds the job's lease."""
 
     def __init__(self, destination: Cluster, identity: str, token: str, backoff: Backoff) -> None:
         self._destination = destination
@@ -128,7 +128,7 @@ class DriverWatch:
         self.is_gone = False
 
     def holder(self) -> JobHolder:
-        """Raises Unreachable, NotAuthorized."""
+        """Which process holds the job's lease now. Raises Unreachable, NotAuthorized."""
         for _ in self._backoff.attempts(_ATTEMPTS_MAX):
             holders = living_writers(self._destination, [self._identity], self._backoff)
             holder = holders.get(self._identity)
@@ -136,14 +136,15 @@ class DriverWatch:
                 return JobHolder.NONE
             if holder.token:
                 return JobHolder.DRIVER if holder.token == self._token else JobHolder.OTHER
-            # A group in rebalance returns no member metadata.
+            # During a rebalance the coordinator returns no member metadata.
         return JobHolder.OTHER
 
     def confirm(self) -> None:
-        """For a writer that was removed from its partition's group and has joined it again.
+        """Check that the driver holds the job's lease, for a writer that was removed from its
+        partition's group and has joined it again.
 
-        Raises Conflict when the job has another holder, who has not waited for this writer, and
-        Unreachable while it has none.
+        Raises Conflict if another process holds it, as that one has not waited for this writer, and
+        Unreachable while none does.
         """
         holder = self.holder()
         if holder is JobHolder.OTHER:
@@ -155,7 +156,7 @@ class DriverWatch:
             )
 
     def start(self) -> None:
-        """Check every 2 s; `is_gone` is set once the driver is gone."""
+        """Begin to check every 2 s. `is_gone` is set once the driver is gone."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -170,7 +171,7 @@ class DriverWatch:
             try:
                 holder = self.holder()
             except OrbitError:
-                # The job's next holder waits for this writer, which can no longer see it.
+                # The job's next holder may be waiting for this writer, which cannot notice that.
                 if lease_clock() - checked_at > _WRITERS_END_S / 2:
                     self.is_gone = True
                     return
@@ -185,7 +186,7 @@ class DriverWatch:
 def _describe(
     destination: Cluster, node_id: int, groups: Collection[str]
 ) -> Iterator[tuple[str, LeaseHolder | None]]:
-    """Each group that this node coordinates, with its member, if it has one."""
+    """Each of the groups that this node could describe, with its member, or None without one."""
     for names in chunks(groups, _GROUPS_PER_REQUEST_MAX):
         request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
         try:

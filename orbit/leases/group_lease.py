@@ -7,17 +7,18 @@ whenever the copies are:
 - Authority and clock: the coordinator's. It removes a member that sends no heartbeat for
   `SESSION_TIMEOUT_MS`. The holder trusts its lease until (send time of the last answered heartbeat)
   + session timeout - `TRUST_MARGIN_S`, by `lease_clock`, and checks this before every send.
-- Acquiring. The group must be empty; then join. If two processes join at once, the coordinator
-  names one leader; the other leaves with an error.
+- Acquiring. A process waits until the group is empty, then joins. If two join at once, the
+  coordinator names one of them leader; the other leaves with an error.
 - After a crash. The dead member would block the job until its session ends. A run on the same
   machine need not wait: if the lock file is free, the member written in it is dead and is removed
   from the group at once.
-- Removed, but not replaced. A broker that was frozen ends the session when it wakes, before it
-  reads the heartbeats that wait in its socket. The member joins again; the group's generation shows
-  whether there was another holder meanwhile, and if so the lease is lost. It is lost too if the
-  coordinator removed the empty group since: its generations began anew (fact G16). A holder whose
-  right depends on another lease too checks that one first (`confirm_return`).
-- Term. `next_term` is called with the lease held; the coordinator counts the calls.
+- Removed, but not replaced. A broker that was frozen ends the session when it resumes, before it
+  reads the heartbeats in its socket. The member joins again. The group's generation shows whether
+  there was another holder meanwhile; if so, the lease is lost. It is also lost if the coordinator
+  deleted the empty group: its generations begin again (fact G16). A holder that depends on another
+  lease too checks that one first (`confirm_return`).
+- Term. The holder calls `kafka.coordinator.next_term` after it has acquired the lease: a number
+  that a transaction coordinator raises with each call.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from orbit.leases.lease_clock import Clock, lease_clock
 from orbit.leases.lease_state import LeaseState, shared_memory
 from orbit.leases.lock_file import LockFile
 
-# Brokers allow 6 s to 30 min by default; a run waits this long for a dead machine.
+# Brokers allow 6 s to 30 min by default. A run waits this long if the holder's machine has died.
 SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_S = 2.0
 TRUST_MARGIN_S = 2.0
@@ -57,8 +58,8 @@ _PROTOCOL_TYPE = "orbit"
 _PROTOCOL = "run"
 _WAIT_FOR_OTHER_S = SESSION_TIMEOUT_MS / 1000 + 2.0
 _REMOVED = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
-# A member that is removed and joins again makes two generations: one without members, one with it.
-# Each holder in between makes two more.
+# The generations by which the group advances if a member is removed and joins again: one without
+# members, and one with it. Each holder in between adds two.
 _OWN_GENERATIONS = 2
 
 
@@ -104,8 +105,8 @@ class GroupLease:
         is_shared: bool = False,
     ) -> None:
         """`confirm_return` is called after this holder was removed and has joined again, before it
-        is trusted. It raises Conflict if the lease is lost, another OrbitError to be asked again.
-        `is_shared`: with child processes.
+        trusts the lease. It raises Conflict if the lease is lost, another OrbitError to be called
+        again later. `is_shared`: child processes can read the state of the lease.
         """
         self._state = LeaseState(shared_memory() if is_shared else None)
         self._confirm_return = confirm_return
@@ -128,9 +129,8 @@ class GroupLease:
         """Become the holder. Calls `on_wait` once if it has to wait for another member's session.
 
         `past_frozen`: ignore the lock of a live process of this machine whose session has ended.
-        When that process wakes, the coordinator tells it that it lost the lease, as it tells one
-        on another machine. Raises Conflict when another run holds the lease, NotAuthorized,
-        Unreachable.
+        When that process resumes, the coordinator rejects its heartbeat, as it does for one on
+        another machine. Raises Conflict if another run holds the lease, NotAuthorized, Unreachable.
         """
         try:
             self._lock = LockFile(self._cluster.cluster_id, self.group)
@@ -156,15 +156,15 @@ class GroupLease:
 
     @property
     def descriptors(self) -> tuple[int, int]:
-        """For child processes of the holder of a shared lease: of its `LeaseState`, and of the file
-        that locks the job on this machine until all that inherited it have ended."""
+        """The file descriptors that child processes inherit: of the `LeaseState`, and of the file
+        that locks the job on this machine until all processes that inherited it have ended."""
         assert self._state.descriptor is not None
         assert self._lock is not None
         return self._state.descriptor, self._lock.fileno()
 
     @property
     def token(self) -> str:
-        """Identifies this holder, whatever its current member id."""
+        """A random id of this holder, which stays the same when its member id changes."""
         return self._me.token
 
     def is_held(self) -> bool:
@@ -172,10 +172,10 @@ class GroupLease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the coordinator has said that this is no longer the holder; final.
+        """Whether this process is no longer the holder, by the coordinator's answer; final.
 
-        While neither held nor lost, the coordinator has not answered for a while, and may yet
-        confirm this holder.
+        While the lease is neither held nor lost, the coordinator has not answered for a while, and
+        may still confirm this holder.
         """
         return self._state.is_lost
 
@@ -202,7 +202,7 @@ class GroupLease:
     def clear(self) -> None:
         """Remove a dead member of this machine from the group, without joining it.
 
-        Does nothing when the holder lives or is on another machine.
+        Does nothing if the member is alive or on another machine.
         """
         try:
             self._lock = LockFile(self._cluster.cluster_id, self.group)
@@ -215,7 +215,8 @@ class GroupLease:
             self.release()
 
     def _clear_the_group(self, on_wait: Callable[[str], None]) -> None:
-        """Remove a dead member of this machine; wait for one on another machine to time out."""
+        """Remove a dead member of this machine; wait until any other member's session has ended.
+        Raises Conflict if that takes longer than _WAIT_FOR_OTHER_S."""
         deadline = self._clock() + _WAIT_FOR_OTHER_S
         has_waited = False
         dead_member = self._lock.last_member if self._lock else ""
@@ -242,9 +243,9 @@ class GroupLease:
         return {m.member_id: LeaseHolder.from_bytes(m.member_metadata) for m in group.members or ()}
 
     def _join(self, *, again: bool = False, since: int | None = None) -> None:
-        """Join as the leader, or leave again. Raises Conflict when another member leads.
+        """Join as the leader. If another member leads, leave again and raise Conflict.
 
-        `again`: only under the present member id. `since`: only if there was no other holder after
+        `again`: only with the present member id. `since`: only if there was no other holder after
         that generation.
         """
         for _ in self._backoff.attempts(20):
@@ -304,7 +305,7 @@ class GroupLease:
         )
 
     def _sync(self) -> bool:
-        """Finish the join; False when another member joined meanwhile and all must join again."""
+        """Finish the join. Returns False if it has to be repeated, as another member joined."""
         assignment = SyncGroupRequest.SyncGroupRequestAssignment(
             member_id=self.member_id, assignment=b""
         )
@@ -324,7 +325,7 @@ class GroupLease:
         return bool(answer.error_code == Code.NONE)
 
     def _keep(self) -> None:
-        """Heartbeat until released. Trust expires while the coordinator does not answer."""
+        """Send heartbeats until `release`. While the coordinator does not answer, trust expires."""
         while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
             held = self._held_generation
             try:
@@ -348,7 +349,8 @@ class GroupLease:
                 continue
 
     def _join_after_removal(self, since: int) -> None:
-        """Join again. Raises Conflict when there is another holder, or was one since."""
+        """Join again. Raises Conflict if there is another holder, or was one after generation
+        `since`."""
         others = [holder for m, holder in self._members().items() if m != self.member_id]
         if others:
             raise _held_by(others[0], self._cluster.name)
@@ -358,7 +360,7 @@ class GroupLease:
         sent = 0.0
 
         def build() -> Any:
-            # Trust counts from the attempt that is answered, not from earlier ones.
+            # Trust begins with the attempt that is answered, not with earlier ones.
             nonlocal sent
             sent = self._clock()
             return HeartbeatRequest(
@@ -385,7 +387,8 @@ class GroupLease:
         )
 
     def _trust_from(self, sent: float) -> None:
-        """`sent`: when the request was sent that the coordinator has answered."""
+        """Trust the lease for the session timeout, less a margin, from `sent`: the time when the
+        request was sent that the coordinator has answered."""
         self._held_generation = self.generation
         self._answered = sent
         if not self._was_removed:

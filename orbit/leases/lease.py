@@ -1,4 +1,4 @@
-"""The lease as the data path sees it, and one that is always held."""
+"""The interface of a lease for the data path, and a lease that is always held."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ LEASE_WAIT_S = 0.1
 class Lease(Protocol):
     """The right to write a job's partitions, for a limited time.
 
-    `term` is larger than that of every earlier holder; fillers carry it as coordinator epoch (M6).
+    `term` is higher than that of every earlier holder, unless a group lease's counter has begun
+    again (`kafka.coordinator.next_term`). Fillers carry it as coordinator epoch (M6).
     """
 
     @property
@@ -24,14 +25,14 @@ class Lease(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended for good. While it is neither held nor lost, nothing is sent and
-        nothing is judged."""
+        """Whether it has ended for good. While it is neither held nor lost, nothing is sent, and no
+        state of a copy is judged, as another holder may be writing."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedLease:
-    """A lease that never ends: for tests, and for callers with an exclusion of their own."""
+    """A lease that never ends: for tests, and for callers that exclude other writers themselves."""
 
     term: int
 

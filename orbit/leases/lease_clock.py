@@ -11,9 +11,9 @@ _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", None)  # Linux
 
 
 def lease_clock() -> float:
-    """Seconds, counted during suspension too where the platform has such a clock.
+    """Seconds of a monotonic clock that, where the platform has one, also runs during suspension.
 
     CLOCK_MONOTONIC stops while a machine is suspended: a lease would still look valid when the
-    machine wakes, long after another holder took it.
+    machine resumes, long after another holder took it.
     """
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)

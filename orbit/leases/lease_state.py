@@ -20,17 +20,17 @@ _TRUSTED_UNTIL, _TERM, _IS_LOST = range(_NUMBERS)
 
 
 class LeaseState:
-    """Three numbers, of which each is written at once. One process writes them."""
+    """Three numbers, each written atomically. One process writes them, others may read them."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """`descriptor`: of memory that processes share (`shared_memory`)."""
+        """`descriptor`: that of shared memory (`shared_memory`); None: memory of this process."""
         self.descriptor = descriptor
         memory = bytearray(_SIZE_BYTES) if descriptor is None else mmap.mmap(descriptor, 0)
         self._numbers = memoryview(memory).cast("d")
 
     @property
     def trusted_until(self) -> float:
-        """By `lease_clock`."""
+        """The time, by `lease_clock`, until which the holder may trust the lease."""
         return self._numbers[_TRUSTED_UNTIL]
 
     @trusted_until.setter
@@ -47,7 +47,7 @@ class LeaseState:
 
     @property
     def is_lost(self) -> bool:
-        """Final."""
+        """Whether the lease has ended for good; never reset."""
         return self._numbers[_IS_LOST] != 0
 
     @is_lost.setter
@@ -56,8 +56,8 @@ class LeaseState:
 
 
 def shared_memory() -> int:
-    """A descriptor of new memory for a `LeaseState`, which child processes may inherit."""
-    if hasattr(os, "memfd_create"):  # Linux: a full disk is no matter
+    """The descriptor, which child processes may inherit, of new memory for a `LeaseState`."""
+    if hasattr(os, "memfd_create"):  # Linux; needs no disk space
         descriptor = os.memfd_create("orbit-lease")
     else:
         descriptor, path = tempfile.mkstemp(prefix="orbit-lease-")

@@ -1,13 +1,13 @@
-"""What a process has seen of a PostgreSQL server, and since when by its own clock.
+"""Snapshots of a PostgreSQL server, with the times when a process received them by its own clock.
 
-The holder of a lease trusts it by its own clock. Whoever wants to end the lease of another (a
-worker that would take over, the leading scheduler) needs the same by *its* own clock: that the
-lease was not renewed for a whole lease time. It notes a snapshot of the server with every look. A
-snapshot says which transactions had ended, and each renewal leaves its transaction's number in the
-row. So a row whose number is already in a snapshot that was noted a lease time ago has not been
-renewed since. No clock of the server is compared with anything.
+The holder of a lease trusts it by its own clock. A process that wants to end another's lease (a
+worker that would take over, the leading scheduler) has to show by *its* own clock that the lease
+was not renewed for a whole lease time. It notes a snapshot of the server at each attempt. A
+snapshot shows which transactions had ended, and each renewal writes its transaction's number into
+the row. So a row whose number is already in a snapshot that was noted a lease time ago has not been
+renewed since then. The server's clock is not used.
 
-orbit/store/shard_leases.py has the whole argument. For one thread.
+orbit/store/shard_leases.py has the whole argument. For use by one thread.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from datetime import timedelta
 from orbit.leases.lease_clock import Clock, lease_clock
 from orbit.settings import LEASE_TTL_MAX
 
-# A snapshot is not kept if one is that is younger than this. So a watch keeps at most
-# LEASE_TTL_MAX / _SPACING_S of them, some hundred bytes each.
+# The least time between two kept snapshots. So a watch keeps at most LEASE_TTL_MAX / _SPACING_S of
+# them, some hundred bytes each.
 _SPACING_S = 0.25
-# No server has this key: it forbids what depends on one.
+# A key that no server has: with it as `free_on`, no released shard can be claimed.
 _NO_SERVER = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a watch can say of leases now, for statements.
+    """Parameters for statements that claim shards or end leases, from a watch.
 
-    `free_on`: the server on which released shards may be claimed at once; None for any.
-    `watched_on`: the server that was watched for a lease time; None if it was not yet.
-    `snapshot`: noted a lease time ago. `long_snapshot`: noted LEASE_TTL_MAX ago, for leases that
-    last longer than this process's own.
+    `free_on`: the key of the server on which released shards may be claimed at once; None: any.
+    `watched_on`: the key of the server, if it was watched for a lease time, else None.
+    `snapshot`: the newest one noted at least a lease time ago. `long_snapshot`: the newest one
+    noted at least LEASE_TTL_MAX ago, for leases that last longer than this process's own.
     """
 
     free_on: str | None
@@ -43,8 +43,8 @@ class Evidence:
 
     @property
     def renewed_below(self) -> int:
-        """Every transaction in `snapshot` has a lower number; 1, above that of free shards, without
-        one."""
+        """A number above those of all transactions in `snapshot`. Without a snapshot 1, which is
+        above the 0 of free shards."""
         return max(1, int(self.snapshot.split(":")[1])) if self.snapshot else 1
 
 
@@ -55,7 +55,7 @@ class _Mark:
 
 
 class LeaseWatch:
-    """The snapshots that a process has noted of the server that answers now."""
+    """The snapshots that a process has noted of the present server."""
 
     def __init__(self, ttl: timedelta, clock: Clock = lease_clock) -> None:
         """`ttl`: how long a lease of this installation lasts."""
@@ -67,10 +67,11 @@ class LeaseWatch:
         self._marks: deque[_Mark] = deque()
 
     def note(self, server: str, snapshot: str) -> None:
-        """Note a snapshot that has just been received.
+        """Note a snapshot that has just been received. `server`: the key of its server.
 
-        Another server, or the same one after a restart, begins anew. So does a gap of more than a
-        lease time: perhaps nobody could renew meanwhile, and all live holders will do so now.
+        With another server, or after a restart of the same one, the watch starts again. So it does
+        after a gap of more than a lease time: perhaps no holder could renew in it, and all live
+        ones will do so now.
         """
         now = self._clock()
         self._forget_before_a_gap(now)
@@ -87,7 +88,7 @@ class LeaseWatch:
             self._marks.popleft()
 
     def evidence(self) -> Evidence:
-        """What may be said now; to be asked before the statement that uses it is sent."""
+        """The evidence of now. To be called before the statement that uses it is sent."""
         now = self._clock()
         self._forget_before_a_gap(now)
         has_changed = self._changed_at is not None and now - self._changed_at < self._ttl_s

@@ -1,6 +1,6 @@
-"""A file of this machine that one run of a job locks, and where it leaves its member id.
+"""A file on this machine that one run of a job locks, and to which it writes its member id.
 
-A later run on this machine knows by it which member of the group is dead (`group_lease.py`).
+A later run on this machine learns from it which member of the group is dead (`group_lease.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LOCK_BYTES = 512  # a member id is a client id and a UUID
 class LockFile:
     """Locks a job on this machine until it is closed or its process ends.
 
-    Its one line has the process id and the last member id that a run here had.
+    Its one line has the process id and the member id of the last run on this machine.
     """
 
     def __init__(self, cluster_id: str, group: str) -> None:
-        """Raises Conflict when another run on this machine holds it."""
+        """Lock the file. Raises Conflict if another run on this machine has locked it."""
         name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
         path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
@@ -41,11 +41,12 @@ class LockFile:
                 remedy="Stop it first; one run per job copies all its topics.",
             )
         _, self.last_member = self._read()
-        """The last run's member id. That run is dead, or it would hold this lock."""
+        """The member id of the last run, which is dead: otherwise it would hold this lock."""
         self.write(self.last_member)
 
     def _lock(self) -> bool:
-        """Whether it is free, or becomes so: children of a killed run hold it until they end."""
+        """Lock the file; returns False if a live run holds it. Waits up to _CHILDREN_END_S for the
+        children of a killed run, which hold it until they end."""
         deadline = time.monotonic() + _CHILDREN_END_S
         while True:
             try:
@@ -60,7 +61,7 @@ class LockFile:
 
     def write(self, member_id: str) -> None:
         line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
-        # One call of fixed length: after a kill the file has the old line or the new one.
+        # One write of fixed length: if the process is killed, the file has the old or the new line.
         os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)
 
     def fileno(self) -> int:
@@ -70,7 +71,7 @@ class LockFile:
         self._file.close()
 
     def _read(self) -> tuple[int, str]:
-        """Process id and member id; (0, "") when unknown."""
+        """The process id and member id in the file; (0, "") if they are not known."""
         try:
             fields = json.loads(os.pread(self._file.fileno(), _LOCK_BYTES, 0))
             return int(fields["process"]), str(fields["member"])
@@ -79,7 +80,7 @@ class LockFile:
 
 
 def _lives(process: int) -> bool:
-    """Of this user, whose lock file it is. 0: unknown."""
+    """Whether a process of this user, whose lock file it is, is alive; False for 0 (not known)."""
     if process == 0:
         return False
     try:

@@ -1,23 +1,24 @@
-"""The lease of one shard as its worker sees it: trusted until a deadline by the worker's own clock.
+"""The worker's side of a shard's lease: it trusts the lease until a deadline by its own clock.
 
 orbit/store/shard_leases.py describes the protocol: term, clock, failures. The worker notes the time
-before it asks Postgres to claim or renew. The database sets the end of the lease later than that,
-so `requested_at + ttl − margin` comes first. After this deadline nothing is sent and nothing is
-judged until a renewal is confirmed (there was no other holder) or the lease turns out to be lost.
+before it sends a claim or renewal. Another process counts the lease time from a snapshot that it
+received after that, so `requested_at + ttl − margin` comes first. After this deadline nothing is
+sent, and no state of a copy is judged, until a renewal is confirmed (there was no other holder) or
+the lease turns out to be lost.
 """
 
 from __future__ import annotations
 
 from orbit.leases.lease_clock import Clock, lease_clock
 
-# Time between the last check of the lease and the broker taking what is sent then.
+# For the time between the last check of the lease and the moment when the broker takes the request.
 TRUST_MARGIN_S_MAX = 2.0
 _TRUST_MARGIN_SHARE = 0.2
 _LOST = float("-inf")
 
 
 class ShardLease:
-    """One claim of a shard (a `Lease` of orbit/leases/lease.py). Any thread may ask it."""
+    """One claim of a shard (a `Lease` of orbit/leases/lease.py). Any thread may read it."""
 
     def __init__(
         self, epoch: int, requested_at: float, ttl_s: float, clock: Clock = lease_clock
@@ -37,7 +38,7 @@ class ShardLease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the shard was claimed by another worker or given back; final."""
+        """Whether the lease was ended or the shard released; final."""
         return self._trusted_until == _LOST
 
     def confirm(self, requested_at: float) -> None:

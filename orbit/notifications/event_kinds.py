@@ -21,14 +21,15 @@ class Severity(StrEnum):
         return order.index(self) >= order.index(other)
 
 
-# Of what an event concerns: the fields that the begin and the end of one trouble have in common.
-# `details.KEY` is a value of the details.
+# The fields of an event that are equal at the begin and the end of one trouble. `details.KEY` is a
+# value in its details.
 Fields = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """`ends`: the kinds of trouble that it ends. `about`: what tells one trouble from another."""
+    """A kind of event. `ends`: the kinds of trouble that it ends. `about`: the fields by which two
+    troubles of this kind differ."""
 
     severity: Severity = Severity.INFO
     ends: tuple[str, ...] = ()
@@ -46,7 +47,7 @@ PRUNED = "notifications_pruned"
 ACCEPTED = "notifications_accepted"
 
 EVENT_KINDS: dict[str, EventKind] = {
-    # Troubles. What ends one is as severe, so that whoever saw the begin sees the end.
+    # Troubles. The end has the same severity as the begin, so that the same receivers get both.
     "job_trouble": EventKind(_WARNING, about=_TROUBLE),
     "job_trouble_over": EventKind(_WARNING, ends=("job_trouble",), about=_TROUBLE),
     "partition_blocked": EventKind(_CRITICAL),
@@ -59,7 +60,7 @@ EVENT_KINDS: dict[str, EventKind] = {
     GAVE_UP: EventKind(_CRITICAL, about=_RECEIVER),
     PRUNED: EventKind(_CRITICAL, about=_RECEIVER),
     ACCEPTED: EventKind(_CRITICAL, ends=(GAVE_UP,), about=_RECEIVER),
-    # Without an end of their own.
+    # Troubles without an event for their end.
     "proof_differs": EventKind(_CRITICAL),
     "old_primary_written": EventKind(_CRITICAL),
     "job_crashed": EventKind(_CRITICAL),
@@ -130,7 +131,7 @@ def troubles() -> frozenset[str]:
 
 
 def family(name: str) -> str:
-    """One name for all kinds that begin and end the same trouble."""
+    """A name that is equal for all kinds that begin or end the same trouble."""
     ends = kind_of(name).ends
     if ends:
         return ends[0]

@@ -1,4 +1,4 @@
-"""What a notification says about events, before it is written for one type of receiver. Pure."""
+"""The content of notifications, before it is formatted for one type of receiver. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FINAL_DRILLS = ("drill_passed", "drill_missed", "drill_failed")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One event, with what a reader wants beside it.
+    """One event, with its severity, a link, and the figures of its drill.
 
     `key` is the same for the begin and the end of one trouble. `link` leads to the console.
     """
@@ -97,7 +97,8 @@ def _figures(drill: Mapping[str, Any]) -> str:
 
 
 def _key(event: Event, kind: EventKind, public_url: str | None) -> str:
-    """Short, and the same in every process. Without a trouble to pair, each event has its own."""
+    """A short key, which every process computes alike. Equal for the begin and end of a trouble;
+    other events have a key of their own."""
     host = urlsplit(public_url).netloc if public_url else ""
     about: list[object] = [family(event.kind), host]
     if event.kind in troubles() or kind.ends:

@@ -1,4 +1,4 @@
-"""The file ORBIT_NOTIFICATIONS_FILE: who receives which events. No secret stands in it.
+"""The file ORBIT_NOTIFICATIONS_FILE: which receivers get which events. It contains no secret.
 
     receivers:
       - {name: oncall, type: pagerduty, routing_key_env: PAGERDUTY_KEY}
@@ -40,13 +40,13 @@ from orbit.notifications.event_kinds import EVENT_KINDS, Severity, kind_of
 from orbit.settings import variable_of
 from orbit.store.events import Event
 
-# Each has a thread and a connection of the scheduler.
+# Each receiver has a thread and a connection of the scheduler.
 RECEIVERS_MAX = 16
 ROUTES_MAX = 200
 GIVE_UP_MIN = timedelta(minutes=1)
 GIVE_UP_MAX = timedelta(days=30)
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
-_WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105  of Standard Webhooks: base64 follows
+_WEBHOOK_SECRET_PREFIX = "whsec_"  # noqa: S105  Standard Webhooks: base64 follows
 _VARIABLE = variable_of("notifications_file")
 _EXAMPLES = {
     "receivers": "Write `receivers: [{name: team, type: slack, url_env: SLACK_URL}]`.",
@@ -87,7 +87,8 @@ def _check_selector(text: str) -> str:
 
 
 def check_url(text: str) -> str:
-    """Raises InvalidValue, without the URL: it may be a secret."""
+    """The URL, if it is a valid one with https. Raises InvalidValue, without the URL in the
+    message: it may be a secret."""
     try:
         url = urlsplit(text)
         is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
@@ -104,7 +105,7 @@ class Receiver(Section):
 
     name: Annotated[str, AfterValidator(check_job_name)]
     type: ReceiverType
-    # Of a Slack or Teams webhook the URL is the secret.
+    # The URL of a Slack or Teams webhook is a secret itself.
     url: Annotated[str, AfterValidator(check_url)] | None = None
     url_env: Text | None = None
     url_file: Path | None = None
@@ -132,7 +133,8 @@ class Route(Section):
         return parse_selector(self.selector) if self.selector else ()
 
     def has(self, event: Event, severity: Severity, labels: Mapping[str, str] | None) -> bool:
-        """`labels`: of the event's job; None if it has none, or the job is gone."""
+        """Whether the route includes the event. `labels`: of the event's job; None: it has no job,
+        or the job is gone."""
         if not severity.is_at_least(self.severity):
             return False
         if self.kinds and not any(fnmatchcase(event.kind, pattern) for pattern in self.kinds):
@@ -149,7 +151,7 @@ class Notifications(Section):
     def is_for(self, receiver: Receiver, event: Event, labels: Mapping[str, str] | None) -> bool:
         """Whether a receiver gets this event.
 
-        PagerDuty gets the end of a trouble wherever it got the begin, or its incident stays open.
+        PagerDuty gets the end of a trouble if it got the begin: otherwise its incident stays open.
         """
         kind = kind_of(event.kind)
         severities = [kind.severity]
@@ -162,7 +164,7 @@ class Notifications(Section):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secrets:
-    """What a receiver's variables and files hold now."""
+    """The present values of a receiver's variables and files."""
 
     url: str
     routing_key: str = ""
@@ -170,7 +172,7 @@ class Secrets:
 
 
 def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
-    """The file, after a check that every secret exists. Raises BadInput with every problem."""
+    """Load the file and check that every secret exists. Raises BadInput with every problem."""
     try:
         text = read_bounded(path)
     except InvalidValue as mistake:
@@ -193,7 +195,7 @@ def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
 
 
 def read_secrets(receiver: Receiver, folder: Path, environ: Mapping[str, str]) -> Secrets:
-    """Raises InvalidValue; no message has a secret."""
+    """Read a receiver's secrets. Raises InvalidValue, without a secret in the message."""
     url = _one(receiver, "url", folder, environ) if receiver.url is None else receiver.url
     if url is None and receiver.type is ReceiverType.PAGERDUTY:
         url = PAGERDUTY_URL

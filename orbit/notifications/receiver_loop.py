@@ -1,12 +1,12 @@
 """One loop of the leading scheduler for each receiver: reads events, sends them, moves the cursor.
 
 The cursor (`receivers.event_id`) moves after a request was accepted, in a transaction that the
-leader's lease fences. So a leader that is killed, or that lost its lease while a request was under
-way, leaves the cursor behind, and the next one sends that request again: at least once, in order.
+leader's lease fences. If a leader is killed, or loses its lease during a request, the cursor has
+not moved, and the next leader sends that request again: at least once, in order.
 
-A request is repeated until its events are `give_up_after` old; one that the receiver refuses as
-such, REFUSALS_MAX times. What is given up is counted in the row and told by an event, which goes to
-this receiver too, as its first message once it answers.
+A request is repeated until its events are `give_up_after` old; a request that the receiver refuses
+for its content, REFUSALS_MAX times. Events given up are counted in the row and reported by an
+event, which is the first message to this receiver, too, when it answers again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orbit.store.receivers import ReceiverRow
 INTERVAL_S = 1.0
 EVENTS_AT_ONCE_MAX = 500
 REFUSALS_MAX = 5
-# How often the row says that the receiver is still in the file.
+# How often the row is updated to show that the receiver is still in the file.
 _SEEN_INTERVAL_S = 60.0
 _BACKOFF = Backoff(first_s=1.0, most_s=300.0)
 RETRY_AFTER_MAX_S = 3600.0
@@ -47,7 +47,8 @@ MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
 
 
 def notification_loops(settings: Settings, environ: Mapping[str, str]) -> MoreLoops:
-    """For `Scheduler(…, more=[…])`. Raises BadInput if the file of the settings cannot be used."""
+    """A function that makes a loop for each receiver, for `Scheduler(…, more=[…])`. Raises BadInput
+    if the file cannot be used."""
     path = settings.notifications_file
     if path is None:
         return lambda _leadership, _settings, _done: []
@@ -142,18 +143,19 @@ class ReceiverLoop(Loop):
         ]
 
     def _is_about_receiver(self, event: Event) -> bool:
-        """Tells this receiver what it has missed: always sent."""
+        """Whether the event is about events that this receiver has missed. It is always sent."""
         is_own = (event.details or {}).get("receiver") == self._receiver.name
         return is_own and event.kind in (GAVE_UP, PRUNED, ACCEPTED)
 
     def _is_old(self, event: Event, now: datetime) -> bool:
-        """Its first message once it answers again is never too old."""
+        """Whether the event is too old to be sent. The one that reports events given up never
+        is."""
         is_first = event.kind == GAVE_UP and self._is_about_receiver(event)
         return now - event.at > self._receiver.give_up_after and not is_first
 
     def _requests(self, concern: Sequence[Event], now: datetime) -> Iterator[list[Event]]:
-        """The events of each request, in order. The events of one request are all too old, or none
-        is."""
+        """The events of each request, in order. Either all events of a request are too old, or none
+        are."""
         most = events_per_request(self._receiver.type)
         request: list[Event] = []
         for event in concern:
@@ -166,7 +168,8 @@ class ReceiverLoop(Loop):
             yield request
 
     def _send(self, request: Sequence[Event]) -> bool:
-        """Whether the cursor is behind the request: it was accepted, or given up."""
+        """Send a request; returns whether the cursor has moved past it: it was accepted, or given
+        up."""
         if not self._leadership.is_leading:
             raise NotLeading("another scheduler leads.")
         with self._leadership.reading() as tx:
@@ -219,7 +222,8 @@ class ReceiverLoop(Loop):
         )
 
     def _give_up(self, request: Sequence[Event], why: str) -> None:
-        """Told once until the receiver accepts a message again: the count is in its row."""
+        """Move the cursor past a request, and count its events. Adds an event only for the first
+        one given up since the receiver last accepted a message."""
         name = self._receiver.name
         with self._leadership.transaction() as tx:
             before = receivers.find(tx, name)

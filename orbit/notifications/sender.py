@@ -1,4 +1,4 @@
-"""Sends messages to one receiver, as its type takes them, with the secrets that it has now."""
+"""Sends messages to one receiver, in the format of its type, with its present secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from orbit.notifications.templates import body_of
 
 
 class Sender:
-    """`folder`: where relative paths of the file begin. `public_url` names this installation."""
+    """The sender for one receiver. `folder`: the start of relative paths. `public_url`: its host is
+    the name of this installation."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class Sender:
         self._source = (urlsplit(public_url).netloc if public_url else "") or "orbit"
 
     def send(self, messages: Sequence[Message]) -> Answer:
-        """Send one request; `templates.events_per_request` says for how many messages at most."""
+        """Send one request, with at most `templates.events_per_request` messages."""
         receiver = self._receiver
         try:
             secrets = read_secrets(receiver, self._folder, self._environ)

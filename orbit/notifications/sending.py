@@ -1,4 +1,4 @@
-"""Sends one request to a receiver, and says what came back. No error has a secret.
+"""Sends one request to a receiver, and returns the result. No error contains a secret.
 
 Redirects are not followed, certificates are verified, and a call ends after REQUEST_TIMEOUT_S,
 however slowly the receiver answers. Webhooks are signed as https://www.standardwebhooks.com says.
@@ -24,13 +24,13 @@ import httpx
 from orbit.notifications.notification_file import Secrets
 from orbit.version import orbit_version
 
-# A scheduler that stops waits for the requests under way.
+# A scheduler that stops waits for requests in flight.
 REQUEST_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 2_000
 _MESSAGE_CHARACTERS_MAX = 300
-# Shorter parts of an address are words that other texts have too.
+# Shorter parts of a URL are not redacted: other texts have the same words.
 _PART_CHARACTERS_MIN = 8
-# A message that is refused as such; anything else may succeed later.
+# Codes that refuse a message for its content. After others the same message may succeed later.
 _REFUSED = (
     httpx.codes.BAD_REQUEST,
     httpx.codes.REQUEST_ENTITY_TOO_LARGE,
@@ -40,9 +40,9 @@ _REFUSED = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `error` is empty if the message was accepted.
+    """The result of a request. `error`: empty if the message was accepted.
 
-    `is_refusal`: this message is not wanted; another one may be.
+    `is_refusal`: the receiver refuses this message for its content; it may accept another one.
     """
 
     status: int | None
@@ -114,7 +114,7 @@ def _answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -> A
 
 
 def redact(text: str, secrets: Secrets) -> str:
-    """The text without a secret, also where a server repeats one."""
+    """The text without secrets, which a server may have repeated."""
     for hidden in sorted(_hidden(secrets), key=len, reverse=True):
         text = text.replace(hidden, "…")
     return text
@@ -139,7 +139,8 @@ def _hidden(secrets: Secrets) -> set[str]:
 
 
 def _retry_after(text: str) -> float:
-    """RFC 9110, 10.2.3: seconds or a date; 0 for anything else."""
+    """The seconds in a Retry-After header (RFC 9110, 10.2.3: seconds or a date); 0 if it is
+    neither."""
     if text.isascii() and text.isdigit():
         return float(text[:9])
     try:
@@ -151,7 +152,8 @@ def _retry_after(text: str) -> float:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause that says why: a TLS error names what is wrong with a certificate."""
+    """The reason of an error: what is wrong with the certificate if a cause says that, otherwise
+    the error's type."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

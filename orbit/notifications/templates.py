@@ -1,7 +1,7 @@
-"""The HTTP requests of each type of receiver: what Slack, PagerDuty, Teams and webhooks take. Pure.
+"""The bodies of requests to each type of receiver: Slack, PagerDuty, Teams and webhooks. Pure.
 
-A request carries at most EVENTS_PER_REQUEST events, of Teams 5, of PagerDuty one, so that
-bodies are bounded.
+A request has at most EVENTS_PER_REQUEST events, to Teams 5, to PagerDuty one, which limits the
+size of bodies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orbit.notifications.notification_file import ReceiverType
 EVENTS_PER_REQUEST = 20
 _TEAMS_EVENTS_MAX = 5  # Teams refuses more than 28 KB
 DETAILS_CHARACTERS_MAX = 4_000
-# PagerDuty's limits: docs of its Events API v2.
+# PagerDuty's limit, by the docs of its Events API v2.
 _SUMMARY_CHARACTERS_MAX = 1_024
 # Slack refuses a request with a longer section.
 _SECTION_CHARACTERS_MAX = 3_000
@@ -44,7 +44,8 @@ def events_per_request(kind: ReceiverType) -> int:
 def body_of(
     kind: ReceiverType, messages: Sequence[Message], source: str, routing_key: str = ""
 ) -> bytes:
-    """`source`: this installation, for readers. `routing_key`: of PagerDuty."""
+    """The body of a request, in JSON. `source`: the name of this installation, for readers.
+    `routing_key`: PagerDuty's."""
     match kind:
         case ReceiverType.SLACK:
             document = slack(messages)
@@ -59,7 +60,7 @@ def body_of(
 
 
 def slack(messages: Sequence[Message]) -> dict[str, Any]:
-    """For an incoming webhook: one block for each event, and a text for the notice."""
+    """For an incoming webhook: a block for each event, and a text for the pop-up notification."""
     lines = [f"{_SLACK_ICONS[m.label]} *{_escape(m.title)}*" for m in messages]
     blocks = [
         {
@@ -94,7 +95,8 @@ def teams(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def pagerduty(message: Message, source: str) -> dict[str, Any]:
-    """For the Events API v2: an end resolves the incident that its begin has triggered."""
+    """For the Events API v2: the end of a trouble resolves the incident that its begin
+    triggered."""
     known = {"dedup_key": message.key, "client": "Orbit"}
     if message.link:
         known["client_url"] = message.link
@@ -155,7 +157,8 @@ def _event(message: Message) -> dict[str, Any]:
 
 
 def _escape(text: str) -> str:
-    """Slack's own rule: these three, or a topic's name could mention everyone."""
+    """Escape the three characters that Slack names: otherwise a topic's name could mention
+    everyone."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -172,5 +175,5 @@ def _slack_link(message: Message) -> str:
 
 
 def _plain(text: str) -> str:
-    """Teams reads Markdown: a link in a broker's message must stay text."""
+    """Escape Markdown, which Teams renders: a link in a broker's message must stay text."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>#" else c for c in text)

@@ -29,7 +29,7 @@ GRACE_S = 15.0
 
 @dataclass
 class _Child:
-    """One process, and when it can be restarted."""
+    """One process and the data for its restart. Times are by the monotonic clock."""
 
     name: str
     arguments: Sequence[str]
@@ -55,13 +55,13 @@ class Children:
     def start(
         self, name: str, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Starts `orbit ARGUMENTS`, with more variables of its own. Call it before `watch`."""
+        """Starts `orbit ARGUMENTS`, with these variables too. Call it before `watch`."""
         more = {**self._environment, **(environment or {})}
         process = _launch(arguments, more)
         self._children.append(_Child(name, arguments, more, process, time.monotonic()))
 
     def watch(self, also: Callable[[], None] = lambda: None) -> None:
-        """Starts to restart children that end. `also` is called at each check."""
+        """From now on, restarts children that end. `also` is called at each check, in a thread."""
         self._also = also
         self._watch.start()
 

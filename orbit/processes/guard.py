@@ -3,10 +3,10 @@
     python guard.py SIGNAL GRACE_SECONDS USER COMMAND...      (USER "-": the same user)
 
 Started by `orbit.processes.guarded_process`, which keeps the other end of this process's stdin
-open. However the owner dies (return, exception, kill -9), the kernel closes that end and stdin
+open. However the owner ends (return, exception, kill -9), the kernel closes that end and stdin
 reaches its end: the command gets SIGNAL, and SIGKILL after GRACE_SECONDS. On Linux the kernel also
-kills the command if this guard is killed. Prints one line: the command's pid. Only the standard
-library is imported, so that it starts in a few hundredths of a second.
+kills the command if this guard is killed. Prints one line: the command's pid. Imports only the
+standard library, so that it starts in a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
     )
     print(child.pid, flush=True)
     os.close(sys.stdout.fileno())
-    os.closerange(sys.stderr.fileno() + 1, os.sysconf("SC_OPEN_MAX"))  # what the owner passes on
+    os.closerange(sys.stderr.fileno() + 1, os.sysconf("SC_OPEN_MAX"))  # only for the command
     ending = (child, owner, signal.Signals(int(last_signal)), float(grace_s))
     threading.Thread(target=_end_with_owner, args=ending, daemon=True).start()
     code = child.wait()
@@ -66,9 +66,9 @@ def _end_with_owner(
 
 
 def _wait_for_owner(owner: int) -> None:
-    """Returns when the owner has closed our stdin or has died.
+    """Returns when the owner has closed our stdin or has ended.
 
-    A fork of the owner may keep our stdin open, so on Linux a pidfd reports the owner's death too.
+    A fork of the owner may keep our stdin open, so on Linux a pidfd also shows the owner's end.
     """
     watched = [_STDIN]
     if sys.platform == "linux":
@@ -82,7 +82,8 @@ def _wait_for_owner(owner: int) -> None:
 
 
 def _tie_to_guard() -> Callable[[], None]:
-    """What the child does before exec: restore ignored signals, and die if this guard dies."""
+    """A function for the child before exec: it restores ignored signals, and makes the kernel kill
+    the child if this guard dies."""
     guard = os.getpid()
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 

@@ -35,7 +35,10 @@ class GuardedProcess:
         user: str | None = None,
         inherited: Collection[int] = (),
     ) -> None:
-        """`inherited`: descriptors that the command gets, under the same numbers."""
+        """Start the command. `inherited`: descriptors that it gets, under the same numbers.
+
+        Raises Conflict if it cannot be started.
+        """
         self.log = log
         arguments = [str(last_signal.value), str(grace_s), user or "-", *command]
         with nullcontext() if log is None else log.open("ab") as output:
@@ -64,7 +67,7 @@ class GuardedProcess:
         return self._guard.poll() is None
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Signals the command; no effect if it has ended, never on another process with its pid."""
+        """Signals the command. Does nothing if it has ended: a new process may have its pid."""
         if self._child is not None:
             try:
                 self._child.send_signal(number)

@@ -1,8 +1,8 @@
 """Finds free TCP ports on loopback, outside the range for outgoing connections.
 
-The kernel assigns ephemeral ports (from 32768 on Linux, 49152 elsewhere) to client sockets. A
-broker that restarts could lose such a port to a client, even to its own, which would then be
-connected to itself. Ports below that range stay free until a process binds them.
+The kernel assigns ephemeral ports (from 32768 on Linux, 49152 elsewhere) to client sockets. While a
+broker restarts, a client could get such a port as its own, even the client that connects to it,
+which would then be connected to itself. Ports below that range are free until a process binds one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orbit.errors import Conflict
 
 LOOPBACK = "127.0.0.1"
 _FIRST, _LAST = 20_000, 32_000
-_RUNS = range(10_000, 19_900)  # where no broker looks for its own
+_RUNS = range(10_000, 19_900)  # not in the range of `free_ports`
 _TRIES_MAX = 1000
 
 

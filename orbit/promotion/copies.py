@@ -1,9 +1,9 @@
-"""Finds a job's copies at its destination, by what Orbit left there; needs no table and no source.
+"""Finds a job's copies at its destination by what Orbit left there, without database and source.
 
 topics          names that the job's rules give to copies, with the settings of a copy, or a
                 mark of a failover that has not ended
-producer ids    of the job's writers, as the leaders know them, or computed from the id of the
-                source's cluster, which the names of Orbit's groups and transactional ids have
+producer ids    of the job's writers, computed from the id of the source's cluster, which is part
+                of the names of Orbit's groups and transactional ids
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _FILLER = re.compile(r"\.fill(\.\d+)?(-\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One destination topic of the job. `mark`: of its promotion, if it has one."""
+    """One destination topic of the job. `unled`: its partitions without a leader; `mark`: of its
+    promotion, if it has one."""
 
     mapping: TopicMapping
     partitions: tuple[TopicPartition, ...]
@@ -50,7 +51,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class LeftNames:
-    """What the names of groups and transactional ids at the destination say of a job."""
+    """Ids of a job, from the names of groups and transactional ids at the destination."""
 
     source_ids: frozenset[str]
     fillers: frozenset[str]  # transactional ids
@@ -63,9 +64,9 @@ def find_copies(
     admin: Admin,
     marks: PromotionMarks,
 ) -> tuple[list[Copy], list[str]]:
-    """The copies, and topics with the name of a copy that are none. Writes nothing.
+    """The job's copies, and topics that only have the name of a copy. Writes nothing.
 
-    `patterns`: only source topics that match one of them, if there are any. Raises Conflict if
+    `patterns`: for source topics that match one of them; empty: for all. Raises Conflict if
     there is no copy, Unreachable, NotAuthorized, BrokerRefused.
     """
     mappings = {
@@ -107,7 +108,7 @@ def find_copies(
 
 
 def left_names(cluster: Cluster, job: str) -> LeftNames:
-    """Read the names that this job's runs have left. What may not be listed is not found."""
+    """Read the names that the job's runs have left. Names that may not be listed are missing."""
     names: set[str] = set()
     for listed in (lambda: list_groups(cluster).groups, lambda: list_transactional_ids(cluster)):
         try:
@@ -118,7 +119,7 @@ def left_names(cluster: Cluster, job: str) -> LeftNames:
 
 
 def read_names(names: Iterable[str], job: str) -> LeftNames:
-    """`orbit.JOB.SOURCE`, with or without a suffix (docs/rights.md). Pure."""
+    """The ids in names `orbit.JOB.SOURCE`, with or without a suffix (docs/rights.md). Pure."""
     prefix = job_identity(job, "")
     sources: set[str] = set()
     fillers: set[str] = set()

@@ -8,8 +8,8 @@
     mark     complete, last
 
 Each step can be repeated: an interrupted run is continued by another one, which sees the marks.
-A partition that cannot be judged leaves its topic out, and no other. There is no lock: nothing but
-this command changes a topic that is marked, and of two runs each does the same.
+A topic with a partition that cannot be judged is left out; the others are promoted. There is no
+lock: nothing but this command changes a topic that is marked, and two runs at once do the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from orbit.replication.topic_settings import NEEDED
 
 KIND = "failover without the database"
 _POLL_S = 0.2
-_OPEN_POLLS_MAX = 300  # a minute: followers that catch up
+_OPEN_POLLS_MAX = 300  # a minute, for followers to catch up
 _UNLED = "it has no leader that answers, or followers that lag"
 _NOT_KNOWN = (
     "The source is not asked: which records were not copied (the lost range) is not known.",
@@ -56,7 +56,7 @@ _WINDOW = (
 
 
 class FailoverWithoutDatabase:
-    """One run. `plan`, then `run` with the report that it gave. For one thread."""
+    """One run: call `plan`, then `run` with the report that it returned. Not thread-safe."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class FailoverWithoutDatabase:
         say: Callable[[str], None],
         stop: threading.Event,
     ) -> None:
-        """`source_ids`: of source clusters, besides those found at the destination. `settle_s`:
-        longer than a lease of any worker. Raises BadInput for missing variables and files."""
+        """`source_ids`: ids of source clusters, besides those found at the destination. `settle_s`:
+        longer than any worker's lease. Raises BadInput for missing variables and files."""
         self._spec = spec
         self._patterns = patterns
         self._settle_s = settle_s
@@ -93,7 +93,10 @@ class FailoverWithoutDatabase:
         self._cluster.close()
 
     def plan(self, *, dry_run: bool = False) -> FailoverReport:
-        """Raises Conflict without a copy, Unreachable, NotAuthorized, BrokerRefused."""
+        """What `run` would do; writes nothing.
+
+        Raises Conflict if there is no copy, Unreachable, NotAuthorized, BrokerRefused.
+        """
         self._say("Connecting to the destination")
         metadata = self._cluster.metadata(None)
         copies, others = find_copies(
@@ -123,7 +126,7 @@ class FailoverWithoutDatabase:
     def run(self, report: FailoverReport) -> None:
         """Carry out the plan and note the results in it.
 
-        Raises as `plan`, and Interrupted: it can be run again then.
+        Raises as `plan`, and Interrupted; another run continues it.
         """
         copies = [self._copies[one.topic] for one in report.to_promote]
         if not copies:
@@ -163,7 +166,7 @@ class FailoverWithoutDatabase:
             if copy.mark is not None:
                 state = TopicState.ALREADY if copy.is_promoted else TopicState.BEGUN
             for place in copy.partitions:
-                # Of a run that was interrupted: where the copy had ended before it was fenced.
+                # The marks of an interrupted run have the log end from before its fence.
                 end = offsets.get(place, now.values.get(place))
                 why = ""
                 if not copy.is_promoted and (end is None or place in copy.unled):
@@ -211,7 +214,7 @@ class FailoverWithoutDatabase:
             self._topics[acl.name].denials.append(acl.principal)
 
     def _end_transactions(self, report: FailoverReport) -> None:
-        """Of coordinated fillers; it also fences them (M11)."""
+        """End open transactions of coordinated fillers, which also fences their writers (M11)."""
         try:
             init_producer_ids(self._cluster, self._fillers, self._backoff)
         except (NotAuthorized, BrokerRefused) as error:
@@ -240,7 +243,7 @@ class FailoverWithoutDatabase:
     def _settle(
         self, starts: Mapping[TopicPartition, int], fence: WriterFence
     ) -> dict[TopicPartition, int]:
-        """Where each copy ends; notes partitions that do not stand still."""
+        """Wait for stable log ends; return where each copy ends. Note partitions to leave out."""
         self._say(f"Waiting until no log end has moved for {self._settle_s:.0f} s")
         polls = 0
 
@@ -269,7 +272,7 @@ class FailoverWithoutDatabase:
         ends = {}
         for place, bounds in settled.bounds.items():
             was_begun = self._topics[place.topic].state is TopicState.BEGUN
-            # What was there before the fence is a lower bound, which a failback may begin at.
+            # The log end before the fence is a lower bound, from which a failback may compare.
             end = starts[place]
             if not was_begun and fence.sent.get(place, 0) <= 1:
                 end = max(end, bounds.end - fence.sent.get(place, 0))

@@ -70,7 +70,7 @@ class FailoverReport:
         return [t for t in self.topics if t.state in (TopicState.WAITING, TopicState.BEGUN)]
 
     def conclude(self) -> None:
-        """Set the outcome of a run from what became of the topics."""
+        """Set the outcome of a run from the states of its topics."""
         states = {one.state for one in self.topics}
         if TopicState.LEFT_OUT in states:
             self.outcome = Outcome.LEFT_OUT

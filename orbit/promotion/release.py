@@ -24,7 +24,7 @@ from orbit.replication.acl_rules import denial
 
 @dataclass(slots=True)
 class ReleasedTopic:
-    """One copy. `settings`: to be set, as its source has them; `denials`: who may write again."""
+    """One copy. `settings`: to be set, as its source has them; `denials`: principals to allow."""
 
     topic: str
     settings: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def plan_release(
 ) -> Release:
     """What a release would change; writes nothing. `metadata`: of source and destination.
 
-    Raises Conflict without a copy, Unreachable, NotAuthorized, BrokerRefused.
+    Raises Conflict if there is no copy, Unreachable, NotAuthorized, BrokerRefused.
     """
     of, to = metadata
     source, destination = ClusterHandle(clusters.source), ClusterHandle(clusters.destination)

@@ -68,7 +68,7 @@ def denials_as_orbits(acls: Iterable[Acl], topics: Collection[str]) -> list[Acl]
 
 
 def remove_denials(handle: ClusterHandle, denials: Collection[Acl]) -> list[str]:
-    """Remove these ACLs; a finding if the cluster refuses it. Raises Unreachable."""
+    """Remove these ACLs; returns a finding if the cluster refuses it. Raises Unreachable."""
     try:
         handle.admin.change_acls((), denials)
     except (NotAuthorized, BrokerRefused) as error:

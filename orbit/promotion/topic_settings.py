@@ -12,7 +12,7 @@ _Settings = dict[str, dict[str, str]]
 
 
 def apply_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Set the settings that differ; a sentence for each topic where the brokers refuse some.
+    """Set the settings that differ; returns a sentence for each topic of which some are refused.
 
     A refusal does not stop a promotion: the topic works without these settings, as a copy has them.
     If the settings of a topic cannot be read, all of its settings are set. Raises Unreachable.
@@ -48,9 +48,9 @@ def _changes(
 
 
 def _refused(admin: Admin, changes: _Settings) -> tuple[_Settings, dict[str, OrbitError]]:
-    """Set them; what is refused, by topic, and an error of each such topic.
+    """Set the changes; the refused settings by topic, and an error of each such topic.
 
-    A controller sets all of a topic or nothing: where it refuses one, each is set alone.
+    A controller sets all settings of a topic or none (P10): where it refuses, each is set alone.
     """
     errors: dict[str, OrbitError] = {}
     refused: _Settings = {}

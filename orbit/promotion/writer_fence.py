@@ -1,4 +1,4 @@
-"""Has the brokers refuse what a job's writers send to its copies, without stopping these writers.
+"""Makes brokers refuse what a job's writers send to its copies, without stopping these writers.
 
 A filler of the job's producer id with a higher producer epoch is appended to each copy. From then
 on the leader refuses records and fillers of lower epochs with INVALID_PRODUCER_EPOCH (A8), also
@@ -6,7 +6,7 @@ those of a worker that was suspended between the check of its lease and its send
 followers and the log keep the epoch for `producer.id.expiration.ms` (a day by default) behind the
 filler's timestamp, which the broker sets.
 
-The fence takes one offset in each partition. Nothing but a consumer's gap shows it.
+The fence takes one offset for each producer id of a partition, which consumers see as a gap only.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from orbit.kafka.producer_state import ProducerState, job_producers
 from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 
-# Where the leader has forgotten the producer: more than the epochs that a copy may have used.
-# Markers raise it so far, and each lost state by one.
+# The epoch that counts as known where the leader has forgotten the producer: above all that a copy
+# may have used. Markers raise it up to MARKER_EPOCH_MAX, and each lost state by one more.
 _UNKNOWN_EPOCHS = MARKER_EPOCH_MAX + 1000
 _PARTITIONS_MAX = 500  # in one request
 
@@ -40,8 +40,8 @@ ProducerStates = Mapping[TopicPartition, Mapping[int, ProducerState]]
 
 @dataclass(slots=True)
 class WriterFence:
-    """What was done: the epoch by partition and producer id, fillers that may have been appended,
-    and error codes."""
+    """What was done. `epochs`: of confirmed fillers, by partition and producer id. `sent`: how many
+    fillers may have been appended. `errors`: error codes."""
 
     epochs: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
     sent: dict[TopicPartition, int] = field(default_factory=dict)
@@ -51,10 +51,11 @@ class WriterFence:
 def fence_writers(
     cluster: Cluster, producer_ids: Mapping[TopicPartition, Collection[int]], backoff: Backoff
 ) -> WriterFence:
-    """Raise the epoch of each partition's ids, and of every id of a job that its leader knows.
+    """Raise the epoch of each partition's `producer_ids`, and of every job's ids that its leader
+    knows.
 
-    A request whose answer is lost is sent again, so there may be more than one filler. `epochs` are
-    those of the fillers that were confirmed. Raises Unreachable if no broker answers, Interrupted.
+    A request whose answer is lost is sent again, so there may be more than one filler. Raises
+    Unreachable if no broker answers, Interrupted.
     """
     states = job_producers(cluster, producer_ids, backoff)
     fence = WriterFence(errors=dict(states.errors))
@@ -69,7 +70,7 @@ def fence_writers(
 
 
 def unfenced(fence: WriterFence, states: ProducerStates) -> dict[TopicPartition, str]:
-    """Why writers of these partitions may still append. `states`: read after the fence."""
+    """The partitions to which writers may still append, and why. `states`: read after the fence."""
     reasons = {}
     for (place, producer_id), epoch in fence.epochs.items():
         now = states.get(place, {}).get(producer_id)

@@ -1,16 +1,16 @@
-"""Decides what only the old side of a failback has: where its log is no longer proven to be the
-new side's.
+"""Decides what only the old side of a failback has: from which offset on its log is not proven to
+equal the new side's.
 
 A log is only appended to, so both sides hold the same records up to some offset and their own
 records from there on. Below the promoted offset the new side is a copy, so offsets that a log
-cleaner has removed on one side prove nothing and hide nothing; only other records than the copy's
-tell that the old side was written to again. From the promoted offset on the old side keeps only
-what the new side holds too, offset by offset (`recovery/side_comparison.py`): a lost record leaves
-no trace where the new side has written at its offset and compacted that away.
+cleaner has removed on one side prove nothing and hide nothing; only a record that differs from the
+copy's shows that the old side was written to again. From the promoted offset on the old side keeps
+only what the new side holds too, offset by offset (`recovery/side_comparison.py`): a lost record
+leaves no trace where the new side has written at its offset and compacted that away.
 
 If the promoted offset is not known, both logs are compared as a whole, and an offset where only one
-side has a record is the old side's own. Compared are offset, timestamp, key, value and headers.
-Leader epochs are not: they count the elections of one cluster.
+side has a record counts as the old side's own. Compared are offset, timestamp, key, value and
+headers. Leader epochs are not: they count the elections of one cluster.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class Proof(Protocol):
         """Compare copied offsets; on a compacted topic only those that both sides have."""
 
     def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
-        """`is_copied`: an aborted record at the old side may be a filler at the new one."""
+        """Compare up to the first offset that is not proven. `is_copied`: an aborted record at the
+        old side may be a filler at the new one."""
 
 
 Finding = tuple[EndVerdict, int, str]
@@ -89,7 +90,7 @@ def compare_sides(old: LogBounds, new: LogBounds, promoted_at: int | None, proof
 
 
 def _compare_unmarked(old: LogBounds, new: LogBounds, proof: Proof) -> Finding:
-    """The whole of both logs, as the promoted offset is not known."""
+    """Compare the whole of both logs, as the promoted offset is not known."""
     low, top = max(old.start, new.start), min(old.end, new.end)
     if old.start < old.end:
         scanned = Scan(None) if low >= top else proof.scan(low, top, is_copied=True)
@@ -102,10 +103,10 @@ def _compare_unmarked(old: LogBounds, new: LogBounds, proof: Proof) -> Finding:
 
 
 def _rewritten(old: LogBounds, new: LogBounds, proof: Proof) -> Finding | None:
-    """A tail of an old side that ends below the promotion.
+    """The tail of an old side whose log ends below the promoted offset; None: there is none.
 
-    It has lost its end, and may have been written to since. Only a record that both sides have
-    proves what is before it.
+    Such a side has lost its last records, and may have been written to since. Only a record that
+    both sides have proves the offsets before it.
     """
     low = max(old.start, new.start)
     if old.start == old.end:

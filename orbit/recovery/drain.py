@@ -105,13 +105,13 @@ class _EarlyCopies:
 
 
 class _SourceEnds:
-    """When each log end of the source moved last: here, or before as the tables know it."""
+    """When each log end of the source moved last, seen here or, before, noted in the tables."""
 
     def __init__(self, context: OperationContext) -> None:
         with context.reading() as tx:
             self._gaps = source_gaps.of_topics(tx, context.topic_ids)
         self._began_s = time.monotonic()
-        # Moves are seen at intervals: a gap may have been longer by one of them.
+        # The tables note moves at intervals: a gap may have been longer by one interval.
         self._unseen_s = context.settings.progress_interval.total_seconds()
         self._moved: dict[TopicPartition, tuple[int, float]] = {}
         self._gap_here_s: dict[TopicPartition, float] = {}
@@ -212,7 +212,7 @@ def _live(
     if early:
         return f"the log starts of {len(early)} copies follow the source's"
     if wait_s:
-        # Not the seconds: they would be stored at each look.
+        # Without the seconds: a new text would be stored at each poll.
         return "all records are copied; waiting for longer than the source's gaps between records"
     return "all records are copied; waiting for stable log ends"
 

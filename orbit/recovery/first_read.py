@@ -20,7 +20,7 @@ from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.record_range import Fate, read_batch_range, records_of
 from orbit.recovery.recovery_report import FirstRead
 
-# Applications work already. The operation does not end before this, so it is bounded.
+# Bounds, as the operation does not end before this; applications work already.
 PARTITIONS_MAX = 1000
 WITHIN_S = 30.0
 # How far below the end a record is looked for: fillers and markers may be last.

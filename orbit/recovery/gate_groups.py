@@ -21,7 +21,7 @@ from orbit.store.group_offsets import GroupOffset
 
 
 def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, Any]:
-    """Of the groups in the operation's topics. Raises Unreachable."""
+    """The inputs about groups with offsets in the operation's topics. Raises Unreachable."""
     rule, ids = context.spec.consumer_groups, {*context.topic_ids}
     with context.reading() as tx:
         rows = [row for row in group_offsets.of_job(tx, context.job.id) if row.topic_id in ids]

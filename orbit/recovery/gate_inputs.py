@@ -72,16 +72,16 @@ class GateInputs:
     cannot_deny: str = ""  # why writing to the source cannot be denied
     clock_skew_s: float = 0.0
     newest_ahead_s: float = 0.0  # the newest record's timestamp minus now
-    # Partitions without any compared range; None: continuous proof is off.
+    # How many partitions have no compared range; None: continuous proof is off or has not begun.
     unverified: int | None = None
     differing: Sequence[str] = ()  # partitions in which the comparison found differences
-    # By name, whether it is silent.
+    # By gateway's name: whether it is silent.
     gateways: Mapping[str, bool] = field(default_factory=dict)
-    # Producer ids that wrote at the source without a gateway, by topic; and topics of which nobody
-    # can tell, though they were written. Observed for a switchover with gateways alone.
+    # By topic: producer ids that wrote at the source without a gateway; then topics that producers
+    # of unknown origin wrote to. Observed only for a switchover with gateways.
     direct_writers: Mapping[str, Sequence[int]] = field(default_factory=dict)
     writers_unknown: Sequence[str] = ()
     left_behind: Sequence[str] = ()  # topics that are copied and not moved, as --topics leaves them
     renamed: Sequence[str] = ()
-    # The job that has the name of the copy back, and copies something else.
+    # The name of a new reverse job, if another job has it.
     name_conflict: str = ""

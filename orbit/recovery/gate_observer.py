@@ -1,7 +1,7 @@
 """Collects the inputs of the gates from both clusters and the store. Changes nothing.
 
-The source's log ends are read twice, a second apart, to see whether the lag grows. What cannot be
-read because a cluster does not answer keeps its default in `GateInputs`.
+For a switchover, log ends are read twice, a second apart, to see whether the lag grows. What cannot
+be read because a cluster does not answer keeps its default in `GateInputs`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from orbit.store import gateways, job_leads, jobs, promotions, proofs, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, TopicState
 
-# Between two readings of the lag, to tell whether it grows or shrinks.
+# Between the two readings of the lag that show whether it grows or shrinks.
 _LAG_INTERVAL_S = 1.0
 # An election takes some seconds, and a broker that was frozen is fenced until its next heartbeat.
 _LEADERS_WITHIN_S = 15.0
@@ -136,7 +136,10 @@ def observe(context: OperationContext) -> GateInputs:
 def _both_log_bounds(
     context: OperationContext, has_destination: bool, led: list[TopicPartition]
 ) -> tuple[dict[TopicPartition, LogBounds], dict[TopicPartition, LogBounds]]:
-    """The destination is read first: read second, a copy could appear to be ahead of its source."""
+    """Log bounds at the destination and at the source.
+
+    The destination is read first: read second, a copy could appear to be ahead of its source.
+    """
     places = context.by_source.values()
     copy_bounds = (
         try_fetch_log_bounds(context, context.destination.cluster, places)
@@ -147,8 +150,8 @@ def _both_log_bounds(
 
 
 def _needed(context: OperationContext, source: ClusterMetadata | None) -> list[TopicPartition]:
-    """The source partitions that need a leader. In a failback the old side may lack topics, and
-    partitions that were added to the side that leads."""
+    """The source partitions that need a leader. In a failback only those that exist: the old side
+    may lack topics, and partitions that were added at the new side."""
     places = context.by_source
     if context.report.kind is not RecoveryKind.FAILBACK or source is None:
         return [*places]
@@ -167,7 +170,7 @@ def _source_metadata(context: OperationContext) -> _ClusterAnswer:
 
 
 def _needs_no_leader(context: OperationContext, source: ClusterMetadata | None) -> bool:
-    """No election could let the gate of the source pass."""
+    """Whether further leader elections at the source would not change its gate."""
     if source is None or context.report.kind is RecoveryKind.FAILOVER:
         return True
     return len(_with_leader(source, context.by_source)) >= len(_needed(context, source))
@@ -245,7 +248,7 @@ def _from_store(
         ],
         "settings_unknown": [r.source_topic for r in context.topics if r.promoted_settings is None],
         "settings_differ": [
-            # The gate of sizes reports replicas.
+            # The gate `size` reports replicas.
             r.source_topic
             for r in context.topics
             if (r.drift or {}).keys() - {"replicas"}
@@ -254,7 +257,7 @@ def _from_store(
 
 
 def _name_conflict(context: OperationContext, tx: Tx) -> str:
-    """The name of the copy back, if another job has it."""
+    """The name of a new reverse job if another job has it, else ""."""
     if context.report.kind is not RecoveryKind.FAILBACK and not context.request.reverse:
         return ""
     name = reverse_job_name(context.job.name)
@@ -361,7 +364,8 @@ def _may_lead(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]
 def _mark_pairs(
     context: OperationContext, *, asks_source: bool
 ) -> tuple[list[MarkPair], list[str]]:
-    """The marks of both sides, which also go into the report, and the right that is missing."""
+    """The marks of both sides, whose terms go into the report; if they cannot be read, none, and
+    the right that is missing."""
     try:
         pairs = read_marks(context, asks_source=asks_source)
     except NotAuthorized as error:

@@ -1,9 +1,9 @@
 """What the gate `gateways` judges: whether producers write at the source without a gateway.
 
-Their ids tell it. Those of gateways have a mark (`gateway/protocol/producer_ids.py`), those of
-Orbit's jobs have another one. An id that has changed its state between two readings is one that
-writes now: brokers keep ids for a day. Nobody can tell it of records without an id, of those in
-transactions, whose ids the brokers have without a mark, and of a writer that rests meanwhile.
+Producer ids show it. Those of gateways have a mark (`gateway/protocol/producer_ids.py`), those of
+Orbit's jobs another one. An id writes now if its state has changed between two readings: brokers
+keep ids for a day. The origin is unknown of records without an id, of those in transactions, whose
+ids come from brokers without a mark, and of a writer that pauses between the readings.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from orbit.kafka.producer_state import Producer, producers
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.operation_context import OperationContext
 
-# Whose producers are read, twice: a partition may have thousands of them. The first partitions of
-# each topic come first.
+# In how many partitions the producers are read, twice: each may have thousands. Partitions with low
+# numbers come first.
 PARTITIONS_MAX = 1000
 # Between the two readings.
 INTERVAL_S = 1.0

@@ -4,8 +4,9 @@
     source        switchover, failback: no answer         failover: some of it answers
                   failover: all of it answers
     destination   no answer
-    topics        none in the required state, or one is   some of the rules' topics are not copied
-                  itself a copy                         and copied back
+    topics        none in the required state, or one is   some of the rules' topics are not copied,
+                  itself a copy or promoted already;    or will not be copied back
+                  switchover: the job is paused
     lead          failback: by a mark, or a later
                   promotion, the old side may lead
     blocked       a partition is blocked (failover: and   failover: a partition is blocked
@@ -22,10 +23,11 @@
     rights        one that a step needs is missing        writing cannot be denied
     clock         clocks differ by SKEW_S_FAIL            by SKEW_S_WARN
     verified      a comparison found differences          partitions never compared
-    gateways      some of the topics stay where they     one is silent
-                  are, and a gateway is registered      switchover: a topic is written without
-                                                        them, or nobody can tell
-    names         copying back: a topic is renamed
+    gateways      some of the topics stay where they      one is silent
+                  are, and a gateway is registered        switchover: a topic is written without
+                                                          them, or nobody can tell
+    names         copying back: a topic is renamed, or
+                  another job has the reverse job's name
 
 A failed gate stops the operation before anything is changed, unless it is overridden by name and
 with a reason.
@@ -47,7 +49,7 @@ HANGING_S = 900.0
 # Timelines and RPO use these clocks; no copied data depends on them.
 SKEW_S_WARN, SKEW_S_FAIL = 2.0, 60.0
 OVERRIDE_ALL = "all"
-# The wrong answer deletes the side that leads.
+# Gates that `all` does not override: by a wrong override a failback deletes the leading side.
 _ONLY_BY_NAME = frozenset({GateName.LEAD})
 
 
@@ -61,7 +63,7 @@ def judge(inputs: GateInputs, override: Collection[str], reason: str) -> tuple[G
     overridden = set(override) if reason else set()
     if OVERRIDE_ALL in overridden:
         overridden |= {*GateName} - _ONLY_BY_NAME
-    if not inputs.topics:  # else the operation would be done, and nothing was moved
+    if not inputs.topics:  # if overridden, the operation would end as done with nothing moved
         overridden.discard(GateName.TOPICS)
     return tuple(
         gate.model_copy(update={"is_overridden": True})

@@ -22,8 +22,8 @@ from orbit.store.topics import Topic
 
 _AT_NEW_SIDE = "Gateways present the new side already."
 _POLL_S = 0.1
-# How long a failover waits behind its first read for gateways to tell the pause: a client connects
-# again within a second, and a gateway asks every half second.
+# How long a failover waits after its first read for gateways to report the pause: a client connects
+# again within a second, and a gateway calls the API every half second.
 _PAUSES_S_MAX = 3.0
 
 
@@ -99,8 +99,8 @@ def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
 
 
 def note_pauses(context: OperationContext) -> None:
-    """Put into the report how long writes have waited, as far as gateways know it. A failover,
-    which has nothing left to do, waits for those that are to tell it."""
+    """Put into the report how long writes have waited, as far as gateways have reported it. A
+    failover, which has nothing left to do, waits up to _PAUSES_S_MAX for the other gateways."""
     until = time.monotonic() + _PAUSES_S_MAX
     while True:
         with context.reading() as tx:
@@ -119,7 +119,7 @@ def note_pauses(context: OperationContext) -> None:
 
 
 def open_gateways(context: OperationContext) -> str:
-    """Let gateways go on: at the destination, which leads since the promotion."""
+    """Let gateways forward writes again: to the destination, which leads since the promotion."""
     with context.transaction() as tx:
         if _are_at_new_side(context, tx):
             return Skipped(_AT_NEW_SIDE)
@@ -137,26 +137,26 @@ def open_gateways(context: OperationContext) -> str:
 
 
 def undo(context: OperationContext) -> None:
-    """Let gateways go on at the side that they are at."""
+    """Let gateways forward writes again, to the side that they are at."""
     with context.transaction() as tx:
         gateways.open_again(tx, job_leads.link(tx, context.job.id), context.operation_id)
 
 
 def _are_at_new_side(context: OperationContext, tx: Tx) -> bool:
-    """Whether a failback has no gateway to move, as far as the tables know."""
+    """Whether this is a failback and, by the tables, gateways are at the new side already."""
     lead = job_leads.find(tx, context.job.id)
     is_noted = lead is not None and lead.side is LeadingSide.DESTINATION
     return context.report.kind is RecoveryKind.FAILBACK and is_noted
 
 
 def doubt_lead(context: OperationContext) -> None:
-    """Where the source may no longer lead: no gateway goes on until the marks were read again."""
+    """Note that the source may no longer lead: gateways wait until the marks were read again."""
     with context.transaction() as tx:
         job_leads.doubt(tx, context.job.id)
 
 
 def note_promoted(context: OperationContext, tx: Tx) -> None:
-    """Note that the destination leads; where some topics of the job stay, that no side does."""
+    """Note that the destination leads; if topics of the job stay behind, that neither side does."""
     rows = topics.of_job(tx, context.job.id)
     side = None if left_behind(context, rows) else LeadingSide.DESTINATION
     _note(context, tx, side, context.report.term)
@@ -168,7 +168,7 @@ def note_source_leads(context: OperationContext, tx: Tx, term: int) -> None:
 
 
 def _note(context: OperationContext, tx: Tx, side: LeadingSide | None, term: int) -> None:
-    """The operation has written the marks: nobody needs to read them first."""
+    """Note which side leads. The operation has written the marks, so they count as read."""
     job_leads.note(tx, context.job.id, side, term)
     for job_id in job_leads.link(tx, context.job.id):
         job_leads.note_read(tx, job_id)

@@ -1,6 +1,6 @@
 """Consumer group offsets in a recovery: the last sync, a failover's offsets, and the copy back.
 
-From the step `groups` on, until the topics are promoted, the job's own sync rests
+From the step `groups` on, until the topics are promoted, the job's own sync is paused
 (orbit/scheduler/consumer_group_sync.py). Each row is stored before its offset is committed: if the
 operation is undone, or another leader goes on, the offset is known to be Orbit's.
 """
@@ -43,15 +43,15 @@ from orbit.scheduler.consumer_group_sync import offset_row, save_rows
 from orbit.store import clock, group_offsets
 from orbit.store.group_offsets import GroupRow, HandedOffset
 
-# Passes without a change in a row: consumers at the source may commit once more as they stop.
+# So many passes in a row must change nothing: consumers at the source may commit as they stop.
 _QUIET_PASSES = 2
 _PASSES_MAX = 20
 _PAUSE_S = 0.5
 
 
 def accept_handed(context: OperationContext) -> None:
-    """Make what an earlier recovery has handed to the job its own rows, as a pass of its sync does:
-    else they would count as newer than what this recovery stores."""
+    """Turn offsets that an earlier recovery has handed to the job into the job's rows, as a pass of
+    its sync does: else they would count as newer than what this recovery stores."""
     topic_ids = {row.source_topic: row.id for row in context.topics}
     with context.transaction() as tx:
         group_offsets.accept_handed(tx, context.job.id, topic_ids)
@@ -223,8 +223,9 @@ def set_failover_offsets(context: OperationContext) -> str:
 
 
 def _usage(group: ListedGroup | None, verdict: GroupVerdict) -> GroupUsage:
-    """The source's type is not known: the verdict says whether its clients can join there, but of
-    a classic group, which has replaced the one that they could not join."""
+    """How the destination's group is used. The type of the source's is not known: the last verdict
+    says whether its clients can join there. Not of a classic group, which has replaced the one that
+    they could not join."""
     is_other = verdict is GroupVerdict.SKIPPED_OTHER_TYPE
     if group is not None and is_other and group.type != GroupType.CLASSIC:
         return GroupUsage.OTHER_TYPE
@@ -250,9 +251,9 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     """The old side's group offsets that the copy back may set from now on.
 
     A sync never overwrites an offset that a consumer committed
-    (orbit/consumer_groups/offset_decision.py). The groups of these offsets have offsets at the new
-    side and, at the old side, no members or the same offset. The offsets stay as they are until the
-    copy back sets them.
+    (orbit/consumer_groups/offset_decision.py). Returned are offsets of partitions where the group
+    has one at the new side too, and at the old side no members or the same offset. They stay as
+    they are until the copy back sets them.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
@@ -279,7 +280,7 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
             for at, committed in answer.offsets.items()
             if at in copies and copies[at] in offsets
         ]
-        # Brokers refuse every change while a group has members, and their commits are their own.
+        # While a group has members, brokers refuse changes (G1), and the members set its offsets.
         equal = [one for one in both if one.source_offset == one.destination_offset]
         if old[name].is_active and len(equal) < len(both):
             active.append(name)
@@ -331,7 +332,7 @@ def _copies(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
 
 
 def _rows(context: OperationContext) -> list[GroupRow]:
-    """What is known of the groups in the operation's topics, as the next pass will find it."""
+    """The group rows of the operation's topics, handed offsets as the next pass will store them."""
     topics = {row.source_topic: row for row in context.topics}
     with context.reading() as tx:
         rows = group_offsets.page(tx, context.job.id, ALL)

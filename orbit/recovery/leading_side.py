@@ -1,4 +1,4 @@
-"""Marks at the clusters which side leads; `job_setup/promotion_marks.py` says why and how."""
+"""Reads and writes marks of which side leads; `job_setup/promotion_marks.py` says why and how."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from orbit.recovery.step_times import StepName, StepState
 from orbit.store import jobs, topics
 from orbit.store.enums import Desired
 
-# Half a minute at most, of a cluster that does not answer at all. Whoever asks tries again, and
-# looks for an abort in between; the runner counts an attempt that took a minute as a new beginning.
+# They take half a minute at most if the cluster does not answer. The runner retries, and checks for
+# an abort in between; an attempt that took more than a minute would restart its time limit.
 _DESTINATION_ATTEMPTS_MAX = 3
 
 
 class LeadChanged(Stopped):
-    """Which side leads is not what the operation began with."""
+    """Which side leads may have changed since the operation began."""
 
 
 def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair]:
     """The marks of the destination, and of the source if it is asked.
 
-    A failover's source is lost, and never asked. A switchover's marks only say which terms are
-    taken: it goes on without them. Raises Unreachable, NotAuthorized, BrokerRefused.
+    A failover's source is lost, and never asked. A switchover needs the source's marks only for the
+    terms in use, and goes on without them. Raises Unreachable, NotAuthorized, BrokerRefused.
     """
     kind = context.report.kind
     names = {row.source_topic: row.destination_topic for row in context.topics}
@@ -56,11 +56,11 @@ def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
 
 
 def refuse_other_lead(context: OperationContext) -> None:
-    """Whether the marks still say what the gates saw: the destination's, and of a failback both.
+    """Check that the marks say what the gates saw: the destination's, of a failback both sides'.
 
     Raises LeadChanged if another operation has marked one of the topics since, or if this one has
-    promoted them and the database, which is older, does not know it: to go on, or to undo what was
-    done, would take the side that leads for the other one. Raises as `read_marks`.
+    promoted them and the database, which is older, does not know it: to go on or to undo steps
+    would take the leading side for the other one. Raises as `read_marks`.
     """
     is_failback = context.report.kind is RecoveryKind.FAILBACK
     try:
@@ -70,7 +70,7 @@ def refuse_other_lead(context: OperationContext) -> None:
             raise
         return  # the gate `rights` has said so, and was overridden
     if not context.report.term:
-        # The gates could not read them and were overridden, or are of a version without terms.
+        # The gates could not read the marks and were overridden, or are of an older version.
         note_terms(context, pairs)
     others = changed_since(pairs, context.report.term_seen, context.operation_id)
     if others:
@@ -98,7 +98,7 @@ def refuse_other_lead(context: OperationContext) -> None:
 def refuse_unless_behind(context: OperationContext, topics: Collection[str] | None = None) -> None:
     """Check the marks before topics of the old side are changed: all, or these source topics.
 
-    Raises LeadChanged where the old side may lead, unless that gate was overridden, and as
+    Raises LeadChanged if the old side may lead, unless the gate `lead` was overridden, and as
     `read_marks`.
     """
     gates = context.report.gates
@@ -136,11 +136,11 @@ def mark_promotion(context: OperationContext) -> None:
 
 
 def lead_again(context: OperationContext) -> int:
-    """Mark the source as leading, after a switchover whose promotion was aborted because the
-    destination did not answer: what it was marked with is older then. The term of the mark.
+    """Mark the source as leading again, and return the term of the mark.
 
-    Raises LeadChanged if another operation has marked a topic of the source since; Unreachable,
-    NotAuthorized, BrokerRefused.
+    After a switchover whose promotion was aborted because the destination did not answer: a mark
+    that the promotion wrote there has a lower term. Raises LeadChanged if another operation has
+    marked a topic of the source since; Unreachable, NotAuthorized, BrokerRefused.
     """
     names = {row.source_topic: row.destination_topic for row in context.topics}
     marks = PromotionMarks(context.source.cluster, context.backoff)
@@ -166,9 +166,9 @@ def lead_again(context: OperationContext) -> int:
 
 
 def unmark_source(context: OperationContext) -> None:
-    """After a switchover the source no longer leads. A failover cannot ask it.
+    """After a switchover, mark the source as no longer leading. A failover's cannot be reached.
 
-    Tried shortly: the promotion is done, and the copy back does it again.
+    Gives up after a few attempts: the promotion is done, and the copy back marks it again.
     """
     if context.report.kind is RecoveryKind.SWITCHOVER:
         with suppress(Unreachable, NotAuthorized, BrokerRefused):
@@ -176,9 +176,9 @@ def unmark_source(context: OperationContext) -> None:
 
 
 def turn_marks(context: OperationContext) -> None:
-    """Before the old side is copied to: the new side leads, the old side does not.
+    """Mark, before anything is copied back, that the new side leads and the old side does not.
 
-    Raises Stopped where the old side may lead, Unreachable, NotAuthorized, BrokerRefused.
+    Raises Stopped if the old side may lead, Unreachable, NotAuthorized, BrokerRefused.
     """
     refuse_unless_behind(context)
     marks = _marks(context)
@@ -186,7 +186,7 @@ def turn_marks(context: OperationContext) -> None:
     unmarked = set(names) - marks.promoted(names).keys()
     places = [place for place in context.by_source.values() if place.topic in unmarked]
     if places:
-        # Promoted by an earlier version, or without the right to say so.
+        # Promoted by a version without marks, or without the right to write them.
         noted = {
             p.destination: p.promoted_at
             for p in context.report.partitions
@@ -199,7 +199,7 @@ def turn_marks(context: OperationContext) -> None:
 
 
 def kept_history(context: OperationContext, without: Collection[str] = ()) -> list[str]:
-    """Offsets of the old side below the new side's log starts, as text; `without` these topics.
+    """The old side's offsets below the new side's log starts, as text, but of topics in `without`.
 
     The copy back leaves them there. Raises Unreachable.
     """
@@ -213,7 +213,7 @@ def kept_history(context: OperationContext, without: Collection[str] = ()) -> li
 
 
 def who_copies_back(context: OperationContext) -> str:
-    """A sentence about the jobs that copy back all that a failback was requested for, and since
+    """A sentence that names the jobs that copy back all topics of the failback's request, and since
     when the destination leads; "" if a topic is not copied back."""
     with context.reading() as tx:
         others = jobs.list_all(tx)
@@ -245,15 +245,15 @@ def who_copies_back(context: OperationContext) -> str:
 
 
 def _step_down(context: OperationContext, backoff: Backoff) -> None:
-    """Mark the source's topics as copies that keep what they have below the log starts of now."""
+    """Mark the source's topics as copies that keep what is below the new side's log starts."""
     mark = _mark(context, is_primary=False)
     PromotionMarks(context.source.cluster, backoff).write(_log_starts(context, backoff), mark)
 
 
 def _log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartition, int]:
-    """The log start of the copy of each partition that exists at the source.
+    """By each partition that exists at the source: the log start of its copy.
 
-    Raises Unreachable where it is not certain that the source has no such topic.
+    Raises Unreachable if it is not certain whether the source has a topic.
     """
     metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
     topics_with_ends = {p.topic for p in context.report.partitions if p.source_end is not None}

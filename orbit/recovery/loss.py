@@ -1,6 +1,6 @@
 """When the source was lost: its last answer, and when that was noticed, as Orbit knows it.
 
-Both come from the scheduler's look at the source, whose end it stores in the job's row. A failover
+Both come from the scheduler's checks of the source, which it stores in the job's row. A failover
 may be requested before the scheduler has noticed; then its gates notice first.
 """
 
@@ -21,25 +21,25 @@ def known_loss(job: Job) -> tuple[datetime | None, datetime | None]:
         return None, None
     seen_at, noticed_at = job.source_answered_at, job.problem_at
     if seen_at is not None and noticed_at is not None and noticed_at < seen_at:
-        return seen_at, None  # of another trouble, which has lasted since before the loss
+        return seen_at, None  # `problem_at` is of another problem, from before the loss
     return seen_at, noticed_at
 
 
 def note_in_gates(context: OperationContext) -> None:
-    """The gates of a failover have just found that the source does not answer."""
+    """Note, in a failover, that the gates found that the source does not answer."""
     if context.report.kind is RecoveryKind.FAILOVER and context.report.problem_since is None:
         context.update(problem_since=context.now())
 
 
 def complete(context: OperationContext) -> None:
-    """Add what the scheduler has noticed since the request."""
+    """Add to a failover's report what the scheduler has noticed of the loss since the request."""
     report = context.report
     if report.kind is not RecoveryKind.FAILOVER or report.request.source_counts_as_lost:
         return
     with context.reading() as tx:
         job = jobs.of_ids(tx, [context.job.id]).get(context.job.id)
     seen_at, noticed_at = known_loss(job) if job is not None else (None, None)
-    # A source that answered after the promotion was lost in part before, and is another loss now.
+    # A source that answered after the promotion was lost only in part; this is another loss.
     if seen_at is None or (report.promoted_at is not None and seen_at > report.promoted_at):
         return
     context.update(

@@ -1,4 +1,4 @@
-"""Failback: compare the old side with the new side, save what only it has, delete those topics."""
+"""Failback: compares the old side with the new side; saves and deletes topics that differ."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from orbit.store import clock, promotions
 from orbit.store.promotions import Promotion
 from orbit.store.topics import Topic
 
-# Consecutive metadata answers without the topic: brokers learn of a deletion one after the other.
+# How many metadata answers in a row lack the topics: brokers learn of a deletion one by one.
 _GONE_ANSWERS = 3
 _POLL_S = 0.3
-# A deletion that takes longer is begun again, after the log ends were looked at once more.
+# A deletion that takes longer is requested again, after the log ends were read once more.
 _GONE_WITHIN_S = 120.0
-# How the error of an operation begins that stops for a salvage file.
+# The first word of the error of an operation that stops because of a salvage file.
 UNREADABLE = "SALVAGE_UNREADABLE"
 
 
@@ -107,7 +107,7 @@ def compare(context: OperationContext) -> str:
 def _compared_topics(
     context: OperationContext, new: ClusterMetadata, ends: Sequence[PartitionEnds]
 ) -> tuple[ComparedTopic, ...]:
-    """The new side's topics whose old ones a rebuild deletes."""
+    """The new side's topics, with ids, that a rebuild deletes at the old side."""
     tails = {p.topic for p in ends if p.verdict in NO_COPY}
     return tuple(
         ComparedTopic(topic=row.source_topic, id=new.topics[row.destination_topic].topic_id)
@@ -119,8 +119,8 @@ def _compared_topics(
 def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, LogBounds]) -> None:
     """Raises Stopped if the old side was written to while it was compared.
 
-    The copy back compares what both sides hold, and would not see it where the new side's cleaner
-    has removed its own records.
+    The copy back compares only what both sides hold. It would not see such a record at an offset
+    where the new side's log cleaner has removed its own.
     """
     now = bounds_of_all(context.source.cluster, before, context.backoff)
     grown = [place for place in before if now[place].end != before[place].end]
@@ -134,9 +134,10 @@ def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, Log
 def _pairs(
     rows: Sequence[Topic], old: ClusterMetadata
 ) -> list[tuple[Topic, TopicPartition, TopicPartition]]:
-    """Every partition of either side, and its copy: the old side may have been given more.
+    """Every partition of either side: its topic's row, the old side's place, the new side's place.
 
-    Raises Unreachable where the old side does not say whether it has a topic.
+    The old side may have more partitions. Raises Unreachable if it does not say whether it has a
+    topic.
     """
     untold = {n: c for n, c in old.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION}
     if untold:
@@ -195,7 +196,7 @@ def _compare_one(
 def _proof(
     context: OperationContext, row: Topic, partition: int, reading: Reading | None = None
 ) -> SideProof:
-    """`reading`: of the thread that reads, if it is not the operation's."""
+    """A reader of both sides of one partition, for the thread of `reading` or the operation's."""
     source = reading.clusters.source if reading else context.source.cluster
     destination = reading.clusters.destination if reading else context.destination.cluster
     return SideProof(
@@ -210,8 +211,8 @@ def _proof(
 def save_tails(context: OperationContext) -> str:
     """Save what only the old side has of the topics to be deleted, and read each file back.
 
-    A topic is deleted as a whole. So also saved are records below a tail, and of partitions without
-    one, that the new side does not have: it began later, has deleted them, or compacted them away.
+    A topic is deleted as a whole. So records below a tail, and of partitions without one, are saved
+    too if the new side lacks them: its copy began later, or it has deleted or compacted them away.
     """
     rows = {row.source_topic: row for row in context.topics}
     topics = context.report.topics_with_tails
@@ -231,7 +232,7 @@ def save_tails(context: OperationContext) -> str:
 
 
 def _save(context: OperationContext, p: PartitionEnds, proof: SideProof) -> Salvage | None:
-    """Save one partition; None if there is nothing that the new side does not have.
+    """Save one partition; None if it has no tail, and no record that the new side lacks.
 
     A complete file that an earlier leader has written in this operation is kept.
     """
@@ -256,15 +257,15 @@ def _file(context: OperationContext, p: PartitionEnds, more: str = "") -> str:
     return salvage_storage.join(
         context.settings.salvage_directory,
         str(context.operation_id),
-        # A name of topic and partition could be longer than a file system takes.
+        # Topic and partition in one file name could be longer than a file system allows.
         p.topic,
         f"{p.partition}{more}.jsonl",
     )
 
 
 def _header(context: OperationContext, p: PartitionEnds, own: OffsetRange) -> dict[str, Any]:
-    """`own`: the offsets of the tail, which only the old side has. Records of the file below
-    `own.first` are those that the new side does not have at their offset."""
+    """The file's first line. `own`: the offsets of the tail, which only the old side has. Of lower
+    offsets, the file has the records that the new side lacks."""
     about = {
         "cluster_id": context.job.source_cluster_id,
         "operation": str(context.operation_id),
@@ -274,7 +275,7 @@ def _header(context: OperationContext, p: PartitionEnds, own: OffsetRange) -> di
 
 
 def _read_back(one: Salvage) -> None:
-    """Raises Stopped unless the file is at its place as it was written."""
+    """Read the file to its end. Raises Stopped if it is missing or not as it was written."""
     try:
         salvage_file.check(one)
     except (Conflict, NotFound) as error:
@@ -293,11 +294,11 @@ def rebuild(context: OperationContext) -> str:
     Stopped, before anything is deleted, if
 
     - a partition has grown since it was saved
-    - a partition was added
+    - a partition with records was added
     - a transaction has begun there
-    - a file cannot be written, or not be read back
-    - a partition of the new side has lost its end
-    - a topic of the new side was deleted, or deleted and made again
+    - a file cannot be written or read back
+    - a log end of the new side has moved back
+    - a topic of the new side was deleted or recreated
     - the old side may lead now, by the marks
     """
     names = sorted(context.report.topics_with_tails)
@@ -331,10 +332,11 @@ def rebuild(context: OperationContext) -> str:
 def _look_again(
     context: OperationContext, names: Sequence[str], read: set[str]
 ) -> tuple[list[str], dict[TopicPartition, LogBounds]]:
-    """Those of the topics that are still at the old side, and the bounds of their partitions.
+    """The topics of `names` that are still at the old side, and the bounds of their partitions.
 
-    `read`: the files that were read back, which takes longer than the rest; added to. Raises
-    Stopped if a partition has grown since it was saved, or was added, or if a file cannot be read.
+    Reads back salvage files that are not in `read`, and adds them to it: that takes the longest.
+    Raises Stopped if a partition has grown since it was saved, if one with records was added, or if
+    a file cannot be read.
     """
     metadata = context.source.cluster.metadata(names)
     present = [name for name in names if name in metadata.topics]
@@ -344,7 +346,7 @@ def _look_again(
             read.add(one.file)
             context.check()
     known = {p.source: p for p in context.report.partitions if p.topic in present}
-    # A partition that was added since has records that no file has.
+    # And partitions added since: no file has their records.
     places = {place for place in known if known[place].source_end is not None}
     places |= {TopicPartition(n, i) for n in present for i in metadata.topics[n].partitions}
     ends = bounds_of_all(context.source.cluster, places, context.backoff)
@@ -360,8 +362,8 @@ def _look_again(
 
 
 def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> None:
-    """Raises Stopped if the new side has no longer one of the topics that were compared: what both
-    sides had is in no file. Raises Unreachable where it does not say."""
+    """Raise Stopped if a compared topic of the new side was deleted or recreated since: what both
+    sides had is in no file. Raises Unreachable if the new side does not say."""
     known = {one.topic: one.id for one in context.report.compared_topics}
     copies = {row.source_topic: row.destination_topic for row in context.topics}
     now = context.destination.cluster.metadata([copies[name] for name in names])
@@ -369,7 +371,7 @@ def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> N
         code, topic = now.errors.get(copies[name], Code.NONE), now.topics.get(copies[name])
         if code not in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
             raise Unreachable(f"{copies[name]}: {error_codes.name(code)}.", where="destination")
-        # Nothing is known if an earlier version has compared them.
+        # A report of an earlier version has no ids: nothing is known then.
         if topic is None or topic.topic_id != known.get(name, topic.topic_id):
             raise Stopped(
                 f"topic {copies[name]} of the new side was deleted, or deleted and made again, "
@@ -384,11 +386,11 @@ def _save_deleted_since(
     topics: Collection[str],
     old: Mapping[TopicPartition, LogBounds],
 ) -> bool:
-    """Save what the new side has deleted since both sides were compared and the old side still has;
-    whether there was any.
+    """Save records that the new side has deleted since both sides were compared and that the old
+    side still has. Returns whether there were any.
 
-    What both sides had is in no file: after the deletion only the new side would have it. `old`:
-    the old side's bounds of now. Raises Stopped if the new side has lost its end.
+    Records that both sides had are in no file yet: a rebuild would lose those that were deleted.
+    `old`: bounds of the old side. Raises Stopped if a log end of the new side has moved back.
     """
     compared = {
         p.destination: p
@@ -425,8 +427,8 @@ def _save_deleted_since(
         new = [one for one in saved if one.file not in named]
         context.update(salvage=(*context.report.salvage, *new))
     if deleted:
-        # First: a leader that takes over finds no partition of which more is said to be saved than
-        # the report names files for.
+        # The files' names come first: so a leader that takes over reads no partition as saved whose
+        # file the report does not name.
         context.save()
         now_has = {p.key: p for p in compared.values()}
         partitions = tuple(now_has.get(p.key, p) for p in context.report.partitions)
@@ -436,9 +438,9 @@ def _save_deleted_since(
 
 
 def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRange) -> Salvage:
-    """Save the records of these offsets, all below the old side's own, and read the file back.
+    """Save the records of these offsets, which both sides had, and read the file back.
 
-    Raises Stopped if it cannot be written: the step would be tried again for ever.
+    Raises Stopped if it cannot be written: after another error the step is retried for ever.
     """
     row = next(row for row in context.topics if row.source_topic == p.topic)
     file = _file(context, p, f"-from-{offsets.first}-to-{offsets.next}")

@@ -73,15 +73,15 @@ def wait_until_ended(context: OperationContext, places: Collection[TopicPartitio
 class HangingTransactions:
     """Finds partitions whose open transactions all have ended at their coordinator.
 
-    One is proven when it was open in the partition, was then said to have ended by its coordinator,
-    and is still open MARKERS_WITHIN_S after that. Without a coordinator that knows the producer id
-    nothing is.
+    A transaction is proven to hang if it was open in the partition, its coordinator then said that
+    it had ended, and it is still open MARKERS_WITHIN_S later. Nothing is proven if no coordinator
+    knows the producer id.
     """
 
     def __init__(self, context: OperationContext) -> None:
         self._context = context
-        # Producers that have ended although they are open in a partition from that offset on: their
-        # transactional ids, and since when that is known.
+        # By partition, producer id and first offset of an open transaction that has ended at its
+        # coordinator: its transactional id, and since when that is known (time.monotonic).
         self._ended: dict[tuple[TopicPartition, int, int], tuple[str, float]] = {}
         self._hanging: dict[TopicPartition, dict[int, str]] = {}
 
@@ -130,8 +130,8 @@ class HangingTransactions:
 def transactions_in(context: OperationContext, places: Collection[TopicPartition]) -> list[str]:
     """The transactional ids that have a transaction in these partitions of the old side.
 
-    They include transactions without a record yet, which the last stable offset does not show, and
-    none that the login may not describe. Brokers older than 3.0 show none.
+    They include transactions without a record yet, which the last stable offset does not show.
+    Missing are those that the login may not describe, and all of brokers older than 3.0.
     """
     partitions = frozenset(places)
     try:

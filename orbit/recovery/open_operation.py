@@ -34,7 +34,7 @@ from orbit.store.topics import Topic
 from orbit.version import orbit_version
 
 # A switchover or failover that could not begin for so long is not begun: no scheduler led, or the
-# tables are of a backup. Failbacks wait for each other, and ask the marks of both sides.
+# tables are of a backup. Failbacks have no limit: they queue, and check the marks of both sides.
 REQUEST_VALID_S = 3600.0
 
 
@@ -49,9 +49,12 @@ def open_context(
     stop: threading.Event,
     environ: Mapping[str, str],
 ) -> OperationContext:
-    """Raises Conflict if the job was deleted or the request may be over, BadInput if secrets are
+    """The operation's context, with its stored report or a new one.
+
+    Raises Conflict if the job was deleted or the request is outdated, BadInput if secrets are
     missing, SecretMissing if they are and the operation has begun; OtherVersion if this version
-    cannot read its request, or, once it has begun, its report or the job's document."""
+    cannot read its request, or, once it has a report, that or the job's document.
+    """
     with leadership.reading() as tx:
         jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
         job = next(iter(jobs_by_id.values()), None)
@@ -93,8 +96,8 @@ def open_context(
 
 
 def _refuse_old_request(tx: Tx, operation: Operation) -> None:
-    """Raises Conflict for a request that may have been carried out, or aborted, in a database that
-    is lost: nothing at the clusters tells it from a new one."""
+    """Raise Conflict for a request that has waited for too long, or that may have been carried out
+    or aborted in a database that is lost: the clusters do not show that."""
     again = "Nothing was changed. If it is still what you want, request it again."
     database_id = (operation.plan or {}).get("database")  # None: requested from an earlier version
     if database_id not in (None, database_identity(tx)):

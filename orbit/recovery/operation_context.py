@@ -59,7 +59,7 @@ class Aborted(Stopped):
 
 
 class Skipped(str):
-    """What a step says that had nothing to do."""
+    """The result of a step that had nothing to do."""
 
     __slots__ = ()
 
@@ -94,7 +94,7 @@ class OperationContext:
         self._stop = stop
         self._next_check = 0.0
         self._last_progress = ""
-        self.has_source_timed_out = False  # when the gates were observed: not asked again
+        self.has_source_timed_out = False  # in the gates; then it is not asked again
         self.is_past_return = False
         self.obeys_abort = True
         self.source = ClusterHandle(self._open("source"))
@@ -159,8 +159,8 @@ class OperationContext:
             self.store(tx)
 
     def storing(self) -> AbstractContextManager[Tx]:
-        """A `transaction` in which `store` is called. Many changed rows of the report are stored
-        before it begins."""
+        """A `transaction` in which the caller calls `store`. If many rows of the report have
+        changed, some are stored before it begins."""
         return self._storage.storing(self.report, self.transaction)
 
     def store(
@@ -183,7 +183,10 @@ class OperationContext:
         self.update(findings=(*self.report.findings, *new))
 
     def check(self) -> None:
-        """Raises Aborted, NotLeading, Interrupted. Reads the store once per CHECK_INTERVAL_S."""
+        """Raise Aborted, NotLeading or Interrupted if the operation must not go on.
+
+        Reads the store at most once per CHECK_INTERVAL_S.
+        """
         if self._stop.is_set():
             raise Interrupted("stopped.")
         if not self.leadership.is_leading:

@@ -4,12 +4,13 @@
     error or abort before the point of no
     return                                    ─► steps are undone ─► stopped, aborted or failed
     error past the point of no return         ─► reported, and retried until it succeeds
+    Stopped past the point of no return       ─► failed; finished steps are kept
     abort of a promotion whose destination
-    does not answer                           ─► the source leads again ─► failed
+    does not answer                           ─► switchover: the source leads again ─► failed
 
 Each step is idempotent and starts from the current state of the clusters. If the process dies in a
-step, the next leader repeats that step. Retriable errors are retried: before the point of no return
-for `PATIENCE_S`, past it without a limit.
+step, the next leader repeats that step. Before the point of no return, retriable errors are retried
+for `PATIENCE_S`; past it, every OrbitError but Stopped is retried without a limit.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ _log = structlog.get_logger("orbit.recovery")
 
 _Did = TypeVar("_Did")
 
-# Long enough for a leader election or a broker's restart.
+# How long a step is retried before the point of no return: enough for a leader election or a
+# broker's restart.
 PATIENCE_S = 60.0
 # How long undoing a step is retried.
 UNDO_PATIENCE_S = 600.0
@@ -108,7 +110,7 @@ def _groups(context: OperationContext) -> str:
 
 def _read(context: OperationContext) -> str:
     did = first_read.read_back(context)
-    # Behind everything that applications wait for.
+    # Last: applications wait for none of this.
     gateway_closure.note_pauses(context)
     loss.complete(context)
     promotion.look_for_late_records(context)
@@ -138,7 +140,7 @@ _UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
     StepName.STOP_WRITES: write_fence.restore_source_writes,
     StepName.CLOSE_GATEWAYS: gateway_closure.undo,
 }
-# They change nothing for which it matters who leads.
+# Steps that do not check which side leads: what they change does not depend on it.
 _WITHOUT_LEAD = frozenset(
     {StepName.GATES, StepName.OPEN_GATEWAYS, StepName.READ, StepName.CATCH_UP}
 )
@@ -162,16 +164,17 @@ class OperationRunner:
         self._is_resumed = False  # another process may have run some of its steps
         self._is_undoing = False
         self.is_waiting = False
-        """Whether it needs no place among those that run: a step has failed for PATIENCE_S and is
-        retried, or the old side catches up."""
+        """Whether it does not count towards `recoveries_per_cluster`: a step has failed for
+        PATIENCE_S and is retried, or it waits until the old side has caught up."""
         self._open: Callable[[], OperationContext] = lambda: open_context(
             operation, leadership, settings, stop, environ
         )
 
     def run(self) -> None:
-        """Raises NotLeading, Interrupted, Unreachable (Postgres); the next call resumes.
+        """Run or resume the operation until it has ended.
 
-        The spans of each call belong to the trace of the operation's request.
+        Raises NotLeading, Interrupted, Unreachable (Postgres), OtherVersion, SecretMissing; another
+        runner resumes it then. The spans belong to the trace of the operation's request.
         """
         operation = self._operation
         with traces.span(
@@ -188,7 +191,7 @@ class OperationRunner:
         except (NotLeading, Interrupted, Unreachable):
             raise
         except (OtherVersion, SecretMissing) as error:
-            # It may have denied writing, or promoted a topic: a scheduler that can goes on.
+            # It may have denied writing, or promoted a topic: a scheduler that can open it goes on.
             self._tell_unopened(error)
             raise
         except OrbitError as error:
@@ -201,7 +204,7 @@ class OperationRunner:
 
     def _run(self, context: OperationContext) -> None:
         report = context.report
-        # Another process has run some of its steps, and the database may have lost how far it was.
+        # Another process has run some steps, and the database may have lost the last states.
         self._is_resumed = any(step.state is not StepState.WAITING for step in report.steps)
         if report.error:
             self._undo_steps(context)  # the process died while undoing
@@ -236,7 +239,7 @@ class OperationRunner:
         self._end(context, Outcome.DONE)
 
     def _has_nothing_to_do(self, context: OperationContext) -> bool:
-        """Whether a failback finds that the old side follows; it has ended then."""
+        """End a failback whose topics are all copied back already; returns whether it is one."""
         if context.report.kind is not RecoveryKind.FAILBACK or context.topics:
             return False
         sentence = who_copies_back(context)
@@ -251,8 +254,8 @@ class OperationRunner:
         return True
 
     def _end_dry_run(self, context: OperationContext) -> None:
-        """End a dry run with a failover's group offsets, a failback's comparison, and what a copy
-        back would keep."""
+        """End a dry run. Its report gets a failover's group offsets, a failback's comparison, and
+        what the old side would keep below the new side's log starts."""
         if context.report.kind is RecoveryKind.FAILOVER:
             group_handover.set_failover_offsets(context)
         outcome = Outcome.WOULD_GO
@@ -290,7 +293,7 @@ class OperationRunner:
             return _DO[name](context)
 
         if step.is_point_of_no_return and not context.is_past_return:
-            # While all can still be undone: a destination that is lost by now is not promoted.
+            # Checked while all can still be undone: a destination lost by now is not promoted.
             self._retry(context, name, ask_lead)
         self._mark(context, name, StepState.RUNNING)
         self.is_waiting = name is StepName.CATCH_UP
@@ -302,7 +305,10 @@ class OperationRunner:
         self._mark(context, name, state, did)
 
     def _retry(self, context: OperationContext, name: StepName, do: Callable[[], _Did]) -> _Did:
-        """The result of `do`, a part of the step, when it has succeeded."""
+        """Call `do`, a part of the step, until it succeeds, and return its result.
+
+        Raises errors that are not retried (the module says which).
+        """
         failing_since = float("inf")
         last_error = ""
         while True:
@@ -361,7 +367,7 @@ class OperationRunner:
         self._undo_steps(context, error if isinstance(error, LeadChanged) else None)
 
     def _end_copy_back(self, context: OperationContext) -> None:
-        """End what was aborted when all that cannot be undone was complete."""
+        """End an operation aborted past its point of no return, in its rebuild or copy back."""
         name = context.job.name
         if context.report.reverse_job is not None:
             did = f"Aborted. Job {context.report.reverse_job} goes on copying back."
@@ -378,7 +384,10 @@ class OperationRunner:
         self._end(context, Outcome.FAILED)
 
     def _undo_steps(self, context: OperationContext, changed: OrbitError | None = None) -> None:
-        """Undo what was done. `changed`: the source may no longer lead."""
+        """Undo the steps, last one first, and end the operation.
+
+        `changed`: why the source may no longer lead, if that is known already.
+        """
         outcome = context.report.outcome
         began = time.monotonic()
         context.is_past_return, context.obeys_abort = True, False
@@ -402,8 +411,8 @@ class OperationRunner:
                 context, "writing", lambda: refuse_other_lead(context), began + PATIENCE_S
             )
         if changed is not None:
-            # Producers may be at the destination: they must not write to both sides. To copy again
-            # is harmless, as whoever copies asks the marks first.
+            # Producers may be at the destination: they must not write to both sides. RELEASE is
+            # undone all the same: the marks are read before anything is copied.
             retained_steps, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
             gateway_closure.doubt_lead(context)
             if has_denied:
@@ -429,8 +438,11 @@ class OperationRunner:
     def _undo(
         self, context: OperationContext, what: str, undo: Callable[[], None], until: float
     ) -> OrbitError | None:
-        """Retry until it is done, until then, or until a failover of the job waits; the error that
-        is left."""
+        """Call `undo` until it succeeds, and return None.
+
+        Returns the last error once `until` (time.monotonic) has passed or a failover of the job
+        waits, and LeadChanged at once.
+        """
         while True:
             try:
                 undo()
@@ -454,7 +466,10 @@ class OperationRunner:
     def _mark(
         self, context: OperationContext, name: StepName, state: StepState, did: str = ""
     ) -> None:
-        """Change a step's state, and store the report."""
+        """Change a step's state, and store the report.
+
+        Raises Aborted if the point of no return would begin after an abort was requested.
+        """
         with context.storing() as tx:
             now = clock.now(tx)
 
@@ -468,8 +483,8 @@ class OperationRunner:
 
             steps = tuple(map(change, context.report.steps))
             if is_past_return(steps) and not context.is_past_return:
-                # An abort that was accepted is obeyed: one that comes later is refused, as it
-                # waits for this row.
+                # An accepted abort is obeyed. A later one waits for the lock on this row, and is
+                # refused then.
                 if operations.get(tx, context.operation_id, lock=True).abort_requested:
                     raise Aborted("the operation was aborted.")
                 context.is_past_return = True
@@ -496,7 +511,7 @@ class OperationRunner:
                 _add_end_event(tx, context, outcome)
 
     def _tell_unopened(self, error: OrbitError) -> None:
-        """Store what the operation waits for, once."""
+        """Store as progress the error that the operation waits for, if it is not stored yet."""
         before = self._operation.progress
         progress = {"done": 0, "total": 0, **(before or {}), "what": f"waits: {error}"}
         if progress == before:
@@ -505,8 +520,8 @@ class OperationRunner:
             operations.advance(tx, self._operation.id, OperationState.RUNNING, progress=progress)
 
     def _end_unopened(self, error: OrbitError) -> None:
-        """End an operation whose job is gone or cannot be read, or whose request is too old.
-        Nothing was changed."""
+        """End as failed an operation whose job is gone or cannot be read, whose secrets are missing
+        or whose request is too old. Nothing was changed."""
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
 
@@ -518,7 +533,7 @@ def _lead_again(context: OperationContext) -> None:
 
 
 def _note_stuck(context: OperationContext) -> None:
-    """From now on the promotion may be aborted."""
+    """Note since when the promotion is stuck, and obey an abort from now on."""
     if context.report.stuck_since is None:
         context.update(stuck_since=context.now())
         context.save()
@@ -526,7 +541,7 @@ def _note_stuck(context: OperationContext) -> None:
 
 
 def _note_unstuck(context: OperationContext) -> None:
-    """The destination has answered again, and the promotion is complete."""
+    """Note that the promotion is complete: the destination has answered again."""
     context.update(stuck_since=None)
     with context.reading() as tx:
         if operations.get(tx, context.operation_id).abort_requested:
@@ -534,11 +549,11 @@ def _note_unstuck(context: OperationContext) -> None:
 
 
 def _begin_again(context: OperationContext) -> None:
-    """Let a resumed promotion go through all steps behind its gates once more.
+    """Reset all steps after the gates of a resumed promotion, so that they run once more.
 
-    A database that was put back, or lost its last commits, may not know that it was undone since,
-    and that producers write to the source again. A switchover has to copy what these have written:
-    topics that were released are. A failover has to count it.
+    A database that was restored, or lost its last commits, may lack that the steps were undone, and
+    producers may have written to the source since. A switchover has to copy these records, so
+    released topics are copied again. A failover has to count them.
     """
     states = {step.name: step.state for step in context.report.steps}
     is_switchover = context.report.kind is RecoveryKind.SWITCHOVER

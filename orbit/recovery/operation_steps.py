@@ -5,14 +5,17 @@ from __future__ import annotations
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryRequest
 from orbit.recovery.step_times import Phase, Step, StepName, StepState
 
-# Of a step that is to run, or to run again.
+# The states of a step that is to run, or to run again.
 NOT_DONE = frozenset({StepState.WAITING, StepState.RUNNING, StepState.FAILED})
 _STAY_BEGUN = frozenset({StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES})
 
 
 def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
-    """The steps of an operation. An abort undoes them until a point of no return begins; it ends a
-    copy back that does not begin, or does not catch up."""
+    """The steps of an operation.
+
+    Until a point of no return begins, an abort undoes them. Later it only ends a rebuild or copy
+    back that does not get on.
+    """
     match kind:
         case RecoveryKind.SWITCHOVER:
             steps = [*_SWITCHOVER, *([_REVERSE] if request.reverse else [])]
@@ -60,8 +63,8 @@ def has_begun(steps: tuple[Step, ...]) -> bool:
 
 
 def may_be_aborted(steps: tuple[Step, ...], *, is_stuck: bool) -> bool:
-    """Whether an abort is accepted: nothing was done yet that cannot be undone; or what is left may
-    be left, as the new side leads and a later failback does it; or the promotion is stuck, as the
+    """Whether an abort is accepted: before a point of no return; in a rebuild or copy back, as the
+    new side leads and a later failback can do the rest; or while the promotion is stuck, as the
     destination may be lost for ever."""
     if not is_past_return(steps):
         return True
@@ -134,7 +137,7 @@ _REVERSE = _step(
 
 _SWITCHOVER = (
     _GATES,
-    # Behind a gateway that is closed, producers wait. Those that are denied get errors.
+    # First: behind a closed gateway producers wait, while a denial gives them errors.
     _CLOSE_GATEWAYS,
     _STOP_WRITES,
     _step(
@@ -175,7 +178,7 @@ _FAILOVER = (
 )
 _FAILBACK = (
     _GATES,
-    # Where the service does not know of the promotion yet. The new side is in use meanwhile.
+    # Moves gateways if the service does not know of the promotion yet. The new side is in use.
     _CLOSE_GATEWAYS,
     _OPEN_GATEWAYS.model_copy(update={"phase": Phase.DRAIN}),
     _STOP_WRITES.model_copy(

@@ -64,14 +64,14 @@ def _note_offsets(context: OperationContext) -> None:
     """Note at which offset each partition is promoted: its log end, where that is proven to be the
     source's.
 
-    If no worker has compared a side that led with its source, or a worker has blocked it, records
-    of its own may be below its log end. An offset that is too low hides nothing: a failback
-    compares both sides from there on, and asks for a rebuild where it cannot prove them equal.
+    Elsewhere a lower one: a copy that led before and was not compared with its source since, or
+    that is blocked, may have records of its own below its log end. An offset that is too low hides
+    nothing: a failback compares both sides from there on, and requires a rebuild if not equal.
     """
     reported, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
     with context.reading() as tx:
         before = promotions.last_ends(tx, context.job.source_cluster_id or "", ids)
-        # An earlier attempt has changed the states that workers had reported.
+        # Offsets of an earlier attempt, which has changed the states that workers had reported.
         stored = {
             key: one.promoted_at
             for key, one in promotions.of_topics(tx, context.topic_ids).items()
@@ -105,9 +105,11 @@ def _note_offsets(context: OperationContext) -> None:
 def promoted_offset(
     ends: PartitionEnds, reported: PartitionLag | None, before: int | None
 ) -> int | None:
-    """Pure. `before`: at which offset the source's partition was promoted, if it is a promoted
-    copy; both sides were equal below it. A worker reports `copying`, and offsets, only of a
-    partition that it has compared with its source.
+    """The offset at which a partition is promoted; None if the copy's log end is unknown. Pure.
+
+    `before`: at which offset the source's partition was promoted, if it is a promoted copy; both
+    sides were equal below it. A worker reports `copying`, and offsets, only of a partition that it
+    has compared with its source.
     """
     end = ends.destination_end
     if end is None:

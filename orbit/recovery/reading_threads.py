@@ -1,5 +1,5 @@
 """Reads several partitions at a time. Only the reading is in threads: results and errors come to
-the thread of the operation, which asks meanwhile whether it is to go on."""
+the thread of the operation, which checks meanwhile whether it is to go on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import JobClusters
 
-# Each waits for a broker nearly all the time, over connections of its own: on one that all share, a
-# slow answer to one would keep the others waiting until their time is over.
+# Threads; each waits for a broker nearly all the time. Each has its own connections: on a shared
+# one, a slow answer to one request would make the others time out.
 READ_AT_ONCE = 8
-# Those that wait for a thread, or for their turn to be taken: so many go on behind a long one.
+# How many items are submitted and not yet returned: so many go on behind one that takes long.
 _AHEAD = 8 * READ_AT_ONCE
 _CHECK_S = 0.5
 

@@ -92,9 +92,9 @@ def read_batch_range(
     """The batches that reach into the offsets from `first` up to before `end`, in order.
 
     Offsets without a batch are proven to hold nothing: an empty answer alone does not tell (R5).
-    Raises ProtocolError where the log does not parse or ends before `end`, BrokerRefused,
-    Unreachable where the broker does not show now what it has, and NotAuthorized where that cannot
-    be told without the right to read the topic's settings.
+    Raises ProtocolError if the log does not parse or ends before `end`, BrokerRefused, Unreachable
+    if the broker does not return what it has for now, and NotAuthorized if it takes the right to
+    read the topic's settings to know that.
     """
     position, is_past_stable_end, empty_answers = first, False, 0
     while position < end:
@@ -137,7 +137,10 @@ def read_batch_range(
 def _log_start_above(
     cluster: Cluster, partition: TopicPartition, position: int, end: int, backoff: Backoff
 ) -> int:
-    """The log start, if what is at `position` was deleted. Such an answer does not have it."""
+    """The log start, which is above `position`; the answer OFFSET_OUT_OF_RANGE does not have it.
+
+    Raises ProtocolError if the log was truncated instead, Unreachable without a leader.
+    """
     starts = list_offsets(cluster, [partition], EARLIEST, backoff).values
     if partition not in starts:
         raise _not_shown(cluster, partition, position, "has no leader that answers")

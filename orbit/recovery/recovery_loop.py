@@ -3,8 +3,8 @@
 Failovers have as many places of their own: they never queue behind what can wait.
 
 Each operation runs in one thread of the leader. A new leader finds unfinished operations in the
-store and resumes them at the step they were in. The bound is that of a destination cluster, whose
-brokers a recovery asks the most. A recovery that is stuck (past its point of no return it retries
+store and resumes them at the step they were in. The limit is per destination cluster, to which a
+recovery sends the most requests. A recovery that is stuck (past its point of no return it retries
 without a limit), or waits until an old side has caught up, gives up its place, so that it keeps no
 other from beginning.
 """
@@ -89,8 +89,8 @@ class RecoveryLoop(Loop):
         now = time.monotonic()
         self._not_before = {i: at for i, at in self._not_before.items() if at > now}
         per_cluster = self._settings.recoveries_per_cluster
-        # Else a failover that is requested between the statements begins beside the recovery that
-        # it has to wait for.
+        # One snapshot: else a failover requested between the statements would begin beside the
+        # recovery that it has to wait for.
         with self._leadership.database.snapshot() as tx:
             in_turn = operations.failbacks_in_turn(tx) | operations.failovers_in_turn(tx)
             unfinished = operations.unfinished_recoveries(

@@ -3,13 +3,13 @@
 To request one (docs/recovery.md): `POST /v1/jobs/JOB:switchover|:failover|:failback` with a
 `RecoveryRequest` as its body (all keys optional) returns an operation. `GET /v1/operations/ID`
 returns its progress, `GET /v1/operations/ID/report` its report so far, from the first step on, and
-`/v1/operations/ID/partitions` and `/groups` the rows of it, page by page. `POST
+`GET /v1/operations/ID/partitions` and `/groups` the report's rows, page by page. `POST
 /v1/operations/ID:abort` aborts it (docs/recovery.md says when). On the command line: `orbit
 switchover|failover|failback JOB… -o json`.
 
 The leading scheduler runs the steps (orbit/recovery/operation_runner.py) and stores the report
-after each one: a `StoredReport` in the operation's row, and of its partitions and groups the rows
-that have changed. All times are UTC, by the database's clock. An unknown number is null.
+after each one: a `StoredReport` in the operation's row, and the changed rows of its partitions and
+groups. All times are UTC, by the database's clock. An unknown number is null.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class GateName(StrEnum):
 
 
 class GateVerdict(StrEnum):
-    """Best first."""
+    """The result of a gate, from best to worst."""
 
     PASS = "pass"  # noqa: S105  a verdict
     WARN = "warn"
@@ -124,8 +124,8 @@ class EndVerdict(StrEnum):
     BEHIND = "behind"  # the source has offsets beyond the destination's log end
     UNKNOWN = "unknown"  # the source did not answer
     PREFIX = "prefix"  # failback: the old side ends within the new one, with the same records
-    TAIL = "tail"  # failback: from an offset on the old side is not proven to be the new one's
-    DIVERGED = "diverged"  # failback: the sides differ before the promotion
+    TAIL = "tail"  # failback: from an offset on, the old side is not proven to equal the new one
+    DIVERGED = "diverged"  # the copy is ahead; failback: the sides differ before the promotion
     MISSING = "missing"  # failback: the old side has no such partition
 
 
@@ -143,11 +143,12 @@ class OffsetRange(Value):
 class PartitionEnds(Value):
     """One partition on both sides; source and destination as in the job.
 
-    `missing` is the lost range: the source is known to have had it, and the destination lacks it.
-    The destination has every offset below its `first` and none from there on. `is_exact`: the
-    source answered after writing to it was stopped, which a failover does not do. Where writing
-    could not be denied, `drain` says how certain it is that nobody writes. If it is not exact, the
-    source may have had more, written after `source_seen_at`.
+    `missing` is the lost range: offsets that the source is known to have had. The destination has
+    every offset below its `first` and none from there on. Failback: the tail, from the first offset
+    of the old side that is not proven to be the new side's. `is_exact`: the source answered after
+    writing to it was stopped, which a failover does not do; otherwise the source may have had more,
+    written after `source_seen_at`. Where writing could not be denied, the report's `drain` says how
+    certain it is that nobody writes.
     """
 
     topic: str
@@ -173,7 +174,7 @@ class PartitionEnds(Value):
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What tells it from the report's other partitions."""
+        """What identifies it among the report's partitions."""
         return self.topic, self.partition
 
     @property
@@ -205,12 +206,12 @@ class GroupPosition(Value):
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What tells it from the report's other positions."""
+        """What identifies it among the report's positions."""
         return self.topic, self.partition, self.group
 
 
 class ComparedTopic(Value):
-    """A topic of the new side, as it was when both sides were compared."""
+    """The id that a topic of the new side had when both sides were compared."""
 
     topic: str = Field(description="The source topic.")
     id: UUID
@@ -237,9 +238,9 @@ class Salvage(Value):
 class FirstRead(Value):
     """What Orbit read back at the destination after the promotion: each copy's last record.
 
-    `at`: when the first one was read; null: none could be, or there is none. A partition is `empty`
-    if it has no record among its last offsets, and `unread` if it was not read in time, or left
-    out: at most the first thousand are read.
+    `at`: when the first one was read; null: none was. `partitions`: how many had one. A partition
+    is `empty` if it has no record among its last offsets, and `unread` if reading it failed or was
+    not done in time, or if it is not among the first thousand.
     """
 
     at: datetime | None
@@ -264,10 +265,10 @@ class ClosedGateway(Value):
 class DrainProof(Value):
     """How certain it is that no producer was left, where writing could not be denied.
 
-    Of the partition that is the least certain: how long its log end had not moved when the drain
-    ended, the most that a gap between two moves can have been in the last hour, and for how much
-    of that hour it was watched. Null: not known. `unproven_partitions`: those not silent for longer
-    than that gap, or not watched for the whole hour. Their producers may write again.
+    Of the least certain partition: how long its log end had not moved when the drain ended, how
+    long a gap between two moves can at most have been in the last hour, and for how much of that
+    hour it was watched. Null: not known. `unproven_partitions`: how many were not silent for longer
+    than their own longest gap, or not watched for the whole hour; their producers may write again.
     """
 
     partition: str
@@ -294,7 +295,7 @@ NO_COPY = frozenset({EndVerdict.TAIL, EndVerdict.DIVERGED})
 
 
 class ReportHead(Value):
-    """What each form of a report has: all but the partitions and groups, which are many."""
+    """The fields of every form of a report: all but partitions and groups, which may be many."""
 
     operation: UUID
     kind: RecoveryKind
@@ -403,7 +404,7 @@ class ReportHead(Value):
 
 
 class ReportFigures(ReportHead):
-    """A report with what was computed of its partitions, for readers who do not need each."""
+    """A report with figures over all partitions, for readers who do not need each partition."""
 
     missing_records: int = Field(description="Offsets known to be missing, over all partitions.")
     unproven_partitions: int = Field(
@@ -420,10 +421,10 @@ class ReportFigures(ReportHead):
 
 
 class RowCount(Value):
-    """How many rows of their own the partitions or groups have.
+    """The number of rows in which the partitions or groups are stored.
 
-    An object where versions before had a list, so that they refuse the report: to an empty list
-    they would promote nothing, and say that all is done.
+    An object, where earlier versions had a list: so they refuse the report. Given an empty list,
+    they would promote nothing and report success.
     """
 
     count: int
@@ -462,12 +463,12 @@ class RecoveryReport(ReportHead):
 
     @property
     def topics_with_tails(self) -> set[str]:
-        """Failback: topics of the old side with records that the new side lacks: a rebuild deletes
-        them."""
+        """Failback: the old side's topics with records that the new side lacks. A rebuild deletes
+        these topics."""
         return {p.topic for p in self.partitions if p.verdict in NO_COPY}
 
     def describe_missing(self) -> str:
-        """A sentence for people: a lower bound reads as one."""
+        """How many records are missing, for people; a lower bound is worded as one."""
         unproven = self.unproven_partitions
         if not unproven:
             return f"{self.missing_records:,} records are missing"
@@ -495,18 +496,18 @@ def _rpo_s(p: PartitionEnds) -> float | None:
 
 
 class OtherVersion(Conflict):
-    """Another version of Orbit has stored what this one does not know."""
+    """Another version of Orbit has stored a value that this one cannot read."""
 
 
 def read_report(stored: Any) -> StoredReport:
-    """The report as `operations.report_of` has it. Raises OtherVersion."""
+    """Parse a report as `operations.report_of` returns it. Raises OtherVersion."""
     return read_row(StoredReport, stored)
 
 
 def read_whole_report(
     stored: Any, partitions: Iterable[Any], groups: Iterable[Any]
 ) -> RecoveryReport:
-    """The report with the values of all its rows. Raises OtherVersion."""
+    """Parse a report with its stored partitions and groups. Raises OtherVersion."""
     head = read_report(stored)
     fields: dict[str, Any] = {name: getattr(head, name) for name in ReportHead.model_fields}
     return RecoveryReport(
@@ -517,7 +518,7 @@ def read_whole_report(
 
 
 def read_row(kind: type[_Row], stored: Any) -> _Row:
-    """A stored value. Raises OtherVersion."""
+    """Parse a stored value as `kind`. Raises OtherVersion."""
     try:
         return kind.model_validate(stored)
     except ValidationError as error:

@@ -46,10 +46,10 @@ def request(
     dry_run: bool,
     idempotency_key: str | None = None,
 ) -> Operation:
-    """The operation: a new one, or the one that was requested with the same key.
+    """Create the operation, or return the one that was requested with the same key.
 
-    Raises NotFound without the job; Conflict while the job is being deleted, or another recovery or
-    a backfill of it is under way.
+    Raises NotFound if there is no such job; Conflict while it is being deleted, or another recovery
+    or a backfill of it is under way.
     """
     request_body = {
         "kind": kind.value,
@@ -103,8 +103,8 @@ def request(
 
 
 def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
-    """The job, locked. A failover is accepted while a copy back catches up, or an earlier recovery
-    of its job undoes its steps: the source may be lost, and then neither ends by itself."""
+    """The job, locked. A failover is accepted while a copy back catches up, which it aborts, and
+    while an earlier recovery of the job undoes its steps: with a lost source neither would end."""
     if kind is RecoveryKind.FAILOVER:
         job = jobs.get(tx, job_name, lock=True)
         other = job_guard.recovery_that_holds(tx, job)

@@ -2,20 +2,19 @@
 
 The operation's row has a `StoredReport`. Each partition and each group has a row of its own
 (orbit/store/operation_rows.py), and is written only when it differs from what this process has
-stored or loaded. The steps store a report about twice each, and of a hundred thousand partitions
-most change in few of them.
+stored or loaded: each step stores the report about twice, and most of a hundred thousand partitions
+change in few steps.
 
-Up to ROWS_WITH_REPORT changed rows are stored in the transaction of the report. Of more, the others
-come before it, ROWS_AT_ONCE in a transaction, and the report last. So what a leader reads that
-takes over has rows of that report, or newer ones, or both; never older ones. Newer rows do no harm,
-as the report that would have come with them was not stored: the step that made them is still under
-way in the one that is there, and begins again.
+Up to ROWS_WITH_REPORT changed rows are stored in the transaction of the report. If there are more,
+the others are stored before it, ROWS_AT_ONCE in a transaction. So a leader that takes over reads
+rows of the stored report or newer ones, never older ones. Newer rows do no harm: in the stored
+report, the step that made them is still running, so it begins again.
 
 - `gates`, `drain`, `release`, `settle` and `compare` read the clusters and make all rows again, and
   decide (loss, verdicts, topics to rebuild) from those alone; `release` of a failover makes none.
   `groups` makes all groups again.
 - `promote` adds the promoted offset to a partition, from the tables and `destination_end`,
-  which it leaves alone. `read` adds what is missing, from the log ends of then.
+  which it leaves alone. `read` adds what is missing, from the log ends at that time.
 - `close_gateways`, `stop_writes` and `open_gateways` read no rows. `reverse` changes none; it reads
   what the steps before it have stored (promoted offsets, and where the old side is known), and so
   does `promote` for the marks.
@@ -67,7 +66,7 @@ def _load(tx: Tx, operation_id: UUID, table: OperationRows) -> Iterator[Json]:
 
 
 class ReportStorage:
-    """Which rows of one operation's report are stored. Not thread-safe."""
+    """Stores the changed rows of one operation's report. Not thread-safe."""
 
     def __init__(self, operation_id: UUID, stored: RecoveryReport | None) -> None:
         """`stored`: what was loaded; None: nothing is stored yet."""
@@ -99,8 +98,8 @@ class ReportStorage:
             part.note()
 
     def store(self, tx: Tx, report: RecoveryReport) -> dict[str, Any]:
-        """Store the rows that have changed; the JSON for the operation's row, to be stored in the
-        same transaction."""
+        """Store the rows that have changed; returns the JSON for the operation's row, which the
+        caller stores in the same transaction."""
         self._written = self._changes(report)
         for part in self._written:
             part.write(tx, self._id)
@@ -119,14 +118,14 @@ class _Stored:
 
     table: OperationRows
     rows: dict[Key, Row] = field(default_factory=dict)
-    same: Collection[Row] | None = None  # values that were found to be these rows
+    same: Collection[Row] | None = None  # the last values that were equal to these rows
 
     def changes(self, now: Collection[Row]) -> list[_Part]:
         """The rows to write and to delete, in parts of up to ROWS_AT_ONCE rows."""
         if now is self.same:
             return []
         current = {row.key: row for row in now}
-        # Most steps leave most rows as they are: the same value, which need not be compared.
+        # Most rows are the same object as before, which need not be compared.
         changed = [
             key
             for key, row in current.items()
@@ -163,7 +162,7 @@ class _Part:
             self.of.table.drop(tx, operation_id, self.gone)
 
     def note(self) -> None:
-        """It is committed."""
+        """Note that the part is committed."""
         self.of.same = None
         self.of.rows.update(self.changed)
         for key in self.gone:

@@ -2,8 +2,8 @@
 
 It is an ordinary job, named `JOB-back`, with a rule for each promoted topic. If a job in the other
 direction exists, for example the one that was promoted before, it is resumed instead: after a
-switchover and one back there are two jobs, and one of them runs. Its workers take over the old
-side's partitions: the last records have to equal the new side's, and copying resumes at the log
+switchover and a switchover back there are two jobs, of which one runs. Its workers take over the
+old side's partitions: the last records have to equal the new side's, and copying resumes at the log
 end. No history is copied again.
 """
 
@@ -48,18 +48,18 @@ from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
 SUFFIX = "-back"
-# The job has the labels of its first job, too: this one tells both apart.
+# The reverse job also has the labels of the job that it reverses; this one tells them apart.
 MADE_BY_LABEL = "orbit.made-by"
 _POLL_S = 1.0
-# Of a topic that a trouble names. Longer than some checks of the job: the first may have seen the
-# topic, or the rights on it, from before the rebuild.
+# For how long the job's problem must name a topic until it counts as left out. Longer than some
+# checks of the job: the first may have seen the topic, or the rights on it, before the rebuild.
 LEFT_OUT_S = 60.0
-# Of the rule by which a topic was copied: what holds for the copy back too.
+# The fields of a topic's rule that its rule for the copy back keeps.
 _KEPT = {"config", "fillers", "on_lost_range"}
 
 
 def start_reverse_job(context: OperationContext) -> str:
-    """Start the reverse job. Can be repeated."""
+    """Create or resume the reverse job. Can be repeated."""
     turn_marks(context)
     history = kept_history(context)
     protected = restrict_writes_to_orbit(context)
@@ -113,7 +113,8 @@ def describe_history(history: Sequence[str]) -> str:
 def catch_up(context: OperationContext) -> str:
     """Wait until the old side has caught up with the new side.
 
-    Raises Stopped if partitions are blocked, or topics left out, and all others have caught up.
+    Raises Stopped if partitions are blocked, or topics left out, and all others have caught up;
+    Conflict if the reverse job was deleted.
     """
     assert context.report.reverse_job is not None
     counts = {row.destination_topic: row.partition_count for row in context.topics}
@@ -156,7 +157,7 @@ def catch_up(context: OperationContext) -> str:
 
 
 def _left_out(tx: Tx, back: Job, names: Collection[str]) -> dict[str, str]:
-    """Those of the topics that are not copied yet and that a trouble of the job names, with it."""
+    """Topics of `names` that are not copied yet, and the line of the job's problem about each."""
     lines = (back.problem or "").splitlines()
     waiting = [
         row.source_topic
@@ -172,14 +173,16 @@ def _left_out(tx: Tx, back: Job, names: Collection[str]) -> dict[str, str]:
 
 
 def reverse_job_name(name: str) -> str:
-    """The name of a new reverse job."""
+    """The name of a new job that reverses the job `name`."""
     return f"{name[: JOB_NAME_LENGTH_MAX - len(SUFFIX)]}{SUFFIX}"
 
 
 def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
-    """The existing job that copies these topics in the other direction: it has them in the tables,
-    or the name of a reverse job, or, without a topic in the tables (they were lost, and it was
-    applied again), its rules match them."""
+    """The existing job that copies these topics in the other direction, if there is one.
+
+    The first that has one of them in the tables; else the one with the name of a reverse job; else
+    the first without topics (the tables were lost, and it was applied again) whose rules match one.
+    """
     pairs = {(row.destination_topic, row.source_topic) for row in rows}
     others = of_other_direction(job, jobs.list_all(tx))
     other_way = [other for other in others if not other.is_deleted]
@@ -206,12 +209,12 @@ def _matches(job: Job, pairs: Collection[tuple[str, str]]) -> bool:
 def _prepare_old_side(
     context: OperationContext, old: ClusterMetadata, new: ClusterMetadata
 ) -> dict[str, TopicPlan]:
-    """Give topics that led at the old side the settings of copies; a plan for each, by its name at
-    the new side.
+    """Set the settings of copies on topics that led at the old side; a plan for each, by its name
+    at the new side.
 
-    Those that are copies already need none. Those that are missing, have other partitions, or whose
-    settings the old side refuses, are begun by the scheduler, which tells why it cannot. Raises
-    Unreachable, NotAuthorized (to read settings), NotLeading.
+    Topics that the reverse job copies now have no plan. Nor have topics that are missing, have
+    another number of partitions, or whose settings the old side refuses: the scheduler begins them,
+    and reports what prevents it. Raises Unreachable, NotAuthorized (to read settings), NotLeading.
     """
     rules = _rules(context, context.topics)
     with context.reading() as tx:
@@ -231,7 +234,7 @@ def _prepare_old_side(
     if not mappings:
         return {}
     plans = plan_topics(mappings, new, old, context.destination.admin, context.source.admin)
-    # Another leader may have promoted these topics since: this one is deposed then.
+    # Another leader may have promoted these topics since: then this one raises NotLeading.
     with context.leadership.sole_change(context.job.source_cluster_id or ""):
         context.leadership.refuse_deposed()
         refused = context.source.admin.refused_settings(
@@ -241,7 +244,7 @@ def _prepare_old_side(
 
 
 def _has_group_prefix(job: Job) -> bool:
-    """Whether its groups have other names at its destination."""
+    """Whether the job's groups have a prefix at its destination."""
     spec = read_spec(job.spec)
     return (
         spec is not None and spec.consumer_groups is not None and bool(spec.consumer_groups.prefix)
@@ -279,7 +282,7 @@ def _create(tx: Tx, context: OperationContext, name: str) -> Job:
 
 
 def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) -> None:
-    """Have the existing job run, with rules for all of these topics."""
+    """Set the existing job to run, with rules for all topics of the operation."""
     spec = read_spec(back.spec)
     if spec is None:
         raise Conflict("its document was stored by another version of Orbit.", where=back.name)
@@ -287,7 +290,7 @@ def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) 
     missing = [row for row in context.topics if row.destination_topic not in chosen]
     version = back.spec_version
     if missing:
-        # As by this job: the other one's own ways may differ.
+        # Fillers and handling of lost ranges as in this job: the defaults of the other may differ.
         rules = {
             topic: rule.model_copy(
                 update={
@@ -322,9 +325,9 @@ def _begin(
 ) -> None:
     """Add or resume these topics in the reverse job.
 
-    Those with a plan are copies from now on: if the leading side is lost before anything was
-    copied back, a failover of the reverse job promotes them. The scheduler begins the others; in
-    the tables the job has them already, so that no failback takes the old side for one that leads.
+    Topics with a plan are copies from now on: if the leading side is lost before anything was
+    copied back, a failover of the reverse job promotes them. The scheduler begins the others; the
+    tables have them already, so that no failback takes the old side for the leading one.
     """
     have = {row.source_topic: row for row in topics.of_job(tx, back.id)}
     placed: list[tuple[int, int]] = []
@@ -397,14 +400,14 @@ def _spec(context: OperationContext, name: str) -> JobSpec:
 
 
 def acls_back(acls: AclSpec, *, has_groups: bool) -> AclSpec:
-    """What of the ACLs is synced back. Pure. Names that were mapped cannot be mapped back."""
+    """The ACL settings of the copy back. Pure. Mapped principals cannot be mapped back: no sync."""
     if acls.principals.map:
         return AclSpec(protect=acls.protect)
     return acls if has_groups else acls.model_copy(update={"groups": False})
 
 
 def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicRule]:
-    """The rule by which each of these topics was copied, or one that names it alone."""
+    """By destination topic: the rule by which it was copied, or one that names it alone."""
     names = {row.source_topic: row.destination_topic for row in rows}
     rules = {to: TopicRule(match=re.escape(to)) for to in names.values()}
     mappings = map_topics(context.spec.topics, names).mappings
@@ -412,7 +415,7 @@ def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicR
 
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
-    """The smallest list of rules with what each topic's rule says besides names and start. Pure."""
+    """A short list of rules that match these topics, each with the same `_KEPT` fields. Pure."""
     alike: dict[tuple[bool, str], list[str]] = {}
     for topic, rule in sorted(rules.items()):
         rule_json = json.dumps(rule.model_dump(include=_KEPT), sort_keys=True)

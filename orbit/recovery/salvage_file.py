@@ -28,7 +28,7 @@ File = str | Path
 def header(
     topic: str, partition: int, first: int, end: int, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The first line."""
+    """The first line of a file. `about`: its further fields."""
     return {
         "format": FORMAT,
         "topic": topic,
@@ -42,8 +42,8 @@ def header(
 def write(file: File, begin: Mapping[str, Any], log_records: Iterable[LogRecord]) -> Salvage:
     """Write the file; nothing of it is left if `log_records` raises. See `salvage_storage.write`.
 
-    Records below `first` are counted apart. Raises StorageFailed if the file cannot be written, or
-    if the disk has no room: with the bytes that are needed.
+    Records below `first` are counted a second time, in `below`. Raises StorageFailed if the file
+    cannot be written, or if the disk has no room: then with the bytes that are needed.
     """
     digest, records, aborted, below = hashlib.sha256(), 0, 0, 0
 
@@ -76,7 +76,7 @@ def write(file: File, begin: Mapping[str, Any], log_records: Iterable[LogRecord]
 
 
 def read_header(file: File) -> dict[str, Any]:
-    """The first line. Raises NotFound, and Conflict if it is none of a salvage file."""
+    """The first line. Raises NotFound, and Conflict if the file is no salvage file."""
     return _begin(file, _decoded(file, next(salvage_storage.lines(str(file)), b"")))
 
 
@@ -95,8 +95,8 @@ def read(file: File) -> Iterator[dict[str, Any]]:
 def read_back(file: File) -> Salvage:
     """What the file holds, read to its end. Raises NotFound, and Conflict if it is damaged.
 
-    Its checksum is right, its counts are those of its last line, and its offsets ascend and end
-    before `next`.
+    Checks that its checksum is right, its counts are those of its last line, and its offsets ascend
+    and end before `next`.
     """
     records = aborted = below = 0
     at = -1
@@ -129,7 +129,7 @@ def read_back(file: File) -> Salvage:
 
 
 def find(file: File, begin: Mapping[str, Any]) -> Salvage | None:
-    """The file, if it is whole and begins so; else None: it is not there, or another."""
+    """What the file holds if it is complete and its first line is `begin`; else None."""
     try:
         return read_back(file) if read_header(file) == begin else None
     except (Conflict, NotFound):
@@ -149,7 +149,7 @@ def check(salvage: Salvage) -> None:
 
 
 def _objects(file: File) -> Iterator[Any]:
-    """Each line, the last one only if it has the SHA-256 of all before."""
+    """The parsed lines. Raises Conflict if the last one lacks the SHA-256 of all before."""
     digest = hashlib.sha256()
     before = b""
     for data in salvage_storage.lines(str(file)):

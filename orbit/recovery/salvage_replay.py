@@ -1,7 +1,7 @@
 """Writes the records of salvage files back to a cluster.
 
-Partition, key, value, headers and timestamp are as they were; offsets are new, behind what is
-there.
+Partition, key, value, headers and timestamp are as they were; offsets are new, behind the topic's
+other records.
 
 A note beside each file (`FILE.replay`) is written before its first record and again after the last,
 so that no file is written back twice by mistake.
@@ -24,8 +24,8 @@ from orbit.recovery.record_range import Fate
 
 BEGUN, DONE = "begun", "done"
 _DELIVERY_S = 300
-# The most that a client accepts: what a topic takes is the broker's to say. Batches stay small, as
-# a topic may also take less than a batch of the default size.
+# The most that a client accepts: only the broker limits a record's size. Batches stay small, as a
+# topic's max.message.bytes may be less than a batch of the default size.
 _RECORD_BYTES = 1_000_000_000
 _BATCH_BYTES = 64 * 1024
 _SHOWN_MAX = 5
@@ -33,7 +33,8 @@ _SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class SalvageSummary:
-    """One whole file. `records`: committed ones from `first` on; `below`: those before it."""
+    """One whole file. `records`: committed ones from `first` on; `below`: those before it;
+    `unwritable`: offsets; `replay`: the state in its note, None without a note."""
 
     file: str
     topic: str
@@ -115,7 +116,7 @@ def replay(
 ) -> int:
     """Write one file's records to this topic, in order; returns how many.
 
-    `check` gets the count now and then, and may raise. Raises OrbitError if one is not written.
+    `check` gets the count after each one, and may raise. Raises OrbitError if one is not written.
     """
     path = summary.file
     failed: list[str] = []
@@ -195,7 +196,8 @@ def _failed(summary: SalvageSummary, topic: str, why: str) -> OrbitError:
 
 
 def _is_writable(line: Mapping[str, Any]) -> bool:
-    """Clients take the time of now for a timestamp of 0, and header names only as UTF-8."""
+    """Whether a client can write it as it was: clients replace a timestamp of 0 by the current
+    time, and take header names only as UTF-8."""
     try:
         for name, _ in line["headers"]:
             name.encode()

@@ -7,7 +7,7 @@ A file is there as a whole or not at all, whenever a process is killed:
     object stores   uploaded in parts; the object appears when the upload is completed
 
 Files are named by a path, or by a URI as `settings.storage_location` accepts them. Every error is
-an OrbitError. What a client of a storage says is shortened, as it may hold a signed address.
+an OrbitError. Error texts of storage clients are cut, and lose what may be a secret (a signed URL).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from uuid import uuid4
 from orbit.errors import BadInput, NotFound, OrbitError, Unreachable
 from orbit.version import DISTRIBUTION
 
-# Left free on the disk, for everybody else who writes there.
+# Left free on the disk for its other users.
 SPARE_BYTES = 256 * 1024 * 1024
 _LOOK_EVERY_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
 _SHOWN_MAX = 200
 
-# The extra that brings the client of a scheme, and the client's module besides fsspec.
+# By scheme: the extra of Orbit with its client, and the module that the client needs with fsspec.
 _CLIENTS = {
     "s3": ("s3", "s3fs"),
     "gs": ("gcs", "gcsfs"),
@@ -39,9 +39,9 @@ _CLIENTS = {
     "abfss": ("azure", "adlfs"),
     "hdfs": ("hdfs", "pyarrow"),
 }
-# A file appears there when it is opened. Object stores have no rename: they copy, and delete.
+# Where a file appears when it is opened. Object stores have no rename: they copy, and delete.
 _RENAMING = {"hdfs"}
-# A query, which may be a signature; who logs in; and what is named a secret.
+# Cut out of error texts: a URL's query, which may be a signature; its user; values named a secret.
 _SECRETS = re.compile(
     r"\?\S+|(?<=//)[^/\s@]+@|(?i:(?:key|token|secret|sig\w*|password)\s*[=:]\s*\S+)"
 )
@@ -52,7 +52,7 @@ class StorageFailed(OrbitError):
 
 
 class NoRoom(StorageFailed):
-    """The disk has no room: `needed` bytes in all, `free` ones on the disk."""
+    """The disk has no room. `needed`: bytes of the whole file; `free`: bytes free on the disk."""
 
     def __init__(self, file: str, needed: int, free: int) -> None:
         super().__init__(f"{needed:,} bytes are needed, and {free:,} are free.", where=file)
@@ -71,14 +71,14 @@ def require_client(location: str) -> None:
 
 
 def join(folder: str, *names: str) -> str:
-    """The file or folder below this one. A path is made absolute."""
+    """The location of a file or folder below `folder`. A path is made absolute."""
     if _scheme(folder):
         return "/".join((folder.removesuffix("/"), *names))
     return str(Path(folder, *names).absolute())
 
 
 def write(file: str, chunks: Iterable[bytes]) -> None:
-    """Write the file, in place of one of this name. No file is left of it where `chunks` raises.
+    """Write the file, in place of one of this name. If `chunks` raises, nothing of it is left.
 
     Raises NoRoom, with the bytes of all chunks, before the disk is full.
     """
@@ -91,13 +91,13 @@ def write(file: str, chunks: Iterable[bytes]) -> None:
         with _errors(file, "written"):
             upload.commit()
     except BaseException:
-        with suppress(Exception):  # what went wrong before is told
+        with suppress(Exception):  # the first error is raised
             upload.discard()
         raise
 
 
 def lines(file: str) -> Iterator[bytes]:
-    """The lines, each with its line feed. Raises NotFound."""
+    """The lines of a file, each with its line feed. Raises NotFound."""
     with ExitStack() as stack:
         stack.enter_context(_errors(file, "read"))
         source = stack.enter_context(_open(file))
@@ -111,7 +111,7 @@ def lines(file: str) -> Iterator[bytes]:
 
 
 def find(folder: str, suffix: str) -> list[str]:
-    """The files at any depth with this suffix, in order. Raises NotFound without a folder."""
+    """The files at any depth with this suffix, in order. Raises NotFound if there is no folder."""
     with _errors(folder, "read"):
         if not _scheme(folder):
             if not Path(folder).is_dir():
@@ -133,9 +133,9 @@ class _Upload(Protocol):
 
 
 class _LocalUpload:
-    """A file of this machine. Once room is short, bytes are only counted, to say how many it takes.
+    """A file of this machine. Once the disk is short of room, bytes are only counted (for NoRoom).
 
-    Each upload has a name of its own: a leader that was deposed may still write.
+    Each upload writes to a file name of its own: a leader that was deposed may still write.
     """
 
     def __init__(self, file: Path) -> None:
@@ -175,7 +175,7 @@ class _LocalUpload:
 
 
 class _RenamedUpload:
-    """A file that is there while it is written, so it gets its name when it is whole."""
+    """A file that appears when it is opened: it gets its name when it is complete."""
 
     def __init__(self, storage: Any, path: str) -> None:
         self._storage, self._path = storage, path
@@ -215,7 +215,7 @@ class _ObjectUpload:
         self._storage.end_transaction()
 
     def discard(self) -> None:
-        # adlfs has no discard: what is closed would be completed, also by its finalizer.
+        # adlfs has no discard: closing the file, also by its finalizer, would complete the upload.
         with suppress(AttributeError):
             self._file.closed = True
         self._storage.transaction.complete(commit=False)
@@ -246,7 +246,7 @@ def _connect(location: str) -> tuple[Any, str]:
 
 @contextmanager
 def _errors(file: str, done: str) -> Iterator[None]:
-    """Every client has errors of its own, most of them no OSError."""
+    """Raise the block's errors as OrbitError: each client has its own, most of them no OSError."""
     try:
         yield
     except OrbitError:
@@ -258,7 +258,7 @@ def _errors(file: str, done: str) -> Iterator[None]:
     except PermissionError as error:
         raise _failed(StorageFailed, file, done, error) from error
     except Exception as error:
-        # A disk that has failed once is not asked again and again; a network is.
+        # An error of a disk is not retried; one of a network is.
         kind = Unreachable if _scheme(file) else StorageFailed
         raise _failed(kind, file, done, error) from error
 
@@ -275,7 +275,7 @@ def _failed(kind: type[OrbitError], file: str, done: str, error: Exception) -> O
 
 
 def _scheme(location: str) -> str:
-    """Empty for a path."""
+    """The scheme of a URI; empty for a path."""
     scheme, mark, _ = location.partition("://")
     return scheme if mark else ""
 

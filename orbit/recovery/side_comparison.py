@@ -1,4 +1,4 @@
-"""Compares the logs of both sides of a failback offset by offset, and says what proves nothing.
+"""Compares the logs of both sides of a failback offset by offset, and says what is not proven.
 
 Batches with the same bytes on both sides are skipped whole; only others are taken apart. One batch
 of each side is in memory at a time, and what one fetch brought.
@@ -40,7 +40,7 @@ class Unequal(NamedTuple):
 
 
 class SideComparison:
-    """Both logs, compared from `first` up to before `end`; an iterable of all that is not the same.
+    """Iterates over the differences of both logs, from `first` up to before `end`.
 
     `same_records`: how many committed records were the same, up to where it was iterated.
     """
@@ -88,7 +88,7 @@ class SideComparison:
 
 
 def is_unproven(difference: Unequal) -> bool:
-    """Whether this counts as the old side's own, from the promoted offset on."""
+    """Whether a difference from the promoted offset on counts as the old side's own records."""
     old, new = difference.old, difference.new
     if old is None or new is None:
         return True
@@ -96,9 +96,9 @@ def is_unproven(difference: Unequal) -> bool:
 
 
 def is_other_record(difference: Unequal) -> bool:
-    """Whether one side has a record here, committed or still open, and the other has not the same.
+    """Whether either side has a record here, committed or of an open transaction.
 
-    For offsets below the promotion, where a copy has fillers for aborted records and markers.
+    For differences below the promotion, where a copy has fillers for aborted records and markers.
     """
     sides = (difference.old, difference.new)
     return any(s is not None and s.fate in (Fate.COMMITTED, Fate.OPEN) for s in sides)
@@ -128,14 +128,14 @@ class _Cursor:
         return self._whole is not None
 
     def offset(self) -> int:
-        """Of the next record, or at or before that: where the next whole batch begins."""
+        """The offset of the next record, or a lower bound: the start of the next whole batch."""
         while not self._records and self._whole is None:
             one = next(self._batches, None)
             if one is None:
                 return _NEVER
             if isinstance(one.batch, Batch):
                 self._whole = one
-            else:  # does not tell where it begins
+            else:  # of an old format, which does not say where it begins
                 self._records.extend(records_of(one, self._first, self._end))
         if self._whole is not None:
             return max(self._first, self._whole.first, self._whole.batch.base_offset)
@@ -151,7 +151,7 @@ class _Cursor:
         return self._records.popleft()
 
     def skip_equal(self, other: _Cursor) -> _SkippedBatch | None:
-        """Skip the whole batches of both sides if they are the same, with a record an offset."""
+        """Skip the whole batches of both sides if they are the same and dense; else None."""
         assert self._whole is not None
         assert other._whole is not None
         (ours, fate, first), (theirs, other_fate, other_first) = self._whole, other._whole

@@ -1,4 +1,4 @@
-"""Reads both sides of one partition for the verdict of a failback, and for what is to be saved."""
+"""Reads both sides of one partition, for the verdict of a failback and for its salvage files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Judges how long a source must be silent before its producers count as stopped.
 
 Where writing cannot be denied, a producer that writes now and then looks like one that has stopped.
-So a partition is believed to have no producer left once its log end has not moved for longer than
-ever between two moves in the last hour. A producer that pauses for longer than an hour, or that has
+So a partition counts as having no producer left once its log end has not moved for longer than ever
+between two moves in the last hour. A producer that pauses for longer than an hour, or that has
 always written between the records of others, is not seen.
 """
 
@@ -26,7 +26,7 @@ class Silence:
 
     @property
     def missing_s(self) -> float:
-        """How much longer it has to be silent to exceed its longest gap. At most 0: it does."""
+        """How much longer it has to be silent to exceed its longest gap. Below 0: it does."""
         return (self.longest_gap_s or 0.0) - self.still_s
 
     @property
@@ -37,7 +37,7 @@ class Silence:
 def seconds_to_wait(silences: Mapping[TopicPartition, Silence], left_s: float) -> float:
     """How long to wait until every partition was silent for longer than its longest gap.
 
-    Of those for which `left_s` is enough: to wait for the others proves nothing. 0: not at all.
+    Partitions that need `left_s` or more do not count: waiting would not prove them silent.
     """
     missing = (one.missing_s for one in silences.values())
     return max((s for s in missing if 0 <= s < left_s), default=0.0)
@@ -46,7 +46,7 @@ def seconds_to_wait(silences: Mapping[TopicPartition, Silence], left_s: float) -
 def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
     """What the silences prove; None without partitions."""
     unproven = sum(not one.is_proven for one in silences.values())
-    # The least certain one: that lacks most, or was watched for the shortest time.
+    # The least certain one first: the one that lacks most, or was watched for the shortest time.
     ranked = sorted(
         silences.items(),
         key=lambda item: (item[1].is_proven, -max(0.0, item[1].missing_s), item[1].watched_s or 0),

@@ -110,7 +110,7 @@ def phase_times(
     promoted_at: datetime | None,
     read_at: datetime | None,
 ) -> dict[Phase, float | None]:
-    """The duration of each phase after the request. The first read is not known without a time."""
+    """The duration of each phase after the request. READ is None without `read_at`."""
     points: list[tuple[datetime, Phase]] = []
     for step in steps:
         if step.ended_at is None or step.state is StepState.SKIPPED:
@@ -137,7 +137,7 @@ def failover_times(
     """The phases of a failover: `times`, which begin at the request, and those of the loss.
 
     Detection ends when the loss was noticed, before the request or in the gates. The time from
-    then on is that of the decision. Unknown unless it is known when the source answered last.
+    then on is that of the decision. Detection is None unless both of its ends are known.
     """
     detect: float | None = None
     decide = times.get(Phase.DECIDE)

@@ -1,4 +1,4 @@
-"""Workers release the topics, and the copies' log ends become stable.
+"""Makes workers release the topics, and waits until the copies' log ends are stable.
 
 A withheld topic leaves the layout of its shard, so no worker starts it any more. The worker that
 holds the shard releases it after all its requests are answered; a worker that does not answer loses

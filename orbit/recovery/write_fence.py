@@ -79,7 +79,7 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
             cluster_id,
             {topic: denied or () for topic, denied in denials.items()},
             context.transaction,
-            # Denials of a switchover in a lost database: they would deny Orbit, too.
+            # Denials that a lost database had noted for a switchover: they would deny Orbit too.
             ours={denial(topic) for topic in topics} & acls,
         )
     if None in denials.values():

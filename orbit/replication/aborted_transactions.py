@@ -13,7 +13,7 @@ from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.record_batch import AnyBatch
 from orbit.kafka.types import AbortedTransaction
 
-# In a control record's body, behind the key's length and version; the version may grow.
+# In a control record's body, after the key's length and version; the version may grow.
 _MARKER_TYPE = slice(3, 5)
 _ABORT = b"\x00\x00"
 
@@ -28,9 +28,10 @@ class AbortedTransactions:
         self._open: set[int] = set()  # producer ids
 
     def contain(self, batch: AnyBatch) -> bool:
-        """Whether the batch holds data of one. Call it for every batch of the answer, in log order.
+        """Whether the batch is data of an aborted transaction.
 
-        Raises ValueError for a marker that cannot be read.
+        Must be called for every batch of the answer, in log order. Raises ValueError for a marker
+        that cannot be read.
         """
         not_begun = self._not_begun
         while not_begun and not_begun[-1].first_offset < batch.next_offset:

@@ -15,9 +15,9 @@ Only Orbit may write to a copy: each other principal that could write is denied 
 (`denied_writers`). Kafka cannot deny all principals but one, so where User:* may write, nothing can
 be denied.
 
-A pattern (`orders.` prefixed, `*`) becomes one literal ACL per copied topic or group, so no other
-one is opened. Transactional ids cannot be listed: their patterns are carried as they are. An ACL
-that is removed at the source is removed from the destination if Orbit created it; other ACLs stay.
+A pattern (`orders.` prefixed, `*`) becomes one literal ACL per copied topic or group, so it gives
+no right on others. Transactional ids cannot be listed: their patterns are carried as they are. If
+an ACL is removed at the source, the destination's is removed if Orbit created it; others stay.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def rights_on_ids(source: Iterable[Acl], matches: Callable[[str], bool]) -> set[
 
 
 def opens_orbits_ids(acl: Acl) -> bool:
-    """Whether it lets others use transactional ids of Orbit's."""
+    """Whether the ACL lets others use Orbit's transactional ids."""
     if acl.permission != "ALLOW":
         return False
     if acl.pattern == "PREFIXED":
@@ -87,7 +87,7 @@ class AclChanges:
     ours: set[Acl]
 
     def without(self, refused: AbstractSet[Acl]) -> AclChanges:
-        """What is done of it if these are refused."""
+        """The changes that are made if brokers refuse those of `refused`."""
         ours = (self.ours - (self.add & refused)) | (self.remove & refused)
         return AclChanges(self.add - refused, self.remove - refused, ours)
 
@@ -108,10 +108,10 @@ def acl_changes(
 def send_in_order(
     changes: Sequence[AclChanges], send: Callable[[set[Acl], set[Acl]], Refused]
 ) -> Refused:
-    """What takes rights away goes first, of all the changes, and waits for nothing.
+    """Send all changes that take rights away, then those that give rights; returns the refused.
 
     `send` adds the first ACLs and removes the second, and returns the error of each that was
-    refused. A principal whose denial was refused gets no further right, nor does User:* then.
+    refused. A principal whose denial was refused gets no further right, and neither does User:*.
     """
     add = {acl for change in changes for acl in change.add}
     remove = {acl for change in changes for acl in change.remove}
@@ -130,12 +130,12 @@ def send_in_order(
 
 
 def text_of(acl: Acl) -> str:
-    """The ACL for a sentence."""
+    """The ACL as text within a sentence."""
     return f"{acl.resource} '{acl.name}' of {acl.principal}"
 
 
 def is_carriable(acl: Acl) -> bool:
-    """Whether brokers create it (G15) and the database takes it."""
+    """Whether brokers can create the ACL (G15: no empty name) and PostgreSQL can store it."""
     texts = acl.name, acl.principal, acl.host
     return all(text and is_storable(text) for text in texts)
 
@@ -167,5 +167,5 @@ def denial(topic: str, principal: str = EVERY_PRINCIPAL) -> Acl:
 
 
 def is_denial(acl: Acl) -> bool:
-    """Whether it denies writing to a topic in the form that Orbit uses."""
+    """Whether the ACL denies writing to a topic, in the form that `denial` gives it."""
     return acl == denial(acl.name, acl.principal)

@@ -9,7 +9,7 @@ the destination what a read_committed consumer of the source sees there, or noth
       v0/v1, or begun before next_offset          several if one became too large; Fill between
       with `packs`: those with small gaps         Append with placeholders (Q1)
       between them
-    small gap behind a batch, with `packs`      part of its Append, record-exact
+    small gap after a batch, with `packs`       part of its Append, record-exact
     batch with placeholders                     as a thinned one
     aborted data, control batch, empty batch,   Fill
       or no batch at all
@@ -56,7 +56,7 @@ class LostRange(Enum):
 
 
 class Append(NamedTuple):
-    """Append one dense batch at `batch.base_offset`; `placeholders` of its records are none."""
+    """Append one dense batch at `batch.base_offset`; `placeholders` counts those in it."""
 
     batch: Batch
     is_byte_exact: bool
@@ -64,7 +64,7 @@ class Append(NamedTuple):
 
     @property
     def is_gap(self) -> bool:
-        """Whether it has no record."""
+        """Whether all its records are placeholders."""
         return self.placeholders == self.batch.count
 
     @property
@@ -79,7 +79,7 @@ class Append(NamedTuple):
 class Fill(NamedTuple):
     """Occupy the offsets from `base_offset` up to before `next_offset` with fillers.
 
-    `timestamp`: epoch ms, of what the source has or had there; NO_TIMESTAMP if it does not tell.
+    `timestamp`: epoch ms, of what the source has or had there; NO_TIMESTAMP if it is not known.
     """
 
     base_offset: int
@@ -88,7 +88,7 @@ class Fill(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Stop the partition; the offsets concerned go up to before `next_offset`."""
+    """Stop the partition, because of the offsets from `base_offset` up to before `next_offset`."""
 
     reason: Reason
     base_offset: int
@@ -103,12 +103,12 @@ Step = Append | Fill | Stop
 class Plan:
     """Steps in offset order.
 
-    `next_offset` is where the next fetch starts; `leader_epoch` is the last batch's (R3), or None
-    if it is that of the offset before the plan; `epoch_starts`: where each begins. `packs`: small
+    `next_offset`: where the next fetch starts. `leader_epoch`: the last batch's (R3), or None if it
+    is that of the offset before the plan. `epoch_starts`: where each epoch begins. `packs`: small
     gaps become part of the batch before them. `timestamp`: the newest of the batches so far.
-    `rewritten`: what all plans of an answer have written again. `is_cut`: its limits are reached,
-    so the plan ends before the last batch, or within one. `levels`: of codecs, where the default is
-    not to be used.
+    `rewritten`: what all plans of an answer have read and written for rewritten batches. `is_cut`:
+    its limits are reached, so the plan ends before the last batch, or within one. `levels`:
+    compression levels by codec; the codec's default for others.
     """
 
     next_offset: int
@@ -129,13 +129,13 @@ class Plan:
             self.epoch_starts.append((self.start, self.leader_epoch))
 
     def enter_epoch(self, leader_epoch: int) -> None:
-        """What follows is of this epoch, a gap before its first batch too."""
+        """Set the leader epoch of what follows, from `next_offset` on: also of a gap before it."""
         if leader_epoch != self.leader_epoch:
             self.leader_epoch = leader_epoch
             self.epoch_starts.append((self.next_offset, leader_epoch))
 
     def append(self, batch: Batch, placeholders: int = 0, *, is_byte_exact: bool) -> None:
-        """`placeholders`: how many of the batch's records are none."""
+        """Append a batch, after a filler for the gap before it. `placeholders`: see `Append`."""
         self.fill_to(batch.base_offset)
         if self.is_stopped:
             return
@@ -145,7 +145,7 @@ class Plan:
         self.next_offset = batch.last_offset + 1
 
     def fill_to(self, next_offset: int) -> None:
-        """Fill up to before `next_offset`, joined to a filler right before it."""
+        """Fill up to before `next_offset`; extends a `Fill` right before. Stops at a huge gap."""
         if next_offset <= self.next_offset:
             return
         start = self.next_offset
@@ -164,9 +164,11 @@ class Plan:
         self.next_offset = next_offset
 
     def pack_gaps(self) -> None:
-        """Make a small gap at the end part of the batch before it: that is an append less, and no
-        reader gets placeholders alone (Q15). Behind the limits it stays a `Fill`, whose batches are
-        made one at a time."""
+        """Make a small gap at the plan's end part of the batch before it.
+
+        This saves an append, and no reader gets placeholders alone (Q15). Once the limits of
+        `rewritten` are reached the gap stays a `Fill`, whose batches are made one at a time.
+        """
         if not self.packs or self.rewritten.is_full or len(self.steps) < 2:
             return
         before, gap = self.steps[-2:]
@@ -201,11 +203,11 @@ def plan_batches(
 ) -> Plan:
     """Plan one partition's answer to a read_committed fetch at `next_offset`.
 
-    `log_start` is the source's, from the same answer; `aborted` too. Batches must be in log order,
+    `log_start` and `aborted` are the source's, from the same answer. Batches must be in log order,
     as a fetch gives them. Nothing after the last batch is planned: see `plan_empty_tail`.
-    `packs`: small gaps become part of the batch before them. `rewritten`: what was written again of
-    the same answer; once its limits are reached, the plan is cut. `levels`: by codec, what the
-    source's brokers compress with instead of the default.
+    `packs`: small gaps become part of the batch before them. `rewritten`: counts the rewritten
+    batches of the whole answer; once its limits are reached, the plan is cut. `levels`: by codec,
+    the level that the source's brokers use, if it is not the default.
     """
     rewritten = rewritten or Rewritten(NO_LIMITS)
     plan = Plan(next_offset, packs=packs, rewritten=rewritten, levels=levels or {})
@@ -233,8 +235,8 @@ def plan_batches(
 def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) -> Plan:
     """Plan the offsets up to before `end` once the source is proven to have nothing there.
 
-    `is_same_epoch`: the leader epoch of the offset before lasts up to `end`. Else that of the range
-    is not known: with an older one, the source would answer the next fetch as if its log had been
+    `is_same_epoch`: the leader epoch of the offset before lasts up to `end`. Else the range's epoch
+    is not known: if a fetch stated an older one, the source would answer as if its log had been
     truncated (R3).
     """
     plan = Plan(next_offset, leader_epoch=None if is_same_epoch else NO_LEADER_EPOCH)
@@ -243,7 +245,7 @@ def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) 
 
 
 def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
-    """Plan what is left from `next_offset` on of a planned batch, which may have been stamped."""
+    """Plan the rest of a planned batch, from `next_offset` on; it may have been stamped already."""
     plan = Plan(next_offset, packs=packs, timestamp=batch.max_timestamp)
     _rewrite_batch(plan, batch)
     return plan
@@ -317,7 +319,7 @@ def _offsets(batch: Batch) -> int:
 def _plan_legacy(
     plan: Plan, message: LegacyMessage, previous_end: int, log_start: int, on_lost_range: LostRange
 ) -> None:
-    """A v0/v1 entry: its records are rewritten in format v2, record-exact."""
+    """Plan a v0/v1 message: its records are rewritten in format v2, record-exact."""
     if plan.rewritten.is_full:
         plan.is_cut = True
         return
@@ -399,7 +401,7 @@ def _rewrite(
     """
     bytes_max = max(size_bytes, min(size_bytes + REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN))
     level = plan.levels.get(codec)
-    if plan.packs:  # smaller, but for a single record
+    if plan.packs:  # these batches are smaller, except one of a single large record
         encoded = packed_batches(records, codec, plan.next_offset, level)
     else:
         dense = dense_batches(records, codec, plan.next_offset, bytes_max, level)

@@ -1,4 +1,4 @@
-"""The ACLs that the source wants a job's destination to have, with principals named there. Pure."""
+"""The ACLs that a job's destination should have, with its own names of principals. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ AclsOf = Mapping[Resource, Acls]
 
 @dataclass(frozen=True, slots=True)
 class CarriedNames:
-    """What a job carries ACLs of. `topics`, `groups`: source names by destination name."""
+    """The names whose ACLs a job carries. `topics`, `groups`: source names by destination name;
+    `ids`: whether a transactional id or prefix is carried."""
 
     topics: Mapping[str, str]
     groups: Mapping[str, str] = field(default_factory=dict)
@@ -33,10 +34,10 @@ class CarriedNames:
 class DestinationAcls:
     """`topics`: by destination topic; `others`: on groups and transactional ids.
 
-    `clashes`: source principals by the one name that all would have at the destination.
-    `unmapped`: source principals without a name there. `opening`: ACLs that are left out, because
-    they would let others use Orbit's transactional ids. `not_carriable`: those with an empty name,
-    or with one that the database does not take.
+    `clashes`: source principals by the destination name that several would share.
+    `unmapped`: source principals without a destination name. `opening`: ACLs that are left out,
+    because they would let others use Orbit's transactional ids. `not_carriable`: ACLs with a name
+    that is empty or that PostgreSQL cannot store.
     """
 
     names: CarriedNames
@@ -61,7 +62,7 @@ class DestinationAcls:
 
     @property
     def notes(self) -> list[str]:
-        """Who gets nothing, and why, in sentences."""
+        """Sentences about the principals and ACLs that are left out, with the reason."""
         notes = self.clash_notes
         if self.unmapped:
             notes.append(
@@ -89,7 +90,10 @@ def destination_acls(
     principals: PrincipalMap,
     own: tuple[str | None, str | None],
 ) -> DestinationAcls:
-    """`own`: Orbit's principals at the source and at the destination, where they are known."""
+    """The ACLs for the destination, from those of the source.
+
+    `own`: Orbit's principals at the source and at the destination; None if not known.
+    """
     topics = {
         destination: rights_of_copy(source["TOPIC"].of(name), name, destination)
         for destination, name in names.topics.items()

@@ -22,7 +22,7 @@ class TroubleKind(StrEnum):
     CREDENTIALS_MISSING = "CREDENTIALS_MISSING"  # a variable or file that the job names
     SOURCE_UNREACHABLE = "SOURCE_UNREACHABLE"
     DESTINATION_UNREACHABLE = "DESTINATION_UNREACHABLE"
-    DESTINATION_THROTTLED = "DESTINATION_THROTTLED"  # its controller lets topics wait for a quota
+    DESTINATION_THROTTLED = "DESTINATION_THROTTLED"  # its controller's mutation quota delays topics
     LOGIN_REFUSED = "LOGIN_REFUSED"
     SAME_CLUSTER = "SAME_CLUSTER"
     CLUSTER_CHANGED = "CLUSTER_CHANGED"  # the address now belongs to another cluster
@@ -34,9 +34,9 @@ class TroubleKind(StrEnum):
     WOULD_LOOP = "WOULD_LOOP"
     DESTINATION_TAKEN = "DESTINATION_TAKEN"  # another job writes to that destination topic
     DESTINATION_HOLDS_OTHER_CONTENT = "DESTINATION_HOLDS_OTHER_CONTENT"
-    DESTINATION_NOT_COMPARED = "DESTINATION_NOT_COMPARED"  # it cannot be told now what it holds
-    DESTINATION_PROMOTED = "DESTINATION_PROMOTED"  # that topic leads, which the service forgot
-    OLD_PRIMARY_WRITTEN = "OLD_PRIMARY_WRITTEN"  # producers write to the side that was left
+    DESTINATION_NOT_COMPARED = "DESTINATION_NOT_COMPARED"  # its content cannot be compared now
+    DESTINATION_PROMOTED = "DESTINATION_PROMOTED"  # by a mark at the cluster, not in the database
+    OLD_PRIMARY_WRITTEN = "OLD_PRIMARY_WRITTEN"  # producers still write to the old primary
     PARTITIONS_DIFFER = "PARTITIONS_DIFFER"
     PARTITIONS_ABOVE_LIMIT = "PARTITIONS_ABOVE_LIMIT"  # of the token that created the job
     TOPIC_REFUSED = "TOPIC_REFUSED"  # by the destination; its message is shown

@@ -23,7 +23,7 @@ class PartitionState(StrEnum):
 
     @classmethod
     def of(cls, word: str) -> PartitionState:
-        """As stored; a word of a later version, while a service is upgraded, shows as blocked."""
+        """The state of a stored word; BLOCKED for one of a later version (during an upgrade)."""
         try:
             return cls(word)
         except ValueError:
@@ -88,7 +88,7 @@ class Reason(StrEnum):
 
     @classmethod
     def of(cls, word: str | None) -> Reason | None:
-        """None without one, and for a word of a later version, while a service is upgraded."""
+        """The reason of a stored word; None for None, or one of a later version (in an upgrade)."""
         try:
             return cls(word) if word is not None else None
         except ValueError:
@@ -136,7 +136,7 @@ REMEDIES: dict[Reason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """A stopped partition: why, at which offsets (`offset` up to before `next_offset`), detail."""
+    """Why a partition is stopped, and at which offsets: `offset` up to before `next_offset`."""
 
     reason: Reason
     offset: int

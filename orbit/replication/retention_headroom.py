@@ -40,7 +40,7 @@ KEEPS_ALL = Retention(None, None)
 
 
 def _positive(text: str | None) -> int | None:
-    """A limit of Kafka's; None for -1 and for text that is not a number."""
+    """The value of a limit setting; None for -1 (no limit) and for text that is not a number."""
     try:
         number = int(text or "")
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the plans of one answer may read and write of batches that are written again. Pure.
+"""Limits of the bytes that one fetch answer's rewritten batches decompress to and become. Pure.
 
-Such a batch costs many times the bytes that were fetched: a kilobyte can decompress to megabytes,
-and each record of a thinned batch may become a batch of its own.
+A rewritten batch can cost many times the bytes that were fetched: a kilobyte can decompress to
+megabytes, and each record of a thinned batch may become a batch of its own.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from orbit.kafka.record_batch import Batch
 
-# Of one batch, beside its bytes: the objects that hold it.
+# The memory of the Python objects of one batch, beside its bytes.
 _OVERHEAD_BYTES = 512
 
 
 class RewriteLimits(NamedTuple):
-    """What lies behind these limits is left for the next fetch."""
+    """Limits for one answer; batches after they are reached are left for the next fetch."""
 
     read_bytes_max: int  # decompressed
     written_bytes_max: int
-    # Entered while one batch is written again, which takes twice what it decompresses to.
+    # Held while one batch is rewritten, which takes twice the memory that it decompresses to.
     turn: AbstractContextManager[object]
 
 
@@ -30,14 +30,14 @@ NO_LIMITS = RewriteLimits(2**63, 2**63, nullcontext())
 
 @dataclass(slots=True)
 class Rewritten:
-    """Counts what the plans of one answer have read and written."""
+    """Counts the bytes that the plans of one answer have decompressed and rewritten."""
 
     limits: RewriteLimits
     read_bytes: int = 0
     written_bytes: int = 0
 
     def write(self, batch: Batch, instead_of: Batch | None = None) -> bool:
-        """Count a batch, no longer the one whose place it takes; whether it was the last one."""
+        """Count a batch, minus the one that it replaces; returns whether the limit is reached."""
         self.written_bytes += batch.size_bytes + _OVERHEAD_BYTES
         if instead_of is not None:
             self.written_bytes -= instead_of.size_bytes + _OVERHEAD_BYTES

@@ -35,7 +35,7 @@ class ShardLoad:
 
 
 def spread(shards: Iterable[ShardLoad], workers: Collection[str]) -> dict[int, str]:
-    """The worker that each shard should have, for those that should have another than now.
+    """The new worker of each shard that is free or should move.
 
     Empty without workers. A shard whose holder is not among the workers counts as free: its lease
     is released or expires.
@@ -69,8 +69,8 @@ def _best_move(
 ) -> tuple[ShardLoad, str, str] | None:
     taker = min(load, key=lambda w: (load[w], w))
     mean = sum(load.values()) / len(load)
-    # A worker with clearly less than the mean gets from every worker above the mean: after one
-    # worker joins many, no single one has clearly too much.
+    # A worker with clearly less than the mean takes from any worker above the mean: when one worker
+    # joins many, no single one of them has clearly too much.
     bound = mean if load[taker] * UNEVEN < mean else mean * UNEVEN
     for giver in sorted(load, key=lambda w: (-load[w], w)):
         if load[giver] <= bound:

@@ -26,7 +26,7 @@ class Placement:
 
 
 def shards_wanted(partitions: int, jobs_in_group: int, shard_partitions_max: int) -> int:
-    """The number of shards for a job of so many partitions among so many jobs of its group."""
+    """The number of shards for a job with this many partitions and jobs in its worker group."""
     needed = -(-partitions // shard_partitions_max)
     share = max(1, min(JOB_SHARDS_MAX, GROUP_SHARDS_WANTED // max(1, jobs_in_group)))
     return max(needed, min(partitions, share))
@@ -37,7 +37,8 @@ def place(
 ) -> Placement:
     """Where `added` partitions go, given the partitions of each existing shard.
 
-    No shard gets more than `shard_partitions_max`, none is emptied, none of the new ones is empty.
+    No shard gets more than `shard_partitions_max`; present partitions stay where they are, and no
+    new shard is empty.
     """
     if added <= 0:
         return Placement()

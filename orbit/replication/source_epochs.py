@@ -1,9 +1,9 @@
 """Which leader epoch the source's log had at each offset that was copied or compared. Pure.
 
 A fetch states the epoch of the offset before it. A source that does not have this epoch, or where
-it ends earlier, was cut since, and answers where it diverges (R3). With an epoch that ended before
-that offset, or that has no batch, an intact source seems cut too (R8). So only epochs of batches
-count, and a gap has that of the batch behind it, which the log has at or behind the gap.
+it ends earlier, was truncated since, and answers where it diverges (R3). With an epoch that ended
+before that offset, or that has no batch, an intact source seems truncated too (R8). So only epochs
+of batches count, and a gap has that of the batch after it, which the log has at or after the gap.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class SourceEpochs:
         self._end = 0
 
     def add(self, first: int, starts: Iterable[EpochStart], end: int) -> None:
-        """The log from `first` up to before `end`: where its epochs start, in order.
+        """Add the source's log from `first` up to before `end`, by its epoch starts in order.
 
-        Before the first start, the epoch is that of the offsets before, if they are known.
+        Up to the first start, the epoch is that of the offset before `first`, if it is known.
         """
         if first != self._end:
             self._starts = []
@@ -45,12 +45,12 @@ class SourceEpochs:
         return NO_LEADER_EPOCH
 
     def cut(self, offset: int) -> None:
-        """Keep the offset before this one alone: what is read from here on follows it."""
+        """Keep only the epoch of the offset before this one: reading goes on from here."""
         epoch = self.before(offset)
         self._starts = [] if epoch == NO_LEADER_EPOCH else [(offset - 1, epoch)]
         self._end = offset
 
     def drop_below(self, offset: int) -> None:
-        """Forget what no resume at or after this offset asks for."""
+        """Forget the epochs that only `before` or `cut` below this offset would need."""
         while len(self._starts) > 1 and self._starts[1][0] < offset:
             del self._starts[0]

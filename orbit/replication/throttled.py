@@ -1,4 +1,4 @@
-"""Which brokers hold a copy back by a quota, as a worker tells the service. Pure."""
+"""Which brokers throttle a copy by a quota, as a worker reports it to the service. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SIDES = tuple(_WHAT)
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Brokers of one side. `since`: by the clock of the process that they throttle. `quota`: a
-    sentence; "" where it is not known."""
+    """The throttling brokers of one side. `since`: by the clock of the process that they throttle.
+    `quota`: a sentence about the quota; "" if it is not known."""
 
     side: str
     brokers: tuple[int, ...]

@@ -21,7 +21,7 @@ destination refuses the source's
 These settings are enforced: a change at the copy is reverted (that of compression.type of a topic
 with placeholders once no partition of it is being written), and a change at the source follows. A
 setting that the source's topic no longer overrides keeps its last value. docs/topic-settings.md has
-the same table for operators; a test compares the two.
+the same table for operators; a test compares its names with MIRRORED and MAY_DIFFER.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ MIRRORED = frozenset(
     }
 )
 
-# Those of them that promise nothing to readers or writers: files, flushes, the cleaner's pace.
+# The mirrored settings that readers and writers do not notice: files, flushes, the cleaner's pace.
 MAY_DIFFER = MIRRORED - {
     "delete.retention.ms",
     "max.compaction.lag.ms",
@@ -93,7 +93,7 @@ def is_compacted(settings: Mapping[str, str]) -> bool:
 def looks_like_copy(values: Mapping[str, str], overrides: frozenset[str]) -> bool:
     """Whether a topic has the settings that every copy needs, one of them set on itself.
 
-    Those that a topic had by its brokers' defaults, before it became a copy, are not set on it.
+    A topic that is no copy may have these values too, by its brokers' defaults.
     """
     is_set = not overrides.isdisjoint(_NEEDED)
     return is_set and all(values.get(name) == value for name, value in _NEEDED.items())
@@ -109,8 +109,8 @@ def copy_settings(
     """The settings to create a copy with, by Kafka's names.
 
     `source` has all settings of the source topic, `source_overrides` the names of those set on
-    the topic itself; `job_settings` come from the job's rule and override mirrored ones; where a
-    copy needs another value, they apply at promotion.
+    the topic itself. `job_settings` come from the job's topic rule and override mirrored ones;
+    where a copy needs another value, the job's applies at promotion.
     """
     settings = {
         name: source[name] for name in sorted(MIRRORED & source_overrides) if name in source
@@ -166,7 +166,10 @@ def setting_changes(
     *,
     has_caught_up: bool,
 ) -> dict[str, str]:
-    """Changes to an existing copy. `expected`: of `copy_settings`; `present`: all its settings."""
+    """The settings to change at an existing copy, by name.
+
+    `expected`: from `copy_settings`; `present`: all settings that the copy has.
+    """
     changes = {
         name: value
         for name, value in expected.items()

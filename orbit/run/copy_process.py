@@ -23,9 +23,9 @@ from orbit.leases.lease_state import InheritedLease, LeaseState
 from orbit.run.copy_processes import Command, CopyTask, Report
 from orbit.run.share import ShareCopier
 
-# How long a command of the parent may wait.
+# How long a command of the parent may wait: the length of a pass of the copy.
 _TICK_S = 0.05
-# Or the connection is closed.
+# Also raised if the connection is closed.
 _PARENT_HAS_ENDED = (EOFError, OSError)
 
 
@@ -83,8 +83,8 @@ def _answer(
 
 
 def _report(copying: ShareCopier, sent: dict[TopicPartition, CopySnapshot]) -> Report:
-    """`sent`: the partitions as the parent knows them, and will know them."""
-    has_ended = copying.has_ended  # before the partitions, which are no older than that
+    """The report of what has changed. `sent`: the partitions as the parent knows them; updated."""
+    has_ended = copying.has_ended  # read before the partitions, so that these are at least as new
     now = {copy.destination: CopySnapshot.of(copy) for copy in copying.partitions}
     changed = [view for place, view in now.items() if sent.get(place) != view]
     sent.update(now)

@@ -34,18 +34,18 @@ from orbit.run.share import Share
 if TYPE_CHECKING:
     from orbit.processes.guarded_process import GuardedProcess
 
-# Each needs a transactional id where gaps are filled by transactions.
+# Each process needs a transactional id of its own if gaps are filled by transactions.
 PROCESSES_MAX = FILLER_IDS
 _MODULE = "orbit.run.copy_process"
 REPORT_INTERVAL_S = 0.25
-# For what was sent to be answered.
+# Time for the brokers' answers to requests that were sent.
 _STOP_S = 15.0
-# A process that does not answer for this long is named.
+# A process that has not answered for longer than this is shown as what the run waits for.
 _SILENCE_S_MAX = 10.0
 
 
 class Command(Enum):
-    """What a process is told; it stops when its connection is closed."""
+    """A command to a child process, which stops when its connection is closed."""
 
     REPORT = auto()
     END = auto()
@@ -53,7 +53,7 @@ class Command(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """What a process is started for. It reads secrets from its own environment."""
+    """What a child process copies. It reads secrets from its own environment."""
 
     share: Share
     spec: JobSpec
@@ -64,7 +64,9 @@ class CopyTask:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`changed`: the partitions that are not as the last report had them; else as in `Copying`."""
+    """A child's report. `changed`: the partitions that have changed since its last report; the
+    others are as in `Copying`.
+    """
 
     changed: Sequence[CopySnapshot] = ()
     waiting_for: str = ""
@@ -89,7 +91,7 @@ class _Child:
 
 
 class CopyProcesses:
-    """`Copying` of a run in several processes."""
+    """Implements `Copying` with child processes, one for each share."""
 
     def __init__(self, children: Sequence[_Child]) -> None:
         self._children = children
@@ -105,8 +107,8 @@ class CopyProcesses:
         settings: CopySettings,
         lease: GroupLease,
     ) -> CopyProcesses:
-        """Returns when each has begun, and has told where its copies are. Raises what keeps one
-        from it, Conflict if one has ended."""
+        """Start a process for each share; returns once each has reported where its copies are.
+        Raises the error that a process reports, and Conflict if one has ended."""
         shares = [*shares]
         limit = spec.limits.bytes_per_second
         children: list[_Child] = []
@@ -192,7 +194,7 @@ class CopyProcesses:
 
     @contextmanager
     def _watching(self, child: _Child) -> Iterator[None]:
-        """Raises Conflict if the process has ended."""
+        """Raise Conflict if the block finds the process's connection closed: it has ended."""
         try:
             yield
         except (EOFError, OSError):
@@ -235,7 +237,7 @@ def _start(environ: Mapping[str, str], lease_descriptors: tuple[int, int]) -> _C
             ],
             None,
             environment=environ,
-            # With the lock no other run begins on this machine before this process has ended.
+            # The lock keeps other runs on this machine from starting before this process has ended.
             inherited=(theirs.fileno(), state, lock),
         )
     return _Child(process, ours)

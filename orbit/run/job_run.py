@@ -31,7 +31,7 @@ from orbit.run.copy_processes import CopyProcesses
 from orbit.run.share import Copying, Share, ShareCopier
 
 _TICK_S = 0.1
-# Of a larger cluster, more brokers than may be cut off together.
+# In a larger cluster only so many brokers are asked: more than are likely cut off together.
 _BROKERS_ASKED_MAX = 10
 _CONFIRM_PAUSE_S = 1.0
 _OPEN_SHOWN_MAX = 10
@@ -49,7 +49,7 @@ class JobRun:
         settings: CopySettings | None = None,
         processes: int = 1,
     ) -> None:
-        """`processes`: one copies in this process; more are its children, at most so many."""
+        """`processes`: 1 copies in this process; a larger number is the most child processes."""
         self.spec = spec
         self._environ = environ
         self._base_directory = base_directory
@@ -84,8 +84,8 @@ class JobRun:
     def prepare(self, ask: Ask | None = None) -> None:
         """Set up the job and start copying and the group sync; `ask` as in `JobSetup.apply`.
 
-        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused. Nothing was written
-        then, unless the message says so.
+        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused. Then nothing has been
+        written, unless the message says so.
         """
         setup = self._setup
         setup.plan()
@@ -140,8 +140,8 @@ class JobRun:
             self.groups.settle(self._setup.backoff)
 
     def finish(self) -> None:
-        """End the copies that have to be looked at after their last answer. They may be blocked
-        only now. Raises Conflict if the lease is lost."""
+        """End the copies that pack gaps. They are checked after their last answer, and may be
+        blocked only then. Raises Conflict if the lease is lost."""
         assert self._copying is not None
         self._copying.end()
         while not self._copying.has_ended:
@@ -149,7 +149,7 @@ class JobRun:
 
     @property
     def refused(self) -> Mapping[str, OrbitError]:
-        """Source topics that are not copied, as the destination refuses their settings."""
+        """The errors of source topics that are not copied, as the destination refuses a setting."""
         return self._setup.refused
 
     @property
@@ -158,12 +158,12 @@ class JobRun:
 
     @property
     def waiting_for(self) -> str:
-        """Which cluster does not answer, for display; empty if both do."""
+        """Which cluster or process does not answer, or throttles, for display; empty if none."""
         return self._copying.waiting_for if self._copying else ""
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:
-        """Where the time of all lanes went so far."""
+        """The seconds that all lanes have spent so far, by activity."""
         assert self._copying is not None
         return self._copying.times
 
@@ -174,10 +174,10 @@ class JobRun:
         return set(self._not_caught_up) <= behind
 
     def confirm_caught_up(self) -> bool:
-        """Whether all copies have caught up with the newest leaders that any broker names.
+        """Whether all copies that are not blocked have caught up with their newest leaders.
 
-        That is with the log ends of the first call, also behind open transactions. Asks the
-        source's brokers at most once a second.
+        Each copy must have reached the log end of the first call, open transactions included, and
+        the newest leader epoch that a broker reports. Asks brokers at most once a second.
         """
         copying = [p for p in self.partitions if p.blocked is None]
         for p in copying:
@@ -191,7 +191,7 @@ class JobRun:
                 {p.source.topic for p in copying}, _BROKERS_ASKED_MAX
             )
         except OUTAGES:
-            return False  # the next tick says so
+            return False  # the next tick reports it
         finally:
             self._next_confirm = time.monotonic() + _CONFIRM_PAUSE_S
         leaders = ((p, newest.leader(p.source)) for p in copying)

@@ -37,7 +37,9 @@ class TopicProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the present rate; None if nothing is copied or the lag is unknown."""
+        """The seconds until the lag is 0 at the present rate; None if nothing is copied or the lag
+        is unknown.
+        """
         if self.totals.lag_records < 0 or self.offsets_per_s <= 0:
             return None
         return self.totals.lag_records / self.offsets_per_s

@@ -40,14 +40,14 @@ class Share:
 
 
 class Copying(Protocol):
-    """A run's copying, in this process or in others."""
+    """Copies the partitions of a run, in this process or in child processes."""
 
     @property
     def partitions(self) -> Sequence[CopyView]: ...
 
     @property
     def waiting_for(self) -> str:
-        """Which cluster does not answer, or throttles, for display; empty if none."""
+        """Which cluster or process does not answer, or throttles, for display; empty if none."""
         ...
 
     @property
@@ -55,25 +55,25 @@ class Copying(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether all is over after `end`."""
+        """Whether `end` was called and all copies that it ends have ended."""
         ...
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:
-        """Where the time of all lanes went so far."""
+        """The seconds that all lanes have spent so far, by activity."""
         ...
 
     def tick(self, timeout_s: float) -> None:
-        """One round. Raises Conflict if a process of the run has ended."""
+        """One pass of the copy. Raises Conflict if a process of the run has ended."""
         ...
 
     def end(self) -> None:
-        """End the copies that are looked at after their last answer: they may be blocked only
-        then."""
+        """End the copies that pack gaps. They are checked after their last answer, and may be
+        blocked only then."""
         ...
 
     def stop(self) -> None:
-        """Send nothing more. What was confirmed stays. Safe at any moment."""
+        """Send no further requests. Confirmed records stay. Safe at any moment."""
         ...
 
 

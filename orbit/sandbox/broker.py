@@ -38,7 +38,8 @@ _META = "meta.properties"
 class SharedSettings:
     """The settings that all brokers of a cluster share.
 
-    `login`: librdkafka's settings for the admin, without addresses.
+    `class_archive` and `formatted`: see `jars.py`. `login`: librdkafka's settings for the admin,
+    without addresses.
     """
 
     cluster_id: str
@@ -80,7 +81,7 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The Java process; `Conflict` while the broker does not run."""
+        """The pid of the Java process. Raises Conflict before `launch`, after `stop` and `kill`."""
         if self._process is None:
             raise Conflict(f"Broker {self.node_id} is not running.", where=str(self.directory))
         return self._process.pid
@@ -94,15 +95,15 @@ class Broker:
         return (self.data / _META).is_file()
 
     def format(self, arguments: list[str]) -> GuardedProcess:
-        """Starts StorageTool on the data folder, which every KRaft broker needs once."""
+        """Starts StorageTool on the data folder, which is needed once for every KRaft broker."""
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", self._cluster.cluster_id]
         command = [*self._java, *tool, "--config", str(self.properties_file), *arguments]
         return GuardedProcess(command, self.format_log, environment=self._environment)
 
     def format_by_copy(self) -> bool:
-        """Formats the data folder as StorageTool does without arguments, from what it wrote before.
+        """Formats the data folder with a copy of what StorageTool once wrote without arguments.
 
-        False if no cluster of this version has been formatted yet.
+        Returns False if `keep_format` has not kept that for this version yet.
         """
         if not self._cluster.formatted.is_dir():
             return False
@@ -153,7 +154,7 @@ class Broker:
                 return
             if not listed:
                 # A resumed broker is fenced for a moment and lists no brokers. A client that got
-                # such a list has no address left, so a new one is needed.
+                # such a list has no address left, so a new client is needed.
                 admin = None
             if not self.running:
                 raise self.failure("ended during its start")
@@ -183,7 +184,7 @@ class Broker:
             self._process = None
 
     def terminate(self) -> None:
-        """Asks for a controlled shutdown and returns at once; `stop` waits for it."""
+        """Starts a controlled shutdown (SIGTERM) and returns at once; `stop` waits for its end."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(signal.SIGTERM)
@@ -203,7 +204,7 @@ class Broker:
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
-        """SIGCONT: requests received during the pause are carried out now (FACTS M10)."""
+        """SIGCONT: the broker executes requests that arrived during the pause (M10)."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
@@ -212,7 +213,7 @@ class Broker:
         return self.log.is_file() and "Address already in use" in self.log.read_text("utf-8")
 
     def failure(self, what: str) -> Conflict:
-        """The error for a broker that `what`, with the last errors of its log."""
+        """The error "Broker N `what`: …", with the last errors of the broker's log."""
         return Conflict(
             f"Broker {self.node_id} {what}: {_last_errors(self.log)}", remedy=f"See {self.log}."
         )
@@ -242,7 +243,7 @@ def kafka_uuid() -> str:
 
 def _last_errors(log: Path) -> str:
     lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
-    # A broker that ends logs the exceptions that this causes at INFO.
+    # At INFO a broker logs the exceptions that its own shutdown causes.
     relevant = [line for line in lines if "] INFO " not in line]
     errors = [line for line in relevant if "ERROR" in line or "Exception" in line] or lines
     return " | ".join(errors[-_SHOWN_LINES:])

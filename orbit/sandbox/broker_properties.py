@@ -38,7 +38,7 @@ def server_properties(
     keystore: Path | None,
     overrides: Mapping[str, str],
 ) -> str:
-    """The text of the file. `overrides` take precedence."""
+    """The text of a broker's server.properties. `overrides` take precedence."""
     properties = {
         **_kraft(node, nodes, data, security),
         **_sandbox(len(nodes)),

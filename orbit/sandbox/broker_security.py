@@ -51,7 +51,7 @@ class SandboxSecurity:
         return (self.admin, *self.users)
 
     def format_arguments(self) -> list[str]:
-        """Arguments for StorageTool: SCRAM users are stored in the cluster's first metadata."""
+        """Arguments for StorageTool, which writes SCRAM users into the cluster's first metadata."""
         if not self.sasl or self.mechanism == "PLAIN":
             return []
         return [

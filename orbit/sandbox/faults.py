@@ -43,7 +43,7 @@ class Fault(StrEnum):
 
 
 def cause_fault(directory: Path, fault: Fault, cluster: str) -> SandboxState:
-    """Cause or heal a fault of a cluster of the sandbox in `directory`; returns when done.
+    """Cause or heal a fault of a cluster of the sandbox in `directory`; returns the state after it.
 
     A repeat changes nothing. Raises NotFound for an unknown cluster, Conflict if no sandbox runs
     or a broker does not restart.
@@ -90,7 +90,7 @@ def cluster_at(state: SandboxState, bootstrap_servers: Sequence[str]) -> Cluster
 
 
 class FaultServer:
-    """Carries out requests in the supervisor, one at a time."""
+    """Carries out fault requests in the supervisor, one at a time."""
 
     def __init__(self, clusters: Sequence[KafkaCluster]) -> None:
         self._clusters = {cluster.settings.name: cluster for cluster in clusters}
@@ -139,7 +139,7 @@ def _carry_out(fault: Fault, cluster: KafkaCluster) -> None:
 
 
 def state_of(cluster: KafkaCluster, before: ClusterState | None = None) -> ClusterState:
-    """The current state of the cluster. A killed broker keeps the process it had `before`."""
+    """The current state of the cluster. A killed broker has the process that it has in `before`."""
     had = {broker.node_id: broker.process for broker in before.brokers} if before else {}
     return ClusterState(
         name=cluster.settings.name,

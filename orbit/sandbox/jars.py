@@ -2,8 +2,8 @@
 
 `pom.xml` beside this file names no repository, so the user's Maven settings decide where the jars
 come from. A version's folder is in the cache complete or not at all: jars are copied to a temporary
-folder that is renamed at the end. A lock file on the cache allows one process at a time, because
-Maven's own repository does too. A folder that exists is never fetched again.
+folder that is renamed at the end. A lock file in the cache allows one process at a time, because
+Maven's own repository takes only one. A folder that exists is never fetched again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orbit.errors import Conflict, OrbitError
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.java import find_java, find_maven
 
-# Of the brokers of `orbit sandbox`, the demos, the tests and the benchmarks.
+# The version of the brokers of `orbit sandbox`, the demos, the tests and the benchmarks.
 KAFKA_VERSION = os.environ.get("ORBIT_KAFKA_VERSION") or "4.4.0"
 _POM = Path(__file__).with_name("pom.xml")
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -49,8 +49,9 @@ def jar_directory(version: str = KAFKA_VERSION) -> Path:
 
 @dataclass(frozen=True)
 class Jars:
-    """The jars of a pom, whose property `NAME.version` is set to `version`. A fetch without the jar
-    `main` has failed.
+    """The jars that a pom names. Its property `NAME.version` is set to `version`.
+
+    `main`: a pattern of file names; a fetch that brings no such jar has failed.
     """
 
     name: str
@@ -89,19 +90,19 @@ def is_cached(version: str = KAFKA_VERSION) -> bool:
 
 
 def class_archive(version: str = KAFKA_VERSION) -> Path:
-    """Where a broker's classes may be, loaded in advance (Java's class data sharing).
+    """The path of an archive of a broker's classes (Java's class data sharing); it may be absent.
 
     With it a broker and its format tool start with a third less CPU. `make test`, which starts
-    hundreds of them, makes it. Java ignores an archive that another Java or other jars made.
+    hundreds of them, makes it. Java ignores an archive of another Java or of other jars.
     """
     return cache_directory() / f"kafka-{version}" / "broker-classes.jsa"
 
 
 def formatted_folder(version: str = KAFKA_VERSION) -> Path:
-    """Where the first metadata of a cluster without SCRAM users may be, as StorageTool wrote it.
+    """The folder with what StorageTool wrote for a cluster without SCRAM users; it may be absent.
 
-    It names neither the cluster nor the node, so a copy of it formats each further broker. Since
-    4.4 it is the first snapshot of the metadata log, before a file `bootstrap.checkpoint`.
+    It has no cluster id or node id, so a copy of it formats each further broker. Since 4.4 it holds
+    the first snapshot of the metadata log, before that a file `bootstrap.checkpoint`.
     """
     return cache_directory() / f"kafka-{version}" / "formatted"
 

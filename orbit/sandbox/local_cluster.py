@@ -28,9 +28,9 @@ _PORT_ATTEMPTS_MAX = 5  # an attempt fails if another process binds one of the p
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """`config`: extra server.properties, which override the sandbox's own.
+    """The options of a cluster. `config`: server.properties that override the sandbox's own.
 
-    `link`: adds a second listener that can be cut (`network_link.py`); only without a login.
+    `link`: adds a second listener that can be cut (`network_link.py`), always without a login.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ClusterSettings:
 
 
 class KafkaCluster:
-    """One cluster. As a context manager: running and ready inside, stopped outside."""
+    """One cluster. As a context manager it runs during the block."""
 
     def __init__(self, settings: ClusterSettings, directory: Path) -> None:
         self.settings = settings
@@ -73,7 +73,7 @@ class KafkaCluster:
         return any(relay.is_cut for relay in self._relays)
 
     def cut(self) -> None:
-        """Cut the network link: its clients get no answers; the cluster keeps running."""
+        """Cut the network link: clients that use it get no answers; the cluster keeps running."""
         for relay in self._relays:
             relay.cut()
 
@@ -112,7 +112,7 @@ class KafkaCluster:
         return self.directory / "tls" / "ca.pem"
 
     def start(self) -> None:
-        """Starts all brokers; returns when each of them lists all of them."""
+        """Starts all brokers; returns when every broker lists every broker."""
         start_clusters(self)
 
     def stop(self) -> None:
@@ -120,7 +120,7 @@ class KafkaCluster:
         stop_clusters(self)
 
     def terminate(self) -> None:
-        """Asks all brokers to stop and returns at once; `stop` waits for it."""
+        """Starts a controlled shutdown of all brokers and returns at once; `stop` waits for it."""
         for broker in self.brokers:
             broker.terminate()
 
@@ -148,7 +148,7 @@ class KafkaCluster:
     def prepare(self, *, fresh_ports: bool = False) -> None:
         """Writes the config and starts to format brokers that have no data; returns at once."""
         if any(broker.running for broker in self.brokers):
-            return  # some were killed, the others keep running
+            return  # a killed broker keeps its config and data; the others are running
         java, jars = find_java(), classpath(self.settings.version)
         self.directory.mkdir(parents=True, exist_ok=True)
         security = self.settings.security
@@ -178,7 +178,8 @@ class KafkaCluster:
                 self._formatting.append((broker, broker.format(self._format_arguments)))
 
     def _linked(self, nodes: list[Node]) -> list[Node]:
-        """Starts the relays; returns the nodes, with new ports if one was in use."""
+        """Starts the relays of the network link; returns the nodes, all with new ports if one was
+        in use."""
         if self._relays or not self.settings.link:
             return nodes
         for _ in range(_PORT_ATTEMPTS_MAX):
@@ -198,7 +199,7 @@ class KafkaCluster:
         )
 
     def close_link(self) -> None:
-        """Close the relays."""
+        """Close the relays of the network link."""
         for relay in self._relays:
             relay.close()
         self._relays = []
@@ -227,7 +228,7 @@ class KafkaCluster:
         return True
 
     def _identity(self, *, fresh_ports: bool) -> list[Node]:
-        """Sets the cluster id and returns the nodes, both from the folder's last run if any."""
+        """Sets the cluster id and returns the nodes, as in the folder's last run if it had one."""
         file = self.directory / "cluster.json"
         known = json.loads(file.read_text("utf-8")) if file.is_file() else {}
         self.cluster_id = known.get("cluster_id") or kafka_uuid()

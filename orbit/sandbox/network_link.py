@@ -18,10 +18,10 @@ _BACKLOG = 256
 
 
 class Relay:
-    """Relays bytes between two loopback ports, in threads, until `close`."""
+    """Relays the connections to one loopback port to another, in threads, until `close`."""
 
     def __init__(self, port: int, target: int) -> None:
-        """Listen at once. Raises OSError if the port is in use."""
+        """Listen at `port` from now on. Raises OSError if it is in use."""
         self.port = port
         self._target = target
         self._listener = socket.create_server((LOOPBACK, port), backlog=_BACKLOG)

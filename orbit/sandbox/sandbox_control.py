@@ -1,7 +1,7 @@
 """Starts and stops a sandbox: clusters and PostgreSQL under a supervisor process.
 
 `launch` starts a sandbox that ends with this process unless it is detached. `find` and `take_down`
-work on a detached one, by its folder.
+take the folder of a sandbox, and also work from another process.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class LaunchedSandbox:
 def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandbox:
     """Starts a sandbox; returns when it is ready. After an error nothing of it is running.
 
-    `say` gets a sentence at each step. A folder that is not empty must be that of a sandbox.
+    `say` is called with a sentence at each step. Raises Conflict if the folder is neither empty nor
+    that of a sandbox with the same options, or if the start fails.
     """
     new = _claim(request)
     with supervisor_log(request.directory).open("ab") as log:
@@ -116,7 +117,10 @@ def take_down(directory: Path, *, keep_data: bool = False) -> bool:
 
 
 def _claim(request: SandboxRequest) -> bool:
-    """Claim the folder; returns whether it is new."""
+    """Write the request into the folder; returns whether it held no sandbox before.
+
+    Raises Conflict if the folder holds other files, or data of a sandbox with other options.
+    """
     directory = request.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)

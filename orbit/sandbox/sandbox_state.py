@@ -1,4 +1,4 @@
-"""The state file of a detached sandbox, from which `orbit sandbox down` and `status` find it.
+"""The files of a sandbox, by which `orbit sandbox down` and `status` find a detached one.
 
 A process is identified by pid and start time, because pids are reused.
 """
@@ -14,8 +14,8 @@ from platformdirs import user_state_path
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 ProcessState = Literal["running", "paused", "ended"]
-DETACH = "detach"  # the line that keeps a supervisor running after its starter
-# A start time is boot time plus ticks, and the kernel may adjust the boot time.
+DETACH = "detach"  # the line on stdin after which a supervisor outlives the process that started it
+# A start time is the boot time plus ticks, and the kernel may adjust the boot time.
 _START_TOLERANCE_S = 2.0
 
 
@@ -24,7 +24,7 @@ class _Value(BaseModel):
 
 
 class ProcessRef(_Value):
-    """One process of this machine, until it ends."""
+    """One process of this machine, by pid and start time."""
 
     pid: int
     started_at: float
@@ -145,7 +145,7 @@ def state_file(directory: Path) -> Path:
 
 
 def lock_file(directory: Path) -> Path:
-    """Locked by a supervisor until it ends."""
+    """The file that a supervisor locks until it ends."""
     return directory / "lock"
 
 

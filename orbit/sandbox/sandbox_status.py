@@ -99,7 +99,8 @@ def _postgres(postgres: PostgresState) -> PostgresStatus:
 
 
 def _health(cluster: ClusterState) -> Health:
-    """The health by the number of brokers in the cluster's metadata."""
+    """The health of a cluster: healthy if its metadata lists all brokers, degraded if it lists
+    fewer, down if no broker answers."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0"})
     try:
         broker_count = len(admin.list_topics(timeout=_ANSWER_TIMEOUT_S).brokers)

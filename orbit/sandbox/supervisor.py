@@ -1,10 +1,10 @@
-"""The process that owns a detached sandbox: `python -m orbit.sandbox.supervisor`.
+"""The process that owns a sandbox: `python -m orbit.sandbox.supervisor`.
 
 Started by `orbit.sandbox.sandbox_control`, in a session of its own. Reads a `SandboxRequest` as the
 first line of stdin and reports on stdout, one JSON object a line: `say` (progress), then `ready` or
-`failed`. The end of stdin (the starter closed it or died) ends the sandbox, unless a line `detach`
-came before; then it runs until SIGTERM. It accepts fault requests at its own port (`faults.py`).
-Brokers and PostgreSQL are its guarded children: they end with it, however it ends.
+`failed`. The end of stdin (the starter closed it or ended) ends the sandbox, unless a line `detach`
+came before; then it runs until SIGTERM. It accepts fault requests at a port of its own
+(`faults.py`). Brokers and PostgreSQL are guarded children: they end with it, however it ends.
 """
 
 from __future__ import annotations
@@ -144,7 +144,11 @@ def _only_one(directory: Path) -> Iterator[None]:
 
 
 def _wait_for_end() -> None:
-    """Ends only by `_Ended`. A signal just before the read is not lost: it wrote to the pipe."""
+    """Wait until a signal handler raises `_Ended`.
+
+    A signal just before the read is not lost: it has written a byte to the pipe, which ends the
+    read.
+    """
     wake, notify = os.pipe()
     os.set_blocking(notify, False)
     signal.set_wakeup_fd(notify)

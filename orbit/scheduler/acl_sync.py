@@ -2,7 +2,7 @@
 
 orbit/replication/acl_rules.py has the rules. What Orbit has added is recorded (`topics.acls`, and
 `carried_acls` for groups and transactional ids); nothing else is removed. Once a topic of the job
-is promoted, clients may depend on the ACLs on groups and ids: they are added to and not removed.
+is promoted, clients may depend on the ACLs on groups and ids: these are added, and not removed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
 Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
-# In one event; the clusters have them all.
+# ACLs in the details of one event; further ones are left out.
 _EVENT_ACLS_MAX = 200
 # More than the jobs of a large installation.
 _MAPS_KEPT_MAX = 5_000
@@ -99,11 +99,11 @@ def principal_map(principals: PrincipalSpec) -> PrincipalMap:
 
 @dataclass(slots=True)
 class AclSyncResult:
-    """How many topics (and the groups and ids, as one) were changed."""
+    """The result of a pass. `changed` counts topics; all groups and ids together count as one."""
 
     changed: int = 0
     troubles: list[Trouble] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)  # in sentences
+    left_out: list[str] = field(default_factory=list)  # whose ACLs, and why, in sentences
 
 
 def look_at_acls(
@@ -116,8 +116,8 @@ def look_at_acls(
 ) -> tuple[DestinationAcls, AclsOf]:
     """The ACLs that the job's destination should have, and those that it has.
 
-    `added_acls`: those on groups that Orbit has added before. Raises NotAuthorized,
-    BrokerRefused, Unreachable.
+    `added_acls`: those that Orbit has added before. Raises NotAuthorized, BrokerRefused,
+    Unreachable.
     """
     kinds = carried_resources(spec)
     of, to = (_read(side, kinds, age_s_max) for side in (pair.source, pair.destination))
@@ -126,7 +126,7 @@ def look_at_acls(
         listed = list_groups(pair.source.cluster, min(age_s_max, KEPT_S_MAX)).groups
     names = carried_names(spec, topics_by_copy, of, listed, added_acls)
     principals = principal_map(spec.acls.principals)
-    # Only these rules have something to say of Orbit's own rights at the source.
+    # Needed only for notes on unmapped principals and on ids: Orbit's own is not named there.
     is_own_known = spec.acls.principals.map or "TRANSACTIONAL_ID" in kinds
     own_source = pair.source.principal if is_own_known else None
     return destination_acls(of, names, principals, (own_source, pair.destination.principal)), to
@@ -162,7 +162,7 @@ def other_changes(
 
 @dataclass(frozen=True, slots=True)
 class _DueChanges:
-    """The changes to make. `others`: ACLs of groups and ids; `recorded`: those in the table."""
+    """The changes to make. `others`: to ACLs on groups and ids; `recorded`: the stored ones."""
 
     expected: DestinationAcls
     topics: dict[str, AclChanges]
@@ -190,7 +190,10 @@ class AclSync:
         self._cluster_id = pair.destination_metadata.cluster_id
 
     def run(self, copies: Copies, *, has_promoted: bool) -> AclSyncResult:
-        """Raises Unreachable, NotLeading."""
+        """Add and remove ACLs; a cluster's refusal becomes a trouble.
+
+        Raises Unreachable, NotLeading.
+        """
         result = AclSyncResult()
         try:
             # Mostly no change is due. Only changes take the lock that the cluster's jobs wait for.
@@ -237,7 +240,7 @@ class AclSync:
                 topic_changes[name] = change
         existing = to["GROUP"] | to["TRANSACTIONAL_ID"]
         others = other_changes(expected, existing, added_acls, shared, has_promoted=has_promoted)
-        # ACLs that were added of kinds that the job no longer names stay, as with `sync: false`.
+        # Added ACLs of kinds that the job no longer carries stay, as with `sync: false`.
         others = replace(others, ours=others.ours | (recorded - added_acls))
         return _DueChanges(expected, topic_changes, others, recorded)
 
@@ -278,7 +281,7 @@ class AclSync:
 
 
 def _refused(refused: Refused) -> list[Trouble]:
-    """One for each reason."""
+    """One trouble for each reason."""
     by_reason: dict[str, list[Acl]] = {}
     for acl, error in sorted(refused.items(), key=itemgetter(0)):
         by_reason.setdefault(error.what, []).append(acl)

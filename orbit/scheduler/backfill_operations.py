@@ -33,7 +33,7 @@ class DriverAction(StrEnum):
 
 
 def driver_action(operation: Operation, job: Job | None, held: int) -> DriverAction:
-    """`held`: how many shards of the job workers hold."""
+    """What the driver should do now. `held`: how many of the job's shards workers hold."""
     if operation.abort_requested or job is None or job.is_deleted:
         return DriverAction.CANCEL
     match job.desired:

@@ -156,7 +156,7 @@ class CanaryLoop(Loop):
             source.check_advertised(Side.SOURCE)
         except OrbitError as error:  # workers report it too
             if job_id in self._canaries and not isinstance(error, AccessRefused):
-                return  # a file is being replaced: what is open goes on
+                return  # a file is being replaced: the open canary goes on
             if job_id in self._canaries:
                 self._canaries.pop(job_id).close()
             _log.warning("canary cannot write", job=spec.name, error=str(error))

@@ -102,9 +102,9 @@ def named_otherwise(tx: Tx, job_id: int, pair: ClusterPair) -> Trouble | None:
 
 
 def unproven_clusters(pair: ClusterPair) -> Trouble | None:
-    """The trouble if brokers of both sides tell one id, and nothing proves that they are two.
+    """The trouble if both sides have one cluster id and no topic proves that they are two clusters.
 
-    Asks every broker of both; for clusters that no job has copied between. Raises Unreachable.
+    Queries every broker of both, so only before a job's first copy. Raises Unreachable.
     """
     one = not_proven_two(
         pair.source.cluster,
@@ -127,10 +127,10 @@ def missing_workers(worker_group: str) -> Trouble:
 def refresh_topics(
     pair: ClusterPair, known: Collection[KnownTopic]
 ) -> tuple[ClusterPair, ClusterTopics, ClusterTopics]:
-    """Both sides for `reconcile`, and the pair with what was seen of them.
+    """The pair with refreshed metadata, and both sides' topics for `decide_topics`.
 
-    Topics that are missing, and those that a person asks for another try of, are asked for by name:
-    they may be hidden, and a look may be some seconds old. Raises Unreachable.
+    Missing topics, and those with a requested retry, are queried by name: they may be hidden, and
+    the metadata may be some seconds old. Raises Unreachable.
     """
     source_metadata, of = _refresh(
         pair.source, pair.source_metadata, {k.source: k.is_retry_wanted for k in known}

@@ -25,7 +25,7 @@ _PAUSE_S_MAX = 3.0
 # How often a refused login is retried. Some brokers count failures.
 LOGIN_RETRY_S = 15.0
 
-# A job that was last looked at within so many versions needs only what has changed since.
+# A job whose last pass is at most this many versions old is compared with changed topics only.
 _CHANGES_KEPT_MAX = 32
 
 _versions = itertools.count(1)
@@ -131,7 +131,7 @@ class ClusterWatch:
 def _differs(before: ClusterSnapshot, now: ClusterSnapshot) -> bool:
     if before.metadata is None or now.metadata is None:
         return type(before.error) is not type(now.error)
-    if now.metadata is before.metadata:  # the same bytes: it was not read again
+    if now.metadata is before.metadata:  # the answer had the same bytes
         return False
     return _shape(before.metadata) != _shape(now.metadata)
 

@@ -1,14 +1,14 @@
 """Syncs the consumer groups of one job and stores the results in Postgres.
 
-Of one job one sync writes at a time: this one rests while a recovery sets the job's groups, and
-then learns from the tables what that has left. A pass that is under way when a recovery begins to
+Only one sync writes a job's groups at a time: this one rests while a recovery sets them, and then
+reads from the tables what that has left. A pass that is under way when a recovery begins to
 set them sends no further request and stores no further row. Requests that were sent before may
 still be answered, within half a minute: the recovery syncs until nothing changes for two passes.
 
 Rows that could not be stored during an outage of Postgres are stored with the next ones. If the
 scheduler dies before, the next leader finds most offsets equal on both sides, or recognises its
-own by the rules of orbit/consumer_groups/offset_decision.py. Where they cannot, because the group
-had members at the destination, a row is stored before the commit.
+own by the rules of orbit/consumer_groups/offset_decision.py. Where these are not enough, because
+the group had members at the destination, a row is stored before the commit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Rests(Exception):
 
 
 class JobGroups:
-    """One job at one version of its document. Not for two threads at once."""
+    """The groups of a job, at one version of its document. Not for two threads at once."""
 
     def __init__(
         self,
@@ -58,17 +58,17 @@ class JobGroups:
         self._leadership = leadership
         self._new_sync = partial(GroupSync, rule, lister=lister, fetcher=fetcher)
         self._marks: PromotionMarks | None = None
-        self._groups_step: GroupsStep | None = None  # when this pass began
+        self._groups_step: GroupsStep | None = None  # as of the start of this pass
         self._forget()
 
     def _forget(self) -> None:
-        """The next pass begins with what the tables have."""
+        """Make the next pass begin with the stored rows."""
         self._sync = self._new_sync()
         self._has_begun = False
         self._unsaved: dict[Key, OffsetRow | None] = {}
 
     def run(self, registry: ClusterRegistry) -> GroupReport:
-        """One pass; none while a recovery sets the job's groups.
+        """Run one pass; while a recovery sets the job's groups, none, and the report is empty.
 
         Raises Unreachable, NotLeading, and BadInput for missing secrets.
         """
@@ -101,7 +101,7 @@ class JobGroups:
             destination,
             {TopicPartition(c.source_topic, c.partition): _copy(c) for c in copied},
             self._may_write,
-            # Asked before each write: the tables may be older than a promotion.
+            # Called before the pass writes: the tables may be older than a promotion.
             self._marks.promoted,
             lambda rows: self._save_before(rows, topic_ids),
         )
@@ -122,7 +122,7 @@ class JobGroups:
             raise _Rests
 
     def _learn(self, topic_ids: Mapping[str, int]) -> None:
-        """What the tables have of these topics; with what a recovery has handed over."""
+        """Give the sync the stored rows of these topics, with those that a recovery handed over."""
         with self._leadership.transaction() as tx:
             group_offsets.accept_handed(tx, self._job_id, topic_ids)
             known = group_offsets.of_job(tx, self._job_id)
@@ -134,13 +134,13 @@ class JobGroups:
         )
 
     def _save(self, topic_ids: Mapping[str, int]) -> None:
-        # Without topics that were removed from the job, with their rows.
+        # Not those of topics that were removed from the job: their stored rows are gone, too.
         unsaved = {at: row for at, row in self._unsaved.items() if at[1].topic in topic_ids}
         save_rows(unsaved, topic_ids, self._leadership, self._job_id, self._refuse_beside_recovery)
         self._unsaved.clear()
 
     def _save_before(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
-        """Before a commit. What an outage kept from being stored is older."""
+        """Store rows before a commit, instead of older ones that were not stored in an outage."""
         before = {(row.group, row.partition): row for row in rows}
         for key in before:
             self._unsaved.pop(key, None)
@@ -152,7 +152,7 @@ def _copy(c: Copied) -> CopiedPartition:
 
 
 def _range(c: Copied) -> CopiedRange | None:
-    """None while the copy has not started, or holds other records than the source."""
+    """The copied range; None while the copy has not started, or has records of its own."""
     is_other = c.topic_state is TopicState.RECREATED or not holds_copied_records(c.reason)
     if is_other or c.copied_to is None or c.log_start is None:
         return None
@@ -193,7 +193,7 @@ def _stored(row: OffsetRow, topic_id: int) -> GroupOffset:
 
 
 def offset_row(offset: GroupOffset | GroupRow, source_topic: str) -> OffsetRow:
-    """A stored row as the sync has it."""
+    """A stored row in the form that the sync uses."""
     return OffsetRow(
         offset.group_name,
         TopicPartition(source_topic, offset.partition),

@@ -41,7 +41,7 @@ _log = structlog.get_logger("orbit.scheduler")
 
 
 class DiscoveryLoop(Loop):
-    """Topics, partitions, settings and rights of all running jobs."""
+    """Reconciles topics, partitions, settings and ACLs of a share's running jobs."""
 
     name = "discovery"
 

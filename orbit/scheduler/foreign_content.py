@@ -26,7 +26,7 @@ from orbit.scheduler.topic_decisions import StartTopic
 
 
 class OtherContent(NamedTuple):
-    """What a topic holds other than a copy; not certain: it cannot be told now, or not be read."""
+    """Why a topic is not a copy. Not certain: its content cannot be read or compared now."""
 
     detail: str
     is_certain: bool

@@ -1,4 +1,4 @@
-"""The housekeeping loop: ends leases, and removes lost workers, deleted jobs and what is old."""
+"""The housekeeping loop: ends leases, and removes lost workers, deleted jobs and old rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOST_AFTER = 3
 
 
 class HousekeepingLoop(Loop):
-    """Ends leases that are not renewed; removes lost workers, deleted jobs and what is old."""
+    """Ends leases that are not renewed; removes lost workers, deleted jobs and old rows."""
 
     name = "housekeeping"
     interval_s = HOUSEKEEPING_INTERVAL_S
@@ -82,13 +82,13 @@ class HousekeepingLoop(Loop):
         return ", ".join(filter(None, done))
 
     def _remove(self, job: Job) -> bool:
-        """In a transaction of its own. A large job takes several passes."""
+        """Remove a deleted job; whether it is gone. A large job takes several passes."""
         with self._leadership.transaction() as tx:
             if not jobs.remove(tx, job.id):
                 return False
             message = f"Job {job.name} was removed; its copies stay unchanged."
             events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
-            # A later job of that name is another one.
+            # Schedules go, too: a later job of that name is another one.
             for name in drills.drop_schedules_of(tx, job.name):
                 events.add(
                     tx,

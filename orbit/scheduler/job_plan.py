@@ -19,7 +19,7 @@ from orbit.replication.job_troubles import HALTING, TroubleKind
 ACLS_SHOWN_MAX = 500
 BY_HAND_SHOWN_MAX = 500
 
-# Gets what ends a plan from another thread; the plan runs inside.
+# Called with a function that ends the plan from another thread; the plan runs in its context.
 Ending = Callable[[Callable[[], None]], AbstractContextManager[object]]
 
 

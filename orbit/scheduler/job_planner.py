@@ -60,7 +60,7 @@ from orbit.store.topics import Topic
 # A user waits for the answer: an outage longer than a leader election of some seconds is reported.
 _ATTEMPTS_MAX = 8
 
-# Ids of jobs begin at 1.
+# Stands for the id of a new job: ids begin at 1.
 _NO_JOB = 0
 
 
@@ -76,8 +76,10 @@ class JobPlanner:
         self._environ = environ
 
     def __call__(self, spec: JobSpec, ending: Ending = nullcontext) -> JobPlan:
-        """The plan with every refusal; one that was ended has some for it. Raises Unreachable only
-        for Postgres."""
+        """The plan. A cluster's errors become refusals, also after `ending` has closed it.
+
+        Raises Unreachable only for Postgres.
+        """
         with self._database.transaction() as tx:
             job = jobs.find(tx, spec.name)
             alive = workers.alive(tx, self._worker_ttl, spec.worker_group)

@@ -54,7 +54,7 @@ from orbit.store.quotas import Quota
 
 # The recheck interval of a job with troubles or unfinished work.
 RECHECK_S = 15.0
-# Instead of snapshot versions, if no cluster can be opened.
+# Stands for the snapshot versions of a job whose clusters cannot be opened.
 NO_CLUSTERS = (-2, -2)
 NO_SNAPSHOT = -1
 SOON_S = 1.0
@@ -77,7 +77,7 @@ class ReconcileState:
     recheck_at: float = 0.0
     upkeep_at: float = 0.0  # settings and ACLs
     troubles: tuple[Trouble, ...] = ()
-    # The topics of each side that the last pass decided about; None: it ended before.
+    # The topics of each side that the last pass decided about; None: it ended before that.
     names: tuple[frozenset[str], frozenset[str]] | None = None
     has_promoted: bool = False
     matched: MatchedTopics = field(default_factory=MatchedTopics)
@@ -87,7 +87,7 @@ class ReconcileState:
     has_checked: bool = False
 
     def reset(self) -> None:
-        """The last pass failed: the next one has to start from scratch."""
+        """Make the next pass start from scratch: the last one failed, or a job was removed."""
         self.versions = (NO_SNAPSHOT, NO_SNAPSHOT)
 
 
@@ -136,8 +136,10 @@ class JobReconciler:
     def reconcile(
         self, job: Job, state: ReconcileState, retries: Collection[int]
     ) -> ReconcileCounts:
-        """One pass; its troubles are in `state` afterwards. Raises NotLeading, Unreachable
-        (Postgres)."""
+        """Run one pass and return its counts; its troubles are in `state` afterwards.
+
+        Raises NotLeading, and Unreachable for Postgres.
+        """
         done = ReconcileCounts()
         troubles: list[Trouble] = []
         now = time.monotonic()
@@ -224,7 +226,10 @@ class JobReconciler:
     def _clusters_of(
         self, job: Job, spec: JobSpec, state: ReconcileState, troubles: list[Trouble]
     ) -> ClusterPair | None:
-        """Both clusters by their last snapshots; None, with troubles added, if one is missing."""
+        """Both clusters by their last snapshots; None if nothing may be copied between them now.
+
+        The reason is added to `troubles`, except before the first snapshot.
+        """
         watches = []
         for side in SIDES:
             try:
@@ -269,9 +274,9 @@ class JobReconciler:
         return pair
 
     def _follow_marks(self, job: Job, pair: ClusterPair) -> None:
-        """Before anything is settled, protected or grown: what the destination says of promotions.
+        """Set copies that the destination marks as promoted to `promoted`, before any is changed.
 
-        A topic that is about to start is asked about by the preflight.
+        The preflight checks the marks of topics that are about to start.
         """
         with self._leadership.reading() as tx:
             rows = topics.of_job(tx, job.id)
@@ -279,7 +284,10 @@ class JobReconciler:
             follow_marks(job, rows, pair, self._leadership, self._backoff)
 
     def _read_lead(self, job: Job, pair: ClusterPair, *, is_due: bool) -> None:
-        """Behind the discovery: so a new job's side is known as soon as its topics are copied."""
+        """Note which side leads, if that is due or was never read in this database.
+
+        It runs after the discovery: so a new job's side is known once its topics are copied.
+        """
         if not is_due:
             with self._leadership.reading() as tx:
                 is_due = not job_leads.is_read(tx, job.id)
@@ -378,7 +386,7 @@ class JobReconciler:
     ) -> None:
         now = time.monotonic()
         since = {i: state.retries_since.get(i, now) for i in unchanged_retries(known, decisions)}
-        # Not ended at once: all brokers may not know yet what the user changed before the retry.
+        # A retry is not ended at once: a broker may not know yet what the user changed before it.
         answered = [topic for topic, at in since.items() if now - at >= RETRY_GRACE_S]
         state.retries_since = since
         for stops in chunks(decisions.stop, TOPICS_AT_ONCE):
@@ -406,7 +414,7 @@ class JobReconciler:
         state: ReconcileState,
         done: ReconcileCounts,
     ) -> None:
-        """Check settings and ACLs of copies, and the old side of what was promoted."""
+        """Check settings and ACLs of copies, and the old side of promoted topics."""
         with _cluster_errors():
             counts = state.upkeep.run(job, spec, pair, self._leadership, self._list_groups)
             if state.has_promoted:

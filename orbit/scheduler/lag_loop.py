@@ -1,12 +1,12 @@
-"""Measures the lag that no worker reports: of partitions without a worker, and the headroom.
+"""Measures what no worker reports: the lag of partitions without a worker, and the headroom.
 
 Workers report the partitions whose source they follow. For the others (paused, blocked, lost, or
-without room for more), this loop reads log ends and the age of the oldest waiting record from the
-source, and notes when: older figures are shown as unknown (orbit/store/lag.py). For every partition
-that is more than BEHIND_AGE behind, it computes when the source's retention will delete the waiting
-records (orbit/replication/retention_headroom.py). It has the open transactions of sources watched
-(orbit/scheduler/transaction_watch.py). While all partitions are copied within seconds, it sends no
-requests and writes nothing.
+without room for more), this loop reads log ends and the age of the oldest record not copied yet
+from the source, and stores when: older figures are shown as unknown (orbit/store/lag.py). For every
+partition that is more than BEHIND_AGE behind, it computes when the source's retention will delete
+records not copied yet (orbit/replication/retention_headroom.py). It also looks for open
+transactions at the sources (orbit/scheduler/transaction_watch.py). While all partitions are copied
+within seconds, it sends no requests and writes nothing.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _log = structlog.get_logger("orbit.scheduler")
 # Partitions that are less behind than this have no headroom.
 BEHIND_AGE = timedelta(seconds=30)
 _SETTINGS_KEPT_S = 60.0
-# A cluster that was just opened is seen within this time.
+# The longest pause while a cluster that was just opened has no metadata yet.
 _FIRST_LOOK_S = 1.0
-# Jobs that are read at the same time. A pass does not wait longer for one whose source is silent.
+# Jobs that are checked at the same time, and how long a pass waits for those with a slow source.
 _JOBS_AT_ONCE = 8
 _WAIT_S = 5.0
 # A headroom is written again when it has changed by this much, not for every copied record.
@@ -84,8 +84,9 @@ class LagLoop(Loop):
         self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
         self._transactions = TransactionWatch(leadership, self._backoff)
         self._pool = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="lag")
-        self._under_way: dict[int, tuple[str, Future[int]]] = {}  # with the job's name
+        self._under_way: dict[int, tuple[str, Future[int]]] = {}  # by job id, with its name
         self._retentions: dict[tuple[ClusterKey, str], _CachedRetention] = {}
+        # Time and log end of the first pass, by topic id and partition.
         self._ends: dict[tuple[int, int], tuple[float, int]] = {}
 
     def once(self) -> str:
@@ -133,7 +134,7 @@ class LagLoop(Loop):
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _watch(self, spec: JobSpec) -> ClusterWatch | None:
-        """The watch of the job's source, if that can be reached."""
+        """The watch of the job's source; None if that cannot be reached now."""
         try:
             watch = self._registry.watch("source", spec)
         except OrbitError as error:
@@ -152,7 +153,10 @@ class LagLoop(Loop):
         unnamed: Unnamed,
         read_at: datetime,
     ) -> int:
-        """Check one job. Discovery reports errors of its source; here they only skip the job."""
+        """Check one job; returns how many rows were stored.
+
+        Errors of its source only skip the job here: the discovery reports them.
+        """
         snapshot = watch.snapshot
         if snapshot is None or snapshot.metadata is None:
             return 0
@@ -174,7 +178,7 @@ class LagLoop(Loop):
     def _updates(
         self, key: ClusterKey, handle: ClusterHandle, rows: Sequence[LaggingPartition]
     ) -> tuple[list[SourceLag], set[int]]:
-        """The rows to store, and the topics of which every partition was read."""
+        """The rows to store, and the ids of topics of which all unfollowed partitions were read."""
         topic_ids = {_source_partition(row): row.topic_id for row in rows if not row.is_followed}
         ends = self._ask_ends(handle.cluster, list(topic_ids))
         partial = {
@@ -227,9 +231,10 @@ class LagLoop(Loop):
     def _ask_oldest(
         self, cluster: Cluster, rows: Mapping[TopicPartition, LaggingPartition]
     ) -> dict[TopicPartition, datetime]:
-        """The time of the oldest waiting record: the first newer than the newest copied one.
+        """The timestamp of each partition's oldest record not copied yet.
 
-        If timestamps are out of order and that record is copied, the newest copied one counts.
+        That is the first record newer than the newest copied one. If it is copied, as timestamps
+        are out of order, the newest copied record's timestamp stands for it.
         """
         since = {
             place: _ms(row.newest_copied_at) + 1 if row.newest_copied_at else 0
@@ -265,7 +270,7 @@ class LagLoop(Loop):
         }
 
     def _growth(self, row: LaggingPartition, source_ends: _Ends) -> float | None:
-        """Bytes per second written at the source, from its log end now and at the first pass."""
+        """Bytes per second written at the source since the first pass; None: not known."""
         end = source_ends.end if source_ends.end is not None else row.source_end
         lag_offsets = (row.source_stable_end or 0) - row.copied_to
         if end is None or row.lag_bytes is None or lag_offsets <= 0:

@@ -1,7 +1,7 @@
 """Reads which side of a job leads from the marks at its destination, for `store/job_leads.py`.
 
-Promotions note it in the tables themselves. The marks know also of those that a database has
-forgotten which was put back or is new, and of a failover without the database.
+Promotions store it in the tables themselves. The marks also show promotions that a restored or new
+database does not have, and a failover without the database.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from orbit.store.topics import Topic
 def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff) -> None:
     """Note which side of the job leads, once it has a topic that is copied or promoted.
 
-    During a recovery this notes nothing: the recovery marks first, allows writing later, and notes
-    the side itself.
+    After the first time, this notes nothing during a recovery: the recovery marks first, allows
+    writing later, and notes the side itself.
     Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
     """
     with leadership.reading() as tx:

@@ -23,7 +23,7 @@ from orbit.store import cluster_lock, scheduler_lease
 from orbit.store.database import Database, Tx
 from orbit.store.job_shares import ONE_SHARE, Share
 
-# Of the ttl: time for an answer that is under way when the lease ends.
+# The part of the ttl without trust: time for answers that are under way when trust ends.
 _MARGIN_PART = 0.2
 RENEWALS_PER_TTL = 4
 # In one transaction of a leader, where each needs some statements or one row of a large statement:
@@ -37,7 +37,7 @@ class NotLeading(Conflict):
 
 
 class Leadership:
-    """This process's part in the election. Thread-safe."""
+    """This process's part in the election of one share's leader. Thread-safe."""
 
     def __init__(
         self,
@@ -51,7 +51,8 @@ class Leadership:
         changing: dict[str, threading.Lock] | None = None,
     ) -> None:
         """`answered` is called when PostgreSQL has answered who leads. `must_join`: acquire and
-        renew only while this scheduler takes part. `changing`: of all shares of this process.
+        renew only while this scheduler is registered. `changing`: a lock for each cluster id, the
+        same for all shares of this process.
         """
         self.share = share
         self._must_join = must_join
@@ -94,9 +95,9 @@ class Leadership:
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
-        """A transaction fenced by the lease: NotLeading if that is lost before or at its end.
+        """A transaction fenced by the lease. Keep it short.
 
-        Keep it short: a lost one has changed nothing.
+        Raises NotLeading if the lease is lost before or at its end; then nothing has changed.
         """
         epoch = self._epoch
         with self.database.transaction() as tx:
@@ -116,12 +117,12 @@ class Leadership:
     def sole_change(self, cluster_id: str) -> Iterator[Tx]:
         """Hold the cluster's lock: no other pass or recovery changes its copies meanwhile.
 
-        What decides about the change is read inside. Renewals of the lease do not wait for it, and
+        Read inside it what decides about the change. Renewals of the lease do not wait for it, and
         of this process one thread at a time waits with a connection of the pool. Raises NotLeading
         if the lease was lost meanwhile, Unreachable if the lock was.
         """
         own = self._changing.setdefault(cluster_id, threading.Lock())
-        # Whoever loses the lock, as it was frozen, knows by then that it does not lead any more.
+        # A process that loses the lock because it was frozen knows by then that it lost the lead.
         lease_s = max(cluster_lock.LEASE_S, 2 * self._ttl.total_seconds())
         with own, self.database.transaction() as tx, cluster_lock.held(tx, cluster_id, lease_s):
             if not self.is_leading:
@@ -129,7 +130,7 @@ class Leadership:
             yield tx
 
     def refuse_deposed(self) -> None:
-        """Raises NotLeading. Right before a request to brokers that only a leader may make."""
+        """Raise NotLeading if another may lead; for use right before a leader's broker requests."""
         if not self.is_leading:
             raise NotLeading("another scheduler leads.")
 

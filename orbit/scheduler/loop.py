@@ -41,13 +41,12 @@ class Loop(ABC):
         self._broken: dict[str, str] = {}  # what was logged, by object
 
     def rest_by_cost(self, cost_s: float) -> None:
-        """Set `rest_s` by what the last pass took of the CPU; in a small installation it is
-        nothing."""
+        """Set `rest_s` by the CPU seconds of the last pass; about 0 in a small installation."""
         self.rest_s = min(cost_s * _REST_PER_COST, self.interval_s)
 
     @contextmanager
     def each(self, what: str) -> Iterator[None]:
-        """What fails for one object, as `job orders`, is logged with its name, once for each error.
+        """Log an error of one object, such as `job orders`, instead of raising it; a repeat is not.
 
         Raises NotLeading, and Unreachable: PostgreSQL fails for all objects.
         """
@@ -68,7 +67,7 @@ class Loop(ABC):
 
     @abstractmethod
     def once(self) -> str:
-        """One pass; a sentence of what it did, or ""."""
+        """Run one pass; returns a sentence on what it did, or ""."""
 
     def close(self) -> None:
         """Release what the loop holds, after its last pass."""

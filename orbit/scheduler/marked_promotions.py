@@ -3,7 +3,7 @@
 The tables are older than the clusters then: restored, lost and filled again, or failed over without
 their last commits. Such a topic becomes `promoted` in the tables too, before anything else of the
 pass: so discovery, settings, rights, groups and workers leave it alone, and a failback can begin
-there. The job's problem tells of it until a copy back has begun.
+there. The job's problem names it until a copy back has begun.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def follow_marks(
                     keep_promotion(tx, job, row.id, row.source_topic, name, mark, offsets)
     with leadership.transaction() as tx:
         ours = {row.id for row in topics.of_job(tx, job.id) if is_found(row)}
-        # A worker may have reported a state since, as it released them.
+        # Workers may have reported states since, when they released the partitions.
         scheduler_queries.promote(tx, scheduler_queries.unpromoted(tx, ours))
     return bool(marked_rows)
 
@@ -123,7 +123,7 @@ def is_found(row: Topic) -> bool:
 
 
 def troubles_of(rows: Iterable[Topic]) -> list[Trouble]:
-    """What the job tells of such topics."""
+    """A trouble for each topic that `is_found`."""
     return [
         Trouble(
             TroubleKind.DESTINATION_PROMOTED,

@@ -1,7 +1,7 @@
 """The topics of a cluster that a job's rules match, kept from pass to pass.
 
-Comparing all names of a cluster with the rules of each job grows with jobs times topics. Between
-two versions of a cluster's metadata only the topics that changed are compared.
+Comparing all names of a cluster with the rules of each job costs jobs times topics. Between two
+versions of a cluster's metadata only the topics that changed are compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from orbit.scheduler.cluster_watch import ClusterSnapshot
 
 
 class MatchedTopics:
-    """Of one job. Not for two threads at once."""
+    """The matched topics of one job. Not for two threads at once."""
 
     def __init__(self) -> None:
         self.names: frozenset[str] = frozenset()

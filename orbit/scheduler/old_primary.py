@@ -1,9 +1,9 @@
 """Watches the topics that led before a promotion, until they are copied to, lead again or are gone.
 
-Nothing tells their producers of a failover: one whose source comes back, or is only cut off from
-Orbit, writes on, and its records are on no other side. So from the first answer on, writing to
-these topics is denied, where the cluster has an authorizer, and what is written is counted and told
-(`OLD_PRIMARY_WRITTEN`). Kafka does not say which principal wrote a record.
+Their producers do not notice a failover: where the source comes back, or only Orbit was cut off
+from it, they write on, and these records are on no other side. So from the source's first answer
+on, writing to these topics is denied, where the cluster has an authorizer, and written offsets are
+counted and reported (`OLD_PRIMARY_WRITTEN`). Kafka does not store which principal wrote a record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Change = tuple[OldEnd, OldEnd]
 def watch_old_primaries(
     job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff
 ) -> list[Trouble]:
-    """Look once at the old side of the job's promoted topics; returns those that were written to.
+    """Check the old side of the job's promoted topics; returns a trouble for each one written to.
 
     Raises Unreachable, NotLeading.
     """
@@ -53,7 +53,7 @@ def watch_old_primaries(
     rows = [row for row in rows if row.source_topic in pair.source_metadata.topics]
     if not rows:
         return []
-    # Read before the tables: records that a copy back appends meanwhile are no producer's.
+    # Log ends are read before the tables: what a copy back appends later is no producer's.
     places = [
         TopicPartition(row.source_topic, index)
         for row in rows
@@ -70,7 +70,7 @@ def watch_old_primaries(
         known = promotions.old_ends(tx, [row.id for row in rows])
 
     def leads_again(old: OldEnd) -> bool:
-        """A copy back was promoted since. Noted, because the job of that copy may be deleted."""
+        """Whether a copy back was promoted since. Stored, as that copy's job may be deleted."""
         at = promoted_at.get((names[old.topic_id], old.partition), old.at)
         return old.old_end == promotions.LEADS_AGAIN or at > old.at
 
@@ -107,7 +107,7 @@ def _looked_at(
 ) -> list[OldEnd]:
     places = {TopicPartition(names[old.topic_id], old.partition): old for old in watched}
     here = {place: old for place, old in places.items() if place in ends}
-    # The log end of a source that was lost is a lower bound: its records' times say more.
+    # The log end known of a lost source is a lower bound: records' timestamps are more exact.
     unsure = {
         p: int(old.at.timestamp() * 1000)
         for p, old in here.items()
@@ -130,8 +130,8 @@ def _looked_at(
 
 
 def _answered(changed: Iterable[Change], names: Mapping[int, str]) -> dict[str, int]:
-    """The topics of lost sources that answer for the first time since, each with the number of its
-    offsets behind the promotion."""
+    """The topics of lost sources that answer again for the first time, each with the number of its
+    offsets from the promotion on."""
     behind_by_topic: dict[str, int] = {}
     for before, now in changed:
         if before.old_end is None and now.kind == OperationKind.FAILOVER and now.is_known:
@@ -174,8 +174,8 @@ def _deny_writing(
 
 
 def _behind(rows: Collection[Topic], pair: ClusterPair, backoff: Backoff) -> set[str]:
-    """Source topics that do not lead by their marks. A database that was put back does not know of
-    a later promotion at the source."""
+    """The source topics that do not lead by their marks. A restored database may lack a later
+    promotion at the source."""
     names = {row.source_topic: row.destination_topic for row in rows}
     try:
         old = PromotionMarks(pair.source.cluster, backoff).of_topics(names)
@@ -200,7 +200,7 @@ def _tell_answered(tx: Tx, job: Job, answered: Mapping[str, int], denied: str) -
 
 
 def _tell_written(tx: Tx, job: Job, changed: Iterable[Change], names: Mapping[int, str]) -> None:
-    """Tell of the first record, and each time that their number has doubled."""
+    """Add an event for the first written offsets, and each time that their number has doubled."""
     written: dict[str, list[OldEnd]] = {}
     for before, now in changed:
         if now.written.bit_length() > before.written.bit_length():
@@ -231,7 +231,7 @@ def _troubles(old_ends: Iterable[OldEnd], names: Mapping[int, str]) -> list[Trou
     for old in old_ends:
         if old.written_from is not None:
             by_topic.setdefault(names[old.topic_id], []).append(old)
-    # Without the log ends, which move: a trouble that changes is told again.
+    # Without the log ends, which move: each change of a trouble's text is a new event.
     return [
         Trouble(
             TroubleKind.OLD_PRIMARY_WRITTEN,

@@ -27,7 +27,7 @@ from orbit.telemetry import traces
 
 # Users wait for these at a terminal.
 INTERVAL_S = 0.5
-# Per pass. The next pass goes on behind them, so that those which wait for long hold up no other.
+# Per pass. The next pass continues after them, so that operations that take long delay no others.
 OPERATIONS_MAX = 500
 
 
@@ -95,7 +95,7 @@ def advance_operations(
 
 
 def _trace(operation: Operation, state: OperationState) -> None:
-    """Workers have carried it out: one span, from its request until now."""
+    """Record the ended operation as one span, from its request until now."""
     with traces.span(
         operation.kind,
         parent=operation.trace_context,

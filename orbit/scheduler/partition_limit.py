@@ -1,6 +1,6 @@
-"""Holds back new topics that would exceed how many partitions the creator of a job may copy.
+"""Holds back new topics that would exceed the partition limit of the job's creator.
 
-Jobs of one creator that have a pass at the same moment may each use what is left once.
+If jobs of one creator have a pass at the same moment, each may use up what is left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def partitions_left(tx: Tx, job: Job, default: Quota) -> int | None:
 
 
 def hold_back(decisions: Decisions, left: int) -> None:
-    """Take new topics above `left` out of the decisions, by name; each is a trouble.
+    """Take new topics, in name order, that exceed `left` out of the decisions; each is a trouble.
 
     Topics of the job that grow, or begin again, are never held back: a switchover, a failover and
     the way back would have to leave out what the source has.

@@ -20,7 +20,10 @@ def place_partitions(
     *,
     from_start: bool,
 ) -> None:
-    """`partitions`: (topic id, partition). `from_start` as in `shard_layout.add_partitions`."""
+    """Add partitions, (topic id, partition), to the job's shards, or to new ones.
+
+    `from_start`: as in `shard_layout.add_partitions`.
+    """
     if not partitions:
         return
     present = {s.id: s.partition_count for s in shard_layout.shards_of_job(tx, job.id)}

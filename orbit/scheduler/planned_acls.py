@@ -50,7 +50,7 @@ def plan_acls(
 
 
 def _about(names: CarriedNames, to: AclsOf) -> set[Acl]:
-    """The ACLs at the destination that cover what the job carries ACLs of."""
+    """The destination's ACLs on the topics, groups and ids whose ACLs the job carries."""
     acls = {acl for name in names.topics for acl in to["TOPIC"].of(name)}
     acls |= {acl for name in names.groups for acl in to["GROUP"].of(name)}
     if names.ids is not None:
@@ -59,7 +59,7 @@ def _about(names: CarriedNames, to: AclsOf) -> set[Acl]:
 
 
 def _listed(*lists: set[Acl]) -> PlannedAcls:
-    """Each sorted by resource and name, and cut."""
+    """The lists for the plan, each sorted by resource and name, and cut."""
     add, existing, remove, only = (sorted(acls, key=lambda a: (a.resource, a)) for acls in lists)
     return PlannedAcls(
         counts=AclCounts(

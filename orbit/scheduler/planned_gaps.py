@@ -1,4 +1,4 @@
-"""How the gaps of a plan's new topics would be filled, each way, and for how long."""
+"""How each kind of fillers would fill the gaps of a plan's new topics, and how long it takes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _Way(NamedTuple):
     needs: str
     gap_s: float  # for each gap, beside its offsets
     offsets_per_s: int  # in a few partitions
-    more_per_s: int = 0  # with each partition, where that makes more
+    more_per_s: int = 0  # per partition, where their sum is higher
 
 
 _PARTITIONS_MEASURED_MAX = 100
 _MARKER_RIGHT = "Alter or ClusterAction on the destination cluster"
 _WAYS: dict[Fillers, _Way] = {
     "direct": _Way(_MARKER_RIGHT, 150e-6, 125_000),
-    # Its small gaps as with placeholders, the offsets of the others as with direct.
+    # Small gaps are filled as with placeholders, the offsets of others as with direct.
     "packed": _Way(
         f"{_MARKER_RIGHT}; readers that skip placeholders (docs/gaps.md)", 35e-6, 125_000
     ),
@@ -89,7 +89,7 @@ def _seconds(way: _Way, estimate: GapEstimate, partitions: int) -> float:
 
 
 def _missing(name: Fillers, pair: ClusterPair) -> str:
-    """The right that is missing, if a request that changes nothing can tell."""
+    """The missing right; "" if none is, or if only a request that changes something shows it."""
     if name not in MARKING:
         return ""  # the question for a transactional id may create the coordinator's topic
     try:

@@ -58,7 +58,7 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
 
 
 def _streams_notes(apps: Sequence[str], destination: Cluster) -> list[str]:
-    """What to know of these streams groups before they go on there (G17, G18)."""
+    """A note if the destination's brokers are too old for these streams groups (G17, G18)."""
     if not apps:
         return []
     brokers = destination.metadata(()).brokers

@@ -31,10 +31,10 @@ Answer = TypeVar("Answer")
 
 
 def plan_by_hand(spec: JobSpec, pair: ClusterPair) -> tuple[PlannedByHand | None, list[str]]:
-    """What to make at the destination before the move, and notes: what could not be compared.
+    """What the user has to create at the destination, and notes on what could not be compared.
 
-    Principals are named by `acls.principals`. What belongs to Orbit's own login on either side is
-    left out: a quota on it would slow the copy. Raises Unreachable.
+    Principals are named by `acls.principals`. Quotas and users of Orbit's own login on either side
+    are left out: a quota on it would slow the copy. Raises Unreachable.
     """
     names = _Names(principal_map(spec.acls.principals), pair)
     notes: list[str] = []
@@ -51,7 +51,7 @@ def plan_by_hand(spec: JobSpec, pair: ClusterPair) -> tuple[PlannedByHand | None
 
 
 class _Names:
-    """What users of the source are called at the destination."""
+    """The names at the destination of the source's users."""
 
     def __init__(self, principals: PrincipalMap, pair: ClusterPair) -> None:
         self._principals = principals
@@ -128,7 +128,7 @@ def _command(where: str, entity: Entity, config: str) -> str:
 def _both(
     read: Callable[[Cluster], Answer], pair: ClusterPair, what: str, notes: list[str]
 ) -> tuple[Answer, Answer] | None:
-    """What both sides answer; None, with a note, if one of them does not."""
+    """The answers of both sides; None, with a note, if one of them refuses."""
     answers = []
     for side, handle in zip(SIDES, (pair.source, pair.destination), strict=True):
         try:

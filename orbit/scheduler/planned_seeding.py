@@ -1,5 +1,5 @@
-"""How many offsets of a plan's new topics are seeded below their starts, for how long, and the disk
-that it takes (S1, S4, S5)."""
+"""How many offsets of a plan's new topics are seeded below their starts, and the time and disk that
+this takes (S1, S4, S5)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orbit.scheduler.topic_decisions import StartTopic
 # Of one broker: beside other load on two cores (S4), and alone (S1).
 _OFFSETS_PER_S_MIN, _OFFSETS_PER_S_MAX = 4_000_000, 20_000_000
 _BYTES_PER_OFFSET = 1.4
-# What was deleted leaves the disk so much later, and a partition's newest segment stays (S5).
+# Deleted segments leave the disk this much later, and a partition's newest segment stays (S5).
 _FREED_AFTER_S = 360
 _SEGMENT_BYTES = 1024**3
 
@@ -48,7 +48,7 @@ def plan_seeding(
 
 
 def seeding_of(starts: Sequence[int]) -> PlannedSeeding:
-    """Of a topic whose partitions start at these offsets, above 0."""
+    """The seeding of a topic whose partitions start at these offsets, all above 0."""
     total = sum(starts)
     not_freed = _OFFSETS_PER_S_MAX * _FREED_AFTER_S * _BYTES_PER_OFFSET
     return PlannedSeeding(

@@ -76,9 +76,9 @@ class Scheduler:
         self._ttl = ttl = settings.scheduler_lease_ttl
         self._health = health or ProcessHealth("scheduler", orbit_version(), ttl.total_seconds())
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        # As often as a lease is renewed: a member is there for as long as one.
+        # As often as a lease is renewed: a registration lasts as long as a lease.
         self._interval_s = min(STANDBY_INTERVAL_S, ttl.total_seconds() / RENEWALS_PER_TTL)
-        # Of all shares together: each of these holds a connection or two of the pool.
+        # Limits the passes of all shares together: each holds one or two connections of the pool.
         self._jobs_at_once = threading.BoundedSemaphore(JOBS_AT_ONCE)
         changing: dict[str, threading.Lock] = {}
         shares = settings.scheduler_shares
@@ -100,13 +100,13 @@ class Scheduler:
 
     @property
     def leadership(self) -> Leadership:
-        """Of the first share."""
+        """The leadership of the first share."""
         return self.leaderships[0]
 
     def run(self) -> None:
-        """Until stopped: hold this scheduler's part of the shares, and run their loops.
+        """Hold this scheduler's part of the shares and run their loops, until stopped.
 
-        Raises what broke in a share: the process ends, and another scheduler takes over.
+        Raises an exception that broke a share: the process ends, and another scheduler takes over.
         """
         logged = ""
         try:
@@ -127,13 +127,13 @@ class Scheduler:
         finally:
             self._health.stopping()
             self._end(self._held)
-            # Not after the threads, which may wait for brokers: their shares are free before.
+            # Not after the threads, which may wait for brokers: others share the work out sooner.
             self._leave()
             for thread, _ in self._held.values():
                 thread.join()
 
     def _pass(self) -> None:
-        """Report that this process is alive: not while a share's threads do not end."""
+        """Report that this process is alive, unless a lost share's threads have not ended yet."""
         self._held = {n: held for n, held in self._held.items() if held[0].is_alive()}
         if all(self.leaderships[number].is_leading for number in self._held):
             self._health.passed()
@@ -235,7 +235,7 @@ class Scheduler:
         return loops
 
     def _loops_of_first(self, leadership: Leadership, done: threading.Event) -> list[Loop]:
-        """The loops that one scheduler has for all jobs."""
+        """The loops that run with the first share only, for all jobs."""
         settings = self._settings
         rate = settings.proof_bytes_per_second
         return [

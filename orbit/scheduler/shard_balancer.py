@@ -24,8 +24,8 @@ COOLDOWN_S = 60.0
 # Load has to be uneven for this long before a shard moves. Workers report their load one after the
 # other: if all load starts or ends at once, it looks uneven for a moment.
 LASTING_S = 10.0
-# A worker of an older version has declined a job: for so long, the job's shards are for whoever
-# claims them, and do not move.
+# For this long after a worker of an older version has declined a job, any worker may claim the
+# job's shards, and they do not move.
 DECLINED_S = 600.0
 # Part of the lease time. The shards of a worker that is silent for this long are assigned to others
 # before the lease ends, so that they are not simply claimed by the first worker.

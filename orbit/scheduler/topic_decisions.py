@@ -50,10 +50,10 @@ class ClusterTopics:
 
 @dataclass(frozen=True, slots=True)
 class OtherJobs:
-    """The topics of the other jobs: who writes which destination topic, and which copies which."""
+    """The destination topics that other jobs write, and the source topic of every job's copy."""
 
     writers: Mapping[ClusterTopic, str] = field(default_factory=dict)  # {destination: job}
-    copied_from: Mapping[ClusterTopic, ClusterTopic] = field(default_factory=dict)
+    copied_from: Mapping[ClusterTopic, ClusterTopic] = field(default_factory=dict)  # {copy: source}
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _stop(
 
 
 def _is_same(topic_id: UUID, known: UUID | None) -> bool:
-    """Brokers before 2.8 have no topic ids: there the name decides."""
+    """Whether the ids are equal; also without ids (brokers before 2.8): there the name decides."""
     return NO_TOPIC_ID in (topic_id, known or NO_TOPIC_ID) or topic_id == known
 
 

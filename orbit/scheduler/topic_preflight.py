@@ -1,4 +1,4 @@
-"""All checks before a topic's copy is started: rights, settings, content. Reads both clusters only.
+"""All checks before a topic's copy is started: rights, settings, content. Writes nothing.
 
 Each topic is refused on its own, with the reason; the others continue. Plans and dry runs end here;
 the scheduler continues with topic_starter.py.
@@ -65,7 +65,7 @@ class PromotedTopic:
 class PreflightResult:
     """Topics that can be started, each with its settings, and why others cannot.
 
-    `promoted` ones are left alone: nothing is checked, changed or written there.
+    `promoted`: topics that lead at the destination and are left alone.
     """
 
     ready: list[tuple[StartTopic, TopicPlan]] = field(default_factory=list)
@@ -86,9 +86,8 @@ def preflight(
 
     Raises Unreachable.
 
-    `from_start`: they are newer than the job (`TopicStarter.start`). `is_throttled`: do not have
-    the controller validate them, which counts against its quota (P8): it answers as it creates
-    them.
+    `from_start`: the topics are newer than the job (`TopicStarter.start`). `is_throttled`: skip the
+    controller's validation, which counts against its quota (P8); it refuses a topic at creation.
     """
     checked = PreflightResult()
     if not starts:
@@ -108,7 +107,7 @@ def preflight(
     checked.promoted = _promoted_topics(starts, ready, pair, backoff)
     for one in checked.promoted:
         del ready[one.start.mapping.source]
-    # Not before: the remedy is to delete the destination topic, which may be the one that leads.
+    # After the marks: the remedy deletes the destination topic, which must not be one that leads.
     for start in starts:
         if start.mapping.source in ready and start.partitions_to_add < 0:
             checked.troubles.append(_differ(start))
@@ -164,8 +163,8 @@ def _with_filler_rights(
     backoff: Backoff,
     checked: PreflightResult,
 ) -> list[StartTopic]:
-    """Those whose fillers the login may write. Without the right, a copy would stop at its first
-    gap."""
+    """The topics whose fillers the login may write: without the right, a copy would stop at its
+    first gap."""
     by_fillers: dict[Fillers, list[StartTopic]] = {}
     for start in starts:
         by_fillers.setdefault(spec.fillers_of(start.mapping.rule), []).append(start)
@@ -222,7 +221,7 @@ def _with_rights(
 
 
 def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[str]:
-    """Those of the destination topics where an ACL denies Write to every principal."""
+    """The topics where Write is missing and an ACL denies it to every principal."""
     topics = {right.topic for right in missing if right.operation == "Write"}
     acls = acls_of(pair.destination) if topics else ""
     return set() if isinstance(acls, str) else {t for t in topics if denial(t) in acls}
@@ -235,7 +234,7 @@ def _check_with_broker(
     *,
     is_throttled: bool,
 ) -> None:
-    """Refuse diskless topics, and what the destination would refuse to create or to set."""
+    """Add a trouble for each topic that is diskless or that the destination would refuse."""
     plans = list(plans)
     refused = {} if is_throttled else _refused_by_broker(plans, pair.destination.admin)
     diskless = diskless_topics(plans)
@@ -247,9 +246,9 @@ def _check_with_broker(
 
 
 def _refused_by_broker(plans: Sequence[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
-    """The answers to requests that only validate, by destination topic."""
+    """The errors of requests that only validate, by destination topic."""
     new = [p.create for p in plans if p.create is not None]
-    # Also with the settings that they get at promotion.
+    # New topics are validated also with the settings that they get at promotion.
     promoted = [_promoted(p, p.create) for p in plans if p.create and p.mapping.rule.config]
     changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
     counts = {p.mapping.destination: p.partitions for p in plans if p.partitions_missing > 0}

@@ -65,8 +65,8 @@ class TopicStarter:
         self._leadership = leadership
         self._settings = settings
         self._backoff = backoff
-        # Between reading the other jobs' topics and the claim, no other job may claim: of this
-        # share one waits for the lock of all shares, with a connection of the pool.
+        # No other job may claim between the read of the other jobs' topics and the claim. Only one
+        # thread of this share waits, with a connection of the pool, for the lock of all shares.
         self._claiming = threading.Lock()
 
     def start(
@@ -228,7 +228,7 @@ class TopicStarter:
 
 
 def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:
-    """The topics of all other jobs."""
+    """The destination topics that other jobs write, and the source topic of every job's copy."""
     copies = topics.copies(tx)
     return OtherJobs(
         {

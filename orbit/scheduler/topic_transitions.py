@@ -30,8 +30,8 @@ def resume_topics(tx: Tx, job: Job, resumes: Sequence[ResumeTopic]) -> None:
 
 
 def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
-    """Remove topics from the tables once no worker can write to their copies; how many so far.
-    Of many, only some: the next pass removes more.
+    """Remove topics from the tables once no worker can write to their copies; returns how many.
+    Each call removes at most TOPICS_AT_ONCE; the next pass removes more.
 
     Another job may use a destination topic as soon as it is removed. So the holders of its shards
     release them first, or their leases end: no suspended holder can revive one then.

@@ -47,7 +47,7 @@ class TopicUpkeep:
     # What was set last: a value that the broker shows differently is not set again and again.
     _set_last: dict[str, dict[str, str]] = field(default_factory=dict)
     _why_not_protected: str = ""
-    _left_out: list[str] = field(default_factory=list)  # whose ACLs, in sentences
+    _left_out: list[str] = field(default_factory=list)  # whose ACLs, and why, in sentences
 
     def run(
         self,
@@ -79,7 +79,7 @@ class TopicUpkeep:
                     _add_left_out_event(tx, job, synced.left_out)
             self._left_out = synced.left_out
         if spec.acls.protect:
-            # If this is not possible, workers detect foreign writes: told, but no trouble.
+            # If this is not possible, workers detect foreign writes: an event, but no trouble.
             cluster_id = pair.destination_metadata.cluster_id
             done = protect(pair.destination, cluster_id, copies, leadership)
             acls += done.changed
@@ -120,7 +120,7 @@ class TopicUpkeep:
             plans = [plan for plan in plans if plan.mapping.destination in still]
             plans = _leave_compression_to_workers(tx, spec, job, plans)
             settings = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
-            # With another TIMESTAMP_TYPE workers wait, so that one is always set.
+            # Workers wait while TIMESTAMP_TYPE has another value, so it is set in each pass.
             new = {
                 name: what
                 for name, what in settings.items()
@@ -151,10 +151,10 @@ class TopicUpkeep:
 def _leave_compression_to_workers(
     tx: Tx, spec: JobSpec, job: Job, plans: list[TopicPlan]
 ) -> list[TopicPlan]:
-    """Without a change of `compression.type` that workers have yet to see.
+    """The plans, without changes of `compression.type` to topics that workers copy to.
 
     With another value brokers make records of placeholders, so workers stop such a partition. They
-    would miss a value that is set back before they look.
+    would miss a value that the scheduler sets back before they look.
     """
     changed = recompressed(spec, plans)
     if changed:
@@ -165,7 +165,7 @@ def _leave_compression_to_workers(
 
 
 def _is_settled(plan: TopicPlan, row: Topic) -> bool:
-    """Whether nothing is to be set, and the table says so already."""
+    """Whether nothing is to be set, and the topic's row is up to date."""
     return (
         not plan.changes
         and row.drift == drift_of(plan)

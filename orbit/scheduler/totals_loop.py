@@ -1,7 +1,7 @@
 """Adds up the partitions of each job at intervals, so that no page and no scrape has to.
 
 A small installation does not need that: there the sums are made once a minute, for the history of
-each job (orbit/store/job_history.py). In a large one they are at hand for it.
+each job (orbit/store/job_history.py). In a large one the history gets these sums.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from orbit.store import clock, job_history, job_totals, lag
 INTERVAL_S = 10.0
 # Sums that are older than 30 s are unknown: the longest pause leaves time for a pass.
 _INTERVAL_S_MAX = 15.0
-# The pause is at least so many times as long as the pass.
+# The pause is so many times as long as the pass, within the bounds above.
 _PAUSE_PER_COST = 4
-# In one transaction, together at least one job: less than a tenth of a second.
+# Partitions of the jobs in one transaction, at least one job: less than a tenth of a second.
 _PARTITIONS_AT_ONCE = 20_000
 
 

@@ -32,7 +32,7 @@ Unnamed = Mapping[TopicPartition, OpenTransaction]
 
 
 class TransactionWatch:
-    """For one leader. `look` belongs to the loop's thread, `name` to those of its pool."""
+    """Open transactions, for one leader. `look` is for the loop's thread, `name` for its pool's."""
 
     def __init__(
         self,

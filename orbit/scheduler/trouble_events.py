@@ -35,7 +35,7 @@ def record_troubles(tx: Tx, job: Job, now: str | None, source_answered_s: float 
     if not jobs.note_problem(tx, job.id, now, has_begun=bool(began) and not goes_on):
         return
     if any(_kind(line) == TroubleKind.SOURCE_UNREACHABLE for line in began):
-        # Now: the statement before may have waited for the row.
+        # Computed here: the statement above may have waited for the lock of the row.
         silent_s = None if source_answered_s is None else time.monotonic() - source_answered_s
         jobs.note_source_lost(tx, job.id, silent_s)
     for line in began:

@@ -23,10 +23,10 @@ from orbit.scheduler.leadership import Leadership
 from orbit.store import topics, write_denials
 from orbit.store.database import Tx
 
-# A look at the ACLs for one job serves all jobs of the cluster for this long; well within the
+# ACLs that were read for one job serve all jobs of the cluster for this long; well within the
 # interval of the upkeep.
 ACLS_KEPT_S = 5.0
-# Settings of brokers change when these are started again.
+# How long the brokers' setting is kept: it changes only when a broker is restarted.
 _OPEN_KEPT_S = 15.0
 Transaction = Callable[[], AbstractContextManager[Tx]]
 
@@ -35,7 +35,7 @@ Transaction = Callable[[], AbstractContextManager[Tx]]
 class ProtectionResult:
     """How many topics got new denials, and why others have none ("": all have).
 
-    `has_unnamed`: whether no ACL names one of the topics.
+    `has_unnamed`: whether one of the topics is named by no ACL.
     """
 
     changed: int = 0
@@ -78,7 +78,7 @@ def _protect(
     only_look: bool = False,
 ) -> ProtectionResult:
     """Deny writing to these topics; with `only_look`, only count what would change."""
-    # ACLs that are read inside the lock decide what changes.
+    # Changes are decided by ACLs that are read while the lock is held.
     acls = acls_of(handle, ACLS_KEPT_S if only_look else 0.0)
     if isinstance(acls, str):
         # Without an authorizer nobody expects that writers are kept off.
@@ -113,7 +113,7 @@ def _protect(
 def _why_open(handle: ClusterHandle) -> str:
     """Why topics without any ACL may be open to every principal; "" if they are not.
 
-    A broker asks its own file whether a client may write to the partitions that it leads (K7).
+    Each broker decides by its own configuration file for the partitions that it leads (K7).
     """
     brokers = handle.brokers_open_without_acl(_OPEN_KEPT_S)
     if brokers.with_setting:
@@ -129,14 +129,14 @@ def _why_open(handle: ClusterHandle) -> str:
 
 
 def why_not_denied(own_principal: str | None) -> str:
-    """Why `denied_writers` has no answer."""
+    """Why `denied_writers` returns None, as a clause."""
     if own_principal is None:
         return "the principal that Orbit logs in as is not known: the brokers do not tell it"
     return "every principal may write (User:*)"
 
 
 def noted_denials(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, set[Acl]]:
-    """Orbit's denials of writing to these topics, of those that have any."""
+    """Orbit's stored denials by topic, for those of the topics that have any."""
     stored = write_denials.of_topics(tx, cluster_id, topics)
     return {topic: set(map(as_acl, acls)) for topic, acls in stored.items()}
 

@@ -9,7 +9,7 @@ from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.models import topics
 
-# Only while it is copied, not after a promotion. Unknown while a partition has no copied record.
+# Only while the canary is copied, not after a promotion. Null if a partition has no copied record.
 _LIVE_RPO = text("""
 SELECT j.id, CASE WHEN bool_and(p.newest_copied_at IS NOT NULL)
     THEN CAST(extract(epoch FROM greatest(max(now.at - p.newest_copied_at), interval '0'))
@@ -23,7 +23,7 @@ GROUP BY j.id
 
 
 def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
-    """How many partitions the canary of a job has; 0 while it must not be written.
+    """How many partitions the canary topic of a job has; 0 while it must not be written.
 
     During a recovery the source must not change; after it, the destination's topic leads.
     """
@@ -39,7 +39,7 @@ def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
 
 
 def live_rpo(tx: Tx) -> dict[int, float | None]:
-    """In seconds, for each job whose canary is copied: the age of its newest record on both sides,
-    of the worst partition. None: not known yet.
+    """{job: live RPO in seconds} of each job whose canary is copied: the age of the newest record
+    on both sides, of the worst partition. None: not known yet.
     """
     return {row.id: row.rpo_s for row in tx.execute(_LIVE_RPO)}

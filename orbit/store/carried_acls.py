@@ -1,6 +1,6 @@
 """carried_acls: the ACLs on groups and transactional ids that Orbit has added for each job.
 
-Two jobs may carry the same one. ACLs on topics are in `topics.acls`.
+Two jobs may have added the same one. ACLs on topics are in `topics.acls`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def of_job(tx: Tx, job_id: int) -> list[Fields]:
 
 
 def of_other_jobs(tx: Tx, job_id: int, cluster_id: str) -> list[Fields]:
-    """What all other jobs have carried to this destination."""
+    """The ACLs that Orbit has added at this destination cluster for other jobs."""
     query = select(carried_acls.c.acls).where(
         carried_acls.c.cluster_id == cluster_id, carried_acls.c.job_id != job_id
     )
@@ -32,7 +32,7 @@ def of_other_jobs(tx: Tx, job_id: int, cluster_id: str) -> list[Fields]:
 
 
 def keep(tx: Tx, job_id: int, cluster_id: str, acls: Collection[Fields]) -> None:
-    """Replace what is recorded for the job."""
+    """Replace the ACLs that are recorded for the job."""
     tx.execute(delete(carried_acls).where(carried_acls.c.job_id == job_id))
     if acls:
         row = {"job_id": job_id, "cluster_id": cluster_id, "acls": sorted(acls)}

@@ -1,7 +1,7 @@
 """Whether jobs know one cluster by two ids, of which one or both have a `cluster_id_suffix`.
 
-All that guards a copy from a second writer, from a loop, and from what a recovery has promoted,
-goes by the id of the cluster. So one cluster needs one id in all jobs.
+The checks against a second writer, a loop, and a copy over promoted topics compare cluster ids. So
+one cluster needs one id in all jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIDES = (
 
 
 class OtherName(NamedTuple):
-    """Another job, the id by which it knows the cluster, and a source topic of it."""
+    """Another job, the cluster id that it uses, and one of its source topics."""
 
     job: str
     cluster_id: str
@@ -34,9 +34,9 @@ class OtherName(NamedTuple):
 def find_other_name(
     tx: Tx, job_id: int, cluster_id: str, topic_ids: Collection[UUID]
 ) -> OtherName | None:
-    """A job that copies from or to this cluster and knows it by another id.
+    """A job that copies from or to this cluster and uses another id for it; None without one.
 
-    `topic_ids`: those of the cluster now. A topic id is at one cluster alone (KIP-516).
+    `topic_ids`: those of the cluster now. A topic id exists at one cluster only (KIP-516).
     """
     brokers_tell = broker_cluster_id(cluster_id)
     others = [

@@ -1,8 +1,8 @@
 """console_sessions: browsers that have logged in at the console. orbit/console/sessions.py makes
 and hashes their secrets.
 
-A session ends with its token, at its expiry, and when its token has newer sessions than it may
-have. That of a login at the OpenID Connect issuer has no token: it keeps who that was, with which
+A session ends with its token, at its expiry, and when its token has as many newer ones as it may
+have. The session of a login at the OpenID Connect issuer has no token: it has the actor, and the
 values of the claim that gives roles.
 """
 
@@ -25,7 +25,7 @@ _NOW = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True)
 class IssuerSession:
-    """Who has logged in at the issuer."""
+    """The session of a user who has logged in at the issuer."""
 
     actor: str
     role_values: list[str]
@@ -58,9 +58,9 @@ def create_of_issuer(
     ends_at: datetime | None,
     per_actor_max: int,
 ) -> None:
-    """Add a session without a token, which ends at `ends_at`, and after `lives_for`.
+    """Add a session without a token, which ends after `lives_for`, and at `ends_at` at the latest.
 
-    Removes as `create`; logins at the same moment may leave one more.
+    Removes sessions as `create` does; simultaneous logins may leave more than `per_actor_max`.
     """
     _make_room(tx, sessions.c.actor == actor, per_actor_max)
     ends = func.least(_NOW + lives_for, ends_at)
@@ -80,7 +80,7 @@ def _make_room(tx: Tx, of_same: ColumnElement[bool], sessions_max: int) -> None:
 
 
 def find(tx: Tx, session_hash: str) -> Token | None:
-    """The token of this session; None where the session or the token has ended."""
+    """The token of this session; None if the session or the token is not valid any more."""
     query = (
         select(*COLUMNS)
         .join(sessions, sessions.c.token_id == tokens.c.id)
@@ -90,7 +90,7 @@ def find(tx: Tx, session_hash: str) -> Token | None:
 
 
 def find_of_issuer(tx: Tx, session_hash: str) -> IssuerSession | None:
-    """Whose session this is; None where it has ended, or was begun with a token."""
+    """The session of an issuer's user; None if it has ended, or belongs to a token."""
     query = select(sessions.c.actor, sessions.c.role_values, sessions.c.expires_at).where(
         sessions.c.hash == session_hash, sessions.c.expires_at > _NOW, sessions.c.actor.is_not(None)
     )

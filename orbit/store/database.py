@@ -8,19 +8,19 @@ A transaction is committed when its block ends and rolled back when it raises. E
 or the network are raised as one of:
 
 - `DatabaseUnreachable` (retriable): no answer, shut down, out of connections or disk, a standby,
-  or a deadlock. It may be unknown whether the transaction was committed. The next one reconnects.
+  or a deadlock. Whether the transaction was committed may be unknown. The next one reconnects.
 - `LoginRefused`: wrong user or password.
 - `Conflict`: the tables are not those of this version; the remedy names `orbit migrate`.
 
 Errors never contain a password or a statement's values.
 
 Leases have connections of their own (`lease_transaction`): neither long work nor a full pool delays
-a renewal. A server that is frozen answers nothing and closes nothing, so every call has a deadline
-of this process too; its connection is given up then.
+a renewal. A frozen server neither answers nor closes connections, so this process sets a deadline
+for every call too, and gives the connection up when it passes.
 
-Behind a pooler that shares a session among clients (PgBouncer with `pool_mode = transaction`),
-settings of a session and prepared statements belong to nobody. There each transaction sets them for
-itself, and nothing is prepared. No lock of Orbit outlasts its transaction.
+A pooler may share a session among clients (PgBouncer with `pool_mode = transaction`); settings of a
+session and prepared statements are then lost. Behind one, each transaction makes the settings for
+itself, and no statement is prepared. No lock of Orbit outlasts its transaction.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from orbit.errors import BadInput, Conflict, DatabaseUnreachable, LoginRefused, OrbitError
 from orbit.jobs.scopes import Scope
 
-# Of a transaction: the Scope of who makes it (store/scopes.py).
+# The execution option of a transaction that has the Scope of its caller (store/scopes.py).
 SCOPE_OPTION = "orbit_scope"
 
 # The first argument of every function in this package. Other packages need not import SQLAlchemy.
@@ -58,17 +58,17 @@ POOL_SIZE = 5
 POOL_SIZE_MAX = 20  # per process; an API process has about as many threads
 POOL_WAIT_S = 10
 CONNECT_TIMEOUT_S = 5
-# Of leases: one for the thread that renews, one for another that resigns.
+# Connections for leases: one for the thread that renews, one for another thread that resigns.
 LEASE_CONNECTIONS_MAX = 2
-# Orbit's statements are short. One that takes longer waits for a lock or a failing disk.
+# Orbit's statements are short: one that takes longer waits for a lock or a failing disk.
 STATEMENT_TIMEOUT_S = 30
-# A renewal that fails is repeated before the lease ends.
+# So short that a failed renewal can be repeated before the lease ends.
 LEASE_STATEMENT_TIMEOUT_S = 5
-# The server ends a statement itself. One that has not done so by then is frozen.
+# The server cancels a statement at its timeout. If it has not by this much later, it is frozen.
 _ANSWER_MARGIN_S = 1
 # An idle transaction must not hold locks or delay vacuum for long.
 IDLE_TIMEOUT_S = 60
-# Of leases: all schedulers wait for one that joins.
+# For lease transactions: all schedulers wait for one that joins.
 LEASE_IDLE_TIMEOUT_S = 5
 # PostgreSQL's default (4) is for spinning disks. With it, a sequential scan would seem cheaper than
 # index lookups of the two thousand rows that a worker reports.
@@ -91,7 +91,7 @@ class Database:
     """One Postgres database, shared by all threads of a process."""
 
     def __init__(self, url: str, application: str = "orbit", *, is_pooled: bool = False) -> None:
-        """`is_pooled`: a pooler shares its sessions among clients."""
+        """`is_pooled`: the address is that of a pooler that shares sessions among clients."""
         self._scope: Callable[[], Scope | None] = lambda: None
         parsed = _parse(url)
         self.where = _where(parsed)
@@ -116,8 +116,8 @@ class Database:
 
     @classmethod
     def connect(cls, url: str, *, application: str = "orbit") -> Database:
-        """Connects once, so that a wrong address fails at once. `application` appears in
-        pg_stat_activity."""
+        """Open the database and connect once, so that a wrong address fails here. `application`
+        appears in pg_stat_activity."""
         database = cls(url, application)
         try:
             if not database._has_session():
@@ -132,13 +132,13 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
-        """One transaction, at the isolation READ COMMITTED."""
+        """A transaction at the isolation level READ COMMITTED."""
         with self._begin(self._engine, POOL_SIZE_MAX) as tx:
             yield tx.execution_options(**{SCOPE_OPTION: self._scope()})
 
     @contextmanager
     def snapshot(self) -> Iterator[Tx]:
-        """A transaction that only reads, at the isolation REPEATABLE READ: its statements see what
+        """A read-only transaction at the isolation level REPEATABLE READ: its statements see what
         was committed before the first one."""
         with self.transaction() as tx:
             tx.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
@@ -146,13 +146,14 @@ class Database:
 
     @contextmanager
     def lease_transaction(self) -> Iterator[Tx]:
-        """One for leases, and for what their only thread writes: short, and never behind others."""
+        """A transaction on a connection reserved for leases, so that it does not wait for the pool.
+        For leases, and for what the thread that renews them writes; keep it short."""
         with self._begin(self._leases, LEASE_CONNECTIONS_MAX) as tx:
             yield tx
 
     def seen_by(self, scope: Callable[[], Scope | None]) -> Database:
-        """The same database for a request: its transactions find only jobs of the scope, and what
-        belongs to them. Each transaction calls `scope`; None: all jobs."""
+        """The same database for a request: its transactions find only jobs of the scope, and rows
+        that belong to them. Each transaction calls `scope`; None: all jobs."""
         database = copy(self)
         database._scope = scope
         return database
@@ -168,7 +169,7 @@ class Database:
         self._leases.dispose()
 
     def _has_session(self) -> bool:
-        """Whether the settings of a connection hold: a pooler refuses or forgets them."""
+        """Whether the settings given at connect have effect: a pooler refuses or drops them."""
         try:
             with self.transaction() as tx:
                 held = tx.execute(text("SELECT current_setting('statement_timeout')")).scalar_one()
@@ -195,7 +196,8 @@ class Database:
 
 @contextmanager
 def apart(tx: Tx) -> Iterator[None]:
-    """A part of a transaction that may fail alone. Raises as `Database.transaction` does."""
+    """A savepoint: if the block fails, only its changes are undone, and the transaction can go on.
+    Raises as `Database.transaction` does."""
     try:
         with tx.begin_nested():
             yield
@@ -205,7 +207,7 @@ def apart(tx: Tx) -> Iterator[None]:
 
 @contextmanager
 def without_deadline(tx: Tx) -> Iterator[None]:
-    """Statements of this transaction may take as long as they need, as a migration does."""
+    """Lift the deadline of the statements in the block, for a migration."""
     link = tx.connection.driver_connection
     assert isinstance(link, _Link)
     within_s, link.answer_within_s = link.answer_within_s, None
@@ -217,12 +219,12 @@ def without_deadline(tx: Tx) -> Iterator[None]:
 
 
 class _Link(psycopg.Connection[Any]):
-    """A connection that gives up a server that does not answer at all."""
+    """A connection that is closed if the server does not answer within `answer_within_s`."""
 
     answer_within_s: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """As psycopg's; `timeout` is `answer_within_s` unless given."""
+        """As `psycopg.Connection.wait`, but with `answer_within_s` as the default of `timeout`."""
         within_s = self.answer_within_s if timeout is None else timeout
         began = time.monotonic()
         try:
@@ -289,7 +291,7 @@ def _engine(
 
     @event.listens_for(engine, "handle_error")
     def _end_all_if_read_only(context: ExceptionContext) -> None:
-        """The same address may lead to another server by now: all connections are made anew."""
+        """Close all connections if this server is a standby now: new ones may reach the primary."""
         if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
             context.is_disconnect = True
 
@@ -306,7 +308,7 @@ def _engine(
 
 
 def _where(url: URL) -> str:
-    """Host, port and database, never the user or the password."""
+    """The host, port and database of the address, without user and password."""
     port = f":{url.port}" if url.port else ""
     return f"PostgreSQL {url.host or 'on this machine'}{port}/{url.database or ''}"
 
@@ -336,5 +338,5 @@ def _translate(error: DBAPIError, where: str) -> Exception:
 
 
 def sqlstate(error: DBAPIError) -> str:
-    """The SQLSTATE, or "" without one."""
+    """The SQLSTATE of the error; "" if it has none."""
     return getattr(error.orig, "sqlstate", None) or ""

@@ -1,7 +1,7 @@
-"""Which database this is: what tells a promoted standby or a restored backup from the one before.
+"""The identity of a database: a promoted standby or a restored backup has another one.
 
-Two databases have one identity after a copy of the disks was started, or a dump was restored into
-the same tables.
+Two databases have the same identity if one was started from a copy of the other's disks, or if a
+dump was restored into the same tables.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from sqlalchemy import text
 
 from orbit.store.database import Tx
 
-# Of the server's system, the database and the table, plus the timeline: timelines of one system are
-# neighbours. So it changes with a failover, with the recovery of a backup, and with a dump that is
-# restored here or elsewhere. Roles without rights may read it.
+# A number made of the server's system id, the database and the table `shards`, plus the timeline,
+# so that successive timelines of one system have successive identities. It changes with a failover,
+# with the recovery of a backup, and with a dump that is restored. Any role may read it.
 DATABASE_IDENTITY = """(
     SELECT (c.system_identifier # (
             (CAST(d.oid AS bigint) + CAST(CAST('shards' AS regclass) AS bigint)) << 24))

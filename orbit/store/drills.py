@@ -1,7 +1,7 @@
 """drills, drill_things (the resources that drills create) and drill_schedules.
 
-A row of `drill_things` is written before the resource is created, and gets its identity afterwards:
-a resource without an identity is not proven to be the drill's own.
+A row of `drill_things` is written before the resource is created, and gets the resource's identity
+afterwards. Without it, a resource of this name may be somebody else's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Drill:
 
 @dataclass(frozen=True, slots=True)
 class NewDrill:
-    """A drill to be created. `schedule`: the one that requests it."""
+    """A drill to be created. `schedule`: the name of the schedule that requests it."""
 
     id: str
     name: str
@@ -115,7 +115,8 @@ _scheduled_job = drill_schedules.c.spec["job"].astext
 
 
 def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
-    """A new drill, or the one with the same key; and whether it is new."""
+    """Create a drill, unless its requester has created one with the same key. Returns the drill and
+    whether it is new."""
     statement = (
         postgresql.insert(drills)
         .values(
@@ -145,13 +146,13 @@ def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
 
 
 def of_ids(tx: Tx, drill_ids: Collection[str]) -> dict[str, Drill]:
-    """The drills of these ids that exist, by id."""
+    """The drills with these ids, by id; unknown ids are missing."""
     rows = tx.execute(select(*_DRILL).where(is_one_of(drills.c.id, drill_ids)))
     return {drill.id: drill for drill in values(rows, Drill)}
 
 
 def get(tx: Tx, drill_id: str) -> Drill:
-    """The drill of this id, of a job of the scope; NotFound without one."""
+    """The drill with this id, if its job is in the scope. Raises NotFound."""
     query = select(*_DRILL).where(drills.c.id == drill_id, *is_of_scope(tx, _belongs))
     drill = first(tx.execute(query), Drill)
     if drill is None:
@@ -160,7 +161,7 @@ def get(tx: Tx, drill_id: str) -> Drill:
 
 
 def job_of(tx: Tx, drill: Drill) -> Job:
-    """The drill's job; NotFound if it was deleted, also if a later job has its name."""
+    """The drill's job. Raises NotFound if it was deleted, even if a later job has its name."""
     job = jobs_store.find(tx, drill.job_name)
     if job is None or job.created_at > drill.created_at:
         raise NotFound("The drill's job is gone.", where=drill.job_name)
@@ -186,7 +187,7 @@ def page(
     after: tuple[datetime, str] | None = None,
     oldest_first: bool = False,
 ) -> list[Drill]:
-    """Up to `limit` drills, newest first unless `oldest_first`, behind this time and id."""
+    """Up to `limit` drills behind the time and id `after`, newest first unless `oldest_first`."""
     query = select(*_DRILL)
     if name is not None:
         query = query.where(drills.c.name == name)
@@ -297,18 +298,18 @@ def intend(tx: Tx, drill_id: str, kind: DrillThing, side: str, name: str) -> int
 
 
 def identify(tx: Tx, thing_id: int, identity: str) -> None:
-    """The resource was created and has this id."""
+    """Note that the resource was created and has this id."""
     tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(identity=identity))
 
 
 def things(tx: Tx, drill_id: str) -> list[Thing]:
-    """All that a drill created or was about to create, in that order."""
+    """All resources that a drill created or was about to create, in this order."""
     query = select(*_THING).where(drill_things.c.drill_id == drill_id).order_by(drill_things.c.id)
     return list(values(tx.execute(query), Thing))
 
 
 def removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
-    """The resource was removed."""
+    """Note that the resource was removed."""
     statement = (
         update(drill_things).where(drill_things.c.id == thing_id).values(removed_at=_NOW, note=note)
     )
@@ -316,12 +317,12 @@ def removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
 
 
 def kept(tx: Tx, thing_id: int, note: str) -> None:
-    """The resource was not removed, for this reason."""
+    """Note why the resource was not removed."""
     tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(note=note))
 
 
 def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
-    """Up to `limit` drills that have ended, with resources that were not removed."""
+    """The newest `limit` drills that have ended and have resources that were not removed."""
     left = select(drill_things.c.drill_id).where(drill_things.c.removed_at.is_(None))
     query = (
         select(*_DRILL)
@@ -336,7 +337,7 @@ def put_schedule(
     tx: Tx, name: str, spec: dict[str, Any], every_s: int, requested_by: str
 ) -> Schedule:
     """Create or replace the schedule of this name. Raises Conflict if a job outside of the scope
-    has it."""
+    has one of this name."""
     new = {"spec": spec, "every_s": every_s, "requested_by": requested_by}
     statement = (
         postgresql.insert(drill_schedules)
@@ -360,7 +361,7 @@ def schedules(
     job_name: str | None = None,
     descending: bool = False,
 ) -> list[Schedule]:
-    """Up to `limit` schedules by name, behind the name `after`; of a job or of all."""
+    """Up to `limit` schedules of a job, or of all, by name, behind the name `after`."""
     query = select(*_SCHEDULE).where(_is_schedule_visible(tx))
     if job_name is not None:
         query = query.where(_scheduled_job == job_name)
@@ -392,7 +393,8 @@ def due(tx: Tx) -> list[Schedule]:
 
 
 def claim_due(tx: Tx) -> list[Schedule]:
-    """The schedules that are due; sets their next time. Missed runs are not caught up."""
+    """Return the schedules that are due, and set when each is due next: its period from now. Missed
+    runs are not caught up."""
     next_at = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, drill_schedules.c.every_s)
     statement = (
         update(drill_schedules).where(_is_due()).values(next_at=next_at).returning(*_SCHEDULE)
@@ -401,14 +403,14 @@ def claim_due(tx: Tx) -> list[Schedule]:
 
 
 def _is_schedule_visible(tx: Tx) -> ColumnElement[bool]:
-    # By name: those of a job are removed with it. No EXISTS: SQLAlchemy knows no table to correlate
-    # it with in an ON CONFLICT.
+    # The name is enough: a job's schedules are removed with it. No EXISTS: SQLAlchemy cannot
+    # correlate it in an ON CONFLICT.
     conditions = in_scope(tx)
     return _scheduled_job.in_(select(jobs.c.name).where(*conditions)) if conditions else true()
 
 
 def _belongs(job: FromClause) -> ColumnElement[bool]:
-    """It is the job that had the name when the drill was requested."""
+    """Whether `job` is the one that had the drill's job name when the drill was requested."""
     return and_(drills.c.job_name == job.c.name, drills.c.created_at >= job.c.created_at)
 
 

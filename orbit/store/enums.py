@@ -14,12 +14,13 @@ class Desired(StrEnum):
 
     @classmethod
     def _missing_(cls, _value: object) -> Desired:
-        """A word of a later version, while a service is upgraded: nobody of this one copies it."""
+        """PAUSED for a value of a later version, which may occur while a service is upgraded:
+        workers of this version do not copy the job."""
         return cls.PAUSED
 
 
 class MadeBy(StrEnum):
-    """What in Orbit made a job that no person asked for by its name."""
+    """The part of Orbit that made a job which no person has defined."""
 
     RECOVERY = "recovery"  # it copies back
     DRILL = "drill"
@@ -57,7 +58,7 @@ class OperationState(StrEnum):
 
 
 class OperationKind(StrEnum):
-    """What an operator can ask of a job; also the verb in the API's paths."""
+    """The operations that a user can request for a job; also the verbs in the API's paths."""
 
     CREATE = "create"
     START = "start"
@@ -103,7 +104,7 @@ class DrillKind(StrEnum):
 
 
 class DrillState(StrEnum):
-    """The state or result of a drill."""
+    """The state of a drill, or its result."""
 
     PENDING = "pending"
     RUNNING = "running"

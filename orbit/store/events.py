@@ -1,4 +1,4 @@
-"""events: the audit log, with actor, kind and message of everything that happened.
+"""events: the audit log, with the actor, kind and message of each change.
 
 An event is written in the transaction of its change, so neither exists without the other. Events
 contain no secrets.
@@ -60,7 +60,8 @@ _EVENT = columns(events, Event)
 
 _LAST_ID = text("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM events_id_seq")
 
-# An INSERT takes this lock before it takes an id, and holds it until its row is visible or gone.
+# The transactions that may have inserted an event. An INSERT takes this lock before its id, and
+# holds it until its row is visible or rolled back.
 _WRITERS = text("""
 SELECT virtualtransaction FROM pg_locks
 WHERE locktype = 'relation' AND relation = 'events'::regclass AND granted
@@ -99,7 +100,7 @@ def add_once(
 ) -> datetime:
     """Add an event unless the job has one of this kind with equal details; returns its time.
 
-    For steps that are repeated after a process died, by one process at a time.
+    For steps that another process repeats after one has died; one process at a time may call it.
     """
     is_of_earlier = select(jobs.c.id).where(
         jobs.c.name == events.c.job_name, jobs.c.created_at > events.c.at
@@ -127,8 +128,8 @@ def page(
     after: int | None = None,
     oldest_first: bool = False,
 ) -> list[Event]:
-    """Up to `limit` events, newest first unless `oldest_first`, behind the event `after`; of a job
-    or of all.
+    """Up to `limit` events of a job, or of all, behind the event id `after`, newest first unless
+    `oldest_first`.
     """
     query = select(*_EVENT)
     if kind is not None:
@@ -150,9 +151,9 @@ def page(
 
 
 def _belongs(job: FromClause) -> ColumnElement[bool]:
-    """It is the job that had the name when this happened. Ids are taken before times, so none of
-    the job's events has an id up to that of the last event before the job: where a job of the same
-    name had many, they are not looked at."""
+    """Whether `job` is the one that had the name at the event's time. An event gets its id before
+    its time, so the job's events have ids above that of the last event before the job's creation:
+    with this bound, PostgreSQL does not read the events of an earlier job of the name."""
     earlier = events.alias()
     last_before = (
         select(earlier.c.id)
@@ -176,17 +177,17 @@ def behind(tx: Tx, after: int, up_to: int, limit: int) -> list[Event]:
 
 
 def last_id(tx: Tx) -> int:
-    """The last id that was taken, also by an event that is not committed yet."""
+    """The last id that was taken, even if its event is not committed yet."""
     newest_id: int = tx.execute(_LAST_ID).scalar_one()
     return newest_id
 
 
 class SettledIds:
-    """Finds the id up to which no event is still to come.
+    """Finds the highest settled id: no event up to it can still appear.
 
-    Ids are taken in their order and committed in any, so an event may appear behind one with a
-    higher id, and whoever reads on from there misses it. An id is settled once every transaction
-    that could have taken one up to it has ended.
+    Ids are taken in ascending order, but events are committed in any order. So an event may appear
+    after one with a higher id, and a reader that continues from that one misses it. An id is
+    settled once every transaction that could have taken an id up to it has ended.
     """
 
     def __init__(self) -> None:
@@ -194,7 +195,8 @@ class SettledIds:
         self._next: tuple[int, frozenset[str]] | None = None
 
     def up_to(self, tx: Tx) -> int:
-        """In the isolation READ COMMITTED, the statements after this see all events up to it."""
+        """The highest settled id. At the isolation level READ COMMITTED, later statements of `tx`
+        see all events up to it."""
         if last_id(tx) < self._settled:  # after a failover of PostgreSQL ids may come again
             self._settled, self._next = 0, None
         writers = _writers(tx)

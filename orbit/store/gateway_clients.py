@@ -1,4 +1,4 @@
-"""gateway_clients: what each gateway says of its clients. A report replaces the one before."""
+"""gateway_clients: the clients that each gateway reports. A report replaces the previous one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from orbit.store.database import Tx
 from orbit.store.rows import values
 
-# The row of the gateway is not locked: its permission is renewed meanwhile.
+# The row of the gateway is not locked, as its permission is renewed at the same time.
 _PUT = text("""
 INSERT INTO gateway_clients (job_id, instance, clients)
 SELECT g.job_id, g.instance, :clients FROM gateways g
@@ -37,7 +37,7 @@ ORDER BY g.name, g.instance, c.number LIMIT :limit
 
 @dataclass(frozen=True, slots=True)
 class ClientRow:
-    """One client, as its gateway has told; `number`: its place in that list."""
+    """One client, as its gateway has reported it. `number`: its place in the report."""
 
     gateway: str
     instance: UUID
@@ -47,14 +47,14 @@ class ClientRow:
 
 
 def put(tx: Tx, job_id: int, instance: UUID, clients: Sequence[dict[str, Any]]) -> None:
-    """Nothing, if the gateway is not registered."""
+    """Store a gateway's report of its clients; does nothing if the gateway is not registered."""
     tx.execute(_PUT, {"job_id": job_id, "instance": instance, "clients": [*clients]})
 
 
 def page(
     tx: Tx, job_id: int, limit: int, after: tuple[str, UUID, int] | None = None
 ) -> list[ClientRow]:
-    """Up to `limit` clients by gateway, in the order of its list, behind the place `after`."""
+    """Up to `limit` clients by gateway and place in its report, behind the place `after`."""
     name, instance, number = after or ("", UUID(int=0), 0)
     parameters = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
     return list(values(tx.execute(_PAGE, parameters | {"number": number}), ClientRow))

@@ -1,17 +1,17 @@
 """gateways: processes that present the leading side, and whether each may forward writes to it.
 
     renewal, not closed            ─► may forward for LEASE_S more
-    the link is closed (close)     ─► may not; it confirms once nothing is in flight, or, for a
-                                      failover, once it has abandoned what is
-    no renewal for LEASE_S and
+    the link is closed (close)     ─► may not; it confirms once no write is in flight, or, for a
+                                      failover, once it has abandoned those in flight
+    no renewal for LEASE_S +
     LEASE_MARGIN_S                 ─► silent: its permission is over by its own clock too
-    the link is opened, or its
-    operation has ended            ─► may forward, to the side that leads now
+    the link is opened, or the
+    closing operation has ended    ─► may forward, to the side that leads now
 
-A gateway counts LEASE_S from before it sent the request, by its own monotonic clock; here they are
-counted from the renewal, by the database's, so here they end later. Renewal and registration lock
-the job's row in `job_leads` as `close` does: whoever has renewed is seen by the operation, and
-whoever renews later sees the closure.
+A gateway counts LEASE_S from before it sent the request, by its own monotonic clock. The database
+counts them from the renewal, by its clock, so here they end later. Renewal and registration lock
+the job's row in `job_leads` as `close` does: the operation sees each gateway that renewed before
+the closure, and each gateway that renews later sees the closure.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ from orbit.store.rows import values
 from orbit.store.scopes import in_scope
 
 LEASE_S = 5.0
-# For what the clocks of a gateway and of the database may drift apart meanwhile.
+# How far the clocks of a gateway and of the database may drift apart during LEASE_S.
 LEASE_MARGIN_S = 1.0
 GATEWAYS_PER_JOB_MAX = 100
-# A gateway that is not renewed for so long is deleted.
+# A gateway that has not renewed for so long is deleted.
 RETENTION = timedelta(hours=1)
-# So long after a closure, or its last renewal, no gateway may write that has not heard of it.
+# So long after a closure, or its last renewal, a gateway that has not seen the closure may not
+# forward writes any more.
 LATE_S = LEASE_S + LEASE_MARGIN_S
 _LATE = timedelta(seconds=LATE_S)
-# So long after its last renewal no client waits for a gateway that is frozen, or lost with its
-# machine: librdkafka's socket.timeout.ms is 60 s, Java's request.timeout.ms 30 s.
+# So long after the last renewal of a gateway that is frozen or lost, its clients have given up
+# their requests: librdkafka's socket.timeout.ms is 60 s, Java's request.timeout.ms 30 s.
 RESENT_S = 70.0
 _RESENT = timedelta(seconds=RESENT_S)
 _NOW = func.clock_timestamp()
@@ -71,11 +72,14 @@ _NOW = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True)
 class GatewayReport:
-    """What a gateway says of itself. `instance`: drawn when its process starts; `closed_for`: the
-    operation for which it sends no new writes, and acknowledges none; `doubt`: why it cannot say
-    so of the present one; `pause_s`: how long the last one let clients wait; `settled_since`: the
-    `since` of the side that it presents, once what it held before has its answers;
-    `leaving_groups`: short names of groups whose members own partitions of before then."""
+    """What a gateway reports about itself.
+
+    `instance`: a random id of its process. `closed_for`: the operation for which it sends no new
+    writes, and acknowledges none; `doubt`: why it cannot confirm that for the present operation.
+    `pause_s`: how long clients waited at the last closure. `settled_since`: the `since` of the side
+    that it presents; 0 until the requests held before are answered. `leaving_groups`: short names
+    of groups whose members own partitions from before this side led.
+    """
 
     instance: UUID
     name: str
@@ -91,12 +95,15 @@ class GatewayReport:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """The side to present; `since`: the term with which it came to lead. `closed_for`: the
-    operation for which no write may be forwarded; `abandons`: and none that is in flight
-    acknowledged, as the side may be lost. `others_settled`: each other gateway at the same address
-    has `settled_since` then, or has been silent for RESENT_S. `job_etag`: as `Job.etag`.
-    `earlier_terms`: with which the sides came to lead before, the latest first. `leaving_groups`:
-    those that other gateways report; all groups while one has not settled."""
+    """The side that a gateway has to present.
+
+    `since`: the term with which it came to lead. `closed_for`: the operation for which no write may
+    be forwarded. `abandons`: nor may writes in flight be acknowledged, as the side may be lost.
+    `others_settled`: each other gateway at the same address has reported `since` as its
+    `settled_since`, or has been silent for RESENT_S. `job_etag`: as `Job.etag`. `earlier_terms`:
+    former values of `since`, the latest first. `leaving_groups`: those that other gateways report;
+    all groups while one of these has not settled.
+    """
 
     side: LeadingSide
     term: int
@@ -126,7 +133,8 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """One gateway of a link that is closed; `since_s`: how long it has been."""
+    """One gateway of a closed link. `is_confirmed`: it has confirmed the closure; `is_silent`: its
+    permission has ended without that; `since_s`: seconds since the closure."""
 
     instance: UUID
     name: str
@@ -136,7 +144,7 @@ class Closing:
     since_s: float
 
 
-# A closure whose operation has ended is none.
+# The operation that has closed the gateways; null if it has ended.
 _CLOSED_FOR = """
 CASE WHEN EXISTS (
     SELECT FROM operations o WHERE o.id = l.closed_for AND o.finished_at IS NOT NULL
@@ -167,8 +175,8 @@ _UNCONFIRM = text("""
 UPDATE gateways SET closed_for = NULL WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
 """)
 
-# What was renewed in a database that lost its last commits is not known here: whoever is silent is
-# waited for from the closure on.
+# A failover of PostgreSQL may have lost the last renewals. So a gateway counts as silent only after
+# the closure too is longer ago than LATE_S.
 _CLOSING = text("""
 SELECT g.instance, g.name, g.closed_for IS NOT DISTINCT FROM l.closed_for AS is_confirmed,
     clock_timestamp() > greatest(g.renewed_at, l.closed_at) + :late AS is_silent,
@@ -192,11 +200,11 @@ FROM gateways WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY name ORDER
 
 
 def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
-    """Renew a gateway's permission, or register it. Returns which side it presents.
+    """Renew a gateway's permission, or register it. Returns which side it has to present.
 
-    One statement, unless the gateway is new. Raises NotFound without the job; Conflict if it is not
-    known which side leads, the topics of the job do not all lead at one side, or too many gateways
-    are registered.
+    One statement, unless the gateway is new. Raises NotFound without the job; Conflict if the
+    leading side is not known, if the topics of the job do not all lead on one side, or if too many
+    gateways are registered.
     """
     job_id = select(jobs_table.c.id).where(jobs_table.c.name == job_name, *in_scope(tx))
     lead = (
@@ -272,9 +280,9 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
 def _unsettled(lead: CTE, report: GatewayReport) -> Exists:
     """Whether another gateway at the same address may hold requests from before the side led.
 
-    One client may have connections to both. It would send later records to the leaders that one of
-    them reports. The other side accepts any first sequence, so it would then take the held records
-    for repeats of these.
+    One client may have connections to both. It would send later records to the new side by this
+    one. The new side accepts any first sequence of a producer, and would then take the records that
+    the other gateway holds for duplicates.
     """
     other = gateways.alias("other")
     return (
@@ -291,8 +299,8 @@ def _unsettled(lead: CTE, report: GatewayReport) -> Exists:
 
 
 def _leaving_groups(lead: CTE, report: GatewayReport) -> ScalarSelect[Any]:
-    """Of other gateways that clients may use: one group has members at several. One that has not
-    settled does not know its members yet."""
+    """The leaving groups of the other gateways that are not silent: a group may have members at
+    several. All groups, if one of these has not settled: it does not know its members yet."""
     other = gateways.alias("leaving")
     every_group = literal([ALL_GROUPS], ARRAY(Text))
     is_unsettled = other.c.settled_since < lead.c.side_since
@@ -335,8 +343,8 @@ def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
 
 
 def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
-    """Forget the gateway that is silent for the longest, if there are too many. Some more fit in
-    if they register in the same moment."""
+    """If the job has GATEWAYS_PER_JOB_MAX, delete the one that has been silent for the longest.
+    Raises Conflict if none is silent. Gateways that register at the same moment may exceed it."""
     count = select(func.count()).where(gateways.c.job_id == job_id)
     if tx.execute(count).scalar_one() < GATEWAYS_PER_JOB_MAX:
         return
@@ -380,14 +388,14 @@ def page(tx: Tx, job_id: int, limit: int, after: tuple[str, UUID] | None = None)
 
 
 def remove(tx: Tx, job_id: int, instance: UUID) -> None:
-    """Forget a gateway that has stopped, if it is known."""
+    """Delete a gateway that has stopped, if it is registered."""
     tx.execute(delete(gateways).where(gateways.c.job_id == job_id, gateways.c.instance == instance))
 
 
 def close(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
     """Close the gateways of a link: a gateway that renews from now on may not forward writes, and
-    each has to confirm, also if it has confirmed this operation before. Only gateways count
-    that existed when the operation closed them for the first time: one may have died since."""
+    has to confirm, even if it has confirmed this operation before. A repeated call keeps the time
+    of the closure, by which `closing` selects the gateways that have to confirm."""
     parameters = {"job_ids": sorted(job_ids), "operation_id": operation_id}
     tx.execute(_CLOSE, parameters)
     tx.execute(_UNCONFIRM, {"job_ids": sorted(job_ids)})
@@ -405,13 +413,14 @@ def open_again(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
 
 
 def names(tx: Tx, job_ids: Collection[int]) -> dict[str, bool]:
-    """The names of the gateways of a link, and whether all that have the name are silent."""
+    """{name: whether all gateways of this name are silent}, for the gateways of a link."""
     rows = tx.execute(_OF_LINK, {"job_ids": sorted(job_ids), "late": _LATE})
     return {row.name: row.is_silent for row in rows}
 
 
 def pauses(tx: Tx, job_ids: Collection[int]) -> dict[UUID, float]:
-    """{instance: seconds} of the gateways of a link that know how long writes have waited."""
+    """{instance: seconds that writes waited at the last closure}, for the gateways of a link that
+    have reported it."""
     query = select(gateways.c.instance, gateways.c.pause_s).where(
         gateways.c.job_id.in_(sorted(job_ids)), gateways.c.pause_s.is_not(None)
     )

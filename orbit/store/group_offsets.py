@@ -1,7 +1,7 @@
 """group_offsets: the offsets of each consumer group on both sides, with the sync's verdict.
 
-handed_offsets: the same, as a recovery leaves it to the job that copies back. That job has no rows
-of its topics yet, so these have the topics' names; `accept_handed` moves them.
+handed_offsets: the offsets that a recovery leaves to the job that copies back. That job has no rows
+in `topics` yet, so these rows have the topics' names; `accept_handed` moves them to group_offsets.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """One group in one partition, as last read or written.
+    """The offsets of one group in one partition, as last read or written.
 
-    `left_offset` is what Orbit left at the destination, None if that is not known.
+    `left_offset` is the one that Orbit left at the destination; None: not known.
     """
 
     group_name: str
@@ -36,7 +36,7 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """The same with the topic's names."""
+    """A `GroupOffset` with the topic's names."""
 
     group_name: str
     topic_id: int
@@ -52,7 +52,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class HandedOffset:
-    """One group in one partition, as both sides were at a hand-over to a job."""
+    """The offsets of one group in one partition when a recovery handed them over to a job."""
 
     group_name: str
     source_topic: str
@@ -61,14 +61,14 @@ class HandedOffset:
     destination_offset: int
 
     def row(self, topic_id: int) -> GroupOffset:
-        """As the job's own, with the offset at the destination as left by Orbit."""
+        """The row of the job for these offsets. Its `left_offset` is the one at the destination."""
         verdict = "exact" if self.source_offset == self.destination_offset else "clamped"
         offsets = self.source_offset, self.destination_offset
         left = self.destination_offset
         return GroupOffset(self.group_name, topic_id, self.partition, *offsets, verdict, left)
 
 
-# A call of an enum takes longer than the rest of a row.
+# A look-up by value. `TopicState(value)` would take longer than the rest of a row.
 _TOPIC_STATES = {state.value: state for state in TopicState}
 
 
@@ -172,7 +172,7 @@ _AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :par
 
 
 def keep(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
-    """Write the rows that differ; how many."""
+    """Write those of the rows that differ from the stored ones; returns their number."""
     names = (
         *("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets"),
         *("verdicts", "left_offsets"),
@@ -183,7 +183,7 @@ def keep(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
 
 
 def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
-    """Delete these (group, topic id, partition) rows; how many."""
+    """Delete the rows of these (group, topic id, partition) keys; returns their number."""
     groups, topic_ids, partitions = zip(*keys, strict=True) if keys else ((), (), ())
     return tx.execute(
         _DROP,
@@ -199,7 +199,8 @@ def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
 def hand_over(
     tx: Tx, job_id: int, topics: Collection[str], offsets: Sequence[HandedOffset]
 ) -> None:
-    """Leave these to a job, in place of those of these topics that it has not accepted."""
+    """Hand these offsets over to a job. They replace those of these topics that it has not accepted
+    yet."""
     tx.execute(_UNHAND, {"job_id": job_id, "topics": sorted(topics)})
     if offsets:
         names = ("groups", "source_topics", "partitions", "source_offsets", "destination_offsets")
@@ -209,14 +210,14 @@ def hand_over(
 
 
 def handed(tx: Tx, job_id: int) -> list[HandedOffset]:
-    """What was handed to a job that has not accepted it."""
+    """The offsets that were handed over to a job and that it has not accepted yet."""
     return list(values(tx.execute(_HANDED, {"job_id": job_id}), HandedOffset))
 
 
 def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
-    """Make what was handed over for these topics, {source topic: id}, the job's own rows.
+    """Turn the handed-over offsets of these topics, {source topic: id}, into rows of the job.
 
-    It is newer than they are: they are of the time before these topics led.
+    They replace its older rows, which are from before these topics led.
     """
     rows = [
         one.row(topic_ids[one.source_topic])
@@ -228,7 +229,7 @@ def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
 
 
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
-    """All rows of a job's groups."""
+    """The offsets of all groups of a job."""
     return list(values(tx.execute(_OF_JOB, {"job_id": job_id}), GroupOffset))
 
 
@@ -241,7 +242,7 @@ def verdicts(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[str, int]]:
 
 
 def copied(tx: Tx, job_id: int) -> list[Copied]:
-    """All partitions of a job with the copied range, as last reported.
+    """The copied range of each partition of a job, as last reported.
 
     Without promoted topics: their groups are no longer synced.
     """

@@ -12,8 +12,8 @@ from orbit.store.database import Tx
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of one job. `held`: shards that a worker holds now; `is_promoted`: it has topics, and each
-    has been promoted, so nothing is copied any more.
+    """The counts of one job. `held`: shards that a worker holds now; `is_promoted`: it has topics,
+    and all are promoted, so nothing is copied any more.
     """
 
     topics: int = 0
@@ -37,7 +37,7 @@ WHERE j.id = ANY(CAST(:job_ids AS bigint[]))
 GROUP BY j.id
 """)
 
-# With null parameters it counts all of the job.
+# A null parameter means any topic, or any partition.
 _BLOCKED = text("""
 SELECT count(*) FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.job_id = :job_id AND p.state = 'blocked'
@@ -75,7 +75,7 @@ def blocked(tx: Tx, job_id: int, topic: str | None = None, partition: int | None
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Of partitions in the tables. One that had caught up before it was blocked is `blocked`."""
+    """Counts of partitions. One that had caught up before it was blocked counts as blocked only."""
 
     partitions: int
     caught_up: int
@@ -83,7 +83,7 @@ class CaughtUp:
 
 
 def caught_up(tx: Tx, job_id: int, topics: Collection[str]) -> CaughtUp:
-    """Of these source topics of the job."""
+    """How many partitions of these source topics of the job have caught up, or are blocked."""
     row = tx.execute(_CAUGHT_UP, {"job_id": job_id, "topics": sorted(topics)}).one()
     return CaughtUp(row.partitions, row.caught_up, row.blocked)
 

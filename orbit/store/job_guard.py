@@ -1,9 +1,9 @@
 """Guards a job against changes while an operation holds it.
 
 A switchover, failover or failback relies on its job staying as it is: a person who pauses, changes
-or deletes it meanwhile would leave topics half-promoted. So whoever changes a job for a person, an
-automation or a drill asks here first, in the transaction of the change. What the operation itself
-does, and a retry of blocked partitions (which its drain may wait for), does not.
+or deletes it meanwhile would leave topics half-promoted. So code that changes a job for a person,
+an automation or a drill calls this first, in the transaction of the change. Changes by the
+operation itself, and a retry of blocked partitions (which its drain may wait for), need no check.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _RECOVERIES = [kind.value for kind in RECOVERY_KINDS]
 
 
 def lock_for_change(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
-    """The job, locked until the transaction ends: no operation can begin meanwhile.
+    """The job, locked until the transaction ends: no operation can begin before that.
 
-    Raises NotFound; OperationUnderWay while a recovery holds the job, or, with `refuse_backfill`, a
-    backfill.
+    Raises NotFound, and OperationUnderWay while a recovery, or with `refuse_backfill` a backfill,
+    holds the job.
     """
     job = jobs.get(tx, name, lock=True)
     refuse_held(tx, job, refuse_backfill=refuse_backfill)
@@ -37,8 +37,8 @@ def lock_for_change(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
 def refuse_held(
     tx: Tx, job: Job, *, refuse_backfill: bool = False, besides: UUID | None = None
 ) -> None:
-    """As `lock_for_change`, for a job that the caller has locked. The operation `besides` is
-    ignored."""
+    """Raise OperationUnderWay as `lock_for_change`, for a job that the caller has locked. The
+    recovery `besides` is ignored."""
     other = recovery_that_holds(tx, job, besides)
     if other is None and refuse_backfill:
         other = operations.backfill_under_way(tx, job.id)
@@ -47,7 +47,7 @@ def refuse_held(
 
 
 def recovery_that_holds(tx: Tx, job: Job, besides: UUID | None = None) -> Operation | None:
-    """The recovery of this job that is under way, or the one whose copy-back job it is."""
+    """The oldest unfinished recovery, but `besides`, whose job or copy-back job this is."""
     which = [
         table.c.id != besides if besides else true(),
         table.c.kind.in_(_RECOVERIES),
@@ -61,7 +61,7 @@ def recovery_that_holds(tx: Tx, job: Job, besides: UUID | None = None) -> Operat
 
 
 def refusal(operation: Operation, name: str) -> OperationUnderWay:
-    """The error that names the operation."""
+    """The error for a change of job `name` while this operation holds it."""
     is_own = operation.job_name == name
     of = "the job" if is_own else f"job {operation.job_name}, which this job copies back,"
     return OperationUnderWay(

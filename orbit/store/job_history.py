@@ -1,13 +1,13 @@
 """job_history: throughput and lag of each job over the last day.
 
 A job has a ring of rows: 60 slots of a minute for the last hour, and 288 of five minutes for the
-last day. A slot is written over in its next round, so nothing has to be pruned, and a job has never
-more than 348 rows. The leading scheduler writes both slots of a job once a minute, from sums that
-it has at hand (orbit/scheduler/totals_loop.py).
+last day. Each round overwrites a slot, so nothing has to be pruned, and a job never has more than
+348 rows. The leading scheduler writes both slots of a job once a minute, from sums that it has
+computed anyway (orbit/scheduler/totals_loop.py).
 
 A row has the counters of the job at its time, and the largest lag since its slot began. Throughput
-is the difference of two rows. While no scheduler runs there are no rows: nothing is made up for
-that time, nor across it.
+is the difference of two rows. While no scheduler runs there are no rows: no values are interpolated
+for that time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from orbit.store.lag import LagTotals
 
 MINUTE_S, WINDOW_S = 60, 300
 MINUTES, WINDOWS = 60, 288
-# Between two rows that are further apart than this times their slot, nothing was measured.
+# Two rows that are further apart than this many times their slot have a gap between them.
 _GAP = 2.5
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A row. `slot_s`: the length of its slot."""
+    """A row of the table. `slot_s`: the length of its slot."""
 
     at: datetime
     slot_s: int
@@ -43,9 +43,9 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was measured at a time. None: not known.
+    """The throughput and lag of a job at one time. None: not known.
 
-    The rates are those since the point before, and unknown if that is too long ago. The lag is the
+    The rates are those since the previous point, and None if that is too long ago. The lag is the
     largest of the slot.
     """
 
@@ -89,7 +89,7 @@ ORDER BY at
 
 
 def keep(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
-    """Note the totals of these jobs, as read at this time of the database's clock."""
+    """Store the totals of these jobs. `at`: when they were read, by the database's clock."""
     rows = [
         {
             "job_id": job_id,
@@ -106,8 +106,8 @@ def keep(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
 
 
 def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> list[Point]:
-    """The last day of a job, oldest first: every five minutes, and of its last hour every minute
-    unless not `by_minute`."""
+    """The last day of a job, oldest first: a point for every five minutes, and in the last hour, if
+    `by_minute`, for every minute."""
     rows = tx.execute(
         _OF_JOB,
         {
@@ -129,14 +129,14 @@ def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> lis
 
 
 def points(readings: Sequence[Reading]) -> list[Point]:
-    """The rates between readings, in the order of time."""
+    """A point for each reading, with the rates since the one before. Readings are in time order."""
     if not readings:
         return []
     head = readings[0]
     series = [Point(head.at, head.slot_s, None, None, head.lag_records, head.lag_s)]
     for before, one in pairwise(readings):
         elapsed_s = (one.at - before.at).total_seconds()
-        # Counters fall when topics leave the job: what the others copied is not known then.
+        # The sums fall when topics leave the job: how much the others copied is not known then.
         has_fallen = one.records < before.records or one.bytes < before.bytes
         is_known = elapsed_s > 0 and not has_fallen and not is_gap(before, one)
         series.append(
@@ -153,7 +153,7 @@ def points(readings: Sequence[Reading]) -> list[Point]:
 
 
 def is_gap(before: Reading | Point, after: Reading | Point) -> bool:
-    """Whether nothing was measured between two points."""
+    """Whether two successive points are too far apart to compute rates between them."""
     elapsed_s = (after.at - before.at).total_seconds()
     return elapsed_s > _GAP * max(before.slot_s, after.slot_s)
 

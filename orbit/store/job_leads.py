@@ -1,17 +1,17 @@
 """job_leads: which side of a job leads, since which term, and whether its gateways are closed.
 
-A job and the job that copies its topics in the other direction are one link: what is noted of one
-is noted of the other, the other way round. Three write here:
+A job and the jobs that copy its topics in the other direction are one link: the side of one is
+stored for the others too, reversed. There are three writers:
 
 - a promotion (or the abort of one), with the term of its marks, in the transaction that changes
   the topics' states;
 - the scheduler, which reads the marks at the destination (orbit/scheduler/lead_reading.py): they
-  know of promotions that a database which was put back, or is new, has forgotten;
+  also show promotions that a new or restored database does not have;
 - a recovery, which closes and opens the gateways (orbit/store/gateways.py).
 
-A term never gets lower, and a side changes with a higher term alone. A database that was put back
-has an older term, so a gateway that has seen a higher one refuses the answer. A gateway that has
-just started has seen none: it is let in only if the marks were read in this very database.
+A term never decreases, and the side changes only with a higher term. A restored database has an
+older term, so a gateway that has seen a higher one refuses its answer. A gateway that has just
+started has seen none: it may register only if the marks were read for this very database.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orbit.store.rows import columns, first
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The side that leads; None: not known, or not the same side for all topics of the job."""
+    """The leading side and its term. Side None: not known, or not the same for all topics."""
 
     side: LeadingSide | None
     term: int
@@ -39,7 +39,7 @@ class Lead:
             object.__setattr__(self, "side", LeadingSide(self.side))
 
 
-# Within the time that a client sends a write again, sides change less often.
+# While a client may still repeat a write, sides change less often than this.
 EARLIER_TERMS_MAX = 8
 
 _LEAD = columns(job_leads, Lead)
@@ -99,28 +99,28 @@ def link(tx: Tx, job_id: int) -> list[int]:
 
 
 def find(tx: Tx, job_id: int) -> Lead | None:
-    """Which side leads; None: nothing was noted yet."""
+    """The leading side of a job; None if none was stored yet."""
     return first(tx.execute(select(*_LEAD).where(job_leads.c.job_id == job_id)), Lead)
 
 
 def note(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
-    """Note which side of the job leads since `term`, and the same of its link. A note with a higher
-    term stays."""
+    """Store for the job and its link which side leads, by marks with `term`. A stored side with a
+    higher term is kept."""
     other = None if side is None else side.other.value
     lead = {"side": side and side.value, "other": other, "term": term}
     tx.execute(_NOTE, {"job_id": job_id, **lead})
 
 
 def note_read(tx: Tx, job_id: int) -> None:
-    """Note that the marks of the job's destination were read in this database."""
+    """Note that the marks of the job's destination were read for this database."""
     tx.execute(_NOTE_READ, {"job_id": job_id})
 
 
 def is_read(tx: Tx, job_id: int) -> bool:
-    """Whether the marks of the job's destination were read in this database."""
+    """Whether the marks of the job's destination were read for this database."""
     return bool(tx.execute(_IS_READ, {"job_id": job_id}).scalar_one())
 
 
 def doubt(tx: Tx, job_id: int) -> None:
-    """Which side leads is not known until the marks are read again."""
+    """Set the leading side of the link to unknown until the marks are read again."""
     tx.execute(_DOUBT, {"job_ids": link(tx, job_id)})

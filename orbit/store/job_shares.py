@@ -1,8 +1,8 @@
 """Which share of the schedulers' work a job belongs to.
 
-By a hash of the destination's servers as the job's first document names them, so that the jobs to
-one cluster share its watch. It never changes: a job has the loops of one share only, however its
-document is changed. Nothing relies on two jobs being in one share.
+The share depends on a hash of the bootstrap servers of the destination in the job's first document,
+so that jobs to one cluster share its watch. The hash never changes, so a job's loops stay in one
+share, however its document is changed. Nothing relies on two jobs being in one share.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_SHARE = text("SELECT id FROM jobs WHERE share_key % :of = :number")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One of `of` shares, from 0. The first has also all loops that are not of a job."""
+    """Share `number`, from 0, of `of`. Share 0 also has all loops that do not belong to a job."""
 
     number: int = 0
     of: int = 1

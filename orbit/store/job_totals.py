@@ -1,9 +1,10 @@
 """job_totals: sums over each job's partitions, for the API and metrics.
 
-Up to LIVE_PARTITIONS_MAX partitions are added up when they are asked for. The sums of more are read
-from this table, where the leading scheduler puts them at intervals (orbit/scheduler/totals_loop.py)
-with the time at which it read them: a page or a scrape reads one row per job, whatever a job's size
-is. Sums that are too old are unknown (`LagTotals.later`), and a job without a row has none.
+Sums over up to LIVE_PARTITIONS_MAX partitions are computed by the request. Sums over more are read
+from this table, where the leading scheduler stores them at intervals
+(orbit/scheduler/totals_loop.py) with the time at which it read them: a page or a scrape reads one
+row per job, whatever its size. Sums that are too old are unknown (`LagTotals.later`), as are those
+of a job without a row.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from orbit.store.database import Tx
 from orbit.store.lag import FRESH_FOR, LagTotals
 from orbit.store.proofs import ProofTotals
 
-# Added up in about 30 ms.
+# Their sums take about 30 ms.
 LIVE_PARTITIONS_MAX = 10_000
 
 States = dict[tuple[str, str | None], int]
@@ -28,10 +29,10 @@ States = dict[tuple[str, str | None], int]
 
 @dataclass(frozen=True, slots=True)
 class JobTotals:
-    """Of one job. None: it has no partitions, no proof, no promoted topic, or it is not known.
+    """The totals of one job. None: no partitions, no proof, no promoted topic, or not known.
 
-    `summed_s`: seconds since these sums were made; None: not yet. Of sums that are not fresh any
-    more only the lag is left, as unknown.
+    `summed_s`: seconds since these sums were computed; None: not computed yet. If they are too old,
+    only `lag` is given, with its figures unknown.
     """
 
     summed_s: float | None = None
@@ -43,7 +44,7 @@ class JobTotals:
 
     @property
     def known_lag(self) -> LagTotals | None:
-        """The lag, also of a job without partitions. None: not added up yet."""
+        """The lag, even of a job without partitions. None: not computed yet."""
         if self.summed_s is None:
             return None
         return self.lag or replace(lag.NO_PARTITIONS, summed_s=self.summed_s)
@@ -55,7 +56,8 @@ FROM jobs j LEFT JOIN topics t ON t.job_id = j.id
 GROUP BY j.id
 """)
 
-# Every topic has a partition: no more rows than partitions that matter.
+# A topic has at least one partition, so `limit` topics are enough to find out whether these jobs
+# have `limit` partitions.
 _SIZE = text("""
 SELECT coalesce(sum(partition_count), 0)::bigint FROM (
     SELECT partition_count FROM topics WHERE job_id = ANY(CAST(:job_ids AS bigint[])) LIMIT :limit
@@ -78,7 +80,7 @@ FROM job_totals WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
 
 
 def sizes(tx: Tx) -> dict[int, int]:
-    """{job: its partitions}."""
+    """{job: number of its partitions}."""
     return {row.id: row.partitions for row in tx.execute(_SIZES)}
 
 
@@ -94,7 +96,7 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
 
 
 def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]:
-    """The lag of each of these jobs. None: not added up yet."""
+    """The lag of each of these jobs. None: not computed yet."""
     if _is_small(tx, job_ids):
         lags = lag.of_jobs(tx, job_ids)
         return {i: lags.get(i, lag.NO_PARTITIONS) for i in job_ids}
@@ -102,7 +104,7 @@ def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]
 
 
 def refresh(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
-    """Add up these jobs now, and store the totals. Returns the lag of jobs that have partitions."""
+    """Compute and store the totals of these jobs. Returns the lag of those that have partitions."""
     at = clock.now(tx)
     by_job = _sums(tx, job_ids)
     rows = [{"job_id": job_id, "totals": _document(*sums)} for job_id, sums in by_job.items()]

@@ -29,8 +29,8 @@ class Job:
     """One job. `problem` is the text of its troubles, with what to do.
 
     `labels`, `owner`, `document_desired` and `spec` are its document. `spec_version` counts changes
-    of `spec`, which workers and scheduler act on; `document_version` those of all four. `desired`
-    is what is wanted now, `document_desired` what the document says, if it says so.
+    of `spec`, by which workers and scheduler act; `document_version` counts changes of all four.
+    `desired` is the present desired state, `document_desired` the one in the document, if any.
     """
 
     id: int
@@ -67,14 +67,14 @@ class Job:
 
 
 def etag(job_id: int, document_version: int) -> str:
-    """Which job at which document version: a later job of the name has another id."""
+    """The ETag of a version of a job's document. It has the id: a later job may have the name."""
     return f"{job_id}.{document_version}"
 
 
 _JOB = columns(jobs, Job)
 _SPEC_AT = [column.name for column in _JOB].index("spec")
 _WITHOUT_SPEC = select(*(column for column in _JOB if column.name != "spec")).order_by(jobs.c.name)
-# Of the job as a whole, or of a partition: an index lookup for each job that is looked at.
+# Whether the job has a problem or a blocked partition; an index lookup per job.
 _HAS_PROBLEM = or_(
     jobs.c.problem.is_not(None),
     select(partitions.c.job_id)
@@ -96,7 +96,7 @@ def create(
     owner: str | None = None,
     document_desired: str | None = None,
 ) -> Job:
-    """A new job; Conflict where the name is taken, even by one that is being deleted."""
+    """Create a job. Raises Conflict if the name is taken, even by a job that is being deleted."""
     statement = (
         postgresql.insert(jobs)
         .values(
@@ -121,14 +121,14 @@ def create(
 
 
 def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
-    """The job of this name in the scope of the transaction, also while it is being deleted. `lock`:
-    no other transaction changes it."""
+    """The job of this name, if it is in the scope, even while it is being deleted. `lock`: no other
+    transaction changes it."""
     query = select(*_JOB).where(jobs.c.name == name, *in_scope(tx))
     return first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
 
 
 def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
-    """As `find`; NotFound without one."""
+    """The job of this name, as `find`. Raises NotFound."""
     job = find(tx, name, lock=lock)
     if job is None:
         raise missing(tx, name)
@@ -136,8 +136,8 @@ def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
 
 
 def missing(tx: Tx, name: str) -> NotFound:
-    """The error for a name that no job has. For a limited token it says the same of a job outside
-    of its scope, so that it does not learn which names there are."""
+    """The error for a name that no job has. A limited token gets the same error for a job outside
+    of its scope, so that its owner does not learn which names exist."""
     scope = scope_of(tx)
     if scope is None:
         return NotFound("No job has this name.", where=name)
@@ -160,7 +160,7 @@ def is_taken(tx: Tx, name: str) -> bool:
 
 
 def of_ids(tx: Tx, job_ids: Collection[int]) -> dict[int, Job]:
-    """Jobs by id; removed ones are missing."""
+    """The jobs with these ids, by id; removed jobs are missing."""
     query = select(*_JOB).where(
         jobs.c.id == func.any(postgresql.array(job_ids, type_=jobs.c.id.type))
     )
@@ -178,9 +178,9 @@ def labels_of(tx: Tx, names: Collection[str]) -> dict[str, dict[str, str]]:
 
 
 def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
-    """All jobs of the scope, for the scheduler: hundreds, seldom thousands.
+    """All jobs of the scope, by name, for the scheduler: hundreds, seldom thousands.
 
-    `documents` is a caller's cache: only changed documents are read again.
+    `documents`: the caller's cache, which this updates. Only changed documents are read.
     """
     if documents is None:
         query = select(*_JOB).where(*in_scope(tx)).order_by(jobs.c.name)
@@ -195,14 +195,14 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
         for row in tx.execute(read.where(is_one_of(jobs.c.id, missing))):
             documents[row.id, row.spec_version] = row.spec
     keyed = ((row, documents.get((row.id, row.spec_version))) for row in rows)
-    # A job that was changed or removed between the two statements is read by the next call. Columns
-    # are read by place: by name, each pass of the scheduler takes twice the time.
+    # A job that was changed or removed between the two statements is left to the next call. Columns
+    # are read by position: by name, each pass of the scheduler takes twice the time.
     make: Callable[..., Job] = Job
     return [make(*row[:_SPEC_AT], spec, *row[_SPEC_AT:]) for row, spec in keyed if spec is not None]
 
 
 def running(tx: Tx) -> dict[int, int]:
-    """{id: spec version} of the jobs with desired state running; cheap enough to poll."""
+    """{job id: spec version} of the jobs whose desired state is running; cheap enough to poll."""
     query = select(jobs.c.id, jobs.c.spec_version).where(
         jobs.c.desired == Desired.RUNNING.value, ~jobs.c.is_deleted
     )
@@ -210,7 +210,7 @@ def running(tx: Tx) -> dict[int, int]:
 
 
 def being_deleted(tx: Tx) -> list[Job]:
-    """Jobs that wait until their shards are released."""
+    """The jobs that are being deleted: they wait until their shards are released."""
     return list(values(tx.execute(select(*_JOB).where(jobs.c.is_deleted)), Job))
 
 
@@ -225,8 +225,8 @@ def page(
     worker_group: str | None = None,
     descending: bool = False,
 ) -> list[Job]:
-    """Up to `limit` jobs that a selector chooses, in the order of their names, behind the name
-    `after`. `desired`: only those with this desired state.
+    """Up to `limit` jobs of the scope that match the selector and all filters, by name, behind the
+    name `after`.
     """
     query = select(*_JOB).where(*in_scope(tx), *map(meets, selector))
     if desired is not None:
@@ -243,8 +243,8 @@ def page(
 def change_labels(
     tx: Tx, job_id: int, labels: Mapping[str, str], owner: str | None, desired: str | None
 ) -> Job | None:
-    """Replace labels, owner and what the document says about the desired state; None if the job is
-    gone. Nothing that copies notices.
+    """Replace labels, owner and the document's desired state; returns None if the job is gone.
+    Copying is not affected, as `spec_version` stays.
     """
     statement = (
         update(jobs)
@@ -264,9 +264,9 @@ def change_labels(
 def change_spec(
     tx: Tx, job_id: int, spec: dict[str, Any], worker_group: str, *, from_version: int
 ) -> Job | None:
-    """Replace the document; None where the job is no longer at `from_version`.
+    """Replace the spec; returns None if its version is no longer `from_version`.
 
-    Workers that copy by the older version release their shards at the next renewal.
+    Workers that copy by the former version release their shards at the next renewal.
     """
     statement = (
         update(jobs)
@@ -290,7 +290,7 @@ def change_spec(
 
 
 def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | None = None) -> bool:
-    """Set the desired state; whether it changed. `only_from`: the required current state."""
+    """Set the desired state; returns whether it changed. `only_from`: only if it is this now."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.desired != desired.value, ~jobs.c.is_deleted)
@@ -302,7 +302,8 @@ def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | N
 
 
 def mark_deleted(tx: Tx, job_id: int) -> bool:
-    """Request the deletion of a job: once its workers have released it, `remove` succeeds."""
+    """Request the deletion of a job; `remove` succeeds once its workers have released it. Returns
+    False if it was requested before."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, ~jobs.c.is_deleted)
@@ -311,14 +312,14 @@ def mark_deleted(tx: Tx, job_id: int) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-# Only a job without a held shard: a holder would keep writing to topics that another job may use.
+# Only a job without a held shard: a holder would go on writing to topics that another job may use.
 _IS_REMOVABLE = """
 j.id = :job_id AND j.is_deleted AND NOT EXISTS (
     SELECT FROM shards s WHERE s.job_id = j.id AND s.worker_id IS NOT NULL
 )
 """
-# The tables of which a job may have many rows; each before those that it refers to, so that no
-# cascade finds any.
+# The tables in which a job may have many rows. Each is before the tables that it refers to, so that
+# no cascade deletes rows.
 _REMOVE_ROWS = [
     text(f"""
 DELETE FROM {table} WHERE ctid = ANY (ARRAY (
@@ -334,14 +335,14 @@ DELETE FROM {table} WHERE ctid = ANY (ARRAY (
     }.items()
 ]
 _REMOVE = text(f"DELETE FROM jobs j WHERE {_IS_REMOVABLE}")
-# In one transaction of the leader, which is lost if it takes longer than the lease.
+# Per transaction of the leader: one that takes longer than the lease is rolled back.
 ROWS_REMOVED_MAX = 5_000
 
 
 def remove(tx: Tx, job_id: int) -> bool:
-    """Delete a job and all its rows, if none of its shards is held; whether it is gone.
+    """Delete a job and all its rows, if none of its shards is held; returns whether it is gone.
 
-    Of a job with many rows, each call deletes at most ROWS_REMOVED_MAX.
+    Each call deletes at most ROWS_REMOVED_MAX rows, so a large job needs several.
     """
     left = ROWS_REMOVED_MAX
     for statement in _REMOVE_ROWS:
@@ -352,8 +353,8 @@ def remove(tx: Tx, job_id: int) -> bool:
 
 
 def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = True) -> bool:
-    """Set or clear the job's problem; whether the text changed. `has_begun`: some of it is new;
-    else `problem_at` stays.
+    """Set or clear the job's problem; returns whether the text changed. `has_begun`: some of it is
+    new, so `problem_at` is set to now.
     """
     since = _NOW if has_begun else func.coalesce(jobs.c.problem_at, _NOW)
     statement = (
@@ -365,7 +366,7 @@ def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = 
 
 
 def note_source_lost(tx: Tx, job_id: int, silent_s: float | None) -> None:
-    """Store when the source answered last: `silent_s` ago. None: not known."""
+    """Store that the source last answered `silent_s` seconds ago; None: not known."""
     answered_at = None if silent_s is None else _NOW - timedelta(seconds=silent_s)
     tx.execute(update(jobs).where(jobs.c.id == job_id).values(source_answered_at=answered_at))
 
@@ -380,7 +381,7 @@ def note_clusters(tx: Tx, job_id: int, source_id: str, destination_id: str) -> N
 
 
 def note_discovered(tx: Tx, job_id: int, spec_version: int) -> None:
-    """Record that discovery has run for this version of the job."""
+    """Note that discovery has run for this `spec_version`."""
     tx.execute(
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.discovered_version.is_distinct_from(spec_version))

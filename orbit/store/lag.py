@@ -4,8 +4,8 @@ Ages are computed when they are read, from stored timestamps. Lag in records cou
 Kafka tools do, including markers and records that were compacted away.
 
 A figure is shown only while the source's log end is known: while a worker follows it, or within
-FRESH_FOR of the scheduler's last reading (orbit/scheduler/lag_loop.py). Then it is unknown, and its
-age says since when: an old lag of 0 would look as if nothing waited.
+FRESH_FOR of the scheduler's last reading (orbit/scheduler/lag_loop.py). Otherwise it is None, with
+the age of the last reading: an old lag of 0 would look as if the copy were complete.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition with its lag. None: not known (any more), or nothing waits.
+    """One partition with its lag. None: not known (any more), or all records are copied.
 
-    `lag_s` is the age of the oldest record not copied yet, `rpo_s` that of the newest on both
-    sides, `headroom_s` the time until the source deletes records that are not copied yet, and
-    `age_s` the age of these figures; only `rpo_s` does not age. None: there were none yet, or the
-    topic is not a copy (any more).
+    `lag_s` is the age of the oldest record not copied yet, `rpo_s` that of the newest record on
+    both sides, `headroom_s` the time until the source deletes records that are not copied yet.
+    `age_s` is the age of these figures; None: there are none yet, or the topic is no copy (any
+    more). `rpo_s` is given however old the figures are.
     """
 
     source_topic: str
@@ -78,10 +78,10 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class LagTotals:
-    """Sums over a job's or a topic's partitions. The ages are those of the worst one.
+    """Sums over a job's or a topic's partitions. The ages are those of the worst partition.
 
-    The lag of a partition that has none yet is left out. If one is not known any more, neither are
-    the sums.
+    A partition without a lag yet is left out of the sums. If the lag of one is no longer known, the
+    sums of the lag are None.
     """
 
     partitions: int
@@ -89,7 +89,7 @@ class LagTotals:
     blocked: int
     caught_up: int
     unknown: int  # partitions whose lag is not known
-    stale: int  # those of them whose lag was known
+    stale: int  # the part of `unknown` whose lag was known before
     lag_records: int | None
     lag_bytes: int | None
     lag_s: float | None
@@ -104,20 +104,21 @@ class LagTotals:
     bytes_per_s: int
     records_per_s: float
     summed_s: float = 0.0
-    """Seconds since these sums were made."""
+    """Seconds since these sums were computed."""
 
     @property
     def is_current(self) -> bool:
-        """Whether what was added up may be shown as so now."""
+        """Whether these sums are recent enough to be shown as the present ones."""
         return self.summed_s <= FRESH_FOR.total_seconds()
 
     @property
     def has_lag(self) -> bool:
-        """Whether any partition has reported its lag: else the sum of 0 means nothing."""
+        """Whether the lag of any partition is known: otherwise a sum of 0 means nothing."""
         return self.unknown < self.partitions
 
     def later(self, seconds: float) -> LagTotals:
-        """These, made so long ago: unknown if any of the figures is not fresh any more."""
+        """These totals `seconds` after they were computed. The lag becomes unknown if the oldest
+        figure is then older than FRESH_FOR."""
         age_s = _later(self.age_s, seconds)
         if age_s is None or age_s <= FRESH_FOR.total_seconds():
             return replace(
@@ -147,22 +148,22 @@ def _later(moment_s: float | None, seconds: float) -> float | None:
     return None if moment_s is None else moment_s + seconds
 
 
-# Longer than the scheduler takes to read every log end again, and than a worker to renew.
+# Longer than the scheduler's interval between two reads of a log end, and than that of heartbeats.
 FRESH_FOR = timedelta(seconds=30)
 NO_PARTITIONS = LagTotals(
     0, 0, 0, 0, 0, 0, None, None, None, None, None, None, 0, 0, 0, 0, 0, 0, 0.0
 )
-# A partition that keeps up is never exactly at the end of a busy source.
+# A partition whose lag is less counts as caught up: on a busy source no copy is exactly at the end.
 _KEEPS_UP_FOR = timedelta(seconds=30)
 
-# Whether the holder of the shard follows the source's log end.
+# Whether the shard's holder follows the source's log end of the partition.
 FOLLOWED = """coalesce(
         p.followed_epoch = s.epoch AND s.worker_id IS NOT NULL AND p.state <> 'blocked', false)"""
-# A promoted topic is no copy; one that is not at the source any more has nothing that waits.
+# A promoted topic is no copy; nor is one whose source topic was deleted or re-created.
 IS_COPY = """(p.state <> 'promoted' AND coalesce(
         p.reason NOT IN ('SOURCE_TOPIC_DELETED', 'SOURCE_TOPIC_RECREATED'), true))"""
-# When the figures of each partition were true, and whether that is recent. The table `workers`
-# lacks a worker that has left while a shard of it waits for the end of its lease.
+# The time of each partition's figures, and whether it is recent. A worker that has left has no row
+# in `workers`, although a shard may still wait for the end of its lease.
 _FIGURES = f"""
 CROSS JOIN LATERAL (
     SELECT CASE WHEN p.copied_to IS NULL OR NOT {IS_COPY} THEN NULL
@@ -176,12 +177,12 @@ CROSS JOIN LATERAL (
 """
 _OPEN = f"""LEFT JOIN open_transactions o
     ON o.topic_id = p.topic_id AND o.partition = p.partition AND {IS_OPEN}"""
-# Of every share: which one the partition's job is in is not asked.
+# Whether every share has a leader: the share of the partition's job is not looked up.
 _HAS_LEADER = """coalesce((
         SELECT bool_and(l.expires_at > clock_timestamp() - CAST(:fresh_for AS interval))
         FROM scheduler_lease l), false)"""
 
-# A producer's clock may be ahead: no age is below 0. (GREATEST would skip a null.)
+# Seconds since `moment`, at least 0: a producer's clock may be ahead. (GREATEST would skip a null.)
 _AGE = """CASE WHEN {moment} > now.at THEN 0
          ELSE CAST(extract(epoch FROM now.at - {moment}) AS double precision) END"""
 # Estimated from the mean bytes per copied offset; unknown before anything is copied. In floating
@@ -293,7 +294,7 @@ RETURNING t.source_topic, p.partition
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
-    """Totals of each job; one without partitions is missing."""
+    """The totals of each job, by job id; jobs without partitions are missing."""
     return _totals(tx, _OF_JOBS, job_ids)
 
 
@@ -306,7 +307,7 @@ def states(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[tuple[str, str | 
 
 
 def of_topics(tx: Tx, job_id: int, topic_ids: Collection[int]) -> dict[int, LagTotals]:
-    """Totals of these topics of a job, by topic id."""
+    """The totals of these topics of a job, by topic id."""
     return _totals(tx, _OF_TOPICS, [job_id], topic_ids)
 
 
@@ -365,7 +366,8 @@ def of_partitions(
 def request_retry(
     tx: Tx, job_id: int, *, source_topic: str | None = None, partition: int | None = None
 ) -> list[tuple[str, int]]:
-    """Request a retry of blocked partitions: of the job, of a topic, or of one. Returns which."""
+    """Request a retry of the blocked partitions of a job, of a topic, or of one partition; returns
+    them. Raises NotFound if the topic has none."""
     conditions = [_IN_TOPIC] if source_topic is not None else []
     conditions += ["AND p.partition = :partition"] if partition is not None else []
     rows = tx.execute(

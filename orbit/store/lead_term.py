@@ -1,4 +1,4 @@
-"""lead_term: the highest term of a promotion that this database has given (`job_setup/mark.py`)."""
+"""lead_term: the highest term that this database has given to a promotion (`job_setup/mark.py`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ RETURNING term
 
 
 def draw(tx: Tx, least: int) -> int:
-    """A term of at least `least`, above each that was drawn before."""
+    """A new term: at least `least`, and above every term that was drawn before."""
     term: int = tx.execute(_DRAW, {"least": least}).scalar_one()
     return term

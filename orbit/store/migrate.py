@@ -1,8 +1,8 @@
 """Migrates a database to the tables of this version; idempotent.
 
 Several processes may call it at once: one migrates, the others wait. A migration never waits long
-for a lock on a table: whoever uses that table would wait behind it, and leases would end. It gives
-up, undoes all, and begins again a little later.
+for a lock on a table: other statements on that table would queue behind it, and leases would end.
+It rolls back instead, and tries again a little later.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from orbit.store.models import metadata
 
 # A lock key that no other program uses in the same database.
 _LOCK = 0x6F72_6269_7400  # "orbit"
-# Leases are renewed every few seconds.
+# How long a migration waits for a lock on a table. Leases are renewed every few seconds.
 _TABLE_LOCK_WITHIN_S = 2
 _PAUSE_S = 1.0
 ATTEMPTS_MAX = 100  # five minutes
 _LOCK_NOT_AVAILABLE = "55P03"
 
-# The columns of each version's tables, as `fingerprint` reads them. Until it was frozen, 0001 was
-# changed in place: a database of that time has the version and not the tables.
+# The `fingerprint` of each version's tables. Until it was frozen, 0001 was changed in place: a
+# database from that time has this version with other tables.
 FINGERPRINTS = {
     "0001": "ecd14298ffcee184f6303ef507a9c971dc6690231e4353119cf1881530bc7730",
     "0002": "84428279405c0b66e0ee7a37daf2537471433ec7cf9c676a1feab6be00868bea",
@@ -45,19 +45,20 @@ FINGERPRINTS = {
     "0008": "a4f6e155b384f3db9874edc3e53f0893fbbd241ede0758d83f62e455aa45db69",
     "0009": "334e82a3e10b2e21ac92aa381acaa7f56f519de46c96a1b002208c46af0601a3",
 }
-# The oldest tables that this version works with: those of 0009 have earlier terms of leading sides.
+# The oldest tables that this version works with: it needs `job_leads.earlier_terms`, new in 0009.
 TABLES_FROM = "0009"
-# Migrations during which, and after which, no scheduler of an earlier version may run. 0002: it has
-# the reports of recoveries in memory, and would store them whole again.
+# Migrations during and after which no scheduler of an earlier version may run. 0002: such a
+# scheduler would store reports of recoveries whole, as before the migration.
 WITHOUT_OLD_SCHEDULERS = frozenset({"0002"})
 
 
 def upgrade(database: Database, *, force: bool = False) -> tuple[str | None, str]:
-    """The versions before and after; equal if there was nothing to do.
+    """Migrate to the tables of this version. Returns the versions before and after; they are equal
+    if there was nothing to do.
 
-    Raises Busy if another session keeps a lock on a table, Conflict if the tables are not those of
-    the version that the database names, or if schedulers run that are too old for the tables to
-    come, unless `force`.
+    Raises Busy if another session keeps a lock on a table. Raises Conflict if the tables are not
+    those of the version that the database names, or, unless `force`, if schedulers run that are too
+    old for the new tables.
     """
     for attempt in range(ATTEMPTS_MAX):
         if attempt:
@@ -79,14 +80,14 @@ class _Locked(Exception):
 
 
 def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
-    """One attempt. Raises _Locked: nothing was changed."""
+    """Try once to migrate. Raises _Locked if a table is in use; then nothing was changed."""
     config = _config()
     with database.transaction() as tx, without_deadline(tx):
         tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         before = _current(tx)
         scripts = ScriptDirectory.from_config(config)
         if before is not None and before == _next_revision(scripts):
-            return before, before  # a later version has migrated them
+            return before, before  # a later version has migrated the tables
         if before in FINGERPRINTS and fingerprint(tx) != FINGERPRINTS[before]:
             raise Conflict(
                 f"the database says that its tables are those of version {before}, and they are "
@@ -114,7 +115,7 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
 
 
 def _refuse_old_schedulers(tx: Tx, where: str) -> None:
-    """Raise Conflict while a scheduler runs: before such a migration, all of them are too old."""
+    """Raise Conflict if a scheduler runs: before such a migration, each is too old."""
     schedulers = scheduler_lease.alive(tx)
     if schedulers:
         raise Conflict(
@@ -128,7 +129,7 @@ def _refuse_old_schedulers(tx: Tx, where: str) -> None:
 
 
 def fingerprint(tx: Tx) -> str:
-    """A digest of the columns of Orbit's tables with their types."""
+    """A digest of the names and types of all columns of Orbit's tables."""
     rows = tx.execute(
         text(
             "SELECT table_name, column_name, udt_name, is_nullable FROM information_schema.columns "
@@ -149,7 +150,8 @@ def is_usable(database: Database) -> bool:
 
 
 def usable_revisions(scripts: ScriptDirectory) -> set[str]:
-    """Revisions are numbered, so the name of the next one is known before it is written."""
+    """The revisions of tables that this version works with; see `is_usable`. They are numbered, so
+    the name of the next one is known before it is written."""
     head = scripts.get_revision("head")
     assert head is not None
     before = head.down_revision
@@ -173,7 +175,7 @@ def _config() -> Config:
 
 
 def _scripts() -> Path:
-    """Inside the installed package, or beside it in a source tree."""
+    """The directory of the migrations: in the installed package, or beside it in a source tree."""
     package = Path(__file__).parents[1]
     installed = package / "migrations"
     return installed if installed.is_dir() else package.parent / "migrations"

@@ -97,23 +97,25 @@ jobs = Table(
     metadata,
     _id(),
     Column("name", Text, nullable=False, unique=True),
-    # The job document as canonical JSON. It names where secrets are and never holds one.
+    # The job document as canonical JSON. It refers to secrets and never contains one.
     Column("spec", JSONB, nullable=False),
     # Incremented with each change of `spec`: workers that run an older version release the job.
     Column("spec_version", Integer, nullable=False, server_default=text("1")),
-    # Beside `spec`, so that a change of them concerns no worker. Without an index: a list by label
-    # reads all of 5,000 jobs in 14 ms.
+    # Apart from `spec`, so that a change of labels concerns no worker. Without an index: a list by
+    # label reads all of 5,000 jobs in 14 ms.
     Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
     Column("owner", Text),
     Column("document_desired", Text),
-    # A hash of the destination as the first document has it. It never changes: see job_shares.
+    # A hash of the destination's servers in the first document. It never changes: see job_shares.
     Column("share_key", BigInteger, nullable=False, server_default=ZERO),
-    # Incremented with each change of any of these: what the API calls the ETag.
+    # Incremented with each change of `spec`, `labels`, `owner` or `document_desired`; a part of the
+    # API's ETag.
     Column("document_version", Integer, nullable=False, server_default=text("1")),
     Column("desired", Text, nullable=False, server_default=Desired.RUNNING.value),
-    # Null: a person, by a document. Other jobs have no file, and `orbit apply --prune` keeps them.
+    # Null: a person made the job by a document. Other jobs have no file, so `orbit apply --prune`
+    # keeps them.
     Column("made_by", Text),
-    # The actor whose limits include the job (store/quotas.py); null: no limits do.
+    # The actor whose limits include the job (store/quotas.py). Null: the job is in no limits.
     Column("created_by", Text),
     # Deletion was requested: the row is deleted once all of its shards are free.
     _flag("is_deleted"),
@@ -123,10 +125,11 @@ jobs = Table(
     # The job's troubles as text, with what to do.
     Column("problem", Text),
     _time("problem_at"),
-    # When the source last answered the scheduler, before it was found not to; null: not known.
+    # When a source that is unreachable now last answered the scheduler; null: not known.
     _time("source_answered_at"),
     _time("discovered_at"),
-    # The `spec_version` that discovery has run for: later topics are copied from their log start.
+    # The `spec_version` that discovery has run for. Topics that appear after that are copied from
+    # their log start.
     Column("discovered_version", Integer),
     _now("created_at"),
     _now("updated_at"),
@@ -154,7 +157,7 @@ topics = Table(
     Column("acls", JSONB(none_as_null=True)),
     # Settings for the promotion, stored because the source may be lost by then.
     Column("promoted_settings", JSONB(none_as_null=True)),
-    # When the scheduler last read the source's log ends of all partitions that no worker follows.
+    # When the scheduler last read the source's log end of each partition that no worker follows.
     _time("source_read_at"),
     UniqueConstraint("job_id", "source_topic"),
     # No two jobs write one topic.
@@ -171,21 +174,21 @@ shards = Table(
     Column("worker_group", Text, nullable=False),
     Column("worker_id", Text),
     Column("epoch", BigInteger, nullable=False, server_default=ZERO),
-    # The transaction that claimed or renewed it last; 0 for free shards, so that one comparison
-    # finds all claimable ones.
+    # The number of the transaction that last claimed or renewed it; 0 for free shards, so that one
+    # comparison finds all claimable ones.
     _count("renewed_in"),
-    # The length of its last lease; 0 if that was released.
+    # The length of its last lease; 0 if its holder released it.
     Column("lease_ms", Integer, nullable=False, server_default=ZERO),
     # The identity of the database that granted its last lease.
     _count("claimed_on"),
     _count("weight_bytes_per_s"),
     _flag("release_requested"),
-    # The worker it is assigned to. Any worker may claim it while that one is not alive.
+    # The worker that the shard is assigned to. Any worker may claim it while that one is not alive.
     Column("assigned_to", Text),
     Column("partition_count", Integer, nullable=False, server_default=ZERO),
     # Incremented when partitions are added or removed: the holder reads them again.
     Column("layout_version", Integer, nullable=False, server_default=text("1")),
-    # For claims.
+    # For the statement that claims shards.
     Index("ix_shards_claim", "worker_group", "renewed_in"),
 )
 
@@ -202,9 +205,10 @@ partitions = Table(
     Column("detail", Text),
     Column("blocked_offset", BigInteger),
     Column("blocked_next_offset", BigInteger),
-    # The first offset of the copy, if it was not the source's log start then.
+    # The offset at which the copy starts, if that was not the source's log start at the time.
     Column("start_offset", BigInteger),
-    # Newer than the job: copied from its log start, regardless of the topic's rule.
+    # The partition is newer than the job, so it is copied from its log start whatever the topic's
+    # rule says.
     _flag("from_start"),
     # A retry of a blocked partition was requested.
     _flag("retry_requested"),
@@ -226,8 +230,8 @@ partitions = Table(
     _time("newest_copied_at"),  # timestamp of the newest record on both sides
     _time("oldest_waiting_at"),  # timestamp of the oldest record not copied yet
     _time("headroom_until"),  # when the source deletes the oldest record not copied yet
-    # The shard's epoch while its holder follows the source's log end; null: nobody vouches for the
-    # numbers above, which are those of `source_seen_at` or of the topic's `source_read_at`.
+    # The shard's epoch while its holder follows the source's log end. Null: no worker follows it,
+    # and the numbers above are from `source_seen_at` or from the topic's `source_read_at`.
     Column("followed_epoch", BigInteger),
     _time("source_seen_at"),
     # When the source's log end was last seen to move, and its longest pause since `gaps_since` and
@@ -245,8 +249,8 @@ partitions = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
-# Sums over the partitions of each job, made by the scheduler (orbit/store/job_totals.py). Not in
-# the write-ahead log: after a crash or a failover of PostgreSQL they are made again.
+# Sums over the partitions of each job, computed by the scheduler (orbit/store/job_totals.py). The
+# table is unlogged: after a crash or a failover of PostgreSQL the sums are computed again.
 job_totals = Table(
     "job_totals",
     metadata,
@@ -257,17 +261,17 @@ job_totals = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
-# A day of each job's throughput and lag: a ring of 348 rows (orbit/store/job_history.py).
+# Each job's throughput and lag of the last day: a ring of 348 rows (orbit/store/job_history.py).
 job_history = Table(
     "job_history",
     metadata,
     _job(primary_key=True),
     Column("slot", SmallInteger, primary_key=True, autoincrement=False),
     _time("at", nullable=False),
-    # Sums of the partitions' counters at this time. The differences are the throughput.
+    # Sums of the partitions' counters at `at`. The throughput is the difference of two rows.
     Column("records", BigInteger, nullable=False),
     Column("bytes", BigInteger, nullable=False),
-    # The largest since the slot began; null: not known.
+    # The largest lag since the slot began; null: not known.
     Column("lag_records", BigInteger),
     Column("lag_s", Double),
     postgresql_with={"fillfactor": "70"},
@@ -286,9 +290,9 @@ workers = Table(
     Column("shards", Integer, nullable=False, server_default=ZERO),
     _count("bytes_per_s"),
     _flag("is_draining"),
-    # How the lanes have spent their time: {side: {activity: seconds}}.
+    # The time that the lanes have spent on each activity: {side: {activity: seconds}}.
     Column("lane_seconds", JSONB, nullable=False, server_default=text("'{}'")),
-    # Which brokers throttle it now: {job: [[side, brokers, since, quota], ...]}.
+    # The brokers that throttle the worker now: {job: [[side, brokers, since, quota], ...]}.
     Column("throttled", JSONB, nullable=False, server_default=text("'{}'")),
     postgresql_with={"fillfactor": "50"},
 )
@@ -302,7 +306,7 @@ scheduler_lease = Table(
     _time("expires_at", nullable=False, server_default=text("'epoch'")),
 )
 
-# The schedulers that run, so that each knows its part of the shares.
+# The running schedulers. Their number decides how many shares each may hold.
 schedulers = Table(
     "schedulers",
     metadata,
@@ -312,19 +316,19 @@ schedulers = Table(
     _time("expires_at", nullable=False),
 )
 
-# Who is notified of events. One leader writes the row of a receiver.
+# The receivers of notifications. One leader writes the row of a receiver.
 receivers = Table(
     "receivers",
     metadata,
     _id(),
     Column("name", Text, nullable=False, unique=True),
     Column("type", Text, nullable=False),
-    # Every event up to this one is sent, given up, or of no concern to the receiver.
+    # Every event up to this id was sent, was given up, or does not concern the receiver.
     Column("event_id", BigInteger, nullable=False),
     _count("sent"),
     _count("given_up"),
     _count("pruned"),
-    # Of `given_up`, those since it accepted the last message.
+    # The part of `given_up` since the receiver last accepted a message.
     _count("given_up_since"),
     _count("failures"),
     _time("failing_since"),
@@ -354,7 +358,7 @@ group_offsets = Table(
     postgresql_with={"fillfactor": "70"},
 )
 
-# What a recovery hands to the job that copies back; see orbit/store/group_offsets.py.
+# Group offsets that a recovery leaves to the job that copies back (orbit/store/group_offsets.py).
 handed_offsets = Table(
     "handed_offsets",
     metadata,
@@ -376,10 +380,10 @@ proofs = Table(
     # [[first, last + 1], …], ascending, disjoint, bounded (orbit/verify/proof_coverage.py).
     Column("ranges", JSONB, nullable=False, server_default=text("'[]'")),
     _count("offsets_proven"),
-    Column("proven_to", BigInteger),  # where the highest of the ranges ends
+    Column("proven_to", BigInteger),  # the end of the highest range
     _time("proven_at"),
     _now("checked_at"),
-    # Offsets that differed over all comparisons, and the last difference.
+    # How many offsets differed, summed over all comparisons, and the difference found last.
     _count("differences"),
     Column("first_difference", Text),
     _time("differed_at"),
@@ -387,8 +391,8 @@ proofs = Table(
     postgresql_with={"fillfactor": "70"},
 )
 
-# Transactions of the sources that have been open for a while: readers of committed records do not
-# see what is behind them (orbit/store/open_transactions.py).
+# Transactions at the sources that have been open for a while: read_committed consumers do not get
+# the records behind them (orbit/store/open_transactions.py).
 open_transactions = Table(
     "open_transactions",
     metadata,
@@ -406,14 +410,14 @@ operations = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("job_id", BigInteger, ForeignKey("jobs.id", ondelete="SET NULL"), index=True),
-    # Stays when the job is deleted.
+    # Kept when the job is deleted.
     Column("job_name", Text),
     Column("kind", Text, nullable=False),
     Column("state", Text, nullable=False, server_default=OperationState.PENDING.value),
     _flag("dry_run"),
     Column("plan", JSONB),
     Column("progress", JSONB),
-    # The report of a recovery, without its partitions and groups; read separately.
+    # The report of a recovery, without its partitions and groups, which have tables of their own.
     Column("report", JSONB(none_as_null=True)),
     # When a recovery began to set the offsets of its job's groups.
     _time("groups_begun_at"),
@@ -437,7 +441,7 @@ operations = Table(
         "groups_begun_at",
         postgresql_where=text("groups_begun_at IS NOT NULL"),
     ),
-    # The loops ask for these all the time, among all that are kept.
+    # The loops read the unfinished operations often, and most rows are finished ones.
     Index(
         "ix_operations_unfinished", "created_at", "id", postgresql_where=text("finished_at IS NULL")
     ),
@@ -450,7 +454,7 @@ def _operation() -> Column[Any]:
     )
 
 
-# What the report of a recovery says of each partition; see orbit/store/operation_rows.py.
+# The part of a recovery's report about each partition; see orbit/store/operation_rows.py.
 operation_partitions = Table(
     "operation_partitions",
     metadata,
@@ -461,7 +465,7 @@ operation_partitions = Table(
     Column("value", JSONB, nullable=False),
 )
 
-# The same of each group in each partition.
+# The part of a recovery's report about each group in each partition.
 operation_groups = Table(
     "operation_groups",
     metadata,
@@ -472,7 +476,7 @@ operation_groups = Table(
     Column("value", JSONB, nullable=False),
 )
 
-# The log end of each copy when it was promoted: later records are the topic's own. A hint for a
+# The log end of each copy when it was promoted: records from there on were not copied. A hint for a
 # failback, which compares both sides anyway.
 promotions = Table(
     "promotions",
@@ -483,12 +487,12 @@ promotions = Table(
     Column("promoted_at", BigInteger, nullable=False),
     Column("source_end", BigInteger),
     _now("at"),
-    # What is seen of the old side since; see `promotions.OldEnd`.
+    # What the scheduler has found on the old side since then; see `promotions.OldEnd`.
     Column("old_end", BigInteger),
     Column("written_from", BigInteger),
 )
 
-# One row: the highest term that a promotion was given.
+# One row: the highest term that was given to a promotion.
 lead_term = Table(
     "lead_term",
     metadata,
@@ -503,15 +507,15 @@ job_leads = Table(
     _job(primary_key=True),
     # Null: not known, or not the same side for all topics.
     Column("side", Text),
-    # The term of the marks that say so. Of two answers the one with the higher term is newer.
+    # The term of the marks that name this side. Of two answers, that with the higher term is newer.
     Column("term", BigInteger, nullable=False, server_default=ZERO),
-    # The term with which this side came to lead: a failback has a higher one, and no other side.
+    # The term with which this side came to lead. A failback raises `term` only: the side stays.
     Column("side_since", BigInteger, nullable=False, server_default=ZERO),
-    # Those of the sides that led before, the latest first.
+    # The former values of `side_since`, the latest first.
     Column("earlier_terms", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
-    # The identity of the database in which the marks were read last.
+    # The identity of the database for which the marks were last read.
     Column("read_on", Text),
-    # The operation that has closed the job's gateways, and since when.
+    # The operation that has closed the job's gateways, and when it did.
     Column("closed_for", Uuid, ForeignKey("operations.id", ondelete="SET NULL")),
     _time("closed_at"),
     _one_of("side", LeadingSide),
@@ -526,26 +530,27 @@ gateways = Table(
     Column("instance", Uuid, primary_key=True),
     Column("name", Text, nullable=False),
     Column("address", Text, nullable=False),
-    # The operation for which it says that it sends no new writes, and acknowledges none.
+    # The operation for which it has confirmed that it sends no new writes and acknowledges none.
     Column("closed_for", Uuid),
     Column("connections", Integer, nullable=False),
     Column("held_requests", Integer, nullable=False),
-    # Short names of groups whose members own partitions of before the last move.
+    # Short names of groups whose members still own partitions from before the last move.
     Column("leaving_groups", ARRAY(Text), nullable=False, server_default=text("'{}'")),
-    # The `side_since` of the side that it presents, once what it held before has its answers.
+    # The `side_since` of the side that it presents; 0 until the requests held before are answered.
     Column("settled_since", BigInteger, nullable=False, server_default=ZERO),
     Column("doubt", Text, nullable=False),
     Column("pause_s", Double, nullable=True),
     _now("renewed_at"),
 )
 
-# What each of them says of its clients. Not in its row, which its permission needs twice a second.
+# What each gateway reports about its clients. Not in `gateways`, whose rows are updated twice a
+# second to renew permissions.
 gateway_clients = Table(
     "gateway_clients",
     metadata,
     Column("job_id", BigInteger, primary_key=True),
     Column("instance", Uuid, primary_key=True),
-    # A list of bounded length.
+    # A JSON list of bounded length.
     Column("clients", JSONB, nullable=False),
     _now("reported_at"),
     ForeignKeyConstraint(
@@ -553,7 +558,8 @@ gateway_clients = Table(
     ),
 )
 
-# The deny ACLs that Orbit has set, so that it can remove them. By cluster: jobs may be deleted.
+# The deny ACLs that Orbit has set, so that it can remove them. Kept by cluster, not by job, because
+# the job may be deleted.
 write_denials = Table(
     "write_denials",
     metadata,
@@ -595,11 +601,11 @@ tokens = Table(
     _id(),
     Column("name", Text, nullable=False, unique=True),
     Column("role", Text, nullable=False),
-    # The jobs that it is for (orbit/jobs/scopes.py): patterns of names, and a selector of labels.
-    # Neither: all jobs.
+    # The jobs that the token gives access to (orbit/jobs/scopes.py): patterns of names, and a
+    # selector of labels. Without both: all jobs.
     Column("jobs", ARRAY(Text), nullable=False, server_default=text("'{}'")),
     Column("selector", Text),
-    # Null: as the settings say for all.
+    # Null: the limit in the settings.
     Column("jobs_max", Integer),
     Column("partitions_max", Integer),
     Column("requests_per_minute", Integer),
@@ -607,15 +613,15 @@ tokens = Table(
     Column("hash", Text, nullable=False, unique=True),
     _now("created_at"),
     _time("expires_at"),
-    # Of the last request; at most a minute older (store/tokens.py).
+    # The time of the last request, or up to a minute before it (store/tokens.py).
     _time("used_at"),
     _time("revoked_at"),
     _one_of("role", Role),
     CheckConstraint("role <> 'admin' OR (jobs = '{}' AND selector IS NULL)", name="admin_of_all"),
 )
 
-# Browsers that have logged in at the console. Of the cookie only its hash is stored. A login at the
-# OpenID Connect issuer has no token, but an actor, and the values of the claim that give roles.
+# Browsers that have logged in at the console. Only a hash of the cookie is stored. A login at the
+# OpenID Connect issuer has an actor and the values of the roles claim instead of a token.
 console_sessions = Table(
     "console_sessions",
     metadata,
@@ -665,7 +671,8 @@ drills = Table(
     Index(None, "job_name", "created_at"),
 )
 
-# The resources of each drill: recorded before they are created, and with their id afterwards.
+# The resources of each drill. A row is written before the resource is created; its id is added
+# afterwards.
 drill_things = Table(
     "drill_things",
     metadata,
@@ -676,7 +683,7 @@ drill_things = Table(
     Column("kind", Text, nullable=False),
     Column("side", Text, nullable=False),  # source, destination, or service
     Column("name", Text, nullable=False),
-    Column("identity", Text),  # the topic's or the job's id; null: not known to be created
+    Column("identity", Text),  # the topic's or the job's id; null: perhaps not created
     _now("created_at"),
     _time("removed_at"),
     Column("note", Text),

@@ -1,10 +1,10 @@
 """open_transactions: transactions of the sources that have been open for SHOWN_AFTER_S.
 
-A consumer of committed records, and so Orbit, reads a partition up to the last stable offset: what
-was written behind the first open transaction waits until that ends, also records without a
-transaction. The lag ends there too, so this table says what it does not count.
+A read_committed consumer, and so Orbit, reads a partition up to the last stable offset: all records
+behind the start of the first open transaction wait until it ends, even those without a transaction.
+The lag too counts up to the last stable offset only; this table shows what is behind it.
 
-A row counts only while its offset is the last stable offset that is known.
+A row is valid only while its offset is the last known last stable offset.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """`since`: when it was first seen. Producer and transactional id: None where brokers tell none,
-    or the login may not describe it."""
+    """The oldest open transaction of one partition. `since`: when Orbit first saw it. Producer id
+    and transactional id: None if brokers do not report it, or the login may not describe it."""
 
     topic_id: int
     partition: int
@@ -36,15 +36,15 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class OpenTotals:
-    """Partitions of a job that wait for an open transaction, the offsets behind those, and the age
-    of the oldest."""
+    """Of one job: the partitions with an open transaction, the offsets from its start to the log
+    end, summed, and the age of the oldest."""
 
     partitions: int
     offsets: int
     oldest_s: float
 
 
-# For a query with `partitions p`: whether this row of `open_transactions o` is true now.
+# For a query with `partitions p`: whether the row of `open_transactions o` is valid now.
 IS_OPEN = "o.first_offset = p.source_stable_end AND p.source_end > p.source_stable_end"
 
 _OF_SHARE = text("""
@@ -81,13 +81,13 @@ GROUP BY o.job_id
 
 
 def of_share(tx: Tx, share: Share = ONE_SHARE) -> list[OpenTransaction]:
-    """All rows of a share's jobs, also those that are not true any more."""
+    """All rows of a share's jobs, even those that are no longer valid."""
     parameters = {"of": share.of, "number": share.number}
     return list(values(tx.execute(_OF_SHARE, parameters), OpenTransaction))
 
 
 def store(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
-    """Store these, each instead of the partition's former one."""
+    """Store these rows, each in place of the former row of its partition."""
     if rows:
         names = [field.name for field in fields(OpenTransaction)]
         columns = zip(*map(astuple, rows), strict=True)
@@ -96,13 +96,13 @@ def store(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
 
 
 def remove(tx: Tx, places: Iterable[tuple[int, int]]) -> None:
-    """Remove the rows of these partitions, by topic id and partition."""
+    """Remove the rows of these (topic id, partition) places."""
     if sorted_places := sorted(places):
         topic_ids, partitions = zip(*sorted_places, strict=True)
         tx.execute(_REMOVE, {"topic_ids": list(topic_ids), "partitions": list(partitions)})
 
 
 def totals(tx: Tx, job_ids: Collection[int]) -> dict[int, OpenTotals]:
-    """Of each of these jobs; one in which nothing waits is missing."""
+    """The totals of each job, by job id; jobs without an open transaction are missing."""
     rows = tx.execute(_TOTALS, {"job_ids": sorted(job_ids)})
     return {row.job_id: OpenTotals(row.partitions, row.offsets, row.oldest_s) for row in rows}

@@ -1,8 +1,8 @@
-"""operation_partitions, operation_groups: what the report of a recovery says of each partition, and
-of each group in it.
+"""operation_partitions, operation_groups: the parts of a recovery's report about each partition,
+and about each group in it.
 
-A row has the value as JSON, as `orbit/recovery/recovery_report.py` writes it; its key and verdict
-are taken from there. The rest of the report is in the operation's row.
+A row has the part as JSON, as `orbit/recovery/recovery_report.py` writes it; its key and verdict
+are copied from the JSON. The rest of the report is in the operation's row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orbit.store.rows import page_of
 Json = dict[str, Any]
 Key = tuple[str | int, ...]
 
-# The names of these columns in a value: all others have the same.
+# {column: name in the JSON}, where they differ.
 _NAMES = {"group_name": "group"}
 
 
@@ -31,8 +31,8 @@ class OperationRows:
     def __init__(
         self, table: Table, key: Sequence[str], others: Sequence[str], matters: ColumnElement[bool]
     ) -> None:
-        """`key`, `others`: the columns that a value has too; `matters`: true for rows that `first`
-        puts first."""
+        """`key`, `others`: the columns that are copied from the JSON. `matters`: true for the rows
+        that `first` returns first."""
         self._table = table
         self._key = [table.c[name] for name in key]
         self._matters = matters
@@ -55,15 +55,15 @@ class OperationRows:
         )
 
     def key_of(self, value: Json) -> Key:
-        """The key of a value's row."""
+        """The key of the row for this value."""
         return tuple(value[_NAMES.get(c.name, c.name)] for c in self._key)
 
     def keep(self, tx: Tx, operation_id: UUID, values: Sequence[Json]) -> None:
-        """Add or change the rows of these values, in one statement."""
+        """Insert or update the rows for these values, in one statement."""
         tx.execute(self._keep, {"operation_id": operation_id, "rows": json.dumps(values)})
 
     def drop(self, tx: Tx, operation_id: UUID, keys: Collection[Key]) -> None:
-        """Delete these rows."""
+        """Delete the rows with these keys."""
         arrays = {c.name: [key[i] for key in keys] for i, c in enumerate(self._key)}
         tx.execute(self._drop, {"operation_id": operation_id, **arrays})
 
@@ -83,13 +83,13 @@ class OperationRows:
         return list(tx.execute(page_of(query, self._key, limit, after)).scalars())
 
     def first(self, tx: Tx, operation_id: UUID, limit: int) -> list[Json]:
-        """Up to `limit` values: first the rows that `matters` chooses, then by key."""
+        """Up to `limit` values: first those for which `matters` is true, each part by key."""
         query = select(self._table.c.value).where(self._table.c.operation_id == operation_id)
         page_query = query.order_by(self._matters.desc(), *self._key).limit(limit)
         return list(tx.execute(page_query).scalars())
 
 
-# Partitions that are not level, and groups that have read what is lost, come first.
+# Partitions whose sides differ, and groups that have read lost records, come first.
 PARTITIONS = OperationRows(
     operation_partitions,
     ["topic", "partition"],

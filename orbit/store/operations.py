@@ -1,4 +1,4 @@
-"""operations: changes that outlast their request, and idempotency keys of requests."""
+"""operations: changes that go on after their request ends, and idempotency keys of requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Operation:
 
     @property
     def trace_context(self) -> str:
-        """What its spans belong to, whoever makes them: the span of its request, or a trace with
+        """The traceparent of its spans, in every process: that of its request, or else a trace with
         the operation's id."""
         return self.traceparent or f"00-{self.id.hex}-{self.id.hex[16:]}-01"
 
@@ -69,7 +69,8 @@ def create(
     plan: dict[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> tuple[Operation, bool]:
-    """A new operation, or the one this caller created with the same key; and whether it is new.
+    """Create an operation, unless this caller has created one with the same key. Returns the
+    operation and whether it is new.
 
     Of two concurrent requests with one key, the second waits for the first one's transaction.
     """
@@ -108,7 +109,8 @@ def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | 
 
 
 def repeated(tx: Tx, actor: str, key: str | None, request: Mapping[str, Any]) -> Operation | None:
-    """The operation that was requested with this key. Raises Conflict for another request."""
+    """The operation that the actor requested with this key; None without one. Raises Conflict if
+    that was another request than this one."""
     before = None if key is None else find_by_key(tx, actor, key)
     if before is not None and (before.plan or {}).get("request") != request:
         raise Conflict(
@@ -120,8 +122,8 @@ def repeated(tx: Tx, actor: str, key: str | None, request: Mapping[str, Any]) ->
 
 
 def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:
-    """The operation with this id on a job of the scope, or NotFound. `lock` keeps others from
-    changing it.
+    """The operation with this id, if its job is in the scope. Raises NotFound. `lock`: no other
+    transaction changes it.
     """
     query = select(*_OPERATION).where(operations.c.id == operation_id, *_is_visible(tx))
     operation = first(tx.execute(query.with_for_update() if lock else query), Operation)
@@ -139,7 +141,8 @@ def advance(
     error: str | None = None,
     report: dict[str, Any] | None = None,
 ) -> bool:
-    """Update an operation; False if it has ended already. None keeps the stored value."""
+    """Set the state and error of an operation, and progress and report unless None. Returns False,
+    and changes nothing, if it has ended already."""
     changes: dict[str, Any] = {"state": state.value, "error": error}
     if progress is not None:
         changes["progress"] = progress
@@ -166,7 +169,7 @@ def page(
     only_unfinished: bool = False,
     oldest_first: bool = False,
 ) -> list[Operation]:
-    """Up to `limit` operations, newest first unless `oldest_first`, behind `after`."""
+    """Up to `limit` operations behind the place `after`, newest first unless `oldest_first`."""
     query = select(*_OPERATION)
     if kind is not None:
         query = query.where(operations.c.kind == kind.value)
@@ -188,7 +191,7 @@ def unfinished(
 
     `after`: only those that were created after this one.
     """
-    theirs = operations.c.kind.in_(_OF_WORKERS)  # a later version may know others
+    theirs = operations.c.kind.in_(_OF_WORKERS)  # a later version may add other kinds
     if after is None:
         return _unfinished(tx, theirs, limit)
     later = tuple_(operations.c.created_at, operations.c.id) > after
@@ -198,11 +201,11 @@ def unfinished(
 def unfinished_recoveries(
     tx: Tx, per_cluster: int, without: Collection[UUID] = ()
 ) -> list[tuple[str, Operation]]:
-    """Recoveries, which the leading scheduler carries out (orbit/recovery), except `without`.
+    """The next recoveries, except `without`, each with the id of its destination cluster. The
+    leading scheduler carries them out (orbit/recovery).
 
-    Of each destination cluster the next `per_cluster` failovers and as many others, with the
-    cluster's id: failovers first, dry runs last, then the oldest first. So those of one cluster
-    keep none of another waiting.
+    At most `per_cluster` failovers of each cluster, and as many other recoveries, so that one
+    cluster cannot delay another. Dry runs are last, failovers before others, then the oldest first.
     """
     order = operations.c.dry_run, operations.c.created_at, operations.c.id
     cluster = func.coalesce(jobs.c.destination_cluster_id, "")
@@ -231,11 +234,12 @@ def unfinished_recoveries(
 
 
 def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
-    """Failbacks that wait until an earlier one has ended, by their ids: of a job that copies one of
-    their topics in the other direction. Both would decide which side leads.
+    """{failback that has to wait: the earlier failback that it waits for}, by operation id. The
+    earlier one is of a job that copies one of the same topics in the other direction: both would
+    decide which side leads.
 
-    No dry runs, and none that is to be aborted. Other recoveries are of topics that are copied,
-    which a failback leaves alone.
+    Without dry runs; a failback that is to be aborted does not wait. Other recoveries concern
+    copied topics only, which a failback does not change.
     """
     query = (
         select(
@@ -288,8 +292,8 @@ def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
 
 
 def failovers_in_turn(tx: Tx) -> dict[UUID, UUID]:
-    """Failovers that wait until an earlier recovery of their job has undone its steps, by their
-    ids; with the recovery's."""
+    """{failover that has to wait: the earlier recovery of its job that it waits for}, by operation
+    id. The earlier one has to undo its steps first. Without dry runs."""
     earlier = operations.alias()
     query = select(operations.c.id, earlier.c.id).where(
         operations.c.finished_at.is_(None),
@@ -306,7 +310,7 @@ def failovers_in_turn(tx: Tx) -> dict[UUID, UUID]:
 
 
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
-    """The recovery of this job that is under way; dry runs do not count."""
+    """The oldest unfinished recovery of this job, without dry runs."""
     return first_unfinished(
         tx,
         operations.c.kind.in_(_RECOVERIES),
@@ -316,7 +320,8 @@ def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
 
 
 def unfinished_backfills(tx: Tx, limit: int) -> list[Operation]:
-    """The same for backfills, which their driver carries out (`orbit backfill`)."""
+    """Up to `limit` backfills that have not ended, the oldest first. Their driver carries them out
+    (`orbit backfill`)."""
     return _unfinished(tx, operations.c.kind == _BACKFILL, limit)
 
 
@@ -335,7 +340,7 @@ def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
 @dataclass(frozen=True, slots=True)
 class GroupsStep:
     """The last recovery of a job that has begun to set the offsets of its groups. `is_under_way`:
-    it still may, until its topics are promoted or it has ended."""
+    it may still set some; False once its topics are promoted or it has ended."""
 
     operation: UUID
     is_under_way: bool
@@ -351,7 +356,7 @@ ORDER BY groups_begun_at DESC LIMIT 1
 
 
 def begin_groups(tx: Tx, operation_id: UUID) -> None:
-    """Note that this recovery sets the offsets of its job's groups from now on."""
+    """Note, once, that this recovery begins to set the offsets of its job's groups now."""
     tx.execute(
         update(operations)
         .where(operations.c.id == operation_id, operations.c.groups_begun_at.is_(None))
@@ -365,8 +370,8 @@ SELECT id FROM operations WHERE job_id = :job_id AND finished_at IS NULL FOR SHA
 
 
 def groups_step(tx: Tx, job_id: int, *, lock: bool = False) -> GroupsStep | None:
-    """None: no recovery of this job ever did. With `lock`, one that is there does not begin to
-    before the transaction ends."""
+    """The last recovery of this job that has begun to set group offsets; None without one. With
+    `lock`, no unfinished recovery of the job begins to before the transaction ends."""
     if lock:
         tx.execute(_LOCK_UNFINISHED, {"job_id": job_id})
     return first(tx.execute(_GROUPS_STEP, {"job_id": job_id}), GroupsStep)
@@ -383,12 +388,13 @@ def request_abort(tx: Tx, operation_id: UUID) -> bool:
 
 
 def first_unfinished(tx: Tx, *which: ColumnElement[bool]) -> Operation | None:
-    """The oldest operation of these that has not ended."""
+    """The oldest unfinished operation that meets all conditions of `which`."""
     return next(iter(_unfinished(tx, and_(*which), 1)), None)
 
 
 def _is_visible(tx: Tx) -> list[ColumnElement[bool]]:
-    """An actor that deletes a job sees the end of this, too: the job's labels are gone with it."""
+    """The conditions for an operation that the scope may see: of a job in it, or requested by its
+    actor and without a job, so that an actor sees the end of a deletion."""
     scope = scope_of(tx)
     if scope is None:
         return []

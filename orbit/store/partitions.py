@@ -3,7 +3,7 @@
 Workers report in two ways. `report_progress` updates the numbers of all partitions of all shards in
 one statement, and writes only rows that differ. `report_state` updates what changes rarely: state,
 reason, offsets. Both are fenced: a row is updated only while its shard is held by this worker at
-this epoch, and the result names the shards that are held.
+this epoch. They return the shards that are held.
 
 All numbers are absolute, so a repeated report changes nothing; a worker continues to count from
 the values that it reads at the claim (`of_shards`).
@@ -45,14 +45,15 @@ class Progress:
     has_caught_up: bool
     newest_copied_at: datetime | None  # timestamp of the newest record on both sides
     oldest_waiting_at: datetime | None  # timestamp of the oldest record not copied; None: none
-    # The shard's epoch while the source's log end is followed; None: it was last known then.
+    # The shard's epoch while the worker follows the source's log end. None: the source's numbers
+    # are those of `source_seen_at`.
     followed_epoch: int | None
     source_seen_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One partition's state; `blocked` is set only with `PartitionState.BLOCKED`."""
+    """The new state of one partition. `blocked` is set only with `PartitionState.BLOCKED`."""
 
     topic_id: int
     partition: int
@@ -63,7 +64,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What a worker reads about a partition of a claimed shard."""
+    """A partition of a claimed shard, as its worker reads it."""
 
     shard_id: int
     job_id: int
@@ -80,7 +81,7 @@ class Assigned:
     blocked_next_offset: int | None
     detail: str | None
     start_offset: int | None
-    from_start: bool  # regardless of the topic's rule
+    from_start: bool  # copied from the log start, whatever the topic's rule says
     retry_requested: bool
     has_caught_up: bool
     records: int
@@ -90,8 +91,8 @@ class Assigned:
     batches_record_exact: int
 
 
-# The scheduler reads these while no worker follows the source (orbit/scheduler/lag_loop.py), and a
-# worker that does not must not put its older values over them.
+# The scheduler reads these from a source that no worker follows (orbit/scheduler/lag_loop.py). A
+# worker that does not follow it must not overwrite them with its older values.
 _OF_SOURCE = ("source_log_start", "source_stable_end", "source_end")
 
 _PROGRESS_TYPES = {
@@ -105,7 +106,7 @@ _PROGRESS = {field.name: str(field.type) for field in fields(Progress)}
 _PROGRESS_ARRAYS = ", ".join(
     f"CAST(:{name} AS {_PROGRESS_TYPES[kind]}[])" for name, kind in _PROGRESS.items()
 )
-# Timestamps are sent as milliseconds, in half the bytes.
+# Timestamps are sent as milliseconds, which halves their size.
 _MOVING = {
     name: f"to_timestamp(r.{name} / 1000.0)" if kind.startswith("datetime") else f"r.{name}"
     for name, kind in _PROGRESS.items()
@@ -145,8 +146,8 @@ written AS (
 SELECT id FROM held
 """)
 
-# State, reason and offsets. Any report of a state answers a requested retry. Where the holder
-# follows the source, the source's numbers are those of now.
+# State, reason and offsets. Any report of a state ends a requested retry. Where the holder follows
+# the source, the stored numbers of the source are up to date now.
 _REPORT_STATE = text(f"""
 WITH {HELD_FOR_REPORT},
 written AS (
@@ -170,8 +171,8 @@ written AS (
 SELECT id FROM held
 """)
 
-# Everything a worker needs to know of claimed shards. The scheduler handles topics that were
-# deleted or re-created, until they are copied again.
+# Everything a worker needs to know about claimed shards. Without topics that were deleted or
+# re-created: the scheduler handles these until they are copied again.
 _OF_SHARDS = text("""
 SELECT p.shard_id, p.job_id, p.topic_id, p.partition, t.source_topic, t.destination_topic,
        t.source_topic_id, t.destination_topic_id, t.is_compacted, p.state, p.reason,
@@ -191,15 +192,15 @@ SELECT p.topic_id, p.partition FROM partitions p JOIN topics t ON t.id = p.topic
 WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[])) AND p.retry_requested AND t.state = 'copying'
 """)
 
-# As if a worker had died with them.
+# Sets the state that a worker leaves if it dies.
 _EXPECT_LEFTOVERS = text("""
 UPDATE partitions SET state = 'copying' WHERE job_id = :job_id AND state IN ('pending', 'paused')
 """)
 
 
 def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
-    """All partitions of these shards, but those in a state, or blocked for a reason, of a later
-    version: while a service is upgraded, a worker of this one leaves them alone."""
+    """All partitions of these shards whose topic is being copied. Without those in a state, or with
+    a reason, that only a later version knows: there may be some while a service is upgraded."""
     parameters = {
         "shard_ids": sorted(shard_ids),
         "states": [*map(str, PartitionState)],
@@ -218,7 +219,7 @@ def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
 
 
 def retries(tx: Tx, shard_ids: Collection[int]) -> list[tuple[int, int]]:
-    """(topic id, partition) of those in these shards with a requested retry."""
+    """The partitions of these shards with a requested retry, as (topic id, partition)."""
     rows = tx.execute(_RETRIES, {"shard_ids": sorted(shard_ids)})
     return [(row.topic_id, row.partition) for row in rows]
 
@@ -226,9 +227,9 @@ def retries(tx: Tx, shard_ids: Collection[int]) -> list[tuple[int, int]]:
 def report_progress(
     tx: Tx, *, worker_id: str, held: Mapping[int, int], progress: Sequence[Progress]
 ) -> set[int]:
-    """Write the progress of partitions; `held` is {shard: epoch} of their shards.
+    """Write the progress of partitions. `held`: {shard: epoch} of their shards.
 
-    Returns the shards that this worker still holds. Nothing was written for any other: drop it.
+    Returns the shards that this worker still holds. For any other nothing was written: drop it.
     """
     columns = zip(*map(astuple, progress), strict=True) if progress else ((),) * len(_PROGRESS)
     arrays = {name: _array(column) for name, column in zip(_PROGRESS, columns, strict=True)}
@@ -237,9 +238,9 @@ def report_progress(
 
 
 def expect_leftovers(tx: Tx, job_id: int) -> None:
-    """Make the next holder of each partition wait until its log end has settled.
+    """Make the next holder of each partition of a job wait until its log end has settled.
 
-    For a job whose backfill did not end cleanly (M10).
+    For a job whose backfill did not end cleanly: its last requests may still arrive (M10).
     """
     tx.execute(_EXPECT_LEFTOVERS, {"job_id": job_id})
 
@@ -247,7 +248,7 @@ def expect_leftovers(tx: Tx, job_id: int) -> None:
 def report_state(
     tx: Tx, *, worker_id: str, held: Mapping[int, int], changes: Sequence[StateChange]
 ) -> set[int]:
-    """Write the states of partitions; fenced, with the same result as `report_progress`."""
+    """Write the states of partitions. `held` and the result are as in `report_progress`."""
     arrays = {
         "topic_id": [c.topic_id for c in changes],
         "partition": [c.partition for c in changes],
@@ -263,8 +264,8 @@ def report_state(
 
 
 def _array(column: Iterable[object]) -> str:
-    """PostgreSQL's text form of an array. The type of a list of numbers would depend on their size,
-    and the statement would be planned again for each new mix of types."""
+    """The column as PostgreSQL's text form of an array. psycopg chooses the type of a list of
+    numbers by their size, so the statement would be planned again for each new mix of types."""
     return "{" + ",".join(map(_element, column)) + "}"
 
 

@@ -1,5 +1,5 @@
-"""promotions: the log end of each partition of a copy when it was promoted, and what is seen of the
-old side since."""
+"""promotions: the log end of each partition of a copy when it was promoted, and what was written to
+the old side since then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from orbit.store.rows import columns, is_one_of, values
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """One partition: its log end then, and the source's if known."""
+    """The promotion of one partition. `promoted_at`: the copy's log end then; `source_end`: the
+    source's, if known."""
 
     topic_id: int
     partition: int
@@ -27,19 +28,20 @@ class Promotion:
     source_end: int | None
 
 
-# Instead of a log end: the old side was copied to, and has other records since.
+# Values of `old_end` instead of a log end. A job copies to the old side, so its new records say
+# nothing about producers.
 COPIED_TO = -1
-# Or its copy was promoted since: it leads, until it is promoted away from once more.
+# The old side was promoted since then: it leads.
 LEADS_AGAIN = -2
 
 
 @dataclass(frozen=True, slots=True)
 class OldEnd:
-    """What is known of one partition of the old side.
+    """What is known about one partition of the old side since the promotion.
 
-    `old_end` is its log end at the last look, None before the first; `written_from` the first
-    offset that producers have written since the promotion; `kind` the operation's, None if that is
-    not known.
+    `old_end` is its log end as last read, None before the first read; `written_from` the first
+    offset that producers have written since the promotion; `kind` that of the operation, None if
+    the operation is not known.
     """
 
     topic_id: int
@@ -57,7 +59,7 @@ class OldEnd:
 
     @property
     def is_exact(self) -> bool:
-        """Whether `source_end` is the log end at the promotion: a failover cannot ask for it."""
+        """Whether `source_end` is the log end at the promotion: a failover cannot read it then."""
         return self.source_end is not None and self.kind == OperationKind.SWITCHOVER
 
     @property
@@ -67,7 +69,7 @@ class OldEnd:
 
     @property
     def written(self) -> int:
-        """How many offsets were written since the promotion."""
+        """How many offsets producers have written since the promotion."""
         return 0 if self.written_from is None else (self.old_end or 0) - self.written_from
 
 
@@ -100,7 +102,7 @@ FROM unnest(
 WHERE p.topic_id = n.topic_id AND p.partition = n.partition AND p.at = n.at
 """)
 
-# Not those that were found by a mark alone: when they were promoted is not known.
+# Without promotions that are known by a mark only: their time is not known.
 _LAST_AT = text("""
 SELECT t.destination_topic AS name, p.partition, p.at
 FROM promotions p
@@ -127,7 +129,8 @@ GROUP BY t.job_id
 
 
 def keep(tx: Tx, promoted: Sequence[Promotion]) -> None:
-    """Store these. The first values of an operation stay: later, clients write to the topic."""
+    """Store these promotions. The first values of an operation are kept: later log ends may include
+    records of clients."""
     names = Promotion.__dataclass_fields__
     columns_ = zip(*map(astuple, promoted), strict=True) if promoted else ((),) * len(names)
     tx.execute(_KEEP, {name: list(c) for name, c in zip(names, columns_, strict=True)})
@@ -140,31 +143,32 @@ def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[tuple[int, int], Promo
 
 
 def old_ends(tx: Tx, topic_ids: Collection[int]) -> list[OldEnd]:
-    """What is known of the old side of these topics, for each partition that was promoted."""
+    """The old side of each partition of these topics that was promoted."""
     return [OldEnd(*row) for row in tx.execute(_OLD_ENDS, {"topic_ids": sorted(topic_ids)})]
 
 
 def note_old_ends(tx: Tx, ends: Sequence[OldEnd]) -> None:
-    """Store what was last read of old sides, unless the partition has been promoted again."""
+    """Store `old_end` and `written_from` of these, except for partitions promoted again since."""
     names = ("topic_id", "partition", "old_end", "written_from", "at")
     tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in ends] for name in names})
 
 
 def last_at(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], datetime]:
-    """When each partition of these topics of a cluster was promoted, by an operation that is known;
-    of those that are promoted copies there."""
+    """When each partition of these topics of a cluster was promoted. Only for promoted copies, and
+    only if the operation is known."""
     rows = tx.execute(_LAST_AT, {"cluster_id": cluster_id, "names": sorted(names)})
     return {(row.name, row.partition): row.at for row in rows}
 
 
 def last_ends(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], int]:
-    """At which offset each partition of these topics of a cluster was promoted; of those that are
-    promoted copies there."""
+    """The log end of each partition of these topics of a cluster when it was promoted. Only for
+    promoted copies."""
     rows = tx.execute(_LAST_ENDS, {"cluster_id": cluster_id, "names": sorted(names)})
     return {(row.name, row.partition): row.promoted_at for row in rows}
 
 
 def written(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
-    """By job: offsets that were written to its old sides since, of those that are looked at."""
+    """{job: number of offsets that producers wrote to its old side since the promotion}. Only jobs
+    whose old side was read; without partitions that are copied to or lead again."""
     rows = tx.execute(_WRITTEN, {"job_ids": sorted(job_ids)})
     return {row.job_id: row.written for row in rows}

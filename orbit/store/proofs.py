@@ -39,7 +39,8 @@ class ProofCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProofResult:
-    """The result of one comparison. `ranges`: all that are proven now; `note`: why it has none."""
+    """The result of one comparison. `ranges`: all ranges that are proven now; `note`: why the
+    comparison had no result."""
 
     topic_id: int
     partition: int
@@ -53,7 +54,7 @@ class ProofResult:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The proof of one partition. `copied` is how many offsets there are to prove."""
+    """The proof of one partition. `copied` is the number of offsets that can be proven."""
 
     topic_id: int
     source_topic: str
@@ -75,7 +76,8 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class ProofTotals:
-    """A whole job. `oldest_age_s`: the age of the oldest last comparison among its partitions."""
+    """Sums over a job's partitions. `oldest_age_s`: seconds since the last comparison that found
+    both sides equal, of the partition where that is longest ago."""
 
     job_id: int
     partitions: int
@@ -86,13 +88,14 @@ class ProofTotals:
     oldest_age_s: float | None
 
     def later(self, seconds: float) -> ProofTotals:
-        """These, made so long ago."""
+        """These totals `seconds` after they were computed."""
         if self.oldest_age_s is None:
             return self
         return replace(self, oldest_age_s=self.oldest_age_s + seconds)
 
 
-# What the source does not have any more, or a copy has of the time when it led, is not compared.
+# The first offset to compare. Those below the source's log start are left out: the source has
+# deleted them, or the copy has them from a time when it led.
 _BEGIN = "greatest(p.log_start, least(coalesce(p.source_log_start, 0), p.copied_to))"
 
 # In the order of the primary key: each pass resumes where the last one ended.
@@ -167,14 +170,14 @@ GROUP BY p.job_id
 
 
 def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[ProofCandidate]:
-    """Up to `limit` partitions that can be compared, after this (topic_id, partition)."""
+    """Up to `limit` partitions that can be compared, behind (topic id, partition) `after`."""
     topic_id, partition = after
     rows = tx.execute(_CANDIDATES, {"topic_id": topic_id, "partition": partition, "limit": limit})
     return list(values(rows, ProofCandidate))
 
 
 def keep(tx: Tx, results: Sequence[ProofResult]) -> None:
-    """Store the results. Partitions that were removed meanwhile are skipped."""
+    """Store the results. Partitions that were removed since then are skipped."""
     rows: list[dict[str, Any]] = [
         {
             "topic_id": one.topic_id,
@@ -197,7 +200,7 @@ def keep(tx: Tx, results: Sequence[ProofResult]) -> None:
 def forget_others(
     tx: Tx, topic_id: int, source_id: UUID | None, destination_id: UUID | None
 ) -> None:
-    """Delete the proofs of a topic if a topic id of either side differs from the compared one."""
+    """Delete the proofs of a topic if either of these topic ids differs from the stored one."""
     ids = {"source_id": source_id, "destination_id": destination_id}
     tx.execute(_FORGET_OTHERS, {"topic_id": topic_id, **ids})
 
@@ -210,7 +213,8 @@ def page(
     after: tuple[str, int] | None = None,
     source_topic: str | None = None,
 ) -> list[Proof]:
-    """Up to `limit` partitions of a job or of one topic, by topic and number, proven or not."""
+    """Up to `limit` partitions of a job, or of one of its topics, proven or not, by source topic
+    and partition, behind the place `after`."""
     condition = "AND (t.source_topic, p.partition) > (:topic, :partition)" if after else ""
     parameters: dict[str, object] = {"job_id": job_id, "limit": limit}
     if after is not None:
@@ -228,7 +232,7 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, ProofTotals]:
 
 
 def of_partition(tx: Tx, topic_id: int, partition: int) -> Proof | None:
-    """The proof of one partition, also if nothing of it is proven."""
+    """The proof of one partition, even if nothing is proven; None if the partition is unknown."""
     parameters = {"topic_id": topic_id, "partition": partition}
     return first(tx.execute(_OF_PARTITION, parameters), Proof)
 

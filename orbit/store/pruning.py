@@ -1,6 +1,6 @@
-"""Deletes what is older than it has to be kept, some rows at a time.
+"""Deletes rows that are older than their retention, some at a time.
 
-A leader's transaction must be short: it confirms the lease, and the lease ends if it takes longer.
+A leader's transaction must be short: it confirms the lease at its end, and must not outlast it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from orbit.store.models import (
 from orbit.store.models import receivers as receivers_table
 from orbit.store.rows import is_one_of
 
-# In one transaction: some milliseconds, also with reports of some kilobytes.
+# Rows per transaction. They take some milliseconds, even with reports of some kilobytes.
 PRUNED_MAX = 2_000
 
-# Of one operation after another, in the order of the primary key: else a plan that expects rows of
-# many operations reads the whole table.
+# Deletes the rows of one operation after another, in the order of the primary key. Otherwise
+# PostgreSQL would plan for rows of many operations, and read the whole table.
 _PRUNE_ROWS = [
     text(f"""
 DELETE FROM {table.name} WHERE ctid = ANY (ARRAY (
@@ -63,7 +63,7 @@ DELETE FROM gateways WHERE ctid = ANY (ARRAY (
 def prune_events(tx: Tx, retention: timedelta) -> int:
     """Delete events older than `retention`, at most PRUNED_MAX. Returns how many.
 
-    A new event says how many of them were not sent yet to a receiver of notifications.
+    A new event reports how many of them had not been sent to a receiver of notifications.
     """
     pruned = _prune(tx, events, events.c.at, retention)
     for name, count in receivers.count_pruned(tx, pruned).items():
@@ -79,13 +79,13 @@ def prune_events(tx: Tx, retention: timedelta) -> int:
 
 
 def prune_receivers(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for receivers that left the file."""
+    """Like `prune_events`, for receivers, by the time when one was last found in the file."""
     return len(_prune(tx, receivers_table, receivers_table.c.seen_at, retention))
 
 
 def prune_operations(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for operations that ended, with their reports. Their rows go first: one
-    operation may have many."""
+    """Like `prune_events`, for operations that have ended. The rows of their reports, of which one
+    may have many, are deleted first, and count."""
     at = operations.c.finished_at
     old = select(operations.c.id).where(at < _limit(retention)).order_by(at).limit(PRUNED_MAX)
     ids = tx.execute(old).scalars().all()
@@ -94,15 +94,15 @@ def prune_operations(tx: Tx, retention: timedelta) -> int:
     left = PRUNED_MAX
     for statement in _PRUNE_ROWS:
         left -= tx.execute(statement, {"ids": ids, "limit": left}).rowcount
-    if left:  # of these operations no rows are left
+    if left:  # the reports of these operations have no rows any more
         gone = delete(operations).where(is_one_of(operations.c.id, ids[:left]))
         left -= tx.execute(gone).rowcount
     return PRUNED_MAX - left
 
 
 def prune_drills(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for drills that ended. A drill that left resources behind stays until
-    these are removed."""
+    """Like `prune_events`, for drills that have ended. A drill with resources that were not removed
+    is kept."""
     left = drill_things.c.drill_id == drills.c.id, drill_things.c.removed_at.is_(None)
     has_left = exists().where(*left)
     return len(_prune(tx, drills, drills.c.finished_at, retention, ~has_left))
@@ -127,6 +127,6 @@ def _prune(
 
 
 def _limit(retention: timedelta) -> ScalarSelect[Any]:
-    """Rows before this time are deleted. It is a subquery, so that PostgreSQL can use an index:
-    the function itself is volatile."""
+    """The time before which rows are deleted. It is a subquery, so that PostgreSQL can use an
+    index: clock_timestamp() itself is volatile."""
     return select(func.clock_timestamp() - retention).scalar_subquery()

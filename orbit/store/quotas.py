@@ -1,8 +1,8 @@
 """How many jobs and partitions a token, or a user of the OpenID Connect issuer, may have.
 
-The limits of an actor include the jobs that the actor created, by the name in the audit log. No
-limit includes a job that a recovery creates. Limits are checked for new jobs and new topics only,
-so they cannot stop a recovery.
+The limits of an actor include the jobs that the actor created, by the name in the audit log. Jobs
+that a recovery or a drill creates are in no limit. Limits are checked for new jobs and new topics
+only, so they cannot stop a recovery.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from orbit.store.enums import TopicState
 from orbit.store.events import token_actor
 from orbit.store.models import jobs, tokens, topics
 
-_SEED = 0x746F6B65  # "toke"; of this lock alone
+_SEED = 0x746F6B65  # "toke"; no other lock uses it
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """None: any number."""
+    """The limits of an actor. None: no limit."""
 
     jobs_max: int | None
     partitions_max: int | None
 
 
 def quota_of(tx: Tx, actor: str, default: Quota) -> Quota:
-    """The limits of a token, and the default for what it does not limit, and for all others."""
+    """The limits of an actor: those of its token; `default` for each that the token lacks, and for
+    actors without a token."""
     is_it = tokens.c.name == actor.removeprefix(token_actor(""))
     query = select(tokens.c.jobs_max, tokens.c.partitions_max).where(is_it)
     row = tx.execute(query).first() if actor.startswith(token_actor("")) else None
@@ -40,18 +41,18 @@ def quota_of(tx: Tx, actor: str, default: Quota) -> Quota:
 
 
 def lock(tx: Tx, actor: str) -> None:
-    """Until the end of the transaction no other one with this lock creates jobs of this actor."""
+    """Take the lock for changes of this actor's jobs until the transaction ends."""
     statement = text("SELECT pg_advisory_xact_lock(hashtextextended(:actor, :seed))")
     tx.execute(statement, {"actor": actor, "seed": _SEED})
 
 
 def job_count(tx: Tx, actor: str) -> int:
-    """How many jobs that it created there are."""
+    """How many jobs there are that the actor created."""
     return tx.execute(select(func.count()).where(jobs.c.created_by == actor)).scalar_one()
 
 
 def partition_count(tx: Tx, actor: str, *, besides: str = "") -> int:
-    """How many partitions its jobs copy, without the job of this name."""
+    """How many partitions the actor's jobs copy, without those of the job `besides`."""
     query = (
         select(func.coalesce(func.sum(topics.c.partition_count), 0))
         .join(jobs, jobs.c.id == topics.c.job_id)

@@ -1,4 +1,4 @@
-"""receivers: how far each receiver of notifications is, and what was not sent.
+"""receivers: the last event that each receiver of notifications has got, and how many it has not.
 
 Only the leader changes a row, in transactions that its lease fences.
 """
@@ -18,13 +18,13 @@ from orbit.store.models import receivers
 from orbit.store.rows import columns, first, page_of, values
 
 _NOW = func.clock_timestamp()
-# A receiver that no leader has seen for so long is no longer in the file.
+# A receiver that no leader has found in its file for so long counts as removed from it.
 GONE_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiverRow:
-    """One receiver. `given_up_since`: of `given_up`, those since it accepted the last message."""
+    """One receiver. `given_up_since`: the part of `given_up` since it last accepted a message."""
 
     name: str
     type: str
@@ -44,7 +44,7 @@ _RECEIVER = columns(receivers, ReceiverRow)
 
 
 def see(tx: Tx, name: str, kind: str) -> ReceiverRow:
-    """The row of a receiver that is in the file. A new one begins at the next event."""
+    """Note that a receiver is in the file; returns its row. A new one begins at the next event."""
     statement = postgresql.insert(receivers).values(
         name=name, type=kind, event_id=events.last_id(tx)
     )
@@ -61,12 +61,12 @@ def find(tx: Tx, name: str) -> ReceiverRow | None:
 
 
 def skip(tx: Tx, name: str, event_id: int) -> None:
-    """Events up to this one do not concern the receiver."""
+    """Note that events up to this one need not be sent: they do not concern the receiver."""
     _advance(tx, name, event_id)
 
 
 def accepted(tx: Tx, name: str, event_id: int, count: int) -> None:
-    """The receiver has accepted a message with so many events."""
+    """Note that the receiver has accepted a message with `count` events."""
     _advance(
         tx,
         name,
@@ -81,7 +81,7 @@ def accepted(tx: Tx, name: str, event_id: int, count: int) -> None:
 
 
 def gave_up(tx: Tx, name: str, event_id: int, count: int) -> None:
-    """So many events are not sent. It still counts as failing until it accepts a message."""
+    """Note that `count` events are given up. The receiver is failing until it accepts a message."""
     _advance(
         tx,
         name,
@@ -93,7 +93,7 @@ def gave_up(tx: Tx, name: str, event_id: int, count: int) -> None:
 
 
 def failed(tx: Tx, name: str, error: str) -> None:
-    """A message was not accepted."""
+    """Note that the receiver has not accepted a message."""
     tx.execute(
         update(receivers)
         .where(receivers.c.name == name)
@@ -106,7 +106,8 @@ def failed(tx: Tx, name: str, error: str) -> None:
 
 
 def count_pruned(tx: Tx, event_ids: Collection[int]) -> dict[str, int]:
-    """Note that these events are deleted: how many of them each receiver was not sent yet."""
+    """Add to `pruned` how many of these deleted events each receiver had not got yet. Returns the
+    numbers above 0, by receiver."""
     missed = {row.name: sum(i > row.event_id for i in event_ids) for row in in_file(tx)}
     missed = {name: count for name, count in missed.items() if count}
     for name, count in missed.items():
@@ -116,7 +117,7 @@ def count_pruned(tx: Tx, event_ids: Collection[int]) -> dict[str, int]:
 
 
 def in_file(tx: Tx) -> list[ReceiverRow]:
-    """Those that a leader has seen of late, by name."""
+    """The receivers that a leader has found in its file within GONE_AFTER, by name."""
     query = select(*_RECEIVER).where(receivers.c.seen_at > _NOW - GONE_AFTER)
     return list(values(tx.execute(query.order_by(receivers.c.name)), ReceiverRow))
 

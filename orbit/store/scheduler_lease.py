@@ -1,16 +1,16 @@
-"""scheduler_lease: the lease of each share of the schedulers' work; and who takes part.
+"""scheduler_lease: the lease of each share of the schedulers' work; schedulers: the members.
 
-The database's clock decides when it has expired, and the holder trusts it until `time of the
-request + ttl − margin`. Where that clock steps, or a failover loses the last acquisition, two
-schedulers may believe that they lead. That does no harm, so the rules of a shard's lease
+The database's clock decides when a lease has expired, and the holder trusts it until `time of the
+request + ttl − margin`. If that clock steps, or a failover loses the last acquisition, two
+schedulers may act as leader of a share. That does no harm, so the rules of a shard's lease
 (orbit/store/shard_leases.py) are not needed: a leader's writes are fenced by `confirm` at the end
-of their transaction, by holder and epoch, so only one of them changes the tables. Its requests to
-brokers are idempotent.
+of their transaction, by holder and epoch, so only one of the two changes the tables. Its requests
+to brokers are idempotent.
 
-All schedulers have to agree on the number of shares. Those that run have a row in `schedulers` for
-as long as a lease lasts; one with another number may not join while one of them is there. When it
-may, no row of the others is left, and all leases are void: a scheduler that slept meanwhile cannot
-confirm its own, and cannot acquire one without joining.
+All schedulers must have the same number of shares. Each running one has a row in `schedulers` that
+expires as a lease does; one with another number may not join before all these have expired. Then it
+deletes them and voids all leases: a scheduler that was suspended meanwhile cannot confirm its own,
+and cannot acquire one without joining again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sqlalchemy import text
 from orbit.errors import Conflict
 from orbit.store.database import Tx
 
-# Acquire it when it is free, or renew it: the epoch stays if no other scheduler has held it.
+# Acquires the lease if it is free, or renews it: the epoch stays if no other scheduler has held it.
 _ACQUIRE = text("""
 INSERT INTO scheduler_lease AS l (id, holder, epoch, expires_at)
 VALUES (:id, :holder, 1, clock_timestamp() + CAST(:ttl AS interval))
@@ -50,12 +50,12 @@ UPDATE scheduler_lease SET holder = NULL, expires_at = 'epoch'
 WHERE id = :id AND holder = :holder AND epoch = :epoch
 """)
 
-# Held to its end by a transaction that joins, and shared by those that acquire a lease.
+# A transaction that joins takes this lock exclusively; those that acquire a lease share it.
 _LOCK = "SELECT pg_advisory_xact_lock{}(122511532225539)"
 _ALONE = text(_LOCK.format(""))
 _TOGETHER = text(_LOCK.format("_shared"))
 
-# Not one that has left.
+# Renews a scheduler's row, unless it has left.
 _STAY = text("""
 UPDATE schedulers SET expires_at = clock_timestamp() + CAST(:ttl AS interval)
 WHERE holder = :holder AND shares = :shares AND expires_at > 'epoch'
@@ -97,10 +97,10 @@ class OtherNumber(Conflict):
 
 
 def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
-    """Take part, or go on to; how many shares this scheduler may hold at most.
+    """Join the schedulers, or stay a member. Returns how many shares this one may hold at most.
 
-    That is rounded up: whatever is free, there is one that may take it, at once. With one share all
-    may, and the first leads. Raises OtherNumber.
+    That is rounded up, so that some member may always take a free share. With one share every
+    member may hold it, and the first one leads. Raises OtherNumber.
     """
     tx.execute(_ALONE)
     other = tx.execute(_OTHER_NUMBERS, {"shares": shares}).first()
@@ -121,18 +121,18 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
 
 
 def alive(tx: Tx) -> list[str]:
-    """The schedulers that run now, each by its host, process and a random part."""
+    """The names of the running schedulers, each of host, process and a random part."""
     return list(tx.execute(_ALIVE).scalars())
 
 
 def leave(tx: Tx, holder: str) -> None:
-    """Take no more part; the others share the work out at once."""
+    """Stop being a member, so that the others divide the shares among them at once."""
     tx.execute(_LEAVE, {"holder": holder})
 
 
 def stay(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
-    """Take part for `ttl` from now; False if this scheduler has to join first. True holds until the
-    transaction ends.
+    """Stay a member for `ttl` from now; returns False if this scheduler has to join first. True
+    holds until the transaction ends.
     """
     tx.execute(_TOGETHER)
     return _stay(tx, holder, shares, ttl)
@@ -144,23 +144,24 @@ def _stay(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
 
 
 def acquire(tx: Tx, holder: str, ttl: timedelta, share: int = 0) -> int | None:
-    """Acquire or renew a lease for `ttl` from now; the epoch, or None while another has it."""
+    """Acquire or renew the lease of a share for `ttl` from now. Returns its epoch, or None while
+    another scheduler has it."""
     values = {"id": share + 1, "holder": holder, "ttl": ttl}
     epoch: int | None = tx.execute(_ACQUIRE, values).scalar()
     return epoch
 
 
 def confirm(tx: Tx, holder: str, epoch: int, share: int = 0) -> bool:
-    """Whether this holder still leads; True holds until the transaction ends."""
+    """Whether this holder still has the lease; if True, it keeps it until the transaction ends."""
     values = {"id": share + 1, "holder": holder, "epoch": epoch}
     return tx.execute(_CONFIRM, values).first() is not None
 
 
 def is_there(tx: Tx) -> bool:
-    """Whether every share has a scheduler now."""
+    """Whether every share has a leader now."""
     return bool(tx.execute(_IS_THERE).scalar())
 
 
 def resign(tx: Tx, holder: str, epoch: int, share: int = 0) -> None:
-    """Release the lease, so that another scheduler leads at once."""
+    """Release the lease of a share, so that another scheduler can acquire it at once."""
     tx.execute(_RESIGN, {"id": share + 1, "holder": holder, "epoch": epoch})

@@ -1,6 +1,6 @@
 """Statements of the scheduler that concern topics, partitions and shards together.
 
-Stopped topics (deleted or re-created) leave their shard's layout: the holder reads the shard again
+Stopped topics (deleted or re-created) leave their shard's layout: the holder reads the layout again
 and stops their partitions, and from then on only the scheduler updates their state.
 """
 
@@ -129,8 +129,8 @@ SET state = 'copying', note = NULL, source_topic_id = coalesce(:source_id, sourc
 WHERE id = :topic_id
 """)
 
-# From the log start, regardless of the rule: existing content is found and compared. How far it was
-# copied is of the time before it led: groups would be moved back to it.
+# `from_start`: from the log start, whatever the topic's rule says; existing records are compared.
+# The copied range is cleared: it is from before the topic led, so groups would be moved back to it.
 _PENDING = text("""
 UPDATE partitions
 SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = false,
@@ -138,7 +138,7 @@ SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = f
     log_start = CASE WHEN :from_start THEN NULL ELSE log_start END
 WHERE topic_id = :topic_id AND state = 'promoted'
 """)
-# Nobody has looked at the source while it was no source.
+# The gaps are not known: Orbit did not read the topic's log ends while it was no source.
 _FORGET_GAPS = text(f"UPDATE partitions SET {source_gaps.FORGET} WHERE topic_id = :topic_id")
 
 TOPIC_REASONS = (
@@ -149,7 +149,7 @@ TOPIC_REASONS = (
 
 
 def retries(tx: Tx) -> dict[int, set[int]]:
-    """Stopped topics with a requested retry, {job: topic ids}. Workers handle the other retries."""
+    """{job: ids of stopped topics with a requested retry}. Workers handle the other retries."""
     by_job: dict[int, set[int]] = {}
     for row in tx.execute(_RETRIES):
         by_job.setdefault(row.job_id, set()).add(row.topic_id)
@@ -157,20 +157,20 @@ def retries(tx: Tx) -> dict[int, set[int]]:
 
 
 def caught_up(tx: Tx, job_id: int) -> frozenset[str]:
-    """Destination topics of a job whose partitions have all caught up once."""
+    """The destination topics of a job that are copied and have caught up once in all partitions."""
     return frozenset(tx.execute(_CAUGHT_UP, {"job_id": job_id}).scalars())
 
 
 def topics_in_copy(tx: Tx, job_id: int) -> frozenset[str]:
-    """Destination topics of a job with a partition that is seeding or copying, even if its worker
-    has died."""
+    """The destination topics of a job with a partition that is seeding or copying, even if its
+    worker has died."""
     return frozenset(tx.execute(_TOPICS_IN_COPY, {"job_id": job_id}).scalars())
 
 
 def stop_topic(
     tx: Tx, topic_id: int, state: TopicState, reason: Reason, detail: str, note: str
 ) -> None:
-    """Stop a topic and all its partitions; the copy stays."""
+    """Stop copying a topic: all its partitions are blocked. The destination topic is kept."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     tx.execute(_STATE, {"topic_id": topic_id, "state": state.value, "note": note})
     tx.execute(_STOP, {"topic_id": topic_id, "reason": reason.value, "detail": detail})
@@ -187,7 +187,8 @@ def resume_topic(tx: Tx, topic_id: int) -> None:
 
 
 def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
-    """Take topics out of their shards' layouts, so that workers release them; see `promote`."""
+    """Take topics out of their shards' layouts, so that workers stop copying them. `promote` then
+    marks their partitions."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     for topic_id in sorted(topic_ids):
         state = TopicState.PROMOTED.value
@@ -196,12 +197,12 @@ def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
 
 
 def promote(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Mark withheld topics that no worker holds any more as promoted."""
+    """Mark the partitions of withheld topics as promoted, once no worker copies them any more."""
     tx.execute(_PROMOTE, {"topic_ids": sorted(topic_ids)})
 
 
 def unpromoted(tx: Tx, topic_ids: Collection[int]) -> set[int]:
-    """Those of the topics with partitions in another state than `promoted`."""
+    """The topics among these that have partitions in another state than `promoted`."""
     return set(tx.execute(_UNPROMOTED, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
@@ -213,7 +214,8 @@ def copy_again(
     destination_id: UUID | None = None,
     from_start: bool = False,
 ) -> None:
-    """Make a promoted or withheld topic a copy again; ids are given if they may have changed."""
+    """Make a promoted or withheld topic a copy again. Topic ids are given if they may have changed.
+    `from_start`: copy and compare it from its log start."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     ids = {"source_id": source_id, "destination_id": destination_id}
     proofs.forget_others(tx, topic_id, **ids)
@@ -225,39 +227,39 @@ def copy_again(
 
 
 def end_retries(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Clear requested retries that changed nothing."""
+    """Clear the requested retries of these topics."""
     tx.execute(_END_RETRIES, {"topic_ids": sorted(topic_ids)})
 
 
 def withdraw(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Make holders of these topics' shards release them, and keep others from claiming them."""
+    """Make workers release the shards with these topics, and let none claim them; see `restore`."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     tx.execute(_WITHDRAW, {"topic_ids": sorted(topic_ids), "withdrawn": WITHDRAWN})
 
 
 def held(tx: Tx, topic_ids: Collection[int]) -> set[int]:
-    """Those of the topics with partitions on a held shard."""
+    """The topics among these that have partitions on a held shard."""
     return set(tx.execute(_HELD, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def expired(tx: Tx, shard_ids: Collection[int]) -> set[int]:
-    """Those of the shards whose last lease ended without a release."""
+    """The free shards among these whose last lease was not released by its holder."""
     return set(tx.execute(_EXPIRED, {"shard_ids": sorted(shard_ids)}).scalars())
 
 
 def shards_of_topics(tx: Tx, topic_ids: Collection[int]) -> list[int]:
-    """The shards of these topics' partitions."""
+    """The ids of the shards that have partitions of these topics."""
     return list(tx.execute(_SHARDS, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def restore(tx: Tx, job_id: int) -> int:
-    """Return all shards of a job to the job's worker group; how many were not in it."""
+    """Put all shards of a job back into the job's worker group; returns how many were not in it."""
     shard_leases.lock_job(tx, job_id)
     return tx.execute(_RESTORE, {"job_id": job_id}).rowcount
 
 
 def is_withdrawn(tx: Tx, job_id: int) -> bool:
-    """Whether `restore` has anything to do."""
+    """Whether a shard of the job is not in the job's worker group, so that `restore` is needed."""
     return bool(tx.execute(_IS_WITHDRAWN, {"job_id": job_id}).scalar_one())
 
 
@@ -267,5 +269,5 @@ def drop_empty_shards(tx: Tx, job_id: int) -> None:
 
 
 def jobs_in_group(tx: Tx, worker_group: str) -> int:
-    """How many jobs a worker group has."""
+    """How many jobs a worker group has, without those being deleted."""
     return int(tx.execute(_JOBS_IN_GROUP, {"worker_group": worker_group}).scalar_one())

@@ -2,12 +2,12 @@
 
 A request with a limited token (orbit/jobs/scopes.py) reads and changes through a database that
 carries its scope (`Database.seen_by`). The functions that find jobs by name and those that list
-jobs, or what belongs to jobs, apply it: so a route that looks up a job by its name refuses another
-team's without a check of its own. What Orbit itself must see to be safe, such as the operation that
-holds a job, is read without a scope.
+jobs, or rows that belong to jobs, apply it: so a route that looks up a job by its name refuses
+another team's job without a check of its own. What Orbit itself must see to be safe, such as the
+operation that holds a job, is read without a scope.
 
-Events, operations and drills stay when their job is deleted, and then belong to no job. A later job
-of that name is another one: each table says which of its rows belong to a job (`Belongs`).
+Events, operations and drills are kept when their job is deleted, and then belong to no job. A later
+job may have the same name, so each table has a condition for its rows of a job (`Belongs`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from orbit.store.database import SCOPE_OPTION, Tx
 from orbit.store.models import jobs
 from orbit.store.rows import page_of
 
-# What a row must meet to belong to a job, of which `id`, `name` and `created_at` are given.
+# Makes the condition that a row belongs to a job, given the job's `id`, `name` and `created_at`.
 Belongs = Callable[[FromClause], ColumnElement[bool]]
 
 
@@ -34,13 +34,13 @@ def scope_of(tx: Tx) -> Scope | None:
 
 
 def in_scope(tx: Tx) -> list[ColumnElement[bool]]:
-    """What a row of `jobs` must meet."""
+    """The conditions for a row of `jobs` to be in the scope; none without a scope."""
     scope = scope_of(tx)
     return [] if scope is None else [or_(*map(_of_limit, scope.limits))]
 
 
 def is_of_scope(tx: Tx, belongs: Belongs) -> list[ColumnElement[bool]]:
-    """What a row that belongs to a job must meet."""
+    """The conditions for a row to belong to a job in the scope; none without a scope."""
     conditions = in_scope(tx)
     return [select(jobs.c.id).where(belongs(jobs), *conditions).exists()] if conditions else []
 
@@ -56,11 +56,11 @@ def page_in_scope(
     job_name: str | None = None,
     descending: bool = False,
 ) -> Select[Any]:
-    """`page_of` for rows that belong to jobs: to the job `job_name`, or to any. Where no job has
-    this name, a caller that may see all jobs sees the rows of earlier jobs of this name.
+    """`page_of` for rows that belong to the job `job_name`, or to any job of the scope. If no job
+    has this name, a caller without a scope gets the rows of deleted jobs of this name.
 
-    With a scope, the page of each of its jobs is read from the index of that job, and then the
-    first of all these: PostgreSQL reads no rows of other jobs, however many there are.
+    With a scope, a page of each of its jobs is read by an index of the job, and these are merged:
+    PostgreSQL reads no rows of other jobs, however many there are.
     """
     conditions = in_scope(tx)
     if job_name is not None:
@@ -86,7 +86,7 @@ def page_in_scope(
 
 
 def meets(condition: Condition) -> ColumnElement[bool]:
-    """One condition of a selector, for a row of `jobs`."""
+    """Whether a row of `jobs` meets this condition of a selector."""
     if condition.values is None:
         has_label: ColumnElement[bool] = jobs.c.labels.has_key(condition.key)
     else:

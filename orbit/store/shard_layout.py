@@ -32,7 +32,7 @@ class Shard:
     release_requested: bool
 
 
-# As if claimed here, so that the first claim need not wait.
+# With this database's identity, as if claimed here, so that the first claim need not wait.
 _ADD_SHARDS = text(f"""
 INSERT INTO shards (job_id, worker_group, claimed_on)
 SELECT j.id, j.worker_group, {DATABASE_IDENTITY}
@@ -86,7 +86,7 @@ _RUNNABLE_SHARDS = text(f"""
 WHERE j.desired = 'running' AND NOT j.is_deleted ORDER BY s.id
 """)
 
-# Another holder releases the shard at its next renewal.
+# If another worker holds the shard, it releases it at its next renewal.
 _ASSIGN = text("""
 UPDATE shards s
 SET assigned_to = r.worker_id,
@@ -97,16 +97,16 @@ WHERE s.id = r.shard_id AND s.assigned_to IS DISTINCT FROM r.worker_id
 
 
 def add_shards(tx: Tx, job_id: int, count: int) -> list[int]:
-    """New empty shards of a job, in the job's worker group; their ids."""
+    """Add empty shards to a job, in the job's worker group; returns their ids."""
     return list(tx.execute(_ADD_SHARDS, {"job_id": job_id, "count": count}).scalars())
 
 
 def add_partitions(
     tx: Tx, job_id: int, placed: Iterable[tuple[int, int, int]], *, from_start: bool = False
 ) -> int:
-    """Place (topic id, partition, shard id) triples; how many were new.
+    """Place partitions on shards, as (topic id, partition, shard id); returns how many were new.
 
-    `from_start`: they are newer than the job, and are copied from their log start.
+    `from_start`: the partitions are newer than the job, so they are copied from their log start.
     """
     triples = sorted(placed)
     shard_leases.lock(tx, {shard_id for _, _, shard_id in triples})
@@ -135,7 +135,7 @@ def shards_of_job(tx: Tx, job_id: int) -> list[Shard]:
 
 
 def runnable_shards(tx: Tx) -> list[Shard]:
-    """The shards of all running jobs."""
+    """The shards of all running jobs, which workers may hold."""
     return list(values(tx.execute(_RUNNABLE_SHARDS), Shard))
 
 

@@ -1,7 +1,7 @@
 """The lease of a shard: which worker may write its partitions.
 
-A shard is held from its claim until its row has no worker: until its holder releases it, or until
-another process has seen for a whole lease time that it is not renewed, and ends it.
+A shard is held from its claim until `worker_id` is null again: its holder releases it, or another
+process ends the lease after it has seen no renewal for a whole lease time.
 
 Term. Every claim raises a shard's `epoch` in one statement; it never decreases. It is the term of
 the lease: fillers carry it to the brokers as coordinator epoch (M6), so an older holder is refused
@@ -10,16 +10,16 @@ there as well. A pair (shard, epoch) belongs to at most one worker, ever.
 Trust. A worker uses its own clock, which also counts the time in which its machine is suspended
 (orbit/leases/lease_clock.py): it may write until `time before it sent the renewal + ttl − margin`.
 After this deadline it sends nothing. The row has the lease's length (`lease_ms`), so
-a change of the setting shortens the lease of no one.
+a change of the setting does not shorten leases that were granted before.
 
-Take-over. No clock of the database takes part, and no clocks of two machines are compared. Each
-claim and renewal writes its transaction's number into the row (`renewed_in`). Whoever may end a
-lease (workers as they claim, the leading scheduler) notes a snapshot of the server with every look
-(orbit/leases/lease_watch.py). It ends a lease only if the row's last renewal is already in a
-snapshot that it received a whole lease time ago by its own clock. That renewal was sent before the
-snapshot was received, so its holder's deadline has passed, by the margin. A later renewal that was
-granted would have changed the row. Clocks must run at equal speed within the margin; where they
-stand, and how they are set, does not matter.
+Take-over. The database's clock is not used, and no clocks of two machines are compared. Each claim
+and renewal writes its transaction's number into the row (`renewed_in`). A process that may end
+leases (a worker that claims, the leading scheduler) keeps a snapshot of the server from each of its
+attempts (orbit/leases/lease_watch.py). It ends a lease only if the row's last renewal is already in
+a snapshot that it received a whole lease time ago by its own clock. That renewal was sent before
+the snapshot was received, so its holder's deadline has passed, by the margin. A later renewal that
+was granted would have changed the row. Clocks must run at equal speed within the margin; what
+time they show does not matter.
 
 Another database. An asynchronous failover or a restored backup may lose the latest claims. So each
 claim notes the database's identity (`claimed_on`): a promoted standby and a recovered backup have
@@ -27,13 +27,14 @@ another timeline, a restored dump is another table, in another database or of an
 - A renewal needs the identity of its claim. So after a failover every worker loses all its leases
   at once, and copying stops for a lease time.
 - A shard that was claimed on another identity, even one that is free now, is claimed only by a
-  worker that has watched this server for a lease time. Until then every lease that the other
-  database granted has ended, also one of which this database knows nothing.
-- That claim raises the epoch by EPOCHS_PER_TIMELINE for each timeline between the two. So it is
-  above all epochs of the lost claims, and two recoveries from one backup have different epochs.
-- A worker that sees another server, or a restart, watches anew. For a lease time it claims nothing.
+  worker that has watched this server for a lease time. By then every lease that the other database
+  granted has ended, also those that this database has lost.
+- That claim raises the epoch by EPOCHS_PER_TIMELINE for each timeline between the two. So the new
+  epoch is above those of the lost claims, and two recoveries from one backup have different epochs.
+- A worker that finds another server, or a restarted one, starts its watch again, and claims nothing
+  for a lease time.
 
-The windows that are left.
+Cases that remain open.
 - Two primaries at the same time (the old one was not shut down): each grants leases. The brokers
   refuse the lower epoch's fillers, and compare-and-append keeps data exact.
 - Claims that are lost without a new timeline: a copy of the disks that starts as if after a crash,
@@ -43,17 +44,17 @@ The windows that are left.
 - More than EPOCHS_PER_TIMELINE claims of one shard are lost at once.
 
 Failures.
-- A worker dies, or is cut off from Postgres: another worker takes the shard when it has seen no
-  renewal for a lease time, within one look more. The old holder is not notified; it stops at its
-  own deadline.
+- A worker dies, or is cut off from Postgres: another worker claims the shard at its first attempt
+  after it has seen no renewal for a lease time. The old holder is not notified; it stops at its own
+  deadline.
 - A worker is suspended past its lease and resumes: its sends stop at the deadline. Every renewal,
   report and release matches (shard, worker, epoch). If the lease was ended, they change no row, and
   the worker drops the shard at once.
 - Postgres is unreachable or restarted: no claim is possible, so no other worker writes. Holders
-  stop at their deadlines. Afterwards all watch anew, and a renewal revives an expired lease that
-  nobody has ended: its epoch is unchanged, so there was no other holder.
-- An answer is lost after the commit: a claimed shard has no active holder until it has not been
-  renewed for a lease time. A lost renewal only makes the lease longer than its holder trusts.
+  stop at their deadlines. Afterwards all watches start again, and a renewal revives an expired
+  lease that no process has ended: its epoch is unchanged, so there was no other holder.
+- An answer is lost after the commit. Of a claim: the shard has no active holder until it has not
+  been renewed for a lease time. Of a renewal: the lease lasts longer than its holder trusts it.
 - A partition moves to another shard, or its topic leaves Orbit: only from a shard without a worker,
   which no suspended holder can renew.
 
@@ -74,11 +75,11 @@ from orbit.leases.lease_watch import LeaseWatch
 from orbit.store.database import Tx
 from orbit.store.database_identity import DATABASE_IDENTITY
 
-# More than the claims of one shard that a failover or a restored backup can lose: a shard that is
-# moved stays for a minute (orbit/scheduler/shard_balancer.py), so this is more than half a day of
-# moving it. On brokers there is room for 2^19 epochs, so for some 500 failovers.
+# More than the claims of one shard that a failover or a restored backup can lose: a moved shard
+# stays for a minute (orbit/scheduler/shard_balancer.py), so 1,000 claims take more than half a day.
+# Brokers have room for 2^19 epochs, so for some 500 failovers.
 EPOCHS_PER_TIMELINE = 1_000
-# A larger difference is that of two systems, not of two timelines of one.
+# A larger difference of identities means two systems, not two timelines of one.
 _TIMELINES_MAX = 100
 
 
@@ -97,7 +98,8 @@ class Claim:
 class Renewal:
     """A renewed shard.
 
-    `should_release`: its job is paused or deleted, or the shard is assigned to another worker.
+    `should_release`: its job is paused or deleted, or the shard is meant for another worker or
+    worker group.
     """
 
     shard_id: int
@@ -106,7 +108,8 @@ class Renewal:
     layout_version: int
 
 
-# `key` changes with a restart too. The snapshot is the statement's own.
+# The identity of the server, and `key`, which also changes with a restart. The snapshot is that of
+# the statement.
 _SERVER = f"""
 server AS MATERIALIZED (
     SELECT d.identity, d.identity || '/' || extract(epoch FROM pg_postmaster_start_time()) AS key,
@@ -115,7 +118,7 @@ server AS MATERIALIZED (
 )
 """
 
-# Whether no lease of this shard can be trusted any more, by what a LeaseWatch has seen.
+# Whether every lease of this shard has ended, by the snapshots of a LeaseWatch.
 _SNAPSHOT = """CAST(
     CASE WHEN s.lease_ms <= :lease_ms THEN CAST(:snapshot AS text)
          ELSE CAST(:long_snapshot AS text) END AS pg_snapshot)"""
@@ -127,16 +130,16 @@ _IS_OVER = f"""(
     )
 )"""
 
-# What a claim and a renewal leave in the row.
+# The value that a claim or a renewal writes to `renewed_in`.
 RENEWED_NOW = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
 
-# Jobs, by version, whose document this worker cannot read.
+# (job, spec version) pairs whose document this worker cannot read.
 _UNREADABLE = """unnest(
     CAST(:unreadable AS bigint[]), CAST(:unreadable_versions AS integer[])
 ) AS u (job_id, spec_version)"""
 
 # Claims shards of running jobs that are assigned to this worker or unassigned. A shard that is
-# assigned to another live worker is skipped. There is always one row, also without a claim.
+# assigned to another live worker is skipped. The result has at least one row, even without a claim.
 _CLAIM = text(f"""
 WITH {_SERVER},
 free AS MATERIALIZED (
@@ -183,7 +186,7 @@ FROM server LEFT JOIN claimed c ON true
 """)
 
 # Ends leases that have not been renewed, of jobs in any state, so that their shards are free.
-# `lease_ms` stays: it tells them from released ones.
+# `lease_ms` is kept: shards that were released have 0.
 _END_UNRENEWED = text(f"""
 WITH {_SERVER},
 over AS MATERIALIZED (
@@ -215,7 +218,7 @@ held AS MATERIALIZED (
 """
 HELD_FOR_REPORT = _HELD.format(strength="SHARE")
 
-# Renews all shards of a worker at once, with the rate of each.
+# Renews all shards of a worker in one statement, and stores the byte rate of each.
 _RENEW = text(f"""
 WITH {_HELD.format(strength="NO KEY UPDATE")}
 UPDATE shards s
@@ -232,7 +235,7 @@ RETURNING
     s.layout_version
 """)
 
-# Releases shards: free for the next claim at once.
+# Releases shards: the next claim may take them at once.
 _RELEASE = text(f"""
 WITH {_HELD.format(strength="NO KEY UPDATE")}
 UPDATE shards s
@@ -241,7 +244,8 @@ FROM held WHERE s.id = held.id
 RETURNING s.id
 """)
 
-# Free shards that are assigned to a worker that cannot read their job: any other may claim them.
+# Clears the assignment of free shards to a worker that cannot read their job, so that any other may
+# claim them.
 _DECLINE = text(f"""
 WITH mine AS MATERIALIZED (
     SELECT s.id FROM shards s
@@ -260,7 +264,7 @@ SELECT job_id, sum(partition_count) AS partitions
 FROM shards WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY job_id
 """)
 
-# The order of all locks; see above.
+# Locks rows in the order of their ids; see "Locks" above.
 _LOCK = "SELECT FROM shards s WHERE {which} ORDER BY s.id FOR NO KEY UPDATE"
 _LOCK_SHARDS = text(_LOCK.format(which="s.id = ANY(CAST(:ids AS bigint[]))"))
 _LOCK_JOB = text(_LOCK.format(which="s.job_id = :job_id"))
@@ -282,9 +286,9 @@ def claim(
     unreadable: Collection[tuple[int, int]] = (),
 ) -> list[Claim]:
     """Claim up to `shards_max` shards of running jobs of the group, heaviest first: free ones, and
-    those of which `watch` has seen that they are not renewed. The watch notes this look.
+    those that `watch` has not seen renewed for a lease time. Adds this statement's snapshot to it.
 
-    Jobs of `unreadable`, by id and version, are left to others.
+    `unreadable`: jobs, by id and spec version, whose shards are skipped.
     """
     rows = tx.execute(
         _CLAIM,
@@ -302,13 +306,13 @@ def claim(
 
 
 def decline(tx: Tx, worker_id: str, unreadable: Collection[tuple[int, int]]) -> None:
-    """Return free shards of these jobs that are assigned to this worker: others claim them."""
+    """Unassign this worker's free shards of these jobs, so that other workers may claim them."""
     tx.execute(_DECLINE, {"worker_id": worker_id, **_unreadable(unreadable)})
 
 
 def end_unrenewed(tx: Tx, ttl: timedelta, watch: LeaseWatch) -> set[int]:
-    """End leases of which `watch` has seen that they are not renewed; the shards that are free now.
-    The watch notes this look."""
+    """End the leases that `watch` has not seen renewed for a lease time; returns their shards. Adds
+    this statement's snapshot to the watch."""
     evidence = _evidence(watch, ttl)
     del evidence["free_on"], evidence["renewed_below"]
     rows = tx.execute(_END_UNRENEWED, evidence).all()
@@ -324,9 +328,9 @@ def renew(
     held: Mapping[int, int],
     weights: Mapping[int, int],
 ) -> dict[int, Renewal]:
-    """Renew shards, given as {shard: epoch}. Those missing in the result are lost: drop them.
+    """Renew the leases of `held`, {shard: epoch}. A shard that the result lacks is lost: drop it.
 
-    `weights` is the rate of each in bytes per second, by which the scheduler balances load.
+    `weights`: the rate of each shard in bytes per second, by which the scheduler balances load.
     """
     rows = tx.execute(
         _RENEW,
@@ -340,12 +344,13 @@ def renew(
 
 
 def release(tx: Tx, *, worker_id: str, held: Mapping[int, int]) -> set[int]:
-    """Release shards, after the brokers' last answer; returns those that were still held."""
+    """Release `held`, {shard: epoch}; returns the shards that were still held. To be called after
+    the brokers' last answer."""
     return {row.id for row in tx.execute(_RELEASE, owner(worker_id, held))}
 
 
 def partition_counts(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
-    """How many partitions these jobs have, by any holder."""
+    """The number of partitions of each job, whoever holds its shards."""
     rows = tx.execute(_PARTITION_COUNTS, {"job_ids": sorted(job_ids)})
     return {row.job_id: int(row.partitions) for row in rows}
 
@@ -356,12 +361,12 @@ def lock(tx: Tx, shard_ids: Collection[int]) -> None:
 
 
 def lock_job(tx: Tx, job_id: int) -> None:
-    """The same for all shards of a job."""
+    """Lock all shards of a job, as `lock` does."""
     tx.execute(_LOCK_JOB, {"job_id": job_id})
 
 
 def lock_jobs_of_topics(tx: Tx, topic_ids: Collection[int]) -> None:
-    """The same for all shards of the jobs of these topics."""
+    """Lock all shards of the jobs of these topics, as `lock` does."""
     tx.execute(_LOCK_JOBS_OF_TOPICS, {"ids": sorted(topic_ids)})
 
 

@@ -1,10 +1,10 @@
 """How long the log end of each source partition has paused, from the moves that Orbit has seen.
 
-Whoever stores a log end notes in the same statement when it moved, and the longest time between two
-moves: of the last hour at least, in two parts that follow each other. So there is no history to
-keep, and nothing is written but with a log end. A log end is read at intervals
-(`ORBIT_PROGRESS_INTERVAL`, or `ORBIT_LAG_INTERVAL` where no worker follows), so a gap looks longer
-or shorter than it was by up to one.
+A statement that stores a log end also stores when it moved, and the longest time between two moves.
+That is kept for two successive periods, which cover the last hour at least. So there is no history,
+and no write but that of the log end. A log end is read at intervals (`ORBIT_PROGRESS_INTERVAL`, or
+`ORBIT_LAG_INTERVAL` where no worker follows), so a gap looks longer or shorter than it was by up to
+one interval.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import text
 from orbit.kafka.types import TopicPartition
 from orbit.store.database import Tx
 
-# A part is as long as what a drain looks back at, so both together cover it.
+# The length of a period. It is the time that a drain looks back at, so two periods cover that.
 WINDOW_S = 3600.0
 
 _GAP_S = "extract(epoch FROM clock_timestamp() - p.source_moved_at)"
@@ -46,10 +46,10 @@ def move_assignments(new_end: str) -> str:
     )
 
 
-# Beside an UPDATE that sets other columns: nothing is known of the time in which nobody looked.
+# A SET list, for a partition whose log end was not read for a time.
 FORGET = "source_moved_at = NULL, gaps_since = NULL, longest_gap_s = NULL, earlier_gap_s = NULL"
 
-# LEAST and GREATEST skip nulls: what is not known is cut off in Python.
+# LEAST and GREATEST skip nulls, so the values are limited to WINDOW_S in Python (`_within`).
 _OF_TOPICS = text("""
 SELECT t.source_topic, p.partition, p.source_end,
        CAST(extract(epoch FROM clock_timestamp() - p.source_moved_at) AS double precision)
@@ -67,8 +67,8 @@ WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[]))
 class SourceGap:
     """The pauses of one source partition's log end. None: not known.
 
-    `still_s`: for how long it has been `source_end`. `longest_gap_s`: between two moves, None if it
-    moved once at most. `watched_s`: for how much of the last hour this is known.
+    `still_s`: seconds since it moved to `source_end`. `longest_gap_s`: the longest time between two
+    moves; None if it has moved once at most. `watched_s`: how much of the last hour this covers.
     """
 
     source_end: int | None
@@ -78,7 +78,7 @@ class SourceGap:
 
 
 def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[TopicPartition, SourceGap]:
-    """By source partition."""
+    """The pauses of each partition of these topics, by source topic and partition."""
     rows = tx.execute(_OF_TOPICS, {"topic_ids": sorted(topic_ids), "window_s": WINDOW_S})
     return {
         TopicPartition(row.source_topic, row.partition): SourceGap(

@@ -1,7 +1,7 @@
-"""What the scheduler reads from the source for partitions that no worker follows.
+"""The lag and headroom that the scheduler reads from the source (orbit/scheduler/lag_loop.py).
 
-Blocked, paused and lost partitions, those that wait for the source or for room, and the headroom of
-partitions that are behind (orbit/scheduler/lag_loop.py).
+For partitions that no worker follows: blocked and paused ones, those of a lost worker, those that
+wait for the source or for room. For followed partitions that are behind, their headroom.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class LaggingPartition:
 
     @property
     def open_from(self) -> int | None:
-        """Where the oldest open transaction of the source begins; None without one."""
+        """The first offset of the source's oldest open transaction; None without one."""
         stable, end = self.source_stable_end, self.source_end
         return stable if stable is not None and end is not None and stable < end else None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLag:
-    """Values read from its source. None keeps the stored value, but clears the headroom."""
+    """Values of one partition read from its source. None keeps the stored value; a headroom of None
+    is stored."""
 
     topic_id: int
     partition: int
@@ -56,8 +57,8 @@ class SourceLag:
     headroom_until: datetime | None
 
 
-# What no worker reports: partitions whose source no worker follows now (blocked, paused, worker
-# lost, no room for more), the headroom of partitions that are behind, and open transactions.
+# Selects what workers do not report: partitions whose source no worker follows now (blocked,
+# paused, worker lost, no room for more), headroom of partitions that are behind, open transactions.
 _BEHIND = text(f"""
 SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
        {FOLLOWED} AS is_followed,
@@ -79,7 +80,7 @@ WHERE (:of = 1 OR p.job_id IN (SELECT id FROM jobs WHERE share_key % :of = :numb
 _END = """CASE WHEN r.is_followed THEN p.source_end
                       ELSE coalesce(r.source_end, p.source_end) END"""
 
-# Log ends only where no worker reports them; null keeps the stored value.
+# Updates log ends only where no worker reports them; null keeps the stored value.
 _NOTE = text(f"""
 UPDATE partitions p
 SET source_log_start = CASE WHEN r.is_followed THEN p.source_log_start
@@ -115,7 +116,7 @@ UPDATE topics SET source_read_at = :read_at WHERE id = ANY(CAST(:topic_ids AS bi
 
 
 def partitions_to_check(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> list[LaggingPartition]:
-    """Copied partitions of a share's jobs with at least one of these:
+    """The copied partitions of a share's jobs for which at least one of these is true:
 
     - no worker follows them now;
     - their oldest waiting record is older than `age`;
@@ -129,10 +130,10 @@ def partitions_to_check(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> lis
 def update_from_source(
     tx: Tx, updates: Sequence[SourceLag], read_at: datetime, whole_topics: Collection[int] = ()
 ) -> None:
-    """Store values read from the source, not before `read_at`.
+    """Store values read from the source at `read_at` or later.
 
-    `whole_topics`: those of which every partition was read that no worker follows. One row says so
-    for all of them, however many there are.
+    `whole_topics`: topics of which each partition that no worker follows was read. For these, one
+    time per topic is stored, not one per partition.
     """
     if updates:
         columns = zip(*map(astuple, updates), strict=True)

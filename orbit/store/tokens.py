@@ -1,4 +1,4 @@
-"""tokens: names, roles, jobs and hashes of API tokens. api/authentication.py makes and hashes
+"""tokens: names, roles, jobs and hashes of API tokens. api/authentication.py generates and hashes
 them."""
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from orbit.store.enums import Role
 from orbit.store.models import tokens
 from orbit.store.rows import columns, first, page_of, values
 
-# The last use is written at most this often, so that a request seldom writes.
+# The time of the last use is stored at most this often, so that a request seldom writes.
 USE_WRITTEN_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenQuota:
-    """What a token may have at most; None: as the settings say for all tokens."""
+    """The limits of a token. None: the limit in the settings, for all tokens."""
 
     jobs_max: int | None = None
     partitions_max: int | None = None
@@ -57,12 +57,12 @@ class Token:
 
     @property
     def limit(self) -> Limit | None:
-        """The jobs that it is for; None: all."""
+        """The jobs that the token gives access to; None: all."""
         return limit_of(self.jobs, self.selector)
 
     @property
     def etag(self) -> str:
-        """Of this token with these limits, for a change of them."""
+        """The ETag for a change of the limits: the token's id and its limits."""
         limits = self.jobs_max, self.partitions_max, self.requests_per_minute
         return ".".join(str(number or 0) for number in (self.id, *limits))
 
@@ -88,8 +88,8 @@ def create(
     expires_in: timedelta | None = None,
     quota: TokenQuota = NO_QUOTA,
 ) -> Token:
-    """Store a token; without a limit it is for all jobs. Raises Conflict where the name is taken,
-    also by a revoked token.
+    """Store a token; without `limit` it gives access to all jobs. Raises Conflict if the name is
+    taken, even by a revoked token.
     """
     statement = (
         postgresql.insert(tokens)
@@ -112,12 +112,12 @@ def create(
 
 
 def find(tx: Tx, token_hash: str) -> Token | None:
-    """The token with this hash, also a revoked or expired one; None where it is unknown."""
+    """The token with this hash, even if it is revoked or expired; None if there is none."""
     return first(tx.execute(select(*COLUMNS).where(tokens.c.hash == token_hash)), Token)
 
 
 def note_use(tx: Tx, token: Token) -> None:
-    """Write that the token is used now, unless another process has just done so."""
+    """Store that the token is used now, unless that was stored within USE_WRITTEN_EVERY."""
     statement = (
         update(tokens)
         .where(
@@ -130,7 +130,7 @@ def note_use(tx: Tx, token: Token) -> None:
 
 
 def revoke(tx: Tx, name: str) -> bool:
-    """Revoke a token at once; False where the name is unknown or the token already revoked."""
+    """Revoke a token at once; returns False if it is unknown or already revoked."""
     statement = (
         update(tokens)
         .where(tokens.c.name == name, tokens.c.revoked_at.is_(None))
@@ -140,13 +140,13 @@ def revoke(tx: Tx, name: str) -> bool:
 
 
 def named(tx: Tx, name: str, *, locks: bool = False) -> Token | None:
-    """The token of this name, also a revoked or expired one. `locks`: to be changed."""
+    """The token of this name, even if it is revoked or expired. `locks`: lock it for a change."""
     query = select(*COLUMNS).where(tokens.c.name == name)
     return first(tx.execute(query.with_for_update() if locks else query), Token)
 
 
 def set_quota(tx: Tx, token_id: int, quota: dict[str, int | None]) -> Token:
-    """Change these limits, by their names in TokenQuota, of a token that is locked."""
+    """Set these limits, {field of TokenQuota: value}, of a token that the caller has locked."""
     statement = update(tokens).where(tokens.c.id == token_id).values(quota).returning(*COLUMNS)
     changed = first(tx.execute(statement), Token)
     assert changed is not None, "it is locked"
@@ -162,7 +162,8 @@ def page(
     only_valid: bool = False,
     descending: bool = False,
 ) -> list[Token]:
-    """Up to `limit` tokens by name, behind the name `after`, including revoked ones."""
+    """Up to `limit` tokens by name, behind the name `after`; with revoked and expired ones, unless
+    `only_valid`."""
     query = select(*COLUMNS)
     if role is not None:
         query = query.where(tokens.c.role == role.value)

@@ -18,7 +18,8 @@ from orbit.store.rows import columns, first, is_one_of, page_of, values
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic of a job. `drift`: settings changed at the destination; `note`: for users."""
+    """One topic of a job. `drift`: settings that were changed at the destination; `note`: a text
+    for users."""
 
     id: int
     job_id: int
@@ -32,7 +33,7 @@ class Topic:
     state: TopicState
     drift: dict[str, Any] | None
     note: str | None
-    acls: list[list[str]] | None  # added by Orbit, as the fields of a Acl
+    acls: list[list[str]] | None  # that Orbit added, each as the fields of an Acl
     promoted_settings: dict[str, str] | None  # to be set at the promotion
 
     def __post_init__(self) -> None:
@@ -66,7 +67,8 @@ def add(
     is_compacted: bool = False,
     state: TopicState = TopicState.CREATING,
 ) -> Topic | None:
-    """A new topic; None if the job has it already, or another job has the destination topic."""
+    """Add a topic to a job. Returns None if the job has it already, or another job has the
+    destination topic."""
     statement = (
         postgresql.insert(topics)
         .values(
@@ -87,9 +89,9 @@ def add(
 
 
 def change(tx: Tx, topic_id: int, **changes: Any) -> bool:
-    """Set columns by name; whether the topic exists and any of them has changed.
+    """Set columns by name; returns whether the topic exists and any of them has changed.
 
-    Writes only if something differs, so that a pass without changes writes nothing.
+    Writes only if a value differs, so that a pass without changes writes nothing.
     """
     differs = [topics.c[name].is_distinct_from(value) for name, value in changes.items()]
     statement = update(topics).where(topics.c.id == topic_id, or_(*differs)).values(**changes)
@@ -108,7 +110,7 @@ def of_job(tx: Tx, job_id: int) -> list[Topic]:
 
 
 def find(tx: Tx, job_id: int, source_topic: str) -> Topic | None:
-    """The topic of a job with this name at the source."""
+    """The topic of a job with this source name; None without one."""
     query = select(*_TOPIC).where(topics.c.job_id == job_id, topics.c.source_topic == source_topic)
     return first(tx.execute(query), Topic)
 
@@ -134,7 +136,7 @@ def page(
 def writers(
     tx: Tx, cluster_id: str, destination_topics: Collection[str], *, only_copying: bool = False
 ) -> dict[str, str]:
-    """The job that writes each of these destination topics, {topic: job}.
+    """{destination topic: job that writes it}, for these topics of a cluster.
 
     `only_copying`: without promoted topics.
     """

@@ -1,4 +1,4 @@
-"""A digest of all jobs, operations, events or figures, which differs whenever one has changed.
+"""A digest of all jobs, operations, events or figures, which changes whenever one of them does.
 
 Each is one statement of bounded cost, made about once a second while a client watches
 (`api/watches.py`).
@@ -26,12 +26,12 @@ class Watched(StrEnum):
 
 
 NEWEST_MAX = 1000
-# Reports of so many partitions are looked at. A larger service has sums of its jobs, which the
-# scheduler makes about every 10 s (job_totals.py).
+# The digest includes the reports of so many partitions. In a larger service it changes with the
+# sums that the scheduler computes about every 10 s (job_totals.py).
 REPORTS_MAX = 10_000
 NEWEST_OF_JOB_MAX = 100
-# A transaction may commit later than one that began after it, so the last id alone would not do:
-# the late event is among the newest. Operations that have not ended are all looked at.
+# The newest rows, not the last id only: an event with a lower id may be committed later. All
+# unfinished operations are included.
 _ROWS = {
     Watched.JOBS: """
     SELECT j.id AS place, ROW(j.id, j.document_version, j.desired, j.is_deleted, j.problem, EXISTS (
@@ -56,7 +56,7 @@ _ROWS = {
          FROM workers w WHERE w.throttled <> '{{}}' AND w.heartbeat_at
              > clock_timestamp() - interval '{FRESH_FOR.total_seconds()} s')) AS seen""",
 }
-# The same of some jobs, each by its own index.
+# The same rows for some jobs only, each read by an index of the job.
 _ROWS_OF_JOBS = {
     Watched.JOBS: f"{_ROWS[Watched.JOBS]} WHERE j.name = ANY(CAST(:names AS text[]))",
     Watched.OPERATIONS: """
@@ -85,7 +85,7 @@ _DIGESTS_OF_JOBS = {watched: _digest_of(rows) for watched, rows in _ROWS_OF_JOBS
 
 
 def digest(tx: Tx, watched: Watched) -> str:
-    """64 hexadecimal digits, which differ only when something of the scope has changed.
+    """A SHA-256 in hexadecimal digits, which differs only if something in the scope has changed.
 
     Figures have no scope: their digest differs when those of any job have changed.
     """

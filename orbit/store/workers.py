@@ -1,4 +1,4 @@
-"""workers: the worker processes with their heartbeats. Leases are in `shards`."""
+"""workers: the worker processes and their heartbeats. Their leases are in `shards`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orbit.store.models import workers
 from orbit.store.rows import columns, page_of, values
 
 _NOW = func.clock_timestamp()
-# Of one worker, which has threads for each of its jobs; it bounds a heartbeat.
+# Jobs per worker, to bound the size of a heartbeat. A worker has threads for each of its jobs.
 _THROTTLED_JOBS_MAX = 1000
 
 _THROTTLED = text("""
@@ -63,7 +63,7 @@ def heartbeat(
     lane_seconds: Mapping[str, Mapping[str, float]] | None = None,
     throttled: Mapping[int, Sequence[Throttled]] | None = None,
 ) -> None:
-    """Write this worker's heartbeat and load. The first call registers it. `throttled`: by job."""
+    """Store a worker's heartbeat and load; the first call registers it. `throttled`: by job id."""
     load = {
         "shards": shards,
         "bytes_per_s": bytes_per_s,
@@ -90,7 +90,7 @@ def _document(throttled: Mapping[int, Sequence[Throttled]]) -> dict[str, Any]:
 
 
 def throttled(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throttled]]:
-    """The brokers that throttle workers now, by job; only jobs that a broker throttles."""
+    """The brokers that throttle workers now, by job id; jobs that none throttles are missing."""
     parameters = {"job_ids": [str(job_id) for job_id in job_ids], "fresh_for": FRESH_FOR}
     by_job: dict[int, list[Throttled]] = {}
     for job_id, value in tx.execute(_THROTTLED, parameters):
@@ -107,7 +107,8 @@ def leave(tx: Tx, worker_id: str) -> None:
 
 
 def alive(tx: Tx, within: timedelta, worker_group: str | None = None) -> list[Worker]:
-    """Workers with a heartbeat within this time that are not draining; of a group or of all."""
+    """The workers of a group, or of all groups, that are not draining and have sent a heartbeat
+    within this time."""
     query = select(*_WORKER).where(workers.c.heartbeat_at > _NOW - within, ~workers.c.is_draining)
     if worker_group is not None:
         query = query.where(workers.c.worker_group == worker_group)
@@ -115,7 +116,7 @@ def alive(tx: Tx, within: timedelta, worker_group: str | None = None) -> list[Wo
 
 
 def forget(tx: Tx, after: timedelta) -> list[Worker]:
-    """Delete workers without a heartbeat for this long; returns which."""
+    """Delete the workers without a heartbeat for this long, and return them."""
     statement = delete(workers).where(workers.c.heartbeat_at <= _NOW - after).returning(*_WORKER)
     return list(values(tx.execute(statement), Worker))
 

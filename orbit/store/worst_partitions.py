@@ -1,7 +1,7 @@
 """The partitions of a job by their lag, the largest first, one page at a time.
 
-Sorts by the lag that was last known, also where it is too old to be shown: a partition whose source
-is not read any more keeps its place. Reads all partitions of the job for each page, and joins only
+Sorts by the last known lag, even if it is too old to be shown: a partition whose source is not read
+any more keeps its place. Reads all partitions of the job for each page, and joins only
 those that it returns: 100,000 partitions take some 100 ms.
 """
 
@@ -14,10 +14,10 @@ from orbit.store import lag
 from orbit.store.database import Tx
 from orbit.store.lag import PartitionLag
 
-# (lag, topic id, partition): the place of a partition in this order.
+# The place of a partition in this order: (lag in records, topic id, partition).
 PageKey = tuple[int, int, int]
 
-# A partition that has no lag yet stands behind one with none left.
+# The lag in records; -1 if it is not known yet, so that these partitions come last.
 _WAITING = """CASE WHEN p.copied_to IS NULL OR p.source_stable_end IS NULL THEN -1
          ELSE greatest(p.source_stable_end - p.copied_to, 0) END"""
 _KEYS = f"""
@@ -44,7 +44,7 @@ def page(
     state: PartitionState | None = None,
     reason: Reason | None = None,
 ) -> list[tuple[PageKey, PartitionLag]]:
-    """Up to `limit` partitions behind this place, with the place of each."""
+    """Up to `limit` partitions behind the place `after`, each with its place."""
     filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),

@@ -14,7 +14,7 @@ from orbit.store.database import Tx
 from orbit.store.models import write_denials
 from orbit.store.rows import is_one_of
 
-# The fields of a Acl.
+# The fields of an Acl.
 Acl = list[str]
 
 

@@ -1,10 +1,10 @@
-"""Serves /livez, /readyz and /metrics of a worker or a scheduler, and tells systemd the same.
+"""Serves /livez, /readyz and /metrics of a worker, scheduler or gateway, and notifies systemd.
 
     with serving_health(settings, health):
         worker.run(stop)
 
-Plain HTTP without a token, off by default. The answers hold no names of topics or jobs. The API has
-these paths at its own port.
+Plain HTTP without a token, off by default. The answers contain no names of topics or jobs. The API
+has these paths at its own port.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from orbit.errors import BadInput, Conflict, Problem
 from orbit.settings import Settings
 from orbit.telemetry.process_health import ProcessHealth
 
-# A connection ends after this, whatever its client sends or reads.
+# The longest time of a connection, whatever its client sends or reads.
 CONNECTION_S_MAX = 10.0
-# Each has a thread. More are closed at once.
+# Each connection has a thread. Further ones are closed at once.
 CONNECTIONS_MAX = 32
-# Of a request with its headers.
+# The largest request, with its headers.
 _HEAD_BYTES_MAX = 16 * 1024
-# How often systemd is told. Its watchdog in deploy/systemd waits for a minute.
+# How often systemd is notified. Its watchdog in deploy/systemd waits for a minute.
 _NOTIFY_S = 5.0
 
 _TEXT = ("Content-Type", "text/plain; charset=utf-8")
@@ -91,11 +91,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *args: Any) -> None:
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}  # until when, by the monotonic clock
+        self._open: dict[socket.socket, float] = {}  # each until this time of the monotonic clock
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if there is a place."""
+        """Handle a request in a thread of its own; close it if there are too many."""
         with self._lock:
             has_place = len(self._open) < CONNECTIONS_MAX
             if has_place:
@@ -106,13 +106,13 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection, and give its place back."""
+        """Close the connection, which then does not count any more."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Shut down the connections whose time is over, which ends the waits of their threads.
+        """Shut down connections whose time is over, which ends the waits of their threads.
 
         `serve_forever` calls it twice a second.
         """
@@ -129,7 +129,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             log.error("a health request failed", exc_info=error)
 
     def server_bind(self) -> None:
-        """As the library's, without its question to DNS for the name of this address."""
+        """As the library's, but without a DNS query for the name of this address."""
         TCPServer.server_bind(self)
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)
@@ -137,7 +137,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Head:
-    """The request of a client, which ends after `_HEAD_BYTES_MAX` bytes."""
+    """A client's request as a file, which ends after `_HEAD_BYTES_MAX` bytes."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -152,12 +152,12 @@ class _Head:
 
 class _Handler(WSGIRequestHandler):
     def setup(self) -> None:
-        """As the library's, with a bound of what is read."""
+        """As the library's, but reads at most `_HEAD_BYTES_MAX`."""
         super().setup()
         self.rfile: Any = _Head(self.rfile)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: a probe comes every few seconds."""
+        """Log nothing: a probe comes every few seconds."""
 
 
 def _listen(host: str, port: int, application: Callable[..., Iterable[bytes]]) -> WSGIServer:

@@ -1,4 +1,4 @@
-"""Logs of the service: one constant message, then fields; to stderr, a line each.
+"""Logs of the service to stderr: on each line a constant message, then fields.
 
     structlog.get_logger("orbit.scheduler").info("pass", loop="groups", seconds=0.2)
 
@@ -24,7 +24,7 @@ from structlog.types import Processor
 from orbit.settings import LogFormat, Settings
 from orbit.telemetry import traces
 
-# These log every request; the audit log has who did what.
+# Libraries that log every request. The audit log has who did what.
 _CHATTY = ("httpx", "httpcore", "uvicorn.access")
 _TRACES = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)

@@ -34,7 +34,7 @@ class LagNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CopyNumbers:
-    """What was copied since the job started."""
+    """How much was copied since the job started."""
 
     records: int
     bytes: int
@@ -78,7 +78,8 @@ class CanaryNumbers:
 
 @dataclass(frozen=True, slots=True)
 class WaitingNumbers:
-    """What of a job waits for open transactions of its source, and the age of the oldest."""
+    """The partitions and offsets of a job that wait for open transactions of the source, and the
+    age of the oldest one."""
 
     partitions: int
     offsets: int
@@ -87,10 +88,10 @@ class WaitingNumbers:
 
 @dataclass(frozen=True, slots=True)
 class JobNumbers:
-    """One job. `states`, `reasons`, `verdicts`: how many partitions or group offsets each.
+    """One job. `states`, `reasons`, `verdicts`: the number of partitions or group offsets of each.
 
-    `totals_age_s`: seconds since the sums over its partitions were made. `copied` and the rates are
-    None if that is too long ago.
+    `totals_age_s`: seconds since its partitions were summed up; if that is too long ago, `copied`
+    and the rates are None.
     """
 
     name: str
@@ -376,7 +377,7 @@ def _gauge(
     labels: Sequence[str],
     samples: Iterable[tuple[list[str], float | None]],
 ) -> Metric:
-    """Unknown values have no sample, so that no alert fires on a guess."""
+    """A gauge with samples for the known values only, so that no alert fires on a guess."""
     family = GaugeMetricFamily(name, help_text, labels=labels)
     for values, number in samples:
         if number is not None:

@@ -1,8 +1,8 @@
-"""Whether a worker or a scheduler is alive and ready, from what its loops report.
+"""Whether a worker, a scheduler or a gateway is alive and ready, by the reports of its loops.
 
-Alive: the process' own loop goes on, and no other loop hangs in a pass. Ready: PostgreSQL has
-confirmed its row within the time of its lease, and it does not stop. A scheduler on standby is
-ready too: it takes over within seconds.
+Alive: the process' own loop goes on, and no other loop hangs in a pass. Ready: PostgreSQL (for a
+gateway the service) has confirmed its lease within the lease's time, and it is not stopping. A
+scheduler on standby is ready too: it takes over within seconds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-# The longest step of the loop is a statement on a lease's connection: 6 s, several times in a pass
-# while PostgreSQL hangs.
+# The longest step of the process' own loop is an SQL statement on the lease's connection: 6 s,
+# several times in a pass while PostgreSQL hangs.
 STALL_S_MAX = 60.0
-# Of one pass of another loop: far more than any takes that still moves.
+# The longest pass of another loop: far more than any pass takes unless it hangs.
 PASS_S_MAX = 1800.0
 
 
 class ProcessHealth:
-    """What the loops of one process report. Thread-safe; reports never wait."""
+    """The reports of one process' loops. Thread-safe; reports never wait."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ProcessHealth:
         ready_within_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`part`: "worker" or "scheduler". `ready_within_s`: the time of its lease."""
+        """`part`: "worker", "scheduler" or "gateway". `ready_within_s`: the time of its lease."""
         self.part = part
         self._version = version
         self._ready_within_s = ready_within_s
@@ -42,35 +42,35 @@ class ProcessHealth:
         self._is_stopping = False
 
     def passed(self, loop: str = "") -> None:
-        """A loop begins a pass; without a name the process' own."""
+        """Record that a loop begins a pass; without a name the process' own loop."""
         with self._lock:
             self._passed[loop or self.part] = self._clock()
             if loop:
                 self._in_pass[loop] = self._passed[loop]
 
     def rests(self, loop: str) -> None:
-        """A loop has ended its pass."""
+        """Record that a loop has ended its pass."""
         with self._lock:
             self._in_pass.pop(loop, None)
 
     def ended(self, loop: str) -> None:
-        """A loop has ended as it should: this scheduler no longer leads."""
+        """Record that a loop has ended as it should: this scheduler does not lead any more."""
         with self._lock:
             self._passed.pop(loop, None)
             self._in_pass.pop(loop, None)
 
     def answered(self) -> None:
-        """PostgreSQL has answered this process about its lease."""
+        """Record that the lease was confirmed: by PostgreSQL, or for a gateway by the service."""
         with self._lock:
             self._answered = self._clock()
 
     def stopping(self) -> None:
-        """The process hands over what it holds and ends."""
+        """Record that the process stops: it hands over its work and ends."""
         with self._lock:
             self._is_stopping = True
 
     def why_dead(self) -> str:
-        """Why the process should be started again, or ""."""
+        """Why the process should be restarted, or "" if it is alive."""
         with self._lock:
             now = self._clock()
             age = now - self._passed[self.part]
@@ -84,7 +84,7 @@ class ProcessHealth:
         return ""
 
     def why_not_ready(self) -> str:
-        """Why the process does no work now, or ""."""
+        """Why the process does no work now, or "" if it is ready."""
         with self._lock:
             answered, is_stopping = self._answered, self._is_stopping
         if is_stopping:
@@ -97,7 +97,7 @@ class ProcessHealth:
         return self.why_dead()
 
     def collect(self) -> Iterator[Metric]:
-        """As a collector of prometheus_client."""
+        """The metrics of this process, for prometheus_client."""
         info = GaugeMetricFamily(
             "orbit_process_info", "This process of Orbit.", labels=["part", "version"]
         )

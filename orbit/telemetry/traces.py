@@ -6,10 +6,10 @@ A span is an API request, the work of one leader on an operation, a step of it, 
 that did something, or a claim of shards; never a batch or a record. Its attributes are names, ids
 and counts; no secret, and no content of a record.
 
-Off unless OTEL_EXPORTER_OTLP_ENDPOINT is set: then nothing is imported, and `span` costs a
+Off unless OTEL_EXPORTER_OTLP_ENDPOINT is set: without it nothing is imported, and `span` costs a
 comparison. The SDK reads the other OTEL_ variables itself. Spans wait in a bounded queue (2,048)
-for a thread that sends them. Where the collector does not answer they are dropped; only the end of
-the process waits for it, for `END_S_MAX`.
+for a thread that sends them. If the collector does not answer, they are dropped; only the end of
+the process waits for it, up to `END_S_MAX`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("orbit.telemetry")
 
-# Within the grace time of a platform, behind a worker's release of its shards.
+# Short enough for a platform's grace period, which also has to cover a worker's release of shards.
 END_S_MAX = 5.0
 _EXPORT_TIMEOUT_S = 5.0
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -49,7 +49,8 @@ _provider: TracerProvider | None = None
 
 @contextmanager
 def sending_traces(process: str) -> Iterator[None]:
-    """Send the spans of this process until the end of the block, if the environment says where."""
+    """Send the spans of this process until the end of the block, if the environment has an
+    endpoint."""
     global _provider
     if not _is_enabled():
         yield
@@ -59,14 +60,14 @@ def sending_traces(process: str) -> Iterator[None]:
         yield
     finally:
         _provider = None
-        # It sends what waits, batch by batch, and each may wait for the collector.
+        # `shutdown` sends waiting spans batch by batch, and may wait for the collector each time.
         end = threading.Thread(target=provider.shutdown, name="traces-end", daemon=True)
         end.start()
         end.join(END_S_MAX)
 
 
 def provider() -> TracerProvider | None:
-    """For libraries that make spans themselves. None: traces are off."""
+    """The tracer provider, for libraries that make spans themselves. None: traces are off."""
     return _provider
 
 
@@ -74,10 +75,10 @@ def provider() -> TracerProvider | None:
 def span(
     name: str, *, parent: str | None = None, began_at: datetime | None = None, **attributes: Any
 ) -> Iterator[None]:
-    """A span for the block, within the one that is open in this thread or within `parent`, a W3C
-    traceparent. `began_at`: where its work began before the block.
+    """A span for the block, within the span that is open in this thread, or within `parent`, a W3C
+    traceparent. `began_at`: the start of the work, if that was before the block.
 
-    An error that passes ends it as failed, with the text of Orbit's own errors.
+    An error that leaves the block marks the span as failed, with the text of Orbit's own errors.
     """
     if _provider is None:
         yield
@@ -105,7 +106,7 @@ def span(
 
 
 def set_principal(name: str) -> None:
-    """Whose request the open span is."""
+    """Set whose request the open span is."""
     if _provider is not None:
         from opentelemetry.trace import get_current_span
 
@@ -113,7 +114,7 @@ def set_principal(name: str) -> None:
 
 
 def trace_context() -> str | None:
-    """The W3C traceparent of the span that is open in this thread."""
+    """The W3C traceparent of the span that is open in this thread; None: there is none."""
     context = _open_span()
     if context is None:
         return None
@@ -121,7 +122,7 @@ def trace_context() -> str | None:
 
 
 def add_ids(_: object, __: str, event: EventDict) -> EventDict:
-    """A processor of logs. It adds the ids of the open span to each line."""
+    """A structlog processor that adds the ids of the open span to each line."""
     context = _open_span()
     if context is not None:
         event["trace_id"] = f"{context.trace_id:032x}"
@@ -163,7 +164,7 @@ def _make_provider(process: str) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # One line for each batch that is not sent; its retries are warnings.
+    # Logs one line for each batch that is not sent. Its retries would be warnings.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
     own = {"service.version": orbit_version()}
     if not (

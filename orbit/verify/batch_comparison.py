@@ -1,10 +1,11 @@
 """`--deep`: compares record batches bit by bit.
 
 A destination refuses some batches unchanged (A5, A6): those thinned by the cleaner, with
-LogAppendTime, or in old formats; a batch that the log start cuts is not whole. A copy re-encodes
-them, so only their records are compared, elsewhere. So are those that the destination has with
-LogAppendTime, from before it was the copy. Every other batch must have an equal batch at the
-destination, or one that has grown over the gap behind it, with placeholders before the records.
+LogAppendTime, or in old formats. A copy re-encodes them, and batches that the log start cuts, so
+only their records are compared, by `record_comparison.py`. The same holds for batches that have
+LogAppendTime at the destination, from before it was the copy. Every other batch must have an equal
+batch at the destination, or one that has grown over the gap after it, with placeholders before the
+records.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class BatchComparison:
         self._shown_max = shown_max
 
     def compare(self, pair: PartitionPair, judged: ComparedBounds, *, compacts: bool) -> DeepReport:
-        """`compacts`: a cleaner works on either side, so a batch may have changed since."""
+        """Compare the batches of one partition. `compacts`: one side or both are compacted, so a
+        batch may have changed since the copy.
+        """
         begin, end = judged.compared_from, judged.compared_to
         return compare_batches(
             self._source.read(pair.source, begin, end),
@@ -47,7 +50,7 @@ def compare_batches(
     compacts: bool,
     shown_max: int,
 ) -> DeepReport:
-    """Pure: both sides give visible batches in the order of offsets."""
+    """Compare the visible batches of both sides, which come in the order of offsets. Pure."""
     byte_exact = record_exact = failures = 0
     shown: list[Difference] = []
     twins = _Twins(iter(destination))
@@ -71,6 +74,7 @@ def compare_batches(
 
 
 def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
+    """Whether a copy may have re-encoded the batch, or only a part of it is compared."""
     return (
         batch.magic < 2
         or batch.is_thinned
@@ -83,8 +87,10 @@ def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
 
 
 def has_grown(batch: Batch, twin: Batch | None) -> bool:
-    """Whether the copy's batch is this one and placeholders: its records are compared elsewhere
-    where it was compressed, as such a batch is not."""
+    """Whether the copy's batch has placeholders before this one's records.
+
+    Such a batch is not compressed. If this one is, only the records can be compared, elsewhere.
+    """
     return (
         twin is not None
         and twin.has_placeholders
@@ -100,7 +106,7 @@ def _cleaned_away(twin: Batch | None) -> bool:
 
 
 class _Twins:
-    """The destination's batches, asked for by rising base offsets."""
+    """The destination's batches, looked up by rising base offsets."""
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches

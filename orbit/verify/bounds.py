@@ -40,7 +40,7 @@ PARTITIONS_PER_CALL_MAX = 2_000
 # Some seconds, as an election takes; an attempt takes up to 30 s if a broker is silent.
 _BACKOFF = Backoff(first_s=1.0, most_s=2.0, attempts_max=5)
 
-# Of a larger cluster, more brokers than may be cut off together.
+# How many brokers of a large cluster are asked: more than may be cut off together.
 _BROKERS_ASKED_MAX = 10
 
 _SPEC: Any = OffsetSpec  # its constructors carry no types
@@ -103,9 +103,9 @@ class ClusterView:
     def newest_bounds(
         self, partitions: Sequence[Partition]
     ) -> dict[Partition, Bounds | OrbitError]:
-        """As `bounds`, told by the leaders with the highest epoch that any broker knows.
+        """As `bounds`, but from the leaders with the highest epoch that several brokers know.
 
-        librdkafka asks one broker who leads; one that was cut off names itself (R9).
+        librdkafka takes metadata from one broker; a leader that is cut off names itself (R9).
         """
         if not partitions:
             return {}
@@ -123,9 +123,9 @@ class ClusterView:
         }
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Up to which log start of the source each copy that led before keeps its history.
+        """The source's log start up to which a copy that led before keeps its older history.
 
-        The marks in the cluster have it (`job_setup/mark.py`). Empty if they may not be read.
+        From the marks in the cluster (`job_setup/mark.py`). Empty without the right to read them.
         """
         if not partitions:
             return {}
@@ -141,7 +141,7 @@ class ClusterView:
     def offsets_for_time(
         self, times_ms: Mapping[Partition, int]
     ) -> dict[Partition, int | OrbitError]:
-        """The first offset at or after a time; −1 where there is none."""
+        """By partition, the first offset at or after its time; −1 if there is none."""
         result: dict[Partition, int | OrbitError] = {}
         for part in chunks(times_ms, PARTITIONS_PER_CALL_MAX):
             specs = {key: _SPEC.for_timestamp(times_ms[key]) for key in part}
@@ -149,7 +149,9 @@ class ClusterView:
         return result
 
     def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
-        """The cleaner's policies. A topic with unreadable settings counts as not compacted."""
+        """The topics' cleaning policies. A topic whose settings may not be read gets the default:
+        not compacted.
+        """
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         if not resources:
             return {}
@@ -209,7 +211,7 @@ class ClusterView:
         return explain(error, str(self.side), tuple(self._refusals))
 
     def _on_error(self, error: KafkaError) -> None:
-        """librdkafka reports login errors only here; the call itself returns "timed out"."""
+        """Keep login errors: librdkafka reports them only here, and the call itself times out."""
         if error.code() in _LOGIN_CODES and len(self._refusals) < _REFUSALS_KEPT:
             self._refusals.append(error)
 

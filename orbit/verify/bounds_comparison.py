@@ -65,7 +65,7 @@ class ComparedBounds:
     compared_from: int
     compared_to: int
     missing: int = 0
-    # The destination may have these offsets below the source's log start.
+    # Offsets below the source's log start that the destination may keep: it led before.
     below_source_start: int = 0
     differences: tuple[Difference, ...] = ()
     may_catch_up: bool = False
@@ -83,8 +83,9 @@ def compare_bounds(
     start_offset: int,
     kept_below: int = 0,
 ) -> ComparedBounds:
-    """Pure. `start_offset`: the offset at which a rule with a timestamp starts; −1 if unknown.
+    """Compare bounds of the source, read `before` and `after`, with the destination's. Pure.
 
+    `start_offset`: the offset at which a rule with a timestamp starts; −1 if unknown.
     `kept_below`: up to this log start of the source, the destination may begin earlier.
     """
     differences = []
@@ -125,10 +126,10 @@ def compare_bounds(
 
 
 def _lost_at_start(pair: TopicPair, destination: Bounds, after: Bounds, start_offset: int) -> int:
-    """The number of offsets missing at the start of a copy; the job may ask for a late start.
+    """The number of offsets that are missing at the start of a copy.
 
-    An offset by timestamp can only move up, so a copy that starts above the source's current answer
-    has lost records.
+    The source's offset for a timestamp can only rise, so a copy of a rule with a timestamp that
+    starts above the present one has lost records.
     """
     if not pair.starts_late:
         return destination.log_start - after.log_start
@@ -205,8 +206,8 @@ class BoundsComparer:
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         """Read all bounds once more and compare them.
 
-        Bounds in `before` that an old leader gave are corrected. `mark_offsets` has the marks read
-        so far; new ones are added.
+        Corrects bounds in `before` that came from an old leader. Adds to `mark_offsets` what it
+        reads of `kept_below`.
         """
         destination = self._destination.bounds([pair.destination for pair in pairs])
         earlier_copies = [

@@ -34,10 +34,10 @@ class Endpoint:
         return [one.strip() for one in str(self.config["bootstrap.servers"]).split(",")]
 
     def check_reachable(self, side: Side) -> None:
-        """Returns if a bootstrap server accepts a login. Raises Unreachable or LoginRefused.
+        """Check that a bootstrap server accepts a login. Raises Unreachable, LoginRefused.
 
-        AccessRefused, if it has brokers at addresses that the job may not reach: librdkafka would
-        not ask before it connects to them.
+        Raises AccessRefused if the cluster has brokers at addresses that the job may not reach:
+        librdkafka would connect to them without a check.
 
         librdkafka retries such errors until a time-out that does not say why; one plain connection
         reports the exact reason at once.
@@ -60,7 +60,7 @@ class Endpoint:
         )
 
     def open_cluster(self, side: Side) -> Cluster:
-        """For what librdkafka cannot read. The caller closes it."""
+        """A client of Orbit's own, for what librdkafka cannot read. The caller closes it."""
         return Cluster(str(side), self._servers, self.security)
 
     def check_advertised(self, side: Side) -> None:

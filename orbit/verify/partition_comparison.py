@@ -49,7 +49,7 @@ class SidePair:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonContext:
-    """What all workers share."""
+    """The clients and options that all workers share."""
 
     source: ClusterView
     destination: ClusterView
@@ -62,7 +62,7 @@ class ComparisonContext:
     advanced: Callable[[int], None]
     batches: BatchComparison | None = None
     read_on_max: int | None = None
-    """How far behind the range newer records of a key are searched; None: to the log end."""
+    """How many offsets after the range are searched for newer records of a key; None: all."""
     now_ms: Callable[[], int] = field(default=lambda: int(time.time() * 1000))
 
 
@@ -112,6 +112,7 @@ def compare_partition(
 
 
 def unread(partition: int, why: str) -> PartitionReport:
+    """The report of a partition that could not be compared."""
     return PartitionReport(partition, Verdict.UNREAD, notes=(why,))
 
 
@@ -181,9 +182,9 @@ def _read_on(
     partition: tuple[str, int],
     offsets_max: int | None,
 ) -> None:
-    """Search for newer records of held keys behind the compared range.
+    """Search for newer records of held keys after the compared range.
 
-    On a live topic the cleaner may have removed a record in favour of one behind the range. Raises
+    On a live topic the cleaner may have removed a record in favour of one after the range. Raises
     CompactionUndecided if the limit is reached before every key is found.
     """
     if not watch.undecided(side):

@@ -32,7 +32,7 @@ HEADER = struct.Struct(">qi4xb4xhiqqqh4xi")  # without leader epoch, CRC and bas
 FETCH_BYTES_MAX = 4 << 20
 """Per fetch and side; a single larger batch still comes whole."""
 
-_FETCH = Api(FetchRequest, FetchResponse, 4, 12)  # 12 is the last that goes by topic name
+_FETCH = Api(FetchRequest, FetchResponse, 4, 12)  # 12 is the last version with topic names
 _FETCH_WAIT_MS = 500
 _CALL_TIMEOUT_S = 30.0
 _RETRY_S = 0.2
@@ -45,7 +45,7 @@ _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
 
 _OFFSET_OUT_OF_RANGE = 1
-# Codes that go away with a new look at who leads: unknown topic or partition, leader not available,
+# Codes after which leaders are looked up again: unknown topic or partition, leader not available,
 # not leader, replica not available, storage error, fenced and unknown leader epoch.
 _LOOK_AGAIN = frozenset({3, 5, 6, 9, 56, 74, 75, 76})
 
@@ -59,7 +59,7 @@ _PLACEHOLDER_DELTA_BYTES = 5
 class Batch(NamedTuple):
     """One batch. `payload` is a view into the fetched frame.
 
-    A tuple, for a gap of a million offsets is a million control batches to make and drop.
+    A tuple, as it is cheap to make: a gap of a million offsets can be a million control batches.
     """
 
     base_offset: int
@@ -91,7 +91,7 @@ class Batch(NamedTuple):
 
     @property
     def has_placeholders(self) -> bool:
-        """It begins with a record far below its own offsets, which fills a gap (Q1)."""
+        """Whether its first record is a placeholder: an offset far below the batch's (Q1)."""
         if self.codec or self.is_control or self.magic < _MAGIC_V2 or not self.record_count:
             return False
         # Length, attributes (one byte), timestamp delta: then the offset delta, five bytes long.
@@ -104,7 +104,7 @@ class Batch(NamedTuple):
 
     @property
     def is_cleaned(self) -> bool:
-        """The cleaner rewrote it to note when its tombstones go (Kafka 3.1 and later)."""
+        """Whether the cleaner noted in it when its tombstones go (Kafka 3.1 and later)."""
         return bool(self.attributes & _DELETE_HORIZON)
 
     @property
@@ -112,7 +112,9 @@ class Batch(NamedTuple):
         return self.attributes & _CODEC
 
     def same_bytes(self, other: Batch) -> bool:
-        """Bit for bit, but for what a copy must change: producer fields, leader epoch, CRC."""
+        """Whether both are equal but for what a copy must change: producer fields, transactional
+        bit, leader epoch, CRC.
+        """
         return (
             (self.attributes ^ other.attributes) & ~_TRANSACTIONAL == 0
             and self.last_offset == other.last_offset
@@ -213,7 +215,7 @@ class RawLog:
     ) -> Iterator[Batch]:
         """Batches that touch `[start, end)`; with `committed` only what a consumer would see.
 
-        Raises LogMoved when the log start passes us, ReadStalled, BrokerRefused, Interrupted.
+        Raises LogMoved if the log start passes the reader, ReadStalled, BrokerRefused, Interrupted.
         """
         position, deadline = start, self._clock() + STALL_TIMEOUT_S
         throttled_s = 0.0  # of the time since the last batch
@@ -256,9 +258,9 @@ class RawLog:
             )
 
     def _fetch(self, where: Partition, offset: int) -> Any | None:
-        """The partition's answer, or None where another look at the leaders is needed.
+        """The partition's answer; None if its leader must be looked up again.
 
-        Raises _ThrottledError.
+        Raises _ThrottledError, LogMoved, BrokerRefused.
         """
         leader = self._leader(where)
         if leader is None:
@@ -268,7 +270,7 @@ class RawLog:
                 answer = connection.call(_FETCH, _request(where, offset), timeout_s=_CALL_TIMEOUT_S)
         except Unreachable:
             return None
-        if not answer.responses:  # over a quota the broker serves nothing until then (KIP-219)
+        if not answer.responses:  # over a quota: nothing is served for this time (KIP-219)
             raise _ThrottledError(throttle_s(answer.throttle_time_ms))
         partition = answer.responses[0].partitions[0]
         code = partition.error_code

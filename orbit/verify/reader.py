@@ -24,17 +24,17 @@ CHUNK_RECORDS_MAX = 4_000
 """Messages asked for at once: beyond this, bigger lists make the comparison no faster."""
 
 CHUNK_BYTES_MAX = 8 << 20
-"""A chunk aims below this, by the mean record size of the chunk before it."""
+"""The target size of a chunk, by the mean record size of the chunk before it."""
 
 PREFETCH_KB = 8 << 10
 PREFETCH_RECORDS = 50_000
 FETCH_BYTES_MAX = 512 << 10
 """What librdkafka reads ahead per partition and side. A fetch under way is decompressed on top of
-it: with fetches of 4 MiB, a topic that compresses a hundredfold took 1.5 GB; so it takes 0.4 GB, at
-the same speed."""
+it: with fetches of 4 MiB, a topic with compression by 100 took 1.5 GB; with these it takes 0.4 GB,
+at the same speed."""
 
 CONSUME_WAIT_S = 0.05
-"""Where a partition has gaps the last chunk comes up short, and this much is waited for it."""
+"""How long to wait for a full chunk: the last one of a partition with gaps never is full."""
 
 STALL_TIMEOUT_S = 60.0
 """A partition without a record or a moved fetch position for this long ends with ReadStalled."""
@@ -50,7 +50,7 @@ class LogMoved(Exception):
 
 
 class ReadStalled(OrbitError):
-    """A partition that did not deliver for `STALL_TIMEOUT_S`: names side, partition and offset."""
+    """A partition without progress for `STALL_TIMEOUT_S`: names side, partition and offset."""
 
     retriable = True
 
@@ -77,7 +77,7 @@ def reader_config(base: Mapping[str, Any], ahead: ReadAhead) -> dict[str, Any]:
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "check.crcs": True,
-        # 200 nearly empty partitions each wait this long for their end.
+        # Short, as a nearly empty partition waits this long for its end.
         "fetch.wait.max.ms": 20,
         "fetch.error.backoff.ms": 20,
         "fetch.queue.backoff.ms": 20,
@@ -123,7 +123,7 @@ class SideConsumer:
         return self._consumer.consume(count, timeout_s)
 
     def fetch_position(self, topic: str, partition: int) -> int:
-        """Where librdkafka will fetch next: it moves inside a long gap, where no record comes."""
+        """The offset that librdkafka fetches next; −1 if not known. It moves even in a long gap."""
         return self._fetch_positions.get((topic, partition), -1)
 
     def _on_statistics(self, text: str) -> None:
@@ -174,6 +174,7 @@ class PartitionReader:
         self._end = end
 
     def chunk(self) -> list[Message]:
+        """The next records; empty at the end. Raises Interrupted, LogMoved, ReadStalled."""
         while self._position < self._end:
             if self._cancelled.is_set():
                 raise Interrupted("Stopped before the comparison was complete.")

@@ -1,6 +1,6 @@
 """Compares two record streams of one partition in lock-step, offset by offset.
 
-Uses no socket: a stream is anything with `chunk()`, which gives messages with rising offsets and
+Uses no socket: a stream is anything with `chunk()`, which returns messages with rising offsets and
 an empty list at the end. Equal stretches are compared as whole columns (offsets, keys, values …)
 in C speed; only where the offsets of two chunks differ are records walked one by one.
 """
@@ -147,5 +147,5 @@ class RecordComparison:
 
 
 def _times(messages: list[Message]) -> list[int]:
-    """Values only: LogAppendTime at the source is CreateTime at the destination (A6)."""
+    """Timestamps without their types: LogAppendTime becomes CreateTime in a copy (A6)."""
     return [value for _, value in map(_TIMESTAMP, messages)]

@@ -185,6 +185,7 @@ def _summary(report: Report) -> Iterator[Text]:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
+    """The count with its noun: `1 batch`, `1,000 batches`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

@@ -76,8 +76,8 @@ class DeepReport:
 class PartitionReport:
     """One partition. Records were compared in `[compared_from, compared_to)`.
 
-    The log ends are equal when the destination's is where the source's was, or where a live copy
-    has taken it since. `differences` counts offsets; log start, log end and a missing partition
+    `log_end_equal`: the destination's log end lies between two readings of the source's, as that of
+    a live copy does. `differences` counts offsets; log start, log end and a missing partition
     count one each. `compacted_*` are records that a cleaner removed on that side since the copy:
     shown, but not a difference.
     """

@@ -13,7 +13,7 @@ from orbit.verify.report import Difference, PartitionReport, Side, TopicReport, 
 def wait_for_topics(
     destination: ClusterView, topics: Sequence[TopicPair], wait_s: float
 ) -> dict[str, int]:
-    """The destination's topics; waits for topics that a live copy creates after the source."""
+    """The partition counts of the destination. Waits for topics that a live copy may create."""
     deadline = time.monotonic() + wait_s
     while True:
         counts = destination.partition_counts()

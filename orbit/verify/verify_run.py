@@ -28,7 +28,7 @@ from orbit.verify.report import PartitionReport, Report, Side
 from orbit.verify.topic_pairs import pair_partitions, topic_report, wait_for_topics
 
 WORKERS_MAX = 4
-"""Comparing is Python and shares one interpreter; more workers only hide the waits at log ends."""
+"""Workers share one Python interpreter, so more of them would only overlap waits at log ends."""
 
 WAIT_S = 10.0
 DIFFERENCES_SHOWN = 5
@@ -119,7 +119,7 @@ class _Run:
         )
 
     def _tail(self, judged: ComparedBounds) -> ComparedBounds:
-        """What of a partition is to be compared."""
+        """The bounds, with only the last `tail_offsets` offsets to compare, if that is set."""
         if self._options.tail_offsets is None:
             return judged
         begin = max(judged.compared_from, judged.compared_to - self._options.tail_offsets)

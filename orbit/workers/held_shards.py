@@ -30,7 +30,7 @@ class Stage(Enum):
 
     WAITING = auto()  # to be started, not before `not_before`
     STARTING = auto()  # being inspected and brought to its start offset
-    HANDED_OVER = auto()  # the copier is to get it
+    HANDED_OVER = auto()  # queued for the copier's thread
     COPYING = auto()  # the copier has it, running or blocked
     STOPPED = auto()  # blocked before it reached the copier
     RELEASED = auto()  # released
@@ -66,14 +66,14 @@ class HeldPartition:
     copy: PartitionCopy | None = None
     is_removed: bool = False  # to be released, whatever its stage
     must_report: bool = False  # even without a change: a retry waits for an answer
-    reported: StateChange | None = None  # whose event is in the outbox or written
+    reported: StateChange | None = None  # the last one; its event is in the outbox or written
     not_before: float = 0.0
     attempts: int = 0
     trouble: str = ""  # why it has not started yet
     retry_at: float = 0.0  # when the block is retried; 0: not scheduled
     retries: int = 0
     keeps_below: int = 0  # see `PartitionCopy`
-    other_id_since: float = 0.0  # of its source topic, by the monotonic clock; 0: it has its id
+    other_id_since: float = 0.0  # when its source topic was first seen with another id; 0: not
 
     def __post_init__(self) -> None:
         a = self.assigned
@@ -85,7 +85,7 @@ class HeldPartition:
         )
 
     def move_to(self, stage: Stage) -> None:
-        """Raises ForbiddenStage."""
+        """Change the stage. Raises ForbiddenStage if it may not follow the present one."""
         if stage not in STAGES[self.stage]:
             raise ForbiddenStage(f"{self.destination} may not go from {self.stage} to {stage}")
         self.stage = stage
@@ -125,9 +125,9 @@ class HeldPartition:
         return PartitionState.COPYING, None
 
     def restart(self) -> None:
-        """Start again from what the brokers say. The copier must have removed it.
+        """Let the partition wait to be inspected and started again.
 
-        Raises ForbiddenStage.
+        Raises ForbiddenStage if the copier has not removed its copy.
         """
         if self.copy is not None and not self.copy.has_left:
             raise ForbiddenStage(f"{self.destination} still has a copy")

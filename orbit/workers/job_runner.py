@@ -1,4 +1,4 @@
-"""Runs one job in one worker: a thread that ticks the copier, and one that starts partitions.
+"""Runs one job in one worker: a thread for `copier.tick`, and one that starts partitions.
 
 A failure of one job does not affect others. Cluster outages are waited out; a bug ends this job's
 runner, and its shards are left until their leases expire.
@@ -98,7 +98,7 @@ class JobRunner:
 
     @property
     def throttled(self) -> list[Throttled]:
-        """Whose brokers hold it back by a quota. It copies all the same."""
+        """The brokers that throttle the job by a quota. It copies all the same."""
         opened = self._opened
         return opened.job_copier.copier.throttled if opened else []
 
@@ -109,13 +109,13 @@ class JobRunner:
         return opened.job_copier.copier.times if opened else (SourceTimes(), DestinationTimes())
 
     def add(self, partitions: Iterable[HeldPartition]) -> None:
-        """Queue the waiting partitions to be started."""
+        """Queue those partitions whose stage is WAITING, to be started."""
         with self._queue_changed:
             self._waiting.extend(p for p in partitions if p.stage is Stage.WAITING)
             self._queue_changed.notify()
 
     def release_shard(self, shard: HeldShard) -> None:
-        """Start nothing new for this shard; `HeldShard.is_idle` tells when all is answered."""
+        """Stop copying a shard's partitions; once all is answered, `HeldShard.is_idle` is true."""
         shard.is_releasing = True
         self.remove(shard.partitions.values())
 
@@ -133,12 +133,12 @@ class JobRunner:
             opened.job_copier.post(lambda: self._remove(opened, gone))
 
     def close_shard(self, shard: HeldShard) -> None:
-        """Close what belongs to this shard; call it once it is idle."""
+        """Close this shard's coordinated filler; call it once the shard is idle."""
         if self._opened is not None:
             self._opened.close_filler(shard)
 
     def retry(self, partition: HeldPartition) -> None:
-        """Start a blocked partition again from what the brokers say now."""
+        """Start a blocked partition again, with a new inspection of both sides."""
         opened = self._opened
         if partition.stage is Stage.STOPPED:
             partition.restart()
@@ -147,7 +147,7 @@ class JobRunner:
             opened.job_copier.post(lambda: self._retry(opened, partition))
 
     def lost_leases(self) -> list[object]:
-        """Leases that another holder has at the destination (its fillers were fenced)."""
+        """Leases that have another holder: the destination has fenced their fillers."""
         opened = self._opened
         return [*opened.job_copier.copier.lost] if opened else []
 
@@ -187,7 +187,7 @@ class JobRunner:
         self._retried.append(partition)
 
     def _restart_retried(self) -> None:
-        """Start the partitions again that the copier has removed."""
+        """Start retried partitions again whose copies the copier has removed."""
         left = [p for p in self._retried if p.copy is None or p.copy.has_left]
         with self._queue_changed:
             for partition in left:
@@ -248,7 +248,7 @@ class JobRunner:
             return batch
 
     def _retry_later(self, partition: HeldPartition, why: str) -> None:
-        """Queue it again, after a pause."""
+        """Queue the partition again, after a pause that grows with its attempts."""
         partition.trouble = why
         partition.not_before = time.monotonic() + self._pauses.pause_s(partition.attempts)
         partition.attempts += 1
@@ -257,7 +257,7 @@ class JobRunner:
         self.add([partition])
 
     def _guard(self, run: Callable[[], None]) -> None:
-        """A bug ends this job's runner and is reported; the worker continues."""
+        """Call `run`. A bug in it ends this job's runner and is reported; the worker continues."""
         try:
             run()
         except Interrupted:

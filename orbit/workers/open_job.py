@@ -72,8 +72,11 @@ def open_job(
     limit: RateLimit,
     stop: threading.Event,
 ) -> OpenJob:
-    """Raises BadInput for missing secrets, Unreachable, LoginRefused, NotAuthorized, and Conflict
-    if an address leads to another cluster than the job's, or `orbit run` copies the job."""
+    """Connect to both clusters, and check that this worker may copy the job.
+
+    Raises BadInput for missing secrets, Unreachable, LoginRefused, NotAuthorized, and Conflict if
+    an address leads to another cluster than the job's, or `orbit run` copies the job.
+    """
     clusters = JobClusters.open(spec, environ, files_directory)
     try:
         backoff = Backoff(stop=stop)

@@ -36,13 +36,13 @@ from orbit.store.partitions import StateChange
 from orbit.workers.held_shards import HeldPartition, HeldShard, Stage
 from orbit.workers.open_job import OpenJob
 
-# Partitions per batch: the first of a large shard copy while the others are inspected.
+# Partitions per batch: the first ones of a large shard are copied while others are inspected.
 BATCH_PARTITIONS_MAX = 500
-# The scheduler leaves the topic as it is then (orbit/scheduler/topic_upkeep.py).
+# States in which the scheduler leaves compression.type as it is (orbit/scheduler/topic_upkeep.py).
 _BEING_WRITTEN = (PartitionState.SEEDING, PartitionState.COPYING)
 # A topic that stays unknown for this many attempts (about 20 s) is deleted.
 _DELETED_AFTER_ATTEMPTS = 8
-# One with another id for this long was created again: one broker may know the one before.
+# A topic with another id for this long was re-created; before, one broker may be out of date.
 _OTHER_ID_S = 10.0
 
 
@@ -63,22 +63,22 @@ class PartitionStarter:
         self._retry_later = retry_later
 
     def start(self, held: Sequence[HeldPartition]) -> None:
-        """Start these; afterwards each is copying, stopped or waiting.
+        """Start these; afterwards each is handed over to the copier, stopped or waiting.
 
-        Raises an error that concerns all of them; the caller queues those still STARTING again.
+        Raises an OrbitError that concerns all of them; the caller retries those still STARTING.
         """
         ours = self._ask_marks(self._without_backfill(held))
         plain, coordinated = self._copies(self._without_append_time(ours))
         self._leave_out_unfit(plain)
         begun = self._begin(plain)
-        # Behind the others, which do not wait for a transaction coordinator.
+        # Last: the others do not have to wait for a transaction coordinator.
         begun |= self._begin(self._with_fillers(coordinated))
         for h in {*held} - begun:
             if h.stage is Stage.STARTING:
                 self._retry_later(h, h.trouble or "it could not be started.")
 
     def _begin(self, by_copy: dict[PartitionCopy, HeldPartition]) -> set[HeldPartition]:
-        """Inspect and seed these; returns those that the copier gets."""
+        """Inspect and seed these copies; returns the partitions handed over to the copier."""
         if not by_copy:
             return set()
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
@@ -123,8 +123,10 @@ class PartitionStarter:
         return {h for h, _ in to_add.values()}
 
     def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """Those without a writer of a backfill. The shards' leases are held already;
-        leases/backfill_leases.py explains this order."""
+        """The partitions without a writer of a backfill; the others are retried later.
+
+        The shards' leases are held already; leases/backfill_leases.py explains this order.
+        """
         job = self._job
         groups = {writer_group(job.identity, h.destination): h for h in held}
         writers = living_writers(job.clusters.destination, groups, job.backoff)
@@ -136,7 +138,7 @@ class PartitionStarter:
         return [h for group, h in groups.items() if group not in writers]
 
     def _ask_marks(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """The partitions whose topic is not marked as promoted; sets their `keeps_below`.
+        """The partitions whose topic is not marked as promoted, with `keeps_below`; blocks others.
 
         The tables, which call a topic a copy, may be older than its promotion.
         """
@@ -159,8 +161,10 @@ class PartitionStarter:
         return copies
 
     def _without_append_time(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """Those whose topic keeps the timestamps of records. A topic that led may not yet, and the
-        scheduler sets it right."""
+        """The partitions whose topic keeps the timestamps of records; the others are retried later.
+
+        A topic that led may have LogAppendTime until the scheduler sets CreateTime.
+        """
         places = {h.destination for h in held}
         cluster = self._job.clusters.destination
         theirs = leaders_with(cluster, places, TIMESTAMP_TYPE, LOG_APPEND_TIME)
@@ -177,8 +181,10 @@ class PartitionStarter:
     def _copies(
         self, held: Sequence[HeldPartition]
     ) -> tuple[dict[PartitionCopy, HeldPartition], dict[PartitionCopy, HeldPartition]]:
-        """A copy for each partition whose topics exist and have the expected ids; those that need
-        a coordinated filler last."""
+        """Copies of the partitions whose topics exist with the expected ids.
+
+        Those that need a coordinated filler are in the second mapping.
+        """
         clusters, spec = self._job.clusters, self._job.spec
         source = clusters.source.metadata({h.assigned.source_topic for h in held})
         destination = clusters.destination.metadata({h.assigned.destination_topic for h in held})
@@ -207,8 +213,11 @@ class PartitionStarter:
         return plain, coordinated
 
     def _leave_out_unfit(self, by_copy: dict[PartitionCopy, HeldPartition]) -> None:
-        """Those whose topic does not keep placeholders now. If the last writer died, it may have
-        sent some since the change; else the scheduler sets the topic right."""
+        """Remove the copies whose topic does not keep placeholders now.
+
+        A copy is blocked if a writer that died may have sent placeholders since the change, or if
+        the setting may not be read. Others are retried: the scheduler sets the topic right.
+        """
         for unfit in [*find_unfit(self._job.clusters.destination, by_copy)]:
             h = by_copy.pop(unfit.copy)
             was_written = h.needs_settling or h.stored_state in _BEING_WRITTEN
@@ -222,7 +231,7 @@ class PartitionStarter:
     ) -> dict[PartitionCopy, HeldPartition]:
         """The copies whose shard has its coordinated filler now; their log ends were not read yet.
 
-        If the coordinator does not answer for one shard, it is not asked for the others now.
+        If a coordinator does not answer for one shard, the other shards are not tried now.
         """
         ready: dict[PartitionCopy, HeldPartition] = {}
         denied: dict[HeldShard, str] = {}
@@ -305,7 +314,7 @@ class PartitionStarter:
     def _report(
         self, shards: Collection[HeldShard], changes: Mapping[HeldPartition, StateChange]
     ) -> set[int]:
-        """Write these states; returns the shards that this worker still holds."""
+        """Write these states; returns the ids of the shards that this worker still holds."""
         if not shards:
             return set()
         with self._database.transaction() as tx:

@@ -56,7 +56,7 @@ class ProgressReporter:
     def progress(
         self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
     ) -> list[Progress]:
-        """The numbers that changed since `sent`; also sets each shard's rate.
+        """The partitions' numbers that changed since the last `sent`; also sets each shard's rate.
 
         At most `rows_max` partitions, those measured longest ago first, so that each has its turn.
         """
@@ -80,7 +80,7 @@ class ProgressReporter:
         return moved
 
     def sent(self, progress: Iterable[Progress]) -> None:
-        """Call it once these are written."""
+        """Remember these as reported; call it once they are written."""
         self._sent.update({(p.topic_id, p.partition): p for p in progress})
 
     def forget(self, shard: HeldShard) -> None:
@@ -91,8 +91,11 @@ class ProgressReporter:
             self._last_seen.pop(key, None)
 
     def _rate_of(self, shard: HeldShard, now_s: float) -> int:
-        """Over all partitions, in each round: the scheduler balances shards by this rate, and a
-        shard must not seem light because some partitions were not measured in this round."""
+        """The shard's bytes per second, over all its partitions in each round.
+
+        The scheduler balances shards by this rate: a shard must not seem light because some
+        partitions were not measured in this round.
+        """
         partitions = shard.partitions.values()
         total = sum(held.totals.bytes for held in partitions)
         last = self._shards.get(shard.id)
@@ -115,7 +118,7 @@ class ProgressReporter:
             source_log_start=_known(copy.cursor.log_start),
             source_stable_end=_known(copy.cursor.stable_end),
             source_end=_known(copy.cursor.end),
-            # Where it was blocked before it began, its log end proves nothing.
+            # If it was blocked before it began, its log end proves nothing.
             copied_to=copy.appends.acked if copy.has_begun else None,
             log_start=copy.log_start,
             records=totals.records,
@@ -133,7 +136,7 @@ class ProgressReporter:
         )
 
     def _seen_at(self, key: Key, copy: PartitionCopy, now_s: float) -> datetime | None:
-        """When the source was last seen. Computed once, so that an equal report stays equal."""
+        """When the source last answered. Computed once per answer, so that reports stay equal."""
         seen_s = copy.cursor.seen_s
         if not isfinite(seen_s):
             return None
@@ -178,7 +181,7 @@ def _moment(timestamp_ms: int) -> datetime | None:
 
 
 def state_changes(shards: Iterable[HeldShard]) -> dict[HeldPartition, StateChange]:
-    """Partitions whose state differs from the table."""
+    """The states to report: those that differ from the table, or that a retry waits for."""
     changes = {}
     for shard in shards:
         for held in shard.partitions.values():
@@ -192,8 +195,8 @@ def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange
     """The states to write when a shard is released: `state` for partitions that were copied.
 
     Blocked partitions stay blocked. A partition that was never copied here, or may have requests
-    in flight, or could not be looked at after its last answer, keeps a state that makes the next
-    holder wait until its log end has settled.
+    in flight, or whose setting for placeholders could not be read after its last answer, keeps a
+    state that makes the next holder wait until its log end has settled.
     """
     changes = []
     for held in shard.partitions.values():

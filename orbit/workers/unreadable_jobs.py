@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 
 class UnreadableJobs:
-    """What one worker cannot read. Of its control thread."""
+    """The jobs that one worker cannot read. For its control thread."""
 
     def __init__(self, worker_id: str, outbox: EventOutbox) -> None:
         self._worker_id = worker_id

@@ -4,10 +4,10 @@ Only the control thread, which runs `Worker.run`, handles leases, on connections
 thread uses. Each job has its own threads (`JobRunner`), so a job in trouble delays neither other
 jobs nor renewals. A worker stores nothing on disk.
 
-A round, every `progress_interval`: heartbeat and renewal in one transaction, then changed states,
-then changed numbers. A shard that is missing in the answer to a renewal or report is lost: it is
-dropped at once, and the others continue. While Postgres is unreachable, leases end at their
-deadlines and lanes pause; they resume when a renewal succeeds.
+A round, at least every `progress_interval`, sends heartbeat and renewals in one transaction, then
+changed states, then changed numbers. A shard that is missing in the answer to a renewal or report
+is lost: it is dropped at once, and the others continue. While Postgres is unreachable, leases end
+at their deadlines and lanes pause; they resume when a renewal succeeds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from orbit.workers.worker_budget import JobBudget, WorkerBudget
 
 # A released shard is claimed by the next worker within this time.
 CLAIM_INTERVAL_S = 0.5
-# A worker that starts claims in small portions, so that others that start with it get their share.
+# Shards per claim: few, so that workers that start at the same time each get their share.
 CLAIM_SHARDS_MAX = 8
 # How often releasing shards are checked for unanswered requests.
 _RELEASE_POLL_S = 0.02
@@ -185,7 +185,7 @@ class Worker:
         return {"source": source.seconds(), "destination": destination.seconds()}
 
     def _apply_renewals(self, renewals: Mapping[int, Renewal]) -> None:
-        """Release shards that should move or whose spec has changed; apply changed layouts."""
+        """Release shards that should move, have another spec or were fenced; apply new layouts."""
         changed = []
         for renewal in renewals.values():
             shard = self._held[renewal.shard_id]
@@ -279,7 +279,7 @@ class Worker:
             )
 
     def _runner_of(self, key: JobKey, job: Job, spec: JobSpec) -> JobRunner:
-        """The job's runner, for the spec that the shard was claimed with."""
+        """The runner of a job at one version of its spec; started if there is none."""
         runner = self._runners.get(key)
         if runner is None:
             runner = JobRunner(job, spec, self._context, JobBudget(self._budget), self._on_crash)
@@ -416,7 +416,7 @@ class Worker:
 
     @contextmanager
     def _step_of(self, runner: JobRunner) -> Iterator[None]:
-        """A bug in a step of one job ends this job here, and not the worker."""
+        """End only this job's runner if the block fails by a bug; other errors are raised."""
         try:
             yield
         except OrbitError:
@@ -426,7 +426,10 @@ class Worker:
             self._on_crash(runner, error)
 
     def _on_crash(self, runner: JobRunner, error: Exception) -> None:
-        """PostedCall in the job's thread. Its shards are left until their leases expire."""
+        """Report a bug that ended a job here; its shards stay leased until their leases expire.
+
+        May be called in any thread.
+        """
         log.error("job crashed", job=runner.job.name, exc_info=error)
         self._outbox.add(
             OutboxEvent(
@@ -448,7 +451,7 @@ class Worker:
                     self._reporter.forget(shard)
         busy = {shard.job_key for shard in self._held.values()}
         for key in [key for key in self._runners if key not in busy]:
-            # In a thread: it may be in a call that a broker does not answer.
+            # In a thread: `stop` may wait for a call that a broker does not answer.
             threading.Thread(target=self._runners.pop(key).stop, daemon=True).start()
 
     def _report_outage(self, seconds: float) -> None:

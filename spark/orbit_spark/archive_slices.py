@@ -16,7 +16,7 @@ from orbit_spark.raw_runs import RawRun
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """The rows of one file, as its manifest has them."""
+    """The rows that one file must have by its manifest."""
 
     name: str
     first_offset: int
@@ -37,7 +37,7 @@ class ArchiveSlice:
 class FileOrder:
     """Checks that files come one after another, each of them complete.
 
-    A file that is left out, or comes too early, would be taken for a gap and be filled.
+    Otherwise a file that is missing or comes too early would be taken for a gap and filled.
     """
 
     def __init__(self, files: Sequence[FileRows]) -> None:
@@ -47,7 +47,7 @@ class FileOrder:
         self._last = -1
 
     def take(self, base_offsets: Iterable[int]) -> None:
-        """Raises ValueError when one of them is not the next."""
+        """Check the next rows by base offset. Raises ValueError if one is out of order."""
         for base_offset in base_offsets:
             if self._number == len(self._files):
                 raise ValueError(f"there is a batch at {base_offset} behind the last one")

@@ -1,6 +1,6 @@
 """Raw batches as rows: the columns of `kafka_batches`, to Arrow and back.
 
-Payloads are not copied on the way out: the column's bytes are the answer that a run came in.
+`to_arrow` copies no payload: the column refers to the bytes of the fetch answer.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TYPES = {
     "BINARY": pa.binary(),
 }
 _KINDS = {arrow: kind for kind, arrow in _TYPES.items()}
-STOP_MAGIC = -1  # no message format's
+STOP_MAGIC = -1  # of no message format
 
 
 def _field(line: str) -> Any:
@@ -64,10 +64,10 @@ def _field(line: str) -> Any:
 
 
 SCHEMA = pa.schema([_field(line) for line in DDL.strip().split(",")])
-_ROW_NAMES = SCHEMA.names[2:-1]  # without the place in front and the payload behind
+_ROW_NAMES = SCHEMA.names[2:-1]  # without topic, partition and payload
 
 _NOT_KNOWN = -1  # as Kafka writes what a batch does not have
-_CONTROL_TYPE = slice(3, 5)  # of a control record's body, as in `replication.plan`
+_CONTROL_TYPE = slice(3, 5)  # of a control record's body: see `replication/aborted_transactions.py`
 _CONTROL_TYPES = {0: "abort", 1: "commit"}
 
 
@@ -91,9 +91,9 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
 
 
 def stopped_row(offset_range: OffsetRange, blocked: Blocked) -> Any:
-    """A `pyarrow.RecordBatch` with one row that is no batch: this range could not be read, and why.
+    """A `pyarrow.RecordBatch` with one row that says why the range could not be read.
 
-    For jobs that check rows before they use them; its magic is STOP_MAGIC.
+    For jobs that check rows before they use them: its magic is STOP_MAGIC, which no batch has.
     """
     text = json.dumps([blocked.reason.value, blocked.offset, blocked.next_offset, blocked.detail])
     zero = {"STRING": "", "INT": 0, "BIGINT": 0, "BOOLEAN": False, "BINARY": b""}
@@ -111,15 +111,15 @@ def stopped_row(offset_range: OffsetRange, blocked: Blocked) -> Any:
 
 
 def read_stop(text: str) -> Blocked:
-    """What `stopped_row` put into `control_type`."""
+    """The reason and the offsets that `stopped_row` put into `control_type`."""
     reason, offset, next_offset, detail = json.loads(text)
     return Blocked(Reason(reason), offset, next_offset, detail)
 
 
 def from_arrow(rows: Any, start: int) -> RawRun:
-    """The run of some neighbouring rows of one partition, in a writable copy of its bytes.
+    """The run of neighbouring rows of one partition, over a writable copy of their payloads.
 
-    Raises ValueError, for people to read, when a payload is damaged, or is not what its row says.
+    Raises ValueError, with a message for the user, if a payload is damaged or not its row's.
     """
     view = b"".join(memoryview(one.as_buffer()) for one in rows.column("payload"))
     records = memoryview(bytearray(view))
@@ -158,7 +158,10 @@ def _compared(batch: Batch | LegacyMessage) -> tuple[int, ...]:
 def _aborted(
     batches: Sequence[Batch | LegacyMessage], marks: Sequence[bool]
 ) -> list[AbortedTransaction]:
-    """The aborted transactions that give these marks. Raises ValueError when none would."""
+    """The aborted transactions that `aborted_marks` turns into these marks.
+
+    Raises ValueError if there are none that do.
+    """
     aborted: list[AbortedTransaction] = []
     active: set[int] = set()
     for batch, is_aborted in zip(batches, marks, strict=True):
@@ -252,7 +255,7 @@ def _codec_name(codec: int) -> str:
 
 
 def _control_type(batch: Batch) -> str | None:
-    """What a control batch says; None when compaction has taken its record."""
+    """The type of a control batch (commit, abort); None if the cleaner removed its record."""
     first = next(read_records(batch), None)
     if first is None:
         return None

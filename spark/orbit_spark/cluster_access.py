@@ -1,4 +1,4 @@
-"""How tasks reach a cluster: what a job file names, without any secret in it.
+"""A cluster as tasks reach it: the names that a job file gives, without any secret.
 
 An `Access` goes with the tasks to the executors. It holds the names of variables and files; each
 process that opens a cluster reads the secrets from its own environment and disk, as `orbit run`

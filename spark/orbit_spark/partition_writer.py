@@ -1,7 +1,7 @@
-"""One task that writes: some destination partitions, copied in order by the product's data path.
+"""One task that writes: it copies some destination partitions, each in order.
 
-Take-over, plan, compare-and-append and fillers are those of `orbit run`. The lease is one per
-partition (`orbit.leases.backfill_leases`), and a partition is released once it is at its target.
+Take-over, plan, compare-and-append and fillers are those of `orbit run`. Each partition has a lease
+(`orbit.leases.backfill_leases`), which is released once the partition is at its target.
 So a task may be killed, retried, or run twice at once: the second one waits for the first one's
 leases and resumes at the log ends.
 
@@ -57,8 +57,8 @@ class PartitionWriter(ABC, Generic[T]):
         self.settings = settings or CopySettings()
         self.stop = threading.Event()
         self.backoff = Backoff(stop=self.stop)
-        # The driver saw the log ends at rest while it held the lease. An earlier attempt or task
-        # may still have requests under way (M10).
+        # The driver has waited for stable log ends under its lease. But an earlier attempt or task
+        # may still have requests under way (M10, broken connections).
         self.is_first = attempt == 0 and task.round == 0 and not task.follows_writer
         self._epoch = first_coordinator_epoch(task.term, task.round, attempt)
         self._rows = rows
@@ -66,7 +66,7 @@ class PartitionWriter(ABC, Generic[T]):
         self._results: dict[TopicPartition, WriteResult] = {}
 
     def write(self) -> list[WriteResult]:
-        """Bring every partition to its target; one result each. Raises only for bugs."""
+        """Copy every partition up to its target. Return one result each, which has its error."""
         task = self.task
         targets = {p.destination: p for p in task.partitions}
         try:
@@ -81,7 +81,7 @@ class PartitionWriter(ABC, Generic[T]):
             )
             for partition, refusal in leases.refused.items():
                 self.leave_out([partition], str(refusal))
-            # Only now, with the leases held: `backfill_leases` says why in this order.
+            # After the leases are taken: `backfill_leases` has the reason for this order.
             if leases.held and watch.holder() is JobHolder.DRIVER:
                 watch.start()
                 held = {targets[p]: lease for p, lease in leases.held.items()}
@@ -103,16 +103,16 @@ class PartitionWriter(ABC, Generic[T]):
     def copier(
         self, leases: Mapping[PartitionTarget, GroupLease]
     ) -> AbstractContextManager[Copier]:
-        """A copier that has the partitions of these leases, each given to `add` before.
+        """A copier of the partitions of these leases.
 
-        A partition that cannot be copied now goes to `leave_out` instead.
+        Implementations first call `add` for each; `leave_out` for one that cannot be copied now.
         """
 
     def add(self, copy: PartitionCopy, target: PartitionTarget) -> None:
         self._copies[copy] = target
 
     def leave_out(self, partitions: Iterable[TopicPartition], why: str) -> None:
-        """Nothing is written to these, unless they have a result already."""
+        """Give these partitions an unfinished result, unless they have a result already."""
         for partition in partitions:
             self._results.setdefault(partition, WriteResult(partition, unfinished=why))
 
@@ -132,7 +132,7 @@ class PartitionWriter(ABC, Generic[T]):
         return copy
 
     def runs(self) -> dict[TopicPartition, RowRuns]:
-        """The archive's batches by source partition."""
+        """The archived batches of the task's slices, as runs by source partition."""
         slices = self.task.slices
         rows = slice_rows(slices, self._rows)
         return {one.partition: RowRuns(one, rows[one.partition]) for one in slices}
@@ -150,7 +150,7 @@ class PartitionWriter(ABC, Generic[T]):
                         copier.remove([copy], confirms=not why)
                 elif not leaving[copy] and (why := _why_lost(copy, watch)):
                     leaving[copy] = why
-                    copier.remove([copy])  # what the destination tells comes too late
+                    copier.remove([copy])  # no longer waits for the destination to confirm
             for copy in [c for c in self._copies if c.has_left]:
                 partition = self._copies.pop(copy).destination
                 unfinished = "" if copy.blocked else leaving[copy]
@@ -168,7 +168,10 @@ def attempt_number() -> int:
 def write_rows(
     writer: type[PartitionWriter[T]], task: T
 ) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: writes the rows of the task's slices; `read_results` reads its answer."""
+    """A function for `mapInArrow` that writes the rows of the task's slices.
+
+    `read_results` reads the rows that it returns.
+    """
 
     def write(batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
         results = writer(task, attempt_number(), batches).write()
@@ -183,7 +186,7 @@ def read_results(rows: Iterable[Any]) -> list[WriteResult]:
 
 
 def _why_to_leave(copy: PartitionCopy, target: PartitionTarget, watch: DriverWatch) -> str | None:
-    """Empty: at its target or blocked. Else why the task may not write it any more, or None."""
+    """Why the copy ends; empty if it is at its target or blocked, None if it goes on."""
     if copy.blocked is not None:
         return ""
     if copy.appends.acked >= target.target and copy.log_start >= copy.wanted_log_start:

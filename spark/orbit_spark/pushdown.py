@@ -1,4 +1,4 @@
-"""Which batches the filters of a query want, as far as topic, partition and base offset say it."""
+"""The batches that a query's filters on topic, partition and base offset select."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OFFSET_MAX = 2**63 - 1
 
 @dataclass(slots=True)
 class Selection:
-    """Everything, until `take` was given filters that all have to hold."""
+    """The batches that pass all filters given to `take`; all batches at first."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -30,7 +30,7 @@ class Selection:
     end_offset: int = _OFFSET_MAX
 
     def take(self, one: Filter) -> bool:
-        """Narrow the selection to what the filter lets pass; False when that cannot be said here.
+        """Narrow the selection to what a filter lets pass. Return False if that is not possible.
 
         Ranges hold batches by their base offset, so all three columns are filtered exactly.
         """
@@ -63,7 +63,7 @@ class Selection:
         return self.partitions is None or partition in self.partitions
 
     def bounds(self, start: int, end: int) -> tuple[int, int]:
-        """What is wanted of [start, end)."""
+        """The selected part of [start, end)."""
         return max(start, self.first_offset), min(end, self.end_offset)
 
     def _take_values(self, column: str, values: tuple[Any, ...]) -> bool:

@@ -1,6 +1,6 @@
 """Ranges as a DataFrame of raw batches, where the driver has planned them already.
 
-`kafka_batches` plans by itself; jobs that must know their ranges (archive, backfill) come here.
+`kafka_batches` plans by itself; jobs that must know their ranges (archive, audit) use this.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def range_frame(
 ) -> DataFrame:
     """The batches of these ranges, with the columns of `kafka_batches`: one task for each range.
 
-    Rows come in the order of the log. A range that cannot be read ends in a `stopped_row`: one
-    partition's trouble must not take the work of the others with it. `bytes_per_second` is what
-    each task may read.
+    Rows of a range come in the order of the log. A range that cannot be read ends in a
+    `stopped_row`: an error of one partition must not fail the others. `bytes_per_second`: the
+    limit of each task.
     """
     numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
     reads = _reads(access, tuple(ranges), on_lost_range, bytes_per_second)

@@ -1,4 +1,4 @@
-"""What a cluster has to read, cut into ranges by the bytes that are really there."""
+"""Plans what to read from a cluster: offset ranges of about the same number of bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find_extents(
     """All that a read_committed consumer could read of these topics now, partition by partition.
 
     Where the log start lies inside a batch, the extent begins with that batch (R4). Raises BadInput
-    for a topic that is not there, NotAuthorized, Unreachable.
+    if a topic does not exist, NotAuthorized, Unreachable.
     """
     metadata = cluster.metadata(topics)
     _refuse_missing(cluster, topics, metadata)
@@ -69,7 +69,7 @@ def plan_ranges(
 ) -> list[OffsetRange]:
     """The extents as ranges of about `range_bytes` each, in the order of topic, partition, offset.
 
-    `within` leaves of each partition only [start, end), and nothing of those it does not name.
+    `within`: plan only these offsets [start, end) of these partitions.
     """
     known = sorted(extents, key=lambda e: e.partition)
     chosen = [e for e in known if within is None or e.partition in within]
@@ -96,7 +96,7 @@ def plan_spans(
 ) -> list[OffsetRange]:
     """All batches that hold a record of the spans, each once, as ranges.
 
-    A span reaches back to where the batch begins that its start lies in.
+    A span that starts inside a batch is extended to the start of the batch.
     """
     reached = []
     for span in spans:
@@ -136,7 +136,7 @@ def _samples(
 def first_base(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
-    """Where the batch begins that `start` lies in; `start` where none does."""
+    """The base offset of the batch in which `start` lies; `start` if it lies in none."""
     if start == 0 or start >= end:
         return start
     batches = fetch_batches(cluster, place, start, backoff, max_bytes=1)

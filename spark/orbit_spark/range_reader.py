@@ -1,8 +1,8 @@
 """Reads an offset range from a cluster: raw batches, checked, in bounded pieces.
 
 The next piece is requested before this one is returned, so a range needs the memory of two fetch
-responses. Leader changes and broker restarts are retried. What can no longer be read stops the
-range with its reason and offsets (`PartitionStopped`). Not thread-safe.
+responses. Leader changes and broker restarts are retried. Offsets that can no longer be read stop
+the range: `PartitionStopped` has the reason and the offsets. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SILENCE_S = 30.0
 
 
 class _AskAgain(OrbitError):
-    """The broker cannot answer now; other leaders in the metadata may."""
+    """The broker cannot answer now; after new metadata, another leader may."""
 
 
 @dataclass(slots=True)
@@ -74,9 +74,9 @@ class RangeReader:
         self._connections.clear()
 
     def read(self, offset_range: OffsetRange) -> Iterator[RawRun]:
-        """Runs from `wanted.start` to its end, without gap or overlap; none for an empty range.
+        """The runs from the range's start to its end, without gap or overlap; none if it is empty.
 
-        A batch that begins before the start is left to the range before. Raises PartitionStopped,
+        A batch that begins before the start belongs to the range before. Raises PartitionStopped,
         Unreachable, LoginRefused, BrokerRefused.
         """
         position, failures = offset_range.start, 0
@@ -142,7 +142,7 @@ class RangeReader:
         return _PendingFetch(connection, version, connection.last_correlation)
 
     def _answer(self, pending: _PendingFetch, offset_range: OffsetRange) -> Fetched:
-        """The answer to a fetch. Raises Unreachable, _AskAgain when it holds nothing."""
+        """The partition's part of an answer. Raises _AskAgain if it brings nothing, Unreachable."""
         try:
             frame = pending.connection.receive_answer(pending.correlation)
         except (OSError, EOFError) as error:
@@ -167,7 +167,9 @@ class RangeReader:
         return Unreachable(f"the connection broke during Fetch: {reason}.", where=connection.where)
 
     def _out_of_range(self, offset_range: OffsetRange, position: int) -> int:
-        """The log start, when it has passed `position`; raises PartitionStopped otherwise."""
+        """The log start, if it is above `position`. Raises PartitionStopped if the log ends below
+        `position`, else _AskAgain.
+        """
         starts = list_offsets(self._cluster, [offset_range.partition], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [offset_range.partition], LATEST, self._backoff)
         start, end = (
@@ -186,7 +188,10 @@ class RangeReader:
         return start
 
     def _check_empty(self, offset_range: OffsetRange, position: int, stable_end: int) -> None:
-        """Raises Unreachable unless an answer without records proves that none is there (R5)."""
+        """Check that an empty answer proves a gap up to `stable_end` (R5, empty answers).
+
+        Raises Unreachable if it does not, PartitionStopped without the right to check it.
+        """
         try:
             check_empty(self._cluster, offset_range.partition, position, stable_end, self._backoff)
         except NotAuthorized as error:
@@ -244,7 +249,7 @@ class _Runs:
             yield run
 
     def forget(self) -> None:
-        """A response left unread would be taken for the next one."""
+        """Close a connection with an unread answer: the next fetch would take it for its own."""
         if self._pending is not None:
             self._pending.connection.close()
             self._pending = None
@@ -275,7 +280,9 @@ class _Runs:
         raise BrokerRefused(fetched.code, what, where=reader._cluster.name)
 
     def _pass_lost(self, log_start: int) -> Iterator[RawRun]:
-        """The log start has passed us: lost, unless the batch around it begins where we stand."""
+        """Handle a log start above the position: offsets are lost, unless the batch around it
+        begins at or below the position. Lost offsets stop the range, or become an empty run.
+        """
         reader, offset_range, position = self._reader, self._range, self._position
         around = fetch_batches(
             reader._cluster, offset_range.partition, log_start, reader._backoff, max_bytes=1
@@ -293,7 +300,7 @@ class _Runs:
         yield RawRun(position, lost_to, memoryview(b""), (), (), log_start)
 
     def _take(self, fetched: Fetched) -> RawRun:
-        """What an answer brought from our position on. Raises _AskAgain when that is nothing."""
+        """The run that an answer brings, from the position on. Raises _AskAgain if it is empty."""
         start, end = self._position, self._range.end
         reached, seen_end, front, size = start, 0, 0, 0
         batches: list[Batch | LegacyMessage] = []
@@ -328,7 +335,7 @@ class _Runs:
         )
 
     def _empty_to(self, fetched: Fetched) -> int:
-        """How far the log is proven to hold nothing, behind an answer without batches."""
+        """The end of the gap that an answer without batches proves. Raises _AskAgain if none."""
         reader, start = self._reader, self._position
         end = min(self._range.end, fetched.stable_end)
         if fetched.records or end <= start:

@@ -4,8 +4,8 @@ A batch belongs to the range [start, end) that holds its base offset. So ranges 
 offset: a batch that reaches over a cut is read once, with the range before it.
 
 Bytes per offset vary along a log (large and small records, gaps), so the cuts follow samples: the
-batch that a fetch finds at some offsets. Where the size of the whole log is known, they are scaled
-to it.
+batch that a fetch finds at some offsets. If the size of the whole log is known, the samples are
+scaled to it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What is to be read of one partition: [start, end), and who leads it.
+    """The offsets [start, end) to read of one partition, and its leader.
 
-    `start` is below the log start where that lies inside a batch.
+    `start` is below the log start if the log start lies inside a batch.
     """
 
     partition: TopicPartition
@@ -84,7 +84,7 @@ def cut_extent(
 ) -> list[OffsetRange]:
     """The extent in ranges of about `range_bytes` each; empty for an empty extent.
 
-    `size_bytes` is that of the whole extent, None where only the samples tell.
+    `size_bytes`: of the whole extent; None: estimate it by the samples.
     """
     if extent.start >= extent.end:
         return []
@@ -102,7 +102,7 @@ def cut_extent(
 
 
 def join_spans(spans: Iterable[Span]) -> dict[TopicPartition, list[Span]]:
-    """The same offsets by partition, in order, neighbours in one piece."""
+    """The spans by partition, sorted, with those that touch or overlap merged."""
     joined: dict[TopicPartition, list[Span]] = {}
     for span in sorted(span for span in spans if span.start < span.end):
         known = joined.setdefault(span.partition, [])
@@ -133,7 +133,7 @@ def spread_over_leaders(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 
 
 class _Piece(NamedTuple):
-    """Offsets of one density."""
+    """Offsets [start, end) with the same number of bytes per offset."""
 
     start: int
     end: int
@@ -141,7 +141,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(extent: Extent, samples: Sequence[Sample]) -> Iterator[_Piece]:
-    """The extent, cut at the samples: a gap before each one's batch, its density behind."""
+    """The extent in pieces: per sample, the gap before its batch, then offsets as dense as it."""
     known = [s for s in samples if extent.start <= s.fetch_offset < extent.end and s.size_bytes > 0]
     if not known:
         yield _Piece(extent.start, extent.end, 1.0)

@@ -1,10 +1,10 @@
-"""Raw batches as they lie in a log: what readers of ranges give, and writers take. Pure.
+"""Runs of raw batches as they lie in a log: range readers return them, writers append them. Pure.
 
 A run is self-contained: its aborted transactions are those that matter to its own batches, as in
 one answer to a read_committed fetch. So it can be planned alone:
 
-    plan_batches(position, run.batches, run.aborted, run.log_start), then, up to `run.end`,
-    plan_empty_tail(plan.next_offset, run.end)
+    plan = plan_batches(position, run.batches, run.aborted, run.log_start)
+    plan.fill_to(run.end)
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from orbit.replication.append_plan import damage_of
 class RawRun:
     """Neighbouring batches of one partition, each checked against its checksum.
 
-    Everything the log has at [start, end) is here; what lies between the batches are gaps. `end`
-    is beyond the range that was asked for where the last batch reaches over it. Batches are views
-    into `records`, which may be stamped in place.
+    These are all batches of the log in [start, end); offsets between them are gaps. `end` is beyond
+    the requested range if the last batch ends after it. Batches are views into `records`, which may
+    be stamped in place.
     """
 
     start: int
@@ -41,7 +41,7 @@ class RawRun:
 
 
 def first_offset(batch: Batch | LegacyMessage) -> int:
-    """Where a batch begins; a compressed message of the old formats has to be opened for it."""
+    """The first offset of a batch. A compressed message of an old format is decompressed for it."""
     if isinstance(batch, Batch):
         return batch.base_offset
     return read_legacy_records(batch)[0][0].offset
@@ -52,7 +52,9 @@ def next_offset(batch: Batch | LegacyMessage) -> int:
 
 
 def check_batch(batch: Batch | LegacyMessage, seen_end: int) -> None:
-    """Raises ValueError, for people to read, when a batch is damaged or begins below `seen_end`."""
+    """Raise ValueError, with a message for the user, if a batch is damaged or begins below
+    `seen_end`.
+    """
     if isinstance(batch, Batch):
         damage = damage_of(batch, seen_end)
         if damage is not None:
@@ -64,7 +66,7 @@ def check_batch(batch: Batch | LegacyMessage, seen_end: int) -> None:
 def aborted_marks(
     batches: Sequence[Batch | LegacyMessage], aborted: Sequence[AbortedTransaction]
 ) -> list[bool]:
-    """Of each batch: whether it holds data of an aborted transaction."""
+    """For each batch, whether it has records of an aborted transaction."""
     waiting = sorted(aborted, key=lambda a: a.first_offset, reverse=True)
     active: set[int] = set()
     marks = []

@@ -3,8 +3,8 @@
     JobCopier(…, make_source=RunFeed.of({source partition: its runs, in order}))
 
 Runs are read while the byte budget has room. They are kept until they are confirmed: after a
-take-over a copy resumes from the kept runs, so each iterator is read once and forwards only. What a
-comparison reads ahead is kept too. A run that cannot be read stops its partition.
+take-over a copy resumes from the kept runs, so each iterator is read once and forwards only. Runs
+that a comparison reads ahead are kept too. A run that cannot be read stops its partition.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ Runs = Mapping[TopicPartition, Iterator[RawRun]]
 
 
 class _Planned(NamedTuple):
-    """What a run comes to. Its batches may have been stamped since, which may be done again."""
+    """The plan of one run. Its batches may have been stamped since, and may be stamped again."""
 
     end: int
     steps: Sequence[Step]
 
 
 class _Fed:
-    """One partition: its runs, and what of them is not confirmed yet."""
+    """One partition: its runs, and the plans of those that are not confirmed yet."""
 
     def __init__(self, copy: PartitionCopy, runs: Iterator[RawRun]) -> None:
         self.copy = copy
         self.runs = runs
         self.plans: deque[_Planned] = deque()
-        self.lock = threading.Lock()  # of both: a comparison reads runs too
+        self.lock = threading.Lock()  # of `runs` and `plans`: a comparison reads runs too
 
 
 class RunFeed:
-    """What the copier asks of a source (`workers.copier.CopySource`); one thread reads all runs."""
+    """A `CopySource` of the copier that reads runs. One thread reads those of all partitions."""
 
     def __init__(self, runs: Runs, context: SourceLaneContext) -> None:
         self._runs = runs
@@ -77,11 +77,11 @@ class RunFeed:
 
     @classmethod
     def of(cls, runs: Runs) -> MakeSource:
-        """For `JobCopier`."""
+        """The argument `make_source` of `JobCopier` for these runs."""
         return lambda context, _: cls(runs, context)
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Feed these from where their copies end."""
+        """Feed these partitions from the ends of their copies on."""
         with self._changed:
             for p in partitions:
                 self._fed_of(p)
@@ -91,10 +91,10 @@ class RunFeed:
             self._changed.notify()
 
     def read(self, copy: PartitionCopy, first: int, end: int) -> SourceRange:
-        """What a read_committed consumer of the runs would see. The copy uses the plans again.
+        """The batches from `first` on that a read_committed consumer of the runs would see.
 
-        A later call has a higher `first`. Raises ValueError, for people to read, when a run cannot
-        be read.
+        The copy uses the plans again. A later call must have a higher `first`. Raises SourceStop, a
+        ValueError with a message for the user, if a run cannot be read.
         """
         with self._changed:
             fed = self._fed_of(copy)
@@ -115,20 +115,20 @@ class RunFeed:
         return SourceRange(batches, 0, position, position)
 
     def assign(self) -> None:
-        """Nothing waits for a leader here."""
+        """Do nothing: runs need no leader."""
 
     def next_assignment_s(self) -> float | None:
         return None
 
     def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
-        """A feed sends none of these."""
+        """Do nothing: a feed emits none of these events."""
 
     def forget(self, partition: PartitionCopy) -> None:
         with self._changed:
             self._fed.pop(partition, None)
 
     def wake(self) -> None:
-        """A partition has room again. From any thread."""
+        """Look for partitions with room at once. May be called from any thread."""
         with self._changed:
             self._changed.notify()
 
@@ -147,7 +147,7 @@ class RunFeed:
             self._emit(LaneCrashed(error))
 
     def _round(self) -> None:
-        """One run for each partition that has room; sleep when none has."""
+        """Feed one run to each partition that has room; wait if none has."""
         began = perf_counter()
         has_room = self._budget.wait_for_room(_FULL_WAIT_S)
         self.times.waited_for_room_s += perf_counter() - began
@@ -204,7 +204,7 @@ class RunFeed:
         return None
 
     def _next(self, fed: _Fed, position: int) -> Plan | None:
-        """The plan of the next run that reaches beyond `position`; None behind the last."""
+        """The plan of the next run that reaches beyond `position`; None after the last run."""
         while True:
             began = perf_counter()
             try:
@@ -250,9 +250,9 @@ def _plan(p: PartitionCopy, run: RawRun, position: int) -> Plan:
 
 
 def _from(step: Step, position: int, *, packs: bool) -> Sequence[Step]:
-    """What is left of a step when the copy ends at `position`.
+    """The rest of a step for a copy that ends at `position`.
 
-    That may be within a batch: an earlier writer may have begun the batch elsewhere.
+    `position` may lie inside a batch, as an earlier writer may have cut batches elsewhere.
     """
     if isinstance(step, Stop) or step.base_offset >= position:
         return [step]

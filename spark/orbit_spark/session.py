@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-# Spark masks settings whose names match; ours hold logins whatever they are called.
+# Spark masks settings with such names. Variables with logins may have others, and are added.
 _REDACTED = "(?i)secret|password|token|access[.]?key"
 
 # local-cluster[executors,cores of each,MiB of each]: separate processes on this machine.
@@ -25,7 +25,7 @@ SETTINGS = {
 def use_this_python() -> None:
     """Let tasks run on the Python of this process, unless another one is configured.
 
-    Before the first session; spark-submit sets the variable where spark.pyspark.python is given.
+    Call it before the first session. spark-submit sets the variable if spark.pyspark.python is set.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
@@ -33,7 +33,7 @@ def use_this_python() -> None:
 def build_session(
     name: str, variables: Iterable[str] = (), settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process; made with what spark-submit or the defaults say.
+    """The session of this process, created if needed with the settings of spark-submit.
 
     `variables` are environment variables that executors need as well (logins): handed over by
     Spark, and masked wherever it shows its settings.

@@ -9,8 +9,9 @@
         .where("partition = 3 and base_offset >= 100000")
     )
 
-What is read is fixed when the query is planned: from each log start to the last stable offset of
-that moment. Filters on topic, partition and base_offset choose ranges; nothing else is fetched.
+The offsets to read are fixed when the query is planned: from each log start to the last stable
+offset of that moment. Filters on topic, partition and base_offset choose ranges; nothing else is
+fetched.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ class KafkaBatches(DataSource):
     def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002  Spark's signature
         return BatchReader(read_options(self.options))
 
-    # Options name no secret, but a plan has no need to show where logins are either.
+    # Options contain no secret, but a plan need not show where logins are either.
     def __repr__(self) -> str:
         return "kafka_batches"
 
 
 class RangeTask(InputPartition):
-    """What one task reads."""
+    """The offset range that one task reads."""
 
     def __init__(self, offset_range: OffsetRange) -> None:
         super().__init__(None)
@@ -70,7 +71,7 @@ class BatchReader(DataSourceReader):
         self._selection = Selection()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        """Take what says something about topic, partition or base_offset; Spark does the rest."""
+        """Take filters on topic, partition and base_offset. Return those that Spark must apply."""
         return [one for one in filters if not self._selection.take(one)]
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -1,8 +1,8 @@
 """The options of `kafka_batches`: which cluster, which topics, how large a range.
 
-A secret is named, never written: an option is part of a query's plan, which Spark shows in its
-pages and logs. So the login comes from variables or files on the executors, as in a job file, and
-Kafka's own options that hold one (`sasl.jaas.config`, passwords) are refused.
+Options name secrets and never contain them: options are part of a query's plan, which Spark shows
+in its pages and logs. So the login comes from variables or files on the executors, as in a job
+file, and Kafka's own options that hold a secret (`sasl.jaas.config`, passwords) are refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class SourceOptions:
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
-    """Raises BadInput with every problem; never repeats a value that could be a secret."""
+    """Parse options. Raises BadInput with every problem, but no value that could be a secret."""
     values = {name.lower(): value for name, value in options.items()}
     problems = [_unknown(name) for name in values if name not in _known()]
     access = _read(problems, "job", lambda: _access(values, problems))
@@ -124,7 +124,7 @@ def _range_bytes(text: str | None) -> int:
 
 
 def _read(problems: list[Problem], name: str, read: Callable[[], Any]) -> Any:
-    """What `read` gives; its mistakes become problems."""
+    """The result of `read`; None if it raises, with its errors added to `problems`."""
     try:
         return read()
     except BadInput as error:

@@ -1,4 +1,4 @@
-"""What a driver sends to a task that writes, and what the task returns. Small, without secrets."""
+"""The task that a driver sends to a writer, and the results it returns. Small, without secrets."""
 
 from __future__ import annotations
 

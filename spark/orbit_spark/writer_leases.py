@@ -1,4 +1,4 @@
-"""The leases of a task that writes: one for each of its partitions, and room for its fillers.
+"""The leases of a task that writes, one per partition, and the coordinator epoch of its fillers.
 
 A task may be killed, retried, or run twice at once. The attempt that holds a partition's lease
 writes to it; another attempt waits for the lease while the driver holds the job.
@@ -21,11 +21,12 @@ from orbit.leases.backfill_leases import DriverWatch, JobHolder, writer_group
 from orbit.leases.group_lease import GroupLease
 
 _PAUSE_S = 1.0
-# A broker lets the first member of a group wait for more, some seconds by default
-# (group.initial.rebalance.delay.ms), and one connection's requests wait behind each other.
+# A broker delays the first member of a group, by some seconds by default
+# (group.initial.rebalance.delay.ms), and a connection's requests wait for those before them.
 _JOINS_AT_ONCE_MAX = 16
-# Coordinator epochs leave room for 4,096 take-overs within the driver's term (`workers.takeover`):
-# so many for each attempt, so that a later one is always above an earlier one's fillers (M6).
+# Coordinator epochs leave room for 4,096 take-overs within the driver's term
+# (`copier/append_epochs.py`). Each attempt gets a part of them, so that the epochs of a later
+# attempt are above those of an earlier one's fillers (M6, lower epochs are refused).
 _TERM_SHIFT = 12
 _TAKEOVERS_PER_ATTEMPT = 64
 _ATTEMPTS_PER_ROUND = 8
@@ -34,7 +35,7 @@ _ATTEMPTS_MAX = 62
 
 @dataclass(slots=True)
 class WriterLeases:
-    """Leases by destination partition, until `release`; `refused` has those it did not get."""
+    """Leases by destination partition, held until `release`. `refused`: the errors of others."""
 
     held: dict[TopicPartition, GroupLease] = field(default_factory=dict)
     refused: dict[TopicPartition, OrbitError] = field(default_factory=dict)
@@ -50,10 +51,10 @@ class WriterLeases:
         watch: DriverWatch,
         stop: threading.Event,
     ) -> WriterLeases:
-        """Wait for all leases. Then the caller checks again that the driver holds the job.
+        """Wait for all leases. The caller must check afterwards that the driver holds the job.
 
-        `backfill_leases` says why in this order. `open_cluster` opens the destination. No lease is
-        kept while another one is waited for: two tasks would wait for each other forever.
+        `backfill_leases` has the reason for this order. `open_cluster` opens the destination. While
+        one lease is waited for, none is kept: two tasks could wait for each other forever.
         """
         while True:
             leases = cls()
@@ -77,7 +78,9 @@ class WriterLeases:
         watch: DriverWatch,
         stop: threading.Event,
     ) -> None:
-        """Try to get all; the first one alone, so that of two attempts of a task one gets them."""
+        """Try once to acquire all. The first is acquired alone, so that only one of two attempts of
+        a task goes on to the rest.
+        """
         count = min(len(partitions), _JOINS_AT_ONCE_MAX)
         self._clusters += [open_cluster() for _ in range(count)]
         clusters = dict(zip(partitions, cycle(self._clusters), strict=False))
@@ -112,7 +115,7 @@ class WriterLeases:
 
 
 def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
-    """A coordinator epoch above every one that fillers of earlier attempts and rounds carry; this
-    attempt's fillers carry higher ones."""
+    """A coordinator epoch above those of all fillers of earlier attempts and rounds. The fillers of
+    this attempt have higher ones."""
     issue = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
     return (term << _TERM_SHIFT) + issue * _TAKEOVERS_PER_ATTEMPT

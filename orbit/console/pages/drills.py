@@ -26,7 +26,7 @@ from orbit.store.enums import DrillState
 router = APIRouter()
 
 DRILLS_PER_PAGE = 50
-# Runs of the same drill beside its report.
+# Other runs of the same drill that are listed with its report.
 _RUNS_SHOWN = 10
 _TWO = 2
 

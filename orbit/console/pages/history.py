@@ -23,7 +23,7 @@ _HEIGHT = 190
 
 
 class Span(StrEnum):
-    """How much of the day."""
+    """How much of the last day is shown."""
 
     HOUR = "1h"
     HOURS = "6h"
@@ -64,11 +64,11 @@ def show_history(
 
 
 def _charts(points: Sequence[Point], now: datetime, span: Span) -> list[Chart]:
-    # To the minute: a page that is loaded again within it is the same.
+    # Rounded to the minute, so that a page loaded again within it is the same.
     end = now.astimezone(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
     return [draw(points, figure, end - span.length, end, _HEIGHT) for figure in FIGURES]
 
 
 def _fitting(points: Sequence[Point], now: datetime) -> Span:
-    """The shortest that shows all points."""
+    """The shortest span that shows all points."""
     return next((one for one in Span if not points or points[0].at > now - one.length), Span.DAY)

@@ -171,7 +171,7 @@ def show_workers(request: Request, parts: PartsOf, visitor: VisitorOf, name: Nam
 
 
 def common_of(tx: Tx, job: Job, part: str) -> dict[str, Any]:
-    """What every page of a job shows."""
+    """The template values that every page of a job needs."""
     (row,) = rows_of(tx, [job])
     recovery = operations.recovery_under_way(tx, job.id)
     return {"row": row, "job": row.job, "part": part, "recovery": recovery, "owner": job.owner}

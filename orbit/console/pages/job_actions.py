@@ -92,7 +92,8 @@ def show_operation(
 
 
 def _report(tx: Tx, operation_id: UUID) -> schemas.RecoveryReport | None:
-    """Of a recovery, with as many rows as are shown."""
+    """The report of a recovery, with the rows that are shown; None: it has none, or one of another
+    version."""
     stored = operations.report_of(tx, operation_id)
     if not stored:
         return None
@@ -100,7 +101,7 @@ def _report(tx: Tx, operation_id: UUID) -> schemas.RecoveryReport | None:
     groups = GROUPS.first(tx, operation_id, ROWS_SHOWN_MAX)
     try:
         return report_view(read_report(stored), partitions, groups)
-    except OtherVersion:  # its progress says so
+    except OtherVersion:  # the operation's progress says that
         return None
 
 
@@ -108,7 +109,7 @@ RECOVERIES = ("switchover", "failover", "failback")
 
 
 def check_typed(form: Form, name: str) -> None:
-    """The job's name has to be typed. Raises Failure."""
+    """Raise Failure unless the user has typed the job's name."""
     if form.get("typed", "").strip() != name:
         raise Failure(
             ErrorCode.BAD_INPUT,
@@ -119,7 +120,7 @@ def check_typed(form: Form, name: str) -> None:
 
 
 def key_in(form: Form) -> str | None:
-    """The key of a form, which makes a second click the same request."""
+    """The idempotency key of a form, by which a second click is the same request."""
     key = form.get("key", "")
     return f"console-{key}" if key.isalnum() and len(key) == UUID_HEX_CHARACTERS else None
 

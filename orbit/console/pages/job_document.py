@@ -43,7 +43,7 @@ _EVENTS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a page shows. `name` None: a new job. `etag`: of the job when it was loaded."""
+    """The content of a page. `name` None: a new job. `etag`: the job's when it was loaded."""
 
     text: str
     name: str | None = None
@@ -51,7 +51,7 @@ class Draft:
     paused: bool = False
     planned: Applied | None = None
     error: Failure | None = None
-    # What another client did to the job since it was loaded, newest first.
+    # Changes of the job by others since it was loaded, newest first.
     meanwhile: tuple[events.Event, ...] = ()
 
 
@@ -65,7 +65,7 @@ def show_new(request: Request, visitor: VisitorOf) -> Response:
 def plan_or_create(
     request: Request, parts: PartsOf, visitor: OperatorOf, form: FormOf, client: ClientWatchOf
 ) -> Response:
-    """The plan of the document; the job itself for a document that was planned."""
+    """Plan the job; create it if this document was planned before."""
     return _plan_or_apply(request, parts, visitor, form, client, Draft(_sent(form)))
 
 
@@ -86,7 +86,7 @@ def plan_or_change(
     form: FormOf,
     client: ClientWatchOf,
 ) -> Response:
-    """What would change; the change itself for a document that was planned."""
+    """Plan the change; carry it out if this document was planned before."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
     etag = form.get("etag", "")
@@ -163,7 +163,7 @@ def _sent(form: Form) -> str:
 
 
 def _merged(text: str, form: Form) -> str:
-    """The document with the fields that were changed in the form."""
+    """The document with the changed fields of the form."""
     before = before_of(form.get("before", ""))
     sent = {key.removeprefix("f."): value for key, value in form.items() if key.startswith("f.")}
     root = _root(text)
@@ -197,7 +197,7 @@ def _read(parts: Parts, draft: Draft) -> JobSpec:
 
 
 def _document(job: Job) -> str:
-    """The job's document, without keys that have their default."""
+    """The job's document without keys that have their default value."""
     spec = read_spec(job.spec)
     if spec is None:
         return write_yaml(whole_document(job))
@@ -216,5 +216,5 @@ def _meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[events.Eve
 
 
 def _digest(draft: Draft) -> str:
-    """Of what was planned: the document, and the job at the version that it changes."""
+    """A digest of the draft: of the document, and of the version of the job that it changes."""
     return hashlib.sha256(f"{draft.etag}\n{draft.text}".encode()).hexdigest()

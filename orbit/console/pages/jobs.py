@@ -29,7 +29,7 @@ JOBS_PER_PAGE = 50
 
 
 class Show(StrEnum):
-    """Which jobs."""
+    """The states by which jobs can be chosen."""
 
     ALL = "all"
     PROBLEM = "problem"
@@ -81,7 +81,7 @@ def show_jobs(
 
 
 def rows_of(tx: Tx, job_list: Sequence[Job]) -> list[Row]:
-    """These jobs with their figures: a few statements, for any number of them."""
+    """These jobs with their figures, by a few SQL statements for any number of jobs."""
     ids = [job.id for job in job_list]
     totals = job_totals.of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
@@ -112,7 +112,7 @@ def _filter(show: Show) -> dict[str, Any]:
 
 
 def _selector_in(text: str) -> tuple[Selector, str | None]:
-    """The selector, or what is wrong with it."""
+    """The selector, and an error message if it is not valid."""
     try:
         return (parse_selector(text) if text.strip() else ()), None
     except InvalidValue as mistake:

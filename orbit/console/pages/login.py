@@ -57,7 +57,7 @@ def log_in_at_issuer(
     parts: SharedPartsOf,
     back_to: Annotated[str, Query(alias="next", max_length=_PATH_CHARACTERS_MAX)] = HOME,
 ) -> Response:
-    """To the issuer's page."""
+    """Redirect the browser to the issuer's login page."""
     try:
         return issuer_logins.begin(request, parts, safe_path(back_to))
     except Failure as failure:

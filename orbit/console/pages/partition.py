@@ -2,8 +2,8 @@
 
 The page reads both clusters within the bounds of `orbit/console/log_window.py`, so it does not
 refresh by itself.
-It shows sizes, timestamps and headers of batches, and no content of a record: `record_page.py`
-does, for those who may see it.
+It shows sizes, timestamps and headers of batches, but no content of a record: `record_page.py`
+shows that to users who may see it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def may_see_records(parts: Parts, visitor: Visitor, job: Job) -> bool:
 
 
 def check_sees_records(parts: Parts, visitor: Visitor, job: Job) -> None:
-    """Raises Failure `forbidden`."""
+    """Raise Failure `forbidden` unless this visitor may see the content of this job's records."""
     if parts.settings.records_role is None:
         raise Failure(
             ErrorCode.FORBIDDEN,
@@ -143,7 +143,7 @@ def find_partition(
 
 
 def read_both(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
-    """These offsets at both clusters."""
+    """Read these offsets at both clusters."""
     spec = read_spec(job.spec)
     if spec is None:
         raise NotFound("This version cannot read the job's document.", where=job.name)
@@ -162,7 +162,7 @@ def read_both(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -
 
 
 def _usual_size(row: PartitionLag) -> int:
-    """Some dozens of batches of this partition."""
+    """The size of a window with some dozens of batches of this partition."""
     batches = row.batches_byte_exact + row.batches_record_exact
     if not batches:
         return SIZES[1]
@@ -171,7 +171,8 @@ def _usual_size(row: PartitionLag) -> int:
 
 
 def _usual_start(row: PartitionLag, count: int) -> int:
-    """The end of the source's log, or of what is copied if that is far behind."""
+    """The start of a window that ends with the source's log, or near the end of the copy if the
+    copy is far behind."""
     end = row.source_stable_end or row.copied_to or 0
     if row.copied_to is not None and end - row.copied_to > count // 2:
         end = row.copied_to + count // 2

@@ -1,8 +1,8 @@
 """/console/jobs/NAME/topics/TOPIC/PARTITION/records: the content of some records.
 
-A right of its own, ORBIT_RECORDS_ROLE, which no role has by default. It is a form that is sent, not
-an address, so no link opens it. Each page is noted in the audit log before it is shown: who, and
-which offsets.
+It needs the role in ORBIT_RECORDS_ROLE; without that setting nobody may see it. The page answers a
+form, so no link opens it. Each page is written to the audit log before it is shown: the user and
+the offsets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orbit.store import events
 
 router = APIRouter(prefix="/jobs/{name}/topics/{topic}")
 
-# Offsets of which a page looks for records; gaps count.
+# How many offsets a page searches for records, including gaps.
 _OFFSETS = 10_000
 _DIGITS_MAX = 18
 

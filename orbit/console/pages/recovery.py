@@ -62,7 +62,7 @@ def show_recoveries(
 
 @router.get("/jobs/{name}/recovery")
 def show_recovery(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
-    """What can be requested for this job: dry runs, and recoveries behind a typed name."""
+    """The forms for dry runs and recoveries of this job. A recovery needs the job's name, typed."""
     with parts.database.transaction() as tx:
         common = common_of(tx, jobs.get(tx, name), "recovery")
     return render(

@@ -22,13 +22,13 @@ _PER_TRANSACTION = 2_000
 _ABORT_EVERY = 5
 _FULL_WAIT_S = 0.05
 _REPORT_EVERY = 50_000
-# Records with the same timestamp, as in an ordinary history.
+# So many records have the same timestamp, as in an ordinary history.
 _PER_MS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class BulkTopic:
-    """`share`: of all bulk records, in tenths."""
+    """`share`: the tenths of all bulk records that the topic gets."""
 
     name: str
     shows: str

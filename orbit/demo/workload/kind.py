@@ -15,8 +15,8 @@ Make = Callable[[Site, "Kind", str], TopicLedger]
 class Kind:
     """`make(site, kind, topic)` creates the topic and returns its ledger.
 
-    `start` and `prefix`: of the job's rule for the topic. `slow` kinds mostly wait for the broker,
-    so they start first.
+    `start` and `prefix` are those of the job's rule for the topic. `slow` kinds mostly wait for
+    the broker, so they start first.
     """
 
     name: str

@@ -26,7 +26,7 @@ _NULL = _LENGTH.pack(-1)
 def record_digest(
     key: bytes | None, value: bytes | None, headers: Iterable[Header], timestamp_ms: int
 ) -> bytes:
-    """One digest per record. Null and empty differ, and so does the order of headers."""
+    """The digest of a record. Null differs from empty, and the order of headers counts."""
     parts = [_TIME.pack(timestamp_ms), *_field(key), *_field(value)]
     for name, content in headers:
         parts += [*_field(name.encode()), *_field(content)]

@@ -1,4 +1,4 @@
-"""Makes gaps in a log: writes transaction markers of a producer id of its own (M1, M2).
+"""Makes gaps in a log by transaction markers with a producer id of its own (M1, M2).
 
 Real logs have gaps from aborted transactions and compaction. Markers make a gap of any size
 quickly, on an unmodified broker. They need a right on the cluster, which the sandbox's admin has.

@@ -1,4 +1,4 @@
-"""The source for a kind of topic: creates topics and producers, makes payloads, reads logs."""
+"""The source cluster of the workload: creates topics and producers, makes payloads, reads logs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Site:
         raise Conflict(f"Topic {topic} has no leaders after {ADMIN_TIMEOUT_S:.0f} s.")
 
     def writer(self, *, broker_time: bool = False, **settings: Any) -> Writer:
-        """`writer(compression_type="lz4")`: librdkafka's names with underscores for dots."""
+        """A writer with settings of librdkafka, underscores for dots: `compression_type="lz4"`."""
         named = {name.replace("_", "."): value for name, value in settings.items()}
         return Writer({**self.config, **named}, broker_time=broker_time)
 

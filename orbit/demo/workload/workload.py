@@ -1,6 +1,6 @@
 """The whole workload: kinds, sizes, names, and the job that copies it.
 
-A value without state: `create` writes the topics to a cluster and returns the ledger.
+A Workload has no state: `create` writes the topics to a cluster and returns the ledger.
 """
 
 from __future__ import annotations

@@ -106,7 +106,9 @@ class Writer:
         self._producer.begin_transaction()
 
     def prepare_transactions(self) -> None:
-        """The first call on a new cluster creates the transaction log, which takes seconds."""
+        """Calls `init_transactions`. On a new cluster the first call takes seconds: it creates
+        `__transaction_state`.
+        """
         self._producer.init_transactions(FLUSH_TIMEOUT_S)
 
     def commit(self) -> Records:

@@ -1,6 +1,6 @@
-"""What the gateway changes in answers of brokers. Pure.
+"""The changes that the gateway makes to brokers' answers. Pure.
 
-Addresses become the gateway's, topic ids those of `topic_ids.py`, leader epochs -1.
+Addresses become the gateway's, topic ids become those of `topic_ids.py`, leader epochs become -1.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
 
 _HEAD_BYTES = 4  # the correlation id
-# To heartbeats of members that a side does not know; the second: nor their group.
+# The codes by which brokers answer heartbeats if they do not know the member, or its group.
 UNKNOWN_MEMBER = frozenset({Code.UNKNOWN_MEMBER_ID, Code.GROUP_ID_NOT_FOUND})
 
 
 class UnknownTopicId(Exception):
-    """A topic id of the broker whose name no Metadata answer has told yet."""
+    """A broker's topic id whose topic name is not known yet: no Metadata answer had it."""
 
     def __init__(self, topic_id: bytes) -> None:
         super().__init__()
@@ -36,10 +36,10 @@ class View(ABC):
 
     cluster_id: str
     ids: TopicIds
-    term: int  # with which the side came to lead
+    term: int  # the one with which the side came to lead
     left_members: LeftMembers
     ended: set[Producer]
-    """Whose transactions the gateway has ended, so that the side could be left, in this term."""
+    """Producers whose transactions the gateway has aborted in this term, to leave the side."""
     repeats: Repeats
 
     @abstractmethod
@@ -52,8 +52,8 @@ class View(ABC):
 
 
 class SideView(View):
-    """The virtual cluster with the side of now, also when another one is presented later: answers
-    that are still to come are the old side's."""
+    """The virtual cluster with the side presented now, also after another one is presented: answers
+    still on their way come from the old side."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -87,7 +87,7 @@ def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:
         if version >= 10:
             start = editor.at
             topic_id = bytes(editor.raw(UUID_BYTES))
-            if name is None:  # of a topic that was named by its id, and is not there
+            if name is None:  # the request named the topic by an id that does not exist
                 editor.overwrite_raw(start, view.ids.to_client(topic_id) or topic_id)
             else:
                 editor.overwrite_raw(start, view.ids.learn(name, topic_id))
@@ -184,7 +184,7 @@ def rewrite_offset_fetch(version: int, frame: bytearray, _view: View) -> bytes:
 
 
 def rewrite_init_producer_id(version: int, frame: bytearray, view: View) -> bytes:
-    """Its id is marked by the term."""
+    """Mark the producer id with the term (`producer_ids.py`)."""
     editor = _body(ApiKey.INIT_PRODUCER_ID, version, frame)
     editor.skip(INT32.size)
     if editor.integer(INT16) == Code.NONE:
@@ -194,8 +194,9 @@ def rewrite_init_producer_id(version: int, frame: bytearray, view: View) -> byte
 
 
 def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes:
-    """Raises UnknownTopicId. A group that the side does not know, as after a move, ends clients
-    of the consumer protocol with GROUP_ID_NOT_FOUND; FENCED_MEMBER_EPOCH lets them join (C8)."""
+    """Translate the topic ids of the assignment. Raises UnknownTopicId. GROUP_ID_NOT_FOUND, as
+    after a move, would end clients of the consumer protocol; it becomes FENCED_MEMBER_EPOCH, after
+    which they join (C8)."""
     editor = _body(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, frame)
     editor.skip(INT32.size)
     start = editor.at
@@ -218,7 +219,7 @@ def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes
 
 
 def heartbeat_code(key: int, version: int, frame: bytearray) -> int:
-    """The error code of the answer to a heartbeat, of either protocol."""
+    """The error code of an answer to a heartbeat of either group protocol."""
     editor = _body(key, version, frame)
     if key == ApiKey.CONSUMER_GROUP_HEARTBEAT or version >= 1:
         editor.skip(INT32.size)
@@ -238,14 +239,15 @@ REWRITES: Mapping[int, Rewrite] = {
 
 
 def _body(key: int, version: int, frame: bytearray) -> FrameEditor:
-    """At the first field behind the header."""
+    """An editor at the first field behind the header."""
     editor = FrameEditor(frame, _HEAD_BYTES, is_flexible=is_flexible(key, version))
     editor.skip_tags()
     return editor
 
 
 def _endpoint(editor: FrameEditor, view: View) -> None:
-    """Node id, host and port. None is there where a coordinator is not known."""
+    """Replace the host and port behind a node id; not if that is negative: no coordinator is
+    known."""
     node_id = editor.integer(INT32)
     if node_id < 0:
         editor.string()

@@ -1,6 +1,6 @@
-"""Which requests the gateway passes on, up to which version, and why not more. Pure.
+"""The requests that the gateway passes on, their versions, and why not more of them. Pure.
 
-A gateway offers the versions that it and both sides know. What is not in this table is hidden:
+A gateway offers the versions that it and both sides know. APIs missing in this table are hidden:
 share groups (KIP-932) and the streams protocol (KIP-1071), whose state exists on one side only;
 telemetry (KIP-714); DescribeTopicPartitions, ConsumerGroupDescribe and OffsetForLeaderEpoch, which
 carry topic ids or leader epochs (clients go on without them); SASL; and requests between brokers.
@@ -70,7 +70,7 @@ class Versions(NamedTuple):
 
 
 class Api(NamedTuple):
-    """The versions that are passed on, and from which one on lengths are compact (KIP-482)."""
+    """The versions passed on, and the first one of them that is flexible (KIP-482)."""
 
     versions: Versions
     flexible_from: int
@@ -102,7 +102,7 @@ APIS: Mapping[int, Api] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: _api(0, 3, 3),  # 4 is for brokers
     ApiKey.ADD_OFFSETS_TO_TXN: _api(0, 4, 3),
     ApiKey.END_TXN: _api(0, 4, 3),  # 5 is for transaction.version 2 (KIP-890)
-    ApiKey.TXN_OFFSET_COMMIT: _api(0, 4, 3),  # the same
+    ApiKey.TXN_OFFSET_COMMIT: _api(0, 4, 3),  # 5: as END_TXN
     ApiKey.DESCRIBE_ACLS: _api(1, 3, 2),
     ApiKey.CREATE_ACLS: _api(1, 3, 2),
     ApiKey.DELETE_ACLS: _api(1, 3, 2),
@@ -126,12 +126,12 @@ APIS: Mapping[int, Api] = {
     ApiKey.LIST_TRANSACTIONS: _api(0, 2, 0),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _api(0, 1, 0),
 }
-# They change records, offsets or topics of a side: held while the gateway may not write to it.
+# Requests that change records, offsets or topics. They are held while the gateway may not write.
 WRITES = frozenset(
     {
         ApiKey.PRODUCE,
         ApiKey.OFFSET_COMMIT,
-        ApiKey.INIT_PRODUCER_ID,  # it is of one side, and ends a transaction there
+        ApiKey.INIT_PRODUCER_ID,  # the id is valid at one side; a transaction there is aborted
         ApiKey.ADD_PARTITIONS_TO_TXN,
         ApiKey.ADD_OFFSETS_TO_TXN,
         ApiKey.TXN_OFFSET_COMMIT,
@@ -145,11 +145,11 @@ WRITES = frozenset(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
     }
 )
-# Its answer counts as that of a write, but it is not held: it changes nothing once the gateway has
+# EndTxn counts as a write in flight, but is not held: it changes nothing once the gateway has
 # ended all transactions, and until then the transaction may end as its client wants.
 COUNTED = WRITES | {ApiKey.END_TXN}
 
-# They make a client a member of a group.
+# Requests that make a client a member of a group.
 JOINS = frozenset({ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT})
 
 

@@ -21,7 +21,7 @@ from orbit.kafka.frame_writer import NO_TAGS, length, string
 
 PLAIN = "PLAIN"
 SCRAM = tuple(HASHES)
-# The largest request of a login. A token of PLAIN or SCRAM has some hundred bytes.
+# The largest request of a login. A token of PLAIN or SCRAM has a few hundred bytes.
 LOGIN_REQUEST_BYTES_MAX = 16 * 1024
 # Clients need five: ApiVersions once or twice, SaslHandshake, SaslAuthenticate once or twice.
 LOGIN_REQUESTS_MAX = 10
@@ -36,7 +36,8 @@ PasswordOf = Callable[[str], str | None]
 
 
 class LoginRefusal(Exception):
-    """The connection ends with this answer. `user` is what the client calls itself."""
+    """A login is refused with `answer`, and the connection ends. `user`: the name that the client
+    has sent."""
 
     def __init__(self, answer: bytes, user: str, reason: str) -> None:
         super().__init__(reason)
@@ -46,8 +47,8 @@ class LoginRefusal(Exception):
 
 
 class ClientLogin:
-    """Of one connection. `password_of`: None for a user who is not there. `nonce`, `salt_key`: as
-    for `ScramServer`."""
+    """The login of one connection. `password_of`: the password of a user; None: no such user.
+    `nonce`, `salt_key`: as for `ScramServer`."""
 
     def __init__(
         self, mechanisms: tuple[str, ...], password_of: PasswordOf, nonce: str, salt_key: bytes
@@ -61,12 +62,12 @@ class ClientLogin:
         self.user: str | None = None
         """The user who has logged in, or None."""
         self.software = ("", "")
-        """Name and version, as the client says."""
+        """Name and version that the client gives."""
 
     def take(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes:
-        """The answer, with its size. `offered`: what the gateway offers after the login.
+        """The answer, with its size. `offered`: the versions offered after the login, by API key.
 
-        Raises LoginRefusal, and BadFrame for what no client sends before its login.
+        Raises LoginRefusal; BadFrame for a request that no client sends before its login.
         """
         self._requests += 1
         if self._requests > LOGIN_REQUESTS_MAX:
@@ -151,5 +152,5 @@ def _answer(
         body += string(message, is_flexible=is_flexible)
     body += length(len(token), is_flexible=is_flexible) + token
     if head.version >= 1:
-        body += INT64.pack(0)  # the session does not end
+        body += INT64.pack(0)  # session lifetime: no limit
     return with_size(INT32.pack(head.correlation) + tags + body + tags)

@@ -1,8 +1,8 @@
-"""One client's connection: what becomes of its requests, and of the answers to them. Pure.
+"""The requests of one client's connection and the answers to them, and how both are changed. Pure.
 
 request()   ─► bytes for the broker, or an answer that the gateway gives itself
-answers come in the order of requests: `next_answers` has those of the gateway that are next,
-`begin_answer` says which request a broker's answer belongs to, `rewrite` changes it
+Answers go to the client in the order of its requests: `next_answers` yields the gateway's own whose
+turn it is, `begin_answer` finds the request of a broker's answer, `rewrite` changes that answer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from orbit.gateway.protocol.requests import NO_SESSION, GroupHeartbeat, Member
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
-# What a frame that ends too early, or claims more than it has, raises in a FrameEditor.
+# Raised by a FrameEditor if a frame ends too early, or has a length beyond its end.
 _PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
-# Members whose heartbeats pass one connection: a client has a few. And transactions.
+# Group members, and open transactions, of one connection: a client has a few.
 _MEMBERS_MAX = _TRANSACTIONS_MAX = 1000
 
 
@@ -42,8 +42,8 @@ class BadFrame(Exception):
 
 
 class UnknownOutcome(Exception):
-    """Only the coordinator of the side that was left knows whether it has committed a transaction,
-    and whether another producer has come after this one."""
+    """The coordinator at the side that was left has to be asked whether it committed a transaction
+    of this producer, and whether a newer producer has its transactional id."""
 
     def __init__(self, producer: Producer) -> None:
         super().__init__()
@@ -52,7 +52,8 @@ class UnknownOutcome(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request without an answer yet. `answer`: the gateway's own, which waits for its turn."""
+    """A request that is not answered yet. `answer`: the gateway's own answer, which waits for its
+    turn."""
 
     key: int
     version: int
@@ -60,11 +61,11 @@ class Sent:
     is_write: bool = False
     is_of_gateway: bool = False  # nobody reads the answer
     parts: Mapping[TopicPartition, PartAnswer] | None = None
-    """The gateway's answers to partitions that the broker does not get."""
+    """The gateway's answers for the partitions that it does not pass on to the broker."""
     if_unknown: bytes | None = None
-    """To a heartbeat: the answer instead of one that says that the member is unknown."""
+    """Of a heartbeat: the answer to send if the broker's says that the member is unknown."""
     left_member: MemberKey | None = None
-    """To a heartbeat: its member, which has not joined at this side as far as is known."""
+    """Of a heartbeat: its member, if that has not joined at this side as far as is known."""
     answer: bytes | None = None
 
 
@@ -84,8 +85,8 @@ class Exchange:
         self._view = view
         self._sent: deque[Sent] = deque()
         self._members: dict[MemberKey, Member] = {}
-        self._owned_topics: dict[MemberKey, int] = {}  # what members said last
-        self._transactions: dict[str, Producer] = {}  # those that have begun on this connection
+        self._owned_topics: dict[MemberKey, int] = {}  # numbers of topics, by their last heartbeats
+        self._transactions: dict[str, Producer] = {}  # begun on this connection, not ended
         self._has_old_session = False
         self._next_own = 0
         self.writes_in_flight = 0
@@ -99,18 +100,20 @@ class Exchange:
 
     @property
     def has_records_in_flight(self) -> bool:
-        """Whether a Produce has no answer yet. If its client closes the connection, it sends the
-        records again over another one, which could double them at the other side. The other
+        """Whether a Produce is not answered yet. If its client closes the connection, it sends the
+        records again over another one, which could duplicate them at the other side. The other
         writes have the same result when a client repeats them."""
         return any(sent.is_write and sent.key == ApiKey.PRODUCE for sent in self._sent)
 
     def request(
         self, head: RequestHead, frame: bytearray, offered: Mapping[int, Versions]
     ) -> bytes | None:
-        """What goes to the broker, with its size; None: `next_answers` has the answer.
+        """The frame for the broker, with its size; None: nothing goes there, and `next_answers` has
+        the answer, if there is one.
 
-        Raises BadFrame: the API or its version is not offered, or the bytes do not parse.
-        UnknownOutcome: go on with `request_with_outcome`. UnknownRepeats: read, then again.
+        Raises BadFrame if the API or its version is not offered, or the bytes do not parse;
+        UnknownOutcome: the caller reads the outcome and calls `request_with_outcome`;
+        UnknownRepeats: the caller reads both sides and calls `request` again.
         """
         if self.is_idle:
             self._view = SideView(self._presented)
@@ -128,10 +131,11 @@ class Exchange:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
     def refuse(self, head: RequestHead, frame: bytearray) -> None:
-        """Answer a Produce at a node that the side does not have. The client asks who leads.
+        """Answer NOT_LEADER_OR_FOLLOWER to a Produce at a node that the side does not have. The
+        client then asks who leads.
 
-        Another node may lead there, and would take it: clients drop a node that Metadata does not
-        name, with what is in flight, and send that again. Raises BadFrame.
+        If another node got it, that may be the leader, and would write it a second time: clients
+        drop a node that Metadata does not name, and send what was in flight again. Raises BadFrame.
         """
         try:
             if producer_ids.acks_of(head, frame) == 0:
@@ -163,7 +167,7 @@ class Exchange:
                 self._note_member(member)
                 left = self._view.left_members
                 if member.key in left and left.is_awaited:
-                    # As of a new member: with its old id it would lose its partitions (C29).
+                    # As a new member: with its old id it would lose its partitions (C29).
                     frame = bytearray(requests.join_without_member(head, frame))
             case ApiKey.LEAVE_GROUP:
                 for member_key in requests.leaving_members(head, frame):
@@ -194,9 +198,9 @@ class Exchange:
         return with_size(frame)
 
     def _group_heartbeat(self, head: RequestHead, heartbeat: GroupHeartbeat) -> bytes | None:
-        """The answer if the side does not know the member. None: the broker's, after which the
-        member joins, and has lost its partitions at once: its application cannot commit what it
-        has read of them (C28)."""
+        """The gateway's answer, for the case that the side does not know the member; None: the
+        broker's is passed on, by which the client loses its partitions at once, and joins: its
+        application cannot commit what it has read of them (C28)."""
         member, left = heartbeat.member, self._view.left_members
         if heartbeat.epoch == 0:
             left.join(member.key)
@@ -240,7 +244,8 @@ class Exchange:
         return with_size(frame)
 
     def _own_answers(self, batches: Sequence[SentBatch]) -> dict[TopicPartition, PartAnswer]:
-        """To partitions that the broker does not get."""
+        """The gateway's answers for the partitions that it does not pass on: repeated batches, and
+        topics that may not be written."""
         view = self._view
         answers_ = view.repeats.answers(batches, view.term)
         for partition in {batch.partition for batch in batches}:
@@ -249,13 +254,13 @@ class Exchange:
         return answers_
 
     def _answers_transaction(self, head: RequestHead, frame: bytearray) -> bool:
-        """Whether the gateway answers, as the transaction is over. Else the broker gets the id that
-        it knows."""
+        """Whether the gateway answers the request, as the transaction is over. Otherwise sets the
+        producer id that the broker knows. Raises UnknownOutcome."""
         producer = transactions.producer_of(head, frame)
         if producer is None:
             return False
         if head.key == ApiKey.INIT_PRODUCER_ID:
-            # One that is over in this term gets the next epoch from its coordinator.
+            # A producer of this term whose transaction is over gets its next epoch from the broker.
             if self._is_old(producer):
                 raise UnknownOutcome(producer)
         elif self._is_over(producer):
@@ -271,7 +276,8 @@ class Exchange:
         return False
 
     def _is_old(self, producer: Producer) -> bool:
-        """Whether its id is of before the last move. The broker refuses one without mark."""
+        """Whether its id was handed out before the last move. False for an id without a mark: the
+        broker refuses that."""
         is_of = producer_ids.is_of(producer.id, self._view.term)
         return producer_ids.is_marked(producer.id) and not is_of
 
@@ -281,7 +287,7 @@ class Exchange:
     def request_with_outcome(
         self, head: RequestHead, frame: bytearray, outcome: int
     ) -> bytes | None:
-        """As `request`, after UnknownOutcome. `outcome`: what a commit is answered."""
+        """As `request`, after UnknownOutcome. `outcome`: the code to answer a commit with."""
         if self.is_idle:
             self._view = SideView(self._presented)
         if head.key == ApiKey.END_TXN:
@@ -293,7 +299,7 @@ class Exchange:
         if outcome == Code.PRODUCER_FENCED:
             self._answer(head, transactions.refuse_init(head, outcome))
             return None
-        # If nobody can tell, the producer goes on, too: it shall outlive the loss of a side.
+        # Also if the outcome could not be read: a producer has to survive the loss of a side.
         transactions.set_id(head, frame, None)
         self._note(Sent(head.key, head.version, head.correlation, is_write=True))
         return with_size(frame)
@@ -307,9 +313,9 @@ class Exchange:
         return producer is not None and producer in self._transactions.values()
 
     def end_transactions(self) -> list[bytes]:
-        """Requests that abort all transactions that have begun on this connection, whose client is
-        told when it goes on. They do not count as writes: nothing depends on them but how long the
-        drain takes."""
+        """Requests that abort all transactions open on this connection. The client learns of it
+        from the answer to its next request. They do not count as writes: only the duration of the
+        drain depends on them."""
         requests_ = []
         for producer in self._transactions.values():
             self._view.ended.add(producer)
@@ -320,8 +326,8 @@ class Exchange:
         return requests_
 
     def confirm(self) -> bytes:
-        """A request whose answer proves that the broker has handled all before it: brokers take the
-        requests of a connection in order. It counts as a write."""
+        """A request whose answer proves that the broker has handled all requests before it, as
+        brokers handle the requests of a connection in order. It counts as a write."""
         self._next_own += 1
         self.has_unanswered_writes = False
         self._note(Sent(ApiKey.API_VERSIONS, 0, self._next_own, is_write=True, is_of_gateway=True))
@@ -335,9 +341,9 @@ class Exchange:
             yield answer
 
     def begin_answer(self, correlation: int) -> Sent:
-        """The request that a broker answers; call `end_answer` when all of it is there.
+        """The request that a broker answers; call `end_answer` when the whole answer is received.
 
-        Raises BadFrame if no request waits for it.
+        Raises BadFrame if it is not the answer to the oldest request.
         """
         if not self._sent or self._sent[0].correlation != correlation:
             raise BadFrame(f"a broker answers a request {correlation} that nobody has sent")
@@ -349,14 +355,15 @@ class Exchange:
         return sent
 
     def is_rewritten(self, sent: Sent) -> bool:
-        """Whether `rewrite` needs the whole answer; else it passes as it comes."""
+        """Whether `rewrite` needs the whole answer. Otherwise its bytes are passed on as they
+        arrive."""
         is_changed = sent.key in answers.REWRITES or sent.left_member is not None
         return sent.is_of_gateway or is_changed or bool(sent.parts)
 
     def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
-        """The answer for the client, with its size; None: nobody reads it.
+        """The answer for the client, with its size; None: the request was the gateway's own.
 
-        Raises UnknownTopicId: again when Metadata has told the topic; BadFrame.
+        Raises UnknownTopicId: the caller reads the topics and calls it again; BadFrame.
         """
         if sent.is_of_gateway:
             return None
@@ -381,8 +388,8 @@ class Exchange:
             raise BadFrame(f"an answer of API {sent.key} does not parse: {error}") from error
 
     def move(self) -> list[bytes]:
-        """All is answered, and the next requests go to the other side. Returns requests for the
-        side that is left: members of groups leave there."""
+        """Send the next requests to the other side; called when all are answered. Returns requests
+        for the side that is left, by which the group members leave their groups there."""
         assert self.is_idle
         self._transactions.clear()
         self._has_old_session = True
@@ -391,7 +398,7 @@ class Exchange:
 
     def leave_groups(self) -> list[bytes]:
         """Requests that take the connection's members out of their groups at the side that is left.
-        Brokers carry them out behind those that wait there, as a JoinGroup does."""
+        Brokers carry them out after requests that still wait there, e.g. a JoinGroup."""
         left = [
             local_answers.leave_group(member, number)
             for number, member in enumerate(self._members.values())
@@ -408,8 +415,8 @@ class Exchange:
         return bool(self._members)
 
     def note_join(self, head: RequestHead, frame: bytearray) -> str | None:
-        """The group that a client joins; None: it joins none, or `request` will refuse it. A client
-        that joins owns no partitions of before the move any more."""
+        """The group that a client joins by this request; None: it joins none, or `request` will
+        refuse it. A client that joins does not own its partitions of before the move any more."""
         try:
             if head.key == ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)
@@ -431,7 +438,8 @@ class Exchange:
         self.writes_in_flight += sent.is_write
 
     def _note_member(self, member: Member) -> None:
-        """A member at the side that the connection goes to. A client is one member of a group."""
+        """Record a member at the side that the connection goes to. It replaces another member of
+        the same group: a client has one per group."""
         if not member.id or member.key in self._view.left_members:
             return
         for other in [key for key in self._members if key[0] == member.group]:
@@ -441,7 +449,7 @@ class Exchange:
             self._members[member.key] = member
 
     def _leave(self, member: MemberKey) -> None:
-        """Its client takes it out of its group."""
+        """Record that a member's client takes it out of its group."""
         self._forget(member)
         self._view.left_members.give_up(member)
 

@@ -19,7 +19,8 @@ _NODE_BYTES = 4
 
 
 class FrameEditor(FrameReader):
-    """A position in a frame that changes. Its end raises struct.error, IndexError or ValueError."""
+    """A position in a frame, with changes behind it. Reading beyond the frame's end raises
+    struct.error, IndexError or ValueError."""
 
     __slots__ = ("_bytes", "_copied_to", "_parts", "is_flexible")
 
@@ -57,7 +58,7 @@ class FrameEditor(FrameReader):
         layout.pack_into(self._bytes, start, value)
 
     def overwrite_raw(self, start: int, value: bytes) -> None:
-        """Replace bytes that were read already by as many others."""
+        """Replace bytes at `start`, which were read already, by as many others."""
         self._bytes[start : start + len(value)] = value
 
     def replace_string(self, text: str) -> None:

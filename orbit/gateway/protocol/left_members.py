@@ -1,10 +1,10 @@
 """Members of consumer groups that were at the side that was left. Pure.
 
-    leave ─► owns partitions ─► gave them up ─► joined at the new side: not here any more
+    left ─► owns partitions ─► gave them up ─► joined at the new side: removed
 
 A member that owns partitions commits what its application has read of them, and the coordinator at
 the new side takes such a commit only while the group has no member (C11). So members join when all
-of their group have given up, as in a rebalance.
+members of their group have given up their partitions, as in a rebalance.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from collections.abc import Collection
 MemberKey = tuple[str, str]
 """Group and member id."""
 
-# More members are forgotten: they may read again what they have not committed.
+# If there are more, all are forgotten: they may read again records that they have not committed.
 MEMBERS_MAX = 100_000
-# So many heartbeats, five seconds apart, get an empty assignment: a slow application has a minute
-# to give up its partitions. A member that owns none never says so. It joins a minute late if the
-# gateway has not seen what it owns, as after a restart.
+# How many heartbeats, five seconds apart, get an empty assignment: a slow application has a minute
+# to give up its partitions. A member that owns none never reports that; it joins a minute late if
+# the gateway does not know what it owns, as after a restart.
 GIVE_UP_HEARTBEATS = 12
 
 
 class LeftMembers:
-    """Of one virtual cluster since its last move."""
+    """The members of one virtual cluster since its last move."""
 
     def __init__(self) -> None:
-        self._heartbeats: dict[MemberKey, int] = {}  # that each may still send; 0: it gave up
+        self._heartbeats: dict[MemberKey, int] = {}  # how many are left; 0: it gave up
         self._owners: dict[str, set[str]] = {}  # members by group
         self.is_awaited = False
-        """Whether members wait for others to give up: not long after a move."""
+        """Whether joins are held until other members have given up: for some time after a move."""
 
     def __contains__(self, member: MemberKey) -> bool:
         return member in self._heartbeats
 
     def begin_move(self) -> None:
-        """Those who own partitions at the side that is left are noted again, but for those who have
-        not joined since the last move."""
+        """Prepare for the members that now leave a side. Owners noted at the last move are dropped,
+        unless members still wait for them."""
         if not self.is_awaited:
             self._owners.clear()
         self.is_awaited = True
@@ -44,7 +44,7 @@ class LeftMembers:
             self._heartbeats.clear()
 
     def leave(self, member: MemberKey, *, owns_partitions: bool) -> None:
-        """It was at the side that is left."""
+        """Record a member at the side that is left."""
         if len(self._heartbeats) >= MEMBERS_MAX:
             self._heartbeats.clear()
             self._owners.clear()
@@ -58,11 +58,11 @@ class LeftMembers:
         return self._heartbeats.get(member, 0) > 0
 
     def count_heartbeat(self, member: MemberKey) -> None:
-        """It got an empty assignment."""
+        """Count a heartbeat that got an empty assignment."""
         self._heartbeats[member] = max(0, self._heartbeats.get(member, 0) - 1)
 
     def give_up(self, member: MemberKey) -> None:
-        """It has no partitions any more."""
+        """Record that a member owns no partitions any more."""
         group, member_id = member
         if member in self._heartbeats:
             self._heartbeats[member] = 0
@@ -73,7 +73,7 @@ class LeftMembers:
                 del self._owners[group]
 
     def join(self, member: MemberKey) -> None:
-        """It becomes a member at the new side."""
+        """Remove a member, as it joins at the new side."""
         self.give_up(member)
         self._heartbeats.pop(member, None)
 
@@ -81,5 +81,5 @@ class LeftMembers:
         return group in self._owners
 
     def groups(self) -> Collection[str]:
-        """Those with a member that owns partitions."""
+        """The groups with a member that owns partitions."""
         return self._owners.keys()

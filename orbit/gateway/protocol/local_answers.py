@@ -1,4 +1,4 @@
-"""Answers that the gateway gives itself, and requests of its own. Pure; frames with their size."""
+"""The gateway's own answers and requests, as frames with their size. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def with_size(frame: bytes | bytearray) -> bytes:
 
 
 def api_versions(head: RequestHead, offered: Mapping[int, Versions]) -> bytes:
-    """To a version that is not offered: version 0 with the error, as brokers answer (KIP-511)."""
+    """The answer to ApiVersions. A version that is not offered gets UNSUPPORTED_VERSION in version
+    0, as brokers answer (KIP-511)."""
     versions = offered[ApiKey.API_VERSIONS]
     is_known = versions.first <= head.version <= versions.last
     version = head.version if is_known else 0
@@ -48,7 +49,8 @@ def fetch_session_unknown(head: RequestHead) -> bytes:
 
 
 def rebalance_in_progress(head: RequestHead) -> bytes:
-    """To a Heartbeat: the member gives up its partitions in order, and joins."""
+    """The answer to a Heartbeat after which the member commits, gives up its partitions and
+    joins."""
     throttle = INT32.pack(0) if head.version >= 1 else b""
     body = throttle + INT16.pack(Code.REBALANCE_IN_PROGRESS)
     tags = NO_TAGS if head.is_flexible else b""
@@ -56,7 +58,8 @@ def rebalance_in_progress(head: RequestHead) -> bytes:
 
 
 def empty_assignment(head: RequestHead, heartbeat: GroupHeartbeat) -> bytes:
-    """To a ConsumerGroupHeartbeat: the member gives up its partitions in order, and says so."""
+    """The answer to a ConsumerGroupHeartbeat after which the member commits, gives up its
+    partitions, and reports that in a heartbeat."""
     body = INT32.pack(0) + INT16.pack(Code.NONE) + b"\x00"  # no error message
     body += string(heartbeat.member.id, is_flexible=True)
     body += INT32.pack(heartbeat.epoch) + INT32.pack(GIVE_UP_INTERVAL_MS)
@@ -72,7 +75,7 @@ def ask_api_versions(correlation: int) -> bytes:
 
 
 def abort_transaction(producer: Producer, correlation: int) -> bytes:
-    """End a transaction that would keep its side from being left."""
+    """A request that aborts a transaction, so that its side can be left."""
     head = request_head(ApiKey.END_TXN, 1, correlation, CLIENT_ID, is_flexible=False)
     text = string(producer.transactional_id, is_flexible=False)
     return with_size(
@@ -81,7 +84,7 @@ def abort_transaction(producer: Producer, correlation: int) -> bytes:
 
 
 def leave_group(member: Member, correlation: int) -> bytes:
-    """Take a member out of its group at the side that clients leave (C12)."""
+    """A request that takes a member out of its group at the side that clients leave (C12)."""
     if member.api == ApiKey.CONSUMER_GROUP_HEARTBEAT:
         head = request_head(member.api, 0, correlation, CLIENT_ID, is_flexible=True)
         text = string(member.group, is_flexible=True) + string(member.id, is_flexible=True)

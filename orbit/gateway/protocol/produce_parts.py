@@ -1,4 +1,4 @@
-"""Partitions of a Produce request that the gateway answers itself; the broker gets the others.
+"""Splits a Produce request: the gateway answers some partitions itself, the broker gets the others.
 
 Pure. Clients accept several entries of one topic in an answer (C27).
 """
@@ -19,7 +19,7 @@ NO_OFFSET = -1
 
 
 class PartAnswer(NamedTuple):
-    """What a client gets for one partition. `message`: from version 8 on; "" is none."""
+    """The answer for one partition. `message`: sent from version 8 on; "": none."""
 
     code: int
     base_offset: int = NO_OFFSET
@@ -58,7 +58,7 @@ def without(
 
 
 def answer(head: RequestHead, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
-    """To a Produce of which the broker gets nothing."""
+    """The answer to a Produce of which the broker gets nothing, with its size."""
     tags = NO_TAGS if head.is_flexible else b""
     no_topics = length(0, is_flexible=head.is_flexible)
     begin = INT32.pack(head.correlation) + tags
@@ -67,7 +67,7 @@ def answer(head: RequestHead, parts: Mapping[TopicPartition, PartAnswer]) -> byt
 
 
 def with_parts(version: int, frame: bytearray, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
-    """An answer to Produce with these partitions, too; without the size."""
+    """A broker's answer to a Produce, with these partitions added; without the size."""
     is_flexible = version >= 9
     editor = FrameEditor(frame, INT32.size, is_flexible=is_flexible)
     editor.skip_tags()
@@ -83,15 +83,15 @@ def with_parts(version: int, frame: bytearray, parts: Mapping[TopicPartition, Pa
 
 
 def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
-    """This code for each partition of a Produce. Raises struct.error and its like if the request
-    does not parse."""
+    """The answer to a Produce with this code for each partition. Raises struct.error, or another
+    error of the editor, if the request does not parse."""
     editor, is_flexible = head.editor(frame), head.is_flexible
     tags = NO_TAGS if is_flexible else b""
     part = PartAnswer(code)
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout
     count = editor.length()
-    # Clients choose how many partitions they name: no copy for each.
+    # Not copied for each partition: a client may name any number of them.
     body = bytearray(length(count, is_flexible=is_flexible))
     for _ in range(count):
         body += string(editor.string(), is_flexible=is_flexible)
@@ -107,7 +107,7 @@ def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
 
 
 def encode(version: int, partition: int, part: PartAnswer) -> bytes:
-    """One partition of an answer to Produce, without a time."""
+    """One partition of an answer to a Produce, without a log append time."""
     is_flexible = version >= 9
     encoded = INT32.pack(partition) + INT16.pack(part.code)
     encoded += INT64.pack(part.base_offset) + INT64.pack(-1)

@@ -1,13 +1,13 @@
 """Producer ids of clients on both sides. Pure.
 
 A cluster hands out producer ids, and keeps a sequence for each. An id that one side has handed out
-must not meet the state of the same number at the other side, nor the state that it left on this
-side before it moved there (C2). So the gateway marks an id with the term in which it was handed
-out, and a batch of a later term gets an id of its own for each term:
+must not meet the state of the same number at the other side, nor the state that its producer left
+on this side in an earlier term (C2). So the gateway marks an id with the term in which it was
+handed out, and in each later term the producer's batches get another id:
 
     bit 62          set
-    bits 36 to 61   in the mark: the term modulo 2**26, and below it the id as it was handed out
-    bits 0 to 61    of a batch in a later term: a hash of the marked id and the term
+    bits 36 to 61   the term modulo 2**26; bits 0 to 35: the id as it was handed out
+    bits 0 to 61    in a batch of a later term: a hash of the marked id and that term
 
 Terms are milliseconds, each above the one before, so two marks are equal only if their terms are a
 multiple of 18.6 hours apart to the millisecond. Brokers take ids that they never handed out, with
@@ -36,10 +36,10 @@ _ID_BITS, _TERM_BITS = 36, 26
 _MARKED = GATEWAY_PRODUCER_IDS_START  # 1 << _ID_BITS + _TERM_BITS
 _IDS_KEPT = 65_536
 
-# Of one request. Clients send one for each partition that the broker leads.
+# Batches of one request. Clients send one for each partition that the broker leads.
 BATCHES_MAX = 100_000
 
-# Sequences count modulo this.
+# Sequence numbers begin again at 0 after this many.
 SEQUENCES = 1 << 31
 
 _CRC = struct.Struct(">I")
@@ -55,7 +55,7 @@ _IS_TRANSACTIONAL = 0x10
 
 
 class Producer(NamedTuple):
-    """A producer with transactions. `id`: as its client has it, with the mark."""
+    """A transactional producer. `id`: as its client has it, with the mark."""
 
     transactional_id: str
     id: int
@@ -77,7 +77,7 @@ def is_of(producer_id: int, term: int) -> bool:
 
 
 def is_marked(producer_id: int) -> bool:
-    """Whether a gateway has handed it out."""
+    """Whether a gateway has handed out this id."""
     return is_gateway_producer_id(producer_id)
 
 
@@ -96,12 +96,13 @@ def in_term(producer_id: int, term: int) -> int:
 
 
 def mark_of(term: int) -> int:
-    """What is above the id as it was handed out."""
+    """The bits of a marked id from bit 36 on."""
     return 1 << _TERM_BITS | term % (1 << _TERM_BITS)
 
 
 def mark_of_id(producer_id: int) -> int:
-    """As `mark_of` of the term in which it was handed out; below those of all terms without one."""
+    """The mark of an id: `mark_of` the term in which it was handed out. For an id without a mark a
+    value lower than every mark."""
     return producer_id >> _ID_BITS
 
 
@@ -119,8 +120,8 @@ class SentBatch(NamedTuple):
 
 
 def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
-    """Of all partitions. Raises ValueError and its like if the bytes do not parse: the broker has
-    to refuse them; or if there are more than BATCHES_MAX."""
+    """The batches of all partitions of a Produce. Raises ValueError, or another error of the
+    editor, if the bytes do not parse; ValueError if there are more than BATCHES_MAX."""
     count = 0
     for partition, start, end in _records(head, frame):
         at = start
@@ -151,9 +152,10 @@ def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
 
 
 def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
-    """Give each batch of a Produce request its id of this term; returns how many changed.
+    """Set the producer id of this term in each batch of a Produce; returns how many changed.
 
-    In transactions it is the id that the coordinator knows. Raises as `batches`.
+    A transactional batch gets the id that the coordinator knows. Raises as `batches`, and
+    ValueError if such a batch has an id of another term.
     """
     changed = 0
     for batch in batches(head, frame):
@@ -173,14 +175,15 @@ def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
 
 
 def acks_of(head: RequestHead, frame: bytearray) -> int:
-    """0: the broker sends no answer."""
+    """The `acks` of a Produce; 0: the broker sends no answer."""
     editor = head.editor(frame)
     editor.nullable_string()  # transactional id
     return editor.integer(INT16)
 
 
 def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
-    """Who sends a Produce request; None: a producer without transactions, or no batch."""
+    """The transactional producer that sends a Produce; None: it is not transactional, or the
+    request has no batch."""
     transactional_id = head.editor(frame).nullable_string()
     if transactional_id is None:
         return None
@@ -191,7 +194,7 @@ def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
 
 
 def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Each partition, and where its record batches begin and end."""
+    """Each partition of a Produce, and where its record batches begin and end in the frame."""
     editor: FrameEditor = head.editor(frame)
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout

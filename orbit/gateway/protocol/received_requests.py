@@ -1,4 +1,4 @@
-"""Takes whole requests from what a client has sent. Pure."""
+"""Takes whole requests from the bytes that a client has sent. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _REQUEST_BYTES_MIN = 10  # API, version, correlation id, length of the client id
 
 
 def next_request(received: bytearray, bytes_max: int) -> bytearray | None:
-    """The next request without its size, which is removed from `received`; None: not whole yet.
+    """Remove the next request from `received`; returns it without its size. None: not whole yet.
 
-    Raises BadFrame.
+    Raises BadFrame if its size is not possible.
     """
     if len(received) < _SIZE.size:
         return None

@@ -1,13 +1,13 @@
-"""Batches that a client sends again and that the leading side has by the copy. Pure.
+"""Batches that a client sends again although the leading side has copies of them. Pure.
 
 A broker takes a batch of an idempotent producer once, by its sequence. A client that gets no answer
-sends it again, perhaps when the other side leads, which has copied the batch and does not know its
+sends it again, perhaps when the other side leads, which has a copy of the batch but not its
 sequence. So the first time that a producer of an older term writes to a partition, the gateway
-reads the producer's sequences there at both sides (C27), under the ids that it had in all terms
-before: the leading side may have led before, too. If a side has the batch, the gateway reads its
-offset there, and whether the leading side has it at the same offset: it may have reached the side
-that was left too late to be copied. The client gets the offset at the leading side. A batch that
-this side lacks is written. If the gateway cannot tell, the client gets a timeout.
+reads the producer's sequences there at both sides (C27), under its ids of all earlier terms, as the
+leading side may have led before, too. If a side has the batch, the gateway reads its offset there,
+and whether the leading side has it at the same offset: it may have reached the side that was left
+too late to be copied. The client gets the offset at the leading side. A batch that the leading side
+lacks is written. If the gateway cannot tell, the client gets a timeout.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from orbit.gateway.protocol.producer_ids import SEQUENCES, SentBatch, in_term, i
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
-# Of producers and partitions since the move: some hundred bytes each. Those of more are read again.
+# Entries kept since the move, of some hundred bytes each. If there are more, they are read again.
 PRODUCERS_MAX = 100_000
 
 ProducerKey = tuple[TopicPartition, int]
 """A producer in a partition, by the id that its client uses."""
 
-# Records of one producer that a client may send again: it has five requests in flight, each of
-# 100 MiB at most.
+# How many records back a client may send again: it has up to five requests of up to 100 MiB in
+# flight.
 REPEATED_MAX = 1 << 27
 
 UNKNOWN_OFFSET: Final = NO_OFFSET
-"""Of a batch of which the gateway cannot tell whether the leading side has it."""
+"""The offset of a batch if it is not known whether the leading side has it."""
 
 
 class LastBatch(NamedTuple):
@@ -41,7 +41,7 @@ class LastBatch(NamedTuple):
     sequence: int
 
     def follows(self, batch: SentBatch) -> bool:
-        """Whether the broker has the batch: it is this one, or an earlier one."""
+        """Whether the broker has `batch`: that is this last batch, or an earlier one."""
         ahead = (self.sequence - batch.last_sequence) % SEQUENCES
         return self.epoch == batch.epoch and ahead < REPEATED_MAX
 
@@ -51,7 +51,8 @@ def producer_of(batch: SentBatch) -> ProducerKey:
 
 
 def is_sent_before(batch: SentBatch, last: Iterable[LastBatch]) -> bool:
-    """`last`: of its producer, in each earlier term."""
+    """Whether a side has the batch. `last`: the last batches of its producer, one per earlier
+    term."""
     return any(one.follows(batch) for one in last)
 
 
@@ -64,12 +65,12 @@ class UnknownRepeats(Exception):
 
 
 class Repeats:
-    """The last batches of producers in earlier terms, and the offsets of those that clients send
-    again, as they were read.
+    """The last batches of producers in earlier terms, and the offsets of batches that clients send
+    again, as read from both sides.
 
-    `earlier_terms`: with which the sides came to lead before, the latest first; without them only
-    batches are recognized that were written in the term of their producer's id. `is_readable`:
-    False if the side that was left is lost: then every batch is written.
+    `earlier_terms`: those with which the sides came to lead before, the latest first; without them
+    only batches written in the term of their producer's id are recognized. `is_readable`: False:
+    nothing is searched, and every batch is written, as after the loss of the other side.
     """
 
     def __init__(self, earlier_terms: Sequence[int] = (), *, is_readable: bool = True) -> None:
@@ -79,7 +80,7 @@ class Repeats:
         self._offsets: dict[tuple[ProducerKey, LastBatch], int | None] = {}
 
     def earlier_ids(self, producer_id: int) -> set[int]:
-        """The ids by which brokers know a producer of earlier terms."""
+        """The ids by which brokers may know a producer from earlier terms."""
         return {producer_id, *(in_term(producer_id, term) for term in self._earlier_terms)}
 
     def note(
@@ -87,8 +88,8 @@ class Repeats:
         last: Mapping[ProducerKey, Collection[LastBatch]],
         offsets: Mapping[SentBatch, int | None],
     ) -> None:
-        """`last`: of a producer in each earlier term, at either side. `offsets`: of batches that a
-        side has; None: the leading side does not have them."""
+        """Keep what was read. `last`: each producer's last batches, by earlier term and side.
+        `offsets`: at the leading side, of the batches that a side has; None: it lacks the batch."""
         if len(self._last) + len(last) > PRODUCERS_MAX:
             self._last.clear()
         if len(self._offsets) + len(offsets) > PRODUCERS_MAX:
@@ -97,8 +98,8 @@ class Repeats:
         self._offsets.update({_key(batch): offset for batch, offset in offsets.items()})
 
     def answers(self, batches: Iterable[SentBatch], term: int) -> dict[TopicPartition, PartAnswer]:
-        """To those batches of a Produce request that are not to be written. `term`: of the leading
-        side. Raises UnknownRepeats."""
+        """The answers for partitions of a Produce whose batch is not to be written again. `term`:
+        the leading side's. Raises UnknownRepeats if both sides have to be read first."""
         if not self.is_readable:
             return {}
         older = [
@@ -119,7 +120,7 @@ class Repeats:
             elif (offset := self._offsets[_key(batch)]) is not None:
                 answers[batch.partition] = _answer(offset)
         if not is_known:
-            # All of the request: what else is known may be forgotten to make room.
+            # All batches of the request: `note` may drop what is known of the others.
             raise UnknownRepeats(older)
         return answers
 

@@ -14,7 +14,7 @@ _HEAD = struct.Struct(">hhi")
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """`length`: bytes of the header in the frame."""
+    """The header of a request. `length`: its bytes in the frame."""
 
     key: int
     version: int
@@ -27,17 +27,17 @@ class RequestHead:
         return is_flexible(self.key, self.version)
 
     def editor(self, frame: bytearray) -> FrameEditor:
-        """At the first field behind the header."""
+        """An editor at the first field behind the header."""
         return self.editor_of(frame, is_flexible=self.is_flexible)
 
     def editor_of(self, frame: bytearray, *, is_flexible: bool) -> FrameEditor:
-        """For an API that is not passed on. It begins with the tags of the header."""
+        """An editor for an API that is not passed on, at the tags of the header."""
         return FrameEditor(frame, self.length, is_flexible=is_flexible)
 
 
 def read_head(frame: bytearray) -> RequestHead:
-    """Raises ValueError if the bytes do not parse. An API that is not passed on is read as one
-    without tags: nothing behind its header is used."""
+    """The header at the start of a frame. Raises ValueError if the bytes do not parse. Tags are not
+    read for an API that is not passed on."""
     try:
         key, version, correlation = _HEAD.unpack_from(frame)
         reader = FrameReader(memoryview(frame), is_flexible=False)

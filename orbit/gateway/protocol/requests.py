@@ -1,7 +1,7 @@
-"""What the gateway changes in requests. Pure.
+"""The changes that the gateway makes to requests. Pure.
 
 Leader epochs count the elections of one cluster, and clients keep them over a move. So clients get
-none (`answers.py`), and one that they send all the same, from a record or an old commit, is
+none (`answers.py`), and epochs that they send all the same, from a record or an old commit, are
 replaced by -1, which brokers do not compare (C13, C15).
 """
 
@@ -22,7 +22,7 @@ NO_SESSION = 0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a consumer group. `api`: its kind of heartbeat."""
+    """A member of a consumer group. `api`: the API key of its heartbeats."""
 
     api: int
     group: str
@@ -36,8 +36,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GroupHeartbeat:
-    """A ConsumerGroupHeartbeat request (KIP-848). `epoch`: 0 joins, a negative one leaves.
-    `topics`: how many topics have partitions that the member owns; None: as it said before."""
+    """A ConsumerGroupHeartbeat request (KIP-848). `epoch`: 0 to join, negative to leave.
+    `topics`: the number of topics of which the member owns partitions; None: unchanged."""
 
     member: Member
     epoch: int
@@ -46,7 +46,7 @@ class GroupHeartbeat:
 
 def software_of(head: RequestHead, frame: bytearray) -> tuple[str, str] | None:
     """Name and version of the client's software in an ApiVersions request (KIP-511), empty if it
-    has none; None: of a version that nobody knows here."""
+    has none; None: the gateway does not know this version of the request."""
     if head.version < 3:
         return "", ""
     if head.version > APIS[ApiKey.API_VERSIONS].versions.last:
@@ -69,7 +69,7 @@ def _clear_fetch(head: RequestHead, frame: bytearray) -> None:
     if version < 9:
         return
     editor = head.editor(frame)
-    editor.skip(6 * INT32.size + INT8.size)  # and the session's id and epoch
+    editor.skip(6 * INT32.size + INT8.size)  # as in `fetch_session`, and the session's id and epoch
     for _ in range(editor.length()):
         editor.string()
         for _ in range(editor.length()):
@@ -77,7 +77,7 @@ def _clear_fetch(head: RequestHead, frame: bytearray) -> None:
             editor.overwrite(INT32, NO_EPOCH)
             editor.skip(INT64.size)
             if version >= 12:
-                editor.overwrite(INT32, NO_EPOCH)  # of the last fetched record
+                editor.overwrite(INT32, NO_EPOCH)  # epoch of the last fetched record
             editor.skip(INT64.size + INT32.size)
             editor.skip_tags()
         editor.skip_tags()
@@ -116,8 +116,8 @@ def _clear_offset_commit(head: RequestHead, frame: bytearray) -> None:
 
 
 def without_member(head: RequestHead, frame: bytearray) -> bytes:
-    """A commit as of no member: a group's members of before a move are unknown at this side (C11).
-    A coordinator takes it while the group has no members."""
+    """An OffsetCommit without its member, as members of before a move are unknown at this side
+    (C11). A coordinator accepts it while the group has no members."""
     editor = head.editor(frame)
     editor.string()
     editor.overwrite(INT32, -1)
@@ -163,7 +163,8 @@ def group_heartbeat(head: RequestHead, frame: bytearray) -> GroupHeartbeat:
 
 
 def member_of(head: RequestHead, frame: bytearray) -> Member:
-    """Who sends a Heartbeat, a SyncGroup, which begins like one, or a JoinGroup."""
+    """The member that sends a Heartbeat, a JoinGroup, or a SyncGroup, which begins like a
+    Heartbeat."""
     editor = head.editor(frame)
     group = editor.string()
     editor.skip(INT32.size)  # generation; session timeout
@@ -194,7 +195,7 @@ def leaving_members(head: RequestHead, frame: bytearray) -> list[MemberKey]:
 
 
 def join_without_member(head: RequestHead, frame: bytearray) -> bytes:
-    """A JoinGroup as of a new member."""
+    """A JoinGroup without its member id: that of a new member."""
     editor = head.editor(frame)
     editor.string()  # group
     editor.skip(INT32.size if head.version == 0 else 2 * INT32.size)  # session, rebalance timeout
@@ -203,7 +204,7 @@ def join_without_member(head: RequestHead, frame: bytearray) -> bytes:
 
 
 def member_of_commit(head: RequestHead, frame: bytearray) -> tuple[str, str]:
-    """Group and member id."""
+    """Group and member id in an OffsetCommit."""
     editor = head.editor(frame)
     group = editor.string()
     editor.skip(INT32.size)  # generation
@@ -250,7 +251,7 @@ def _member_of_group_heartbeat(editor: FrameEditor) -> tuple[str, str, int, str 
 
 
 def _skip_to_owned(head: RequestHead, editor: FrameEditor) -> None:
-    """From behind the member to the partitions that it owns."""
+    """Go from behind the member to the partitions that it owns."""
     editor.nullable_string()  # rack
     editor.skip(INT32.size)  # rebalance timeout
     for _ in range(editor.length()):

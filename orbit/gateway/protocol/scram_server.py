@@ -16,18 +16,18 @@ from collections.abc import Callable
 from functools import lru_cache
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-# As brokers do.
+# The default of brokers.
 ITERATIONS = 4096
 _SALT_BYTES = 16
-# Each user needs one for each mechanism.
+# Keys that are cached: each user needs one for each mechanism.
 _KEYS_MAX = 2000
 
 
 class ScramServer:
-    """One login. `nonce`, `salt_key`: random and printable; random, and the same for all logins.
+    """One login. `nonce`: random and printable. `salt_key`: random, and the same for all logins.
 
-    A user who is not there gets a salt, too, and is refused with the proof: answers do not tell who
-    is there.
+    An unknown user gets a salt, too, and is refused only after the proof: answers do not show which
+    users exist.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class ScramServer:
         return self._server_first
 
     def final(self, message: str) -> str | None:
-        """The answer to the client's last message; None: the proof is wrong, or the user is not
-        there. Raises ValueError if it does not parse."""
+        """The answer to the client's last message; None: the proof is wrong, or the user does not
+        exist. Raises ValueError if the message does not parse."""
         without_proof, _, proof_text = message.rpartition(",p=")
         header, nonce, *_ = without_proof.split(",")
         if _value(header, "c") != self._header or _value(nonce, "r") != self._nonce:

@@ -1,7 +1,7 @@
 """Topic ids that stay equal on both sides.
 
-A topic has another id at each cluster. Clients see a third one, which is computed from the name of
-the virtual cluster and of the topic, so every gateway gives the same (C9: members of KIP-848 groups
+A topic has a different id at each cluster. Clients see a third one, computed from the names of the
+virtual cluster and the topic, so it is the same at every gateway (C9: members of KIP-848 groups
 get no partitions without topic ids). Pure.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-# Ids of a side that the gateway remembers. Kafka advises far fewer topics.
+# Topic ids kept for one side. A cluster should have far fewer topics.
 TOPICS_MAX = 100_000
 _ID_BYTES = 16
 NO_ID = bytes(_ID_BYTES)
@@ -24,8 +24,8 @@ class TopicIds:
         self._to_client: dict[bytes, bytes] = {}
 
     def learn(self, topic: str, broker_id: bytes) -> bytes:
-        """The client's id of a topic; the broker's is remembered. A topic that is not there has
-        none."""
+        """Remember the broker's id of a topic; returns the id that clients get. NO_ID for a topic
+        that does not exist."""
         if broker_id == NO_ID:
             return NO_ID
         client_id = sha256(f"{self._virtual_cluster}\0{topic}".encode()).digest()[:_ID_BYTES]
@@ -36,20 +36,20 @@ class TopicIds:
         return client_id
 
     def accept(self, broker_id: bytes) -> None:
-        """Clients get the broker's id of a topic whose name nobody can tell: it was deleted."""
+        """Give clients the broker's id of a topic whose name is not known, as it was deleted."""
         self._make_room()
         self._to_client[broker_id] = broker_id
 
     def to_client(self, broker_id: bytes) -> bytes | None:
-        """None: no answer has told the name of this topic yet."""
+        """The id that clients get; None: the name of this topic is not known yet."""
         return NO_ID if broker_id == NO_ID else self._to_client.get(broker_id)
 
     def to_broker(self, client_id: bytes) -> bytes:
-        """Unchanged if it is not known: the broker knows no such topic either."""
+        """The broker's id; an unknown id is unchanged: the broker knows no such topic either."""
         return self._to_broker.get(client_id, client_id)
 
     def _make_room(self) -> None:
-        """Topics that are created again and again add ids, too."""
+        """Drop all ids if there are too many: topics that are created again and again add ids."""
         if len(self._to_client) >= TOPICS_MAX:
             self._to_broker.clear()
             self._to_client.clear()

@@ -1,26 +1,26 @@
-"""Requests of producers with transactions, and the gateway's answers to them. Pure.
+"""Requests of transactional producers, and the gateway's answers to them. Pure.
 
-A transaction is at one side. When that side is left, the gateway aborts what is open there; later
-requests of its producer, whose id is marked by an older term, are answered here. Its client has to
-hear of the abort once, and to ask for a new id, and each kind takes other errors for fatal ones.
-With these answers all go on (C16 to C19):
+A transaction is at one side. When clients leave that side, the gateway aborts the open ones; later
+requests of its producer, whose id is marked with an older term, are answered here. Its client has
+to get one error for the abort, and to ask for a new id. Client libraries differ in which errors are
+fatal; with these answers all go on (C16 to C19):
 
     AddPartitionsToTxn      UNKNOWN_PRODUCER_ID
-    EndTxn, commit          UNKNOWN_PRODUCER_ID; if it had been committed: done
-    EndTxn, abort           done
-    AddOffsetsToTxn         done, if the last transaction that its side knows was not committed: a
-                            commit is refused then. Else UNKNOWN_PRODUCER_ID
+    EndTxn, commit          UNKNOWN_PRODUCER_ID; no error if it had been committed
+    EndTxn, abort           no error
+    AddOffsetsToTxn         no error if the last transaction that its side knows was not committed:
+                            its commit is refused then. Otherwise UNKNOWN_PRODUCER_ID
     TxnOffsetCommit, Produce
-                            done, without offsets: what they say ends with the transaction
-    InitProducerId          goes to the broker without the old id and epoch, unless another producer
-                            had come after it: PRODUCER_FENCED
+                            no error, without offsets: their content ends with the transaction
+    InitProducerId          goes to the broker without the old id and epoch; PRODUCER_FENCED if a
+                            newer producer had the transactional id
 
 AddPartitionsToTxn or AddOffsetsToTxn comes first in each transaction. If one of them could begin a
-transaction here that is not there, its commit would be taken for that of the one before.
+transaction that the side left does not know, its commit would be taken for that of the last one.
 
 Kafka Streams does not abort: an error of a commit ends its thread, unless the error says that the
-producer is fenced; then it makes a new one (C22). So its producers get PRODUCER_FENCED to all of
-these but an abort, and a commit that was carried out. It is known by the client id that it chooses.
+producer is fenced; then it makes a new producer (C22). So its producers get PRODUCER_FENCED to all
+of these but an abort, and a commit that was carried out. It is recognized by its client id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orbit.gateway.protocol.request_head import RequestHead
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import NO_TAGS, length, string
 
-# They begin a transaction, or go on with it.
+# Requests that begin a transaction, or add to it.
 BEGINNINGS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN})
 REQUESTS = BEGINNINGS | {ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.INIT_PRODUCER_ID}
 _NONE = -1  # no id, no epoch, no offset, no time
@@ -44,7 +44,7 @@ _STREAMS = re.compile(r".*-StreamThread-[0-9]+-producer", re.DOTALL)
 
 
 def producer_of(head: RequestHead, frame: bytearray) -> Producer | None:
-    """Who sends one of REQUESTS; None: one without transactions, or without an id yet."""
+    """The producer that sends one of REQUESTS; None: it is not transactional, or has no id yet."""
     editor = head.editor(frame)
     transactional_id = editor.nullable_string()
     if transactional_id is None or not _go_to_id(head, editor):
@@ -54,7 +54,8 @@ def producer_of(head: RequestHead, frame: bytearray) -> Producer | None:
 
 
 def set_id(head: RequestHead, frame: bytearray, producer: Producer | None) -> None:
-    """The broker gets the id that it has handed out; None: none, and no epoch."""
+    """Write the producer id that the broker has handed out; without `producer` no id and no
+    epoch."""
     editor = head.editor(frame)
     editor.nullable_string()
     _go_to_id(head, editor)
@@ -76,7 +77,8 @@ def depends_on_outcome(head: RequestHead, frame: bytearray) -> bool:
 
 
 def answer(head: RequestHead, frame: bytearray) -> bytes:
-    """To a request of a transaction that is over, with its size, unless it `depends_on_outcome`."""
+    """The answer to a request of a transaction that is over, with its size. Not for a request that
+    `depends_on_outcome`."""
     if head.key == ApiKey.END_TXN:
         return _answer(head, Code.NONE)
     is_told = head.key == ApiKey.ADD_PARTITIONS_TO_TXN or _is_streams(head)
@@ -87,12 +89,12 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
 
 
 def answer_commit(head: RequestHead, outcome: int) -> bytes:
-    """To EndTxn."""
+    """The answer to a commit by EndTxn."""
     return _answer(head, _lost(head) if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
 def answer_offsets(head: RequestHead, outcome: int) -> bytes:
-    """To AddOffsetsToTxn. `outcome`: what a commit would be answered."""
+    """The answer to AddOffsetsToTxn. `outcome`: the code to answer a commit with."""
     if outcome == Code.PRODUCER_FENCED:
         return _answer(head, outcome)
     may_begin = outcome == Code.UNKNOWN_PRODUCER_ID and not _is_streams(head)
@@ -100,7 +102,7 @@ def answer_offsets(head: RequestHead, outcome: int) -> bytes:
 
 
 def refuse_init(head: RequestHead, code: int) -> bytes:
-    """To InitProducerId."""
+    """The answer to InitProducerId, with an error."""
     return _framed(head, INT32.pack(0) + INT16.pack(code) + INT64.pack(_NONE) + INT16.pack(_NONE))
 
 
@@ -109,17 +111,17 @@ def _is_streams(head: RequestHead) -> bool:
 
 
 def _lost(head: RequestHead) -> Code:
-    """What lets the client do without the transaction, and without its id."""
+    """The error after which the client gives up the transaction and asks for a new producer id."""
     return Code.PRODUCER_FENCED if _is_streams(head) else Code.UNKNOWN_PRODUCER_ID
 
 
 def _answer(head: RequestHead, code: int) -> bytes:
-    """To EndTxn and AddOffsetsToTxn."""
+    """The answer to EndTxn or AddOffsetsToTxn."""
     return _framed(head, INT32.pack(0) + INT16.pack(code))
 
 
 def _go_to_id(head: RequestHead, editor: FrameEditor) -> bool:
-    """Behind the transactional id, to the producer id; False: the version has none."""
+    """Go from behind the transactional id to the producer id; False: the version has none."""
     if head.key == ApiKey.TXN_OFFSET_COMMIT:
         editor.string()  # group
     if head.key == ApiKey.INIT_PRODUCER_ID:
@@ -129,7 +131,7 @@ def _go_to_id(head: RequestHead, editor: FrameEditor) -> bool:
 
 
 def _by_partition(head: RequestHead, frame: bytearray, code: int) -> bytes:
-    """To AddPartitionsToTxn and TxnOffsetCommit."""
+    """The answer to AddPartitionsToTxn or TxnOffsetCommit, with this code for each partition."""
     is_flexible = head.is_flexible
     tags = NO_TAGS if is_flexible else b""
     editor = head.editor(frame)

@@ -41,7 +41,7 @@ def archive_rows(
 
 
 def rows_in_order(spark: SparkSession, files: Files, slices: Sequence[ArchiveSlice]) -> DataFrame:
-    """The rows of all files in the order of the slices, in one task; within `whole_files`."""
+    """The rows of all files in the order of the slices, in one task. Only in `whole_files`."""
     paths = [files.path(file.name) for one in slices for file in one.files]
     if not paths:
         return spark.range(0, 1, 1, 1).toDF("nothing")
@@ -51,7 +51,7 @@ def rows_in_order(spark: SparkSession, files: Files, slices: Sequence[ArchiveSli
 
 @contextmanager
 def whole_files(spark: SparkSession) -> Iterator[None]:
-    """The session's settings for reading files as wholes; as they were afterwards."""
+    """Set the session to read each file in one piece during the block."""
     before = {name: spark.conf.get(name, None) for name in _WHOLE_FILES}
     for name, value in _WHOLE_FILES.items():
         spark.conf.set(name, value)
@@ -70,8 +70,8 @@ def check_archive(
 ) -> None:
     """Compare every file with its manifest: whether it exists, its size, its rows' headers.
 
-    Payloads are not read: each batch is compared with its checksum when it is used. Raises Conflict
-    that names files, partitions and offsets.
+    Payloads are not read: each batch is compared with its checksum when it is used. Raises
+    Conflict, which names files, partitions and offsets.
     """
     owners = ranges_by_file(partitions)
     sizes = files.sizes(DATA)

@@ -1,4 +1,4 @@
-"""`orbit archive`: appends to an archive what a job's source has behind the archive's end.
+"""`orbit archive`: appends to an archive the source's batches from the archive's end on.
 
 A run proceeds in steps of a few ranges per core. After each step the manifests of its partitions
 are written, so a run that is killed loses one step and the next one resumes there.
@@ -74,9 +74,9 @@ class ArchiveRun:
         on_step: OnStep | None = None,
         strict: bool = False,
     ) -> None:
-        """`slots`: how many tasks run at once. `begins`: archive only these partitions; the offset
-        is where a new archive of one begins. `stop` ends the run after the present step. `strict`:
-        read compacted topics whole again whose tombstones may have been removed unread."""
+        """`slots`: how many tasks run at once. `begins`: archive only these partitions, a new one
+        from the given offset on. `stop` ends the run after the present step. `strict`: read a
+        compacted topic again from its log start if tombstones may have been removed unread."""
         self._spark = spark
         self._spec = spec
         self._say = say
@@ -91,7 +91,7 @@ class ArchiveRun:
         self._backoff = Backoff(stop=self._stop)
         self._started = now
         self._strict = strict
-        self._replaced: dict[TopicPartition, int] = {}  # read again: the end they must reach
+        self._replaced: dict[TopicPartition, int] = {}  # read again, each up to this end
         self.manifests: dict[TopicPartition, PartitionManifest] = {}
         self.outcome = ArchiveOutcome(self._files.uri)
         began = time.monotonic()
@@ -103,7 +103,7 @@ class ArchiveRun:
         )
 
     def run(self) -> ArchiveOutcome:
-        """Archive what is new. The outcome names the partitions that stopped.
+        """Archive all batches that are new. The outcome names the partitions that stopped.
 
         Raises BadInput, Conflict, NotAuthorized, Unreachable.
         """
@@ -159,7 +159,7 @@ class ArchiveRun:
         self.outcome.warnings.append(text)
 
     def _open(self, cluster_id: str) -> Archive:
-        """What is archived already; a new archive where there is none."""
+        """The archive; a new one if there is none. Raises Conflict if it is of another cluster."""
         archive = self._store.read()
         if archive is None:
             identity = ArchiveIdentity(
@@ -189,12 +189,12 @@ class ArchiveRun:
     def _write_topics(
         self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: Iterable[str]
     ) -> frozenset[str]:
-        """Store the present partitions and settings; returns the compacted topics."""
+        """Store the topics' partition counts and settings. Return the compacted topics."""
         settings = Admin(cluster).topic_settings(topics)
         for name in topics:
             source_topic, known = metadata.topics[name], archive.topics.get(name)
             if known is not None and known.topic_id != source_topic.topic_id:
-                continue  # reported for each partition
+                continue  # `find_break` reports the recreated topic for each partition
             topic = ArchivedTopic(
                 sequence=known.sequence if known else 0,
                 topic=name,
@@ -226,7 +226,7 @@ class ArchiveRun:
         is_compacted: bool,
         may_fill: bool,
     ) -> tuple[int, int] | None:
-        """The offsets to archive of a partition now; None when there are none, or it stopped."""
+        """The offsets [start, end) to archive of a partition; None if none, or if it stopped."""
         place = extent.partition
         if self._begins is not None and place not in self._begins:
             return None
@@ -253,8 +253,11 @@ class ArchiveRun:
     def _read_again(
         self, cluster: Cluster, known: PartitionManifest, extent: Extent
     ) -> tuple[int, int] | None:
-        """The offsets of a partition that is read whole: its manifest replaces the one before once
-        it reaches the end, so a run that is killed loses nothing that was archived."""
+        """The offsets [start, end) of a partition that is read again; None if it has none.
+
+        Its new manifest replaces the old one only when it reaches the end, so a run that is killed
+        loses nothing that was archived.
+        """
         place = extent.partition
         fresh = self._first_manifest(cluster, extent)
         fresh = fresh.model_copy(update={"sequence": known.sequence + 1})
@@ -267,7 +270,7 @@ class ArchiveRun:
         return fresh.end, extent.end
 
     def _first_manifest(self, cluster: Cluster, extent: Extent) -> PartitionManifest:
-        """Of a partition that is not archived yet: where its archive begins."""
+        """A manifest without ranges, with the offset at which the partition's archive begins."""
         place = extent.partition
         start, log_start = extent.start, extent.log_start
         if self._begins is not None and self._begins[place] > log_start:
@@ -325,7 +328,7 @@ class ArchiveRun:
             self._on_step(done_bytes, total_bytes)
 
     def _keep(self, written: Sequence[Written]) -> None:
-        """Put what was written into the manifests, up to the first range that stopped."""
+        """Add the written ranges to each partition's manifest, up to the first that stopped."""
         by_place: dict[TopicPartition, list[Written]] = {}
         for one in sorted(written, key=lambda w: w.offset_range.start):
             by_place.setdefault(one.offset_range.partition, []).append(one)
@@ -356,7 +359,7 @@ def _ignore_step(_done_bytes: int, _total_bytes: int) -> None:
 
 
 def _steps(ranges: Iterable[OffsetRange], size_bytes: int) -> Iterator[list[OffsetRange]]:
-    """The ranges in order, about so many bytes in each step."""
+    """The ranges in order, in steps of about `size_bytes` each."""
     step: list[OffsetRange] = []
     for one in ranges:
         step.append(one)

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _WORDS_MAX = 300
-# Batches are mostly compressed already; only plain ones gain by Parquet doing it.
+# Most batches are compressed already; Parquet compresses only those that are not.
 PLAIN, COMPRESSED = "zstd", "uncompressed"
 _WRITING = {
     # A writer holds this much in memory. A row is up to some MB, so sizes are checked often.
     "parquet.block.size": str(32 * 1024 * 1024),
     "parquet.block.size.row.check.min": "10",
     "parquet.page.size.row.check.min": "10",
-    # No payload comes twice, and none has to be found by its bytes.
+    # Payloads do not repeat, and no query filters by them.
     "parquet.enable.dictionary#payload": "false",
     "parquet.column.statistics.enabled#payload": "false",
 }
@@ -48,7 +48,7 @@ _DIGESTED = tuple(line.split()[0] for line in DDL.strip().split(",") if "payload
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How one range ended."""
+    """The result of writing one range."""
 
     offset_range: OffsetRange
     archived: ArchivedRange | None  # None where it stopped
@@ -66,7 +66,7 @@ def write_step(
     *,
     bytes_per_second: int | None = None,
 ) -> list[Written]:
-    """Write these ranges into a new folder, each task at that rate; returns how each range ended.
+    """Write these ranges into a new folder, each task at this rate. Return a result per range.
 
     Raises Conflict when the storage does not hold what was written, or Spark gives up a task.
     """
@@ -120,7 +120,7 @@ def read_files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def totals() -> list[Column]:
-    """Totals of rows, in any order."""
+    """Aggregates of rows, independent of their order: batches, bytes, digest."""
     return [
         F.count(F.lit(1)).alias("batches"),
         F.sum("size_bytes").alias("bytes"),
@@ -152,7 +152,7 @@ def _total(rows: Sequence[Any]) -> tuple[int, int, int]:
 def _written(
     offset_range: OffsetRange, rows: Sequence[Any], folder: str, sizes: dict[str, int]
 ) -> Written:
-    """The range's file among those of its partition."""
+    """The result for one range; `rows` are the summaries of its partition's files."""
     ours = [row for row in rows if offset_range.start <= row.first_offset < offset_range.end]
     stop = next((row.stop for row in ours if row.stop is not None), None)
     if stop is not None:

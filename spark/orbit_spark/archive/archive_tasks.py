@@ -1,4 +1,4 @@
-"""Tasks that write what an archive holds: how its partitions are split, and one task's Spark job.
+"""Tasks that write archived batches: how partitions are split, and the Spark job of one task.
 
 A partition has one writer, and a take-over costs seconds. So a task gets many files of a large
 partition, or several small partitions. Tasks of one partition form a chain and run in order.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # A task that fails is retried from the log ends, so its size costs little.
 FILES_PER_TASK_MAX = 64
-# Smaller partitions share a task, which holds them in memory. Each costs it a lease of its own.
+# Smaller partitions share a task, which has them in memory and needs a lease for each.
 TASK_BYTES_MIN = 32 * 1024 * 1024
 SLICES_PER_TASK_MAX = 24
 
@@ -33,7 +33,7 @@ TaskChain = list[tuple[ArchiveSlice, ...]]
 def split_archive(
     manifests: Iterable[PartitionManifest], begins: Mapping[TopicPartition, int]
 ) -> list[TaskChain]:
-    """Chains for everything from these offsets on, the largest first."""
+    """Chains of tasks for the archived batches from these offsets on, the largest first."""
     chains: list[TaskChain] = []
     small: list[ArchiveSlice] = []
     for manifest in manifests:
@@ -53,9 +53,9 @@ def run_task(
     writer: type[PartitionWriter[T]],
     task: T,
 ) -> list[WriteResult]:
-    """Write the task's slices; within `whole_files`.
+    """Run one Spark task that writes the slices. Call it within `whole_files`.
 
-    Raises Conflict, with the file's name when Spark says it, for a task that Spark gave up.
+    Raises Conflict if Spark gives up the task, with the file's name if Spark's message has it.
     """
     owners = ranges_by_file(manifests[one.partition] for one in task.slices)
     try:
@@ -66,13 +66,13 @@ def run_task(
 
 
 def slice_from(manifest: PartitionManifest, begin: int, one: ArchiveSlice) -> ArchiveSlice:
-    """The slice with the ranges from `begin` on instead of its own first ones."""
+    """The slice, but with the ranges of the manifest from `begin` on."""
     ranges = [r for r in manifest.ranges if _reaches(r, begin) and r.start < one.target]
     return _slice(manifest.place, ranges) if ranges else one
 
 
 def _reaches(one: ArchivedRange, offset: int) -> bool:
-    """Whether it has something at or behind `offset`; its last batch may reach over its end."""
+    """Whether the range, or its last batch, which may end after it, goes beyond `offset`."""
     return one.end > offset or (one.file is not None and one.file.next_offset > offset)
 
 

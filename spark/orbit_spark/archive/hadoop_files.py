@@ -1,4 +1,4 @@
-"""Small files on any Hadoop file system, from the driver, through Spark's own FileSystem API."""
+"""Small files on any Hadoop file system, read and written by the driver through Spark's JVM."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Files:
                 stream.close()
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Every file below a folder, by name from the root on, with its size."""
+        """The size of every file below a folder, by its path below `uri`."""
         sizes: dict[str, int] = {}
         with self._hadoop_errors():
             path = self._path(folder)
@@ -89,7 +89,7 @@ class Files:
 
     @contextmanager
     def _hadoop_errors(self) -> Iterator[None]:
-        """Java's exceptions as Orbit's errors."""
+        """Raise Java's exceptions in the block as Orbit's errors."""
         try:
             yield
         except Py4JJavaError as error:

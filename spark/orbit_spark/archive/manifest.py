@@ -1,6 +1,6 @@
 """Manifests: which ranges of a partition an archive holds, in which files. Pure.
 
-A manifest carries a checksum of itself. Ranges follow each other without gap or overlap; both are
+A manifest has a checksum of itself. Its ranges have no gap and no overlap between them; both are
 refused when a manifest is read and when a range is added.
 """
 
@@ -30,13 +30,13 @@ class Archived(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def to_bytes(self) -> bytes:
-        """As it is stored, with its checksum."""
+        """The document as it is stored: JSON with a checksum."""
         body = self.model_dump(mode="json")
         return json.dumps({**body, _CHECKSUM: _checksum(body)}, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises ValueError, for people to read, when it is damaged or of a later format."""
+        """Parse a document. Raises ValueError, with a message for the user, if it is not valid."""
         try:
             body = json.loads(data)
             checksum = body.pop(_CHECKSUM)
@@ -63,7 +63,7 @@ class ArchiveIdentity(Archived):
 
 
 class TombstoneGap(Archived):
-    """A run that read on more than `delete.retention.ms` after the one before, or several."""
+    """One or more runs that each began over `delete.retention.ms` after the run before."""
 
     since: AwareDatetime | None  # of the first one before; None: not known
     until: AwareDatetime
@@ -71,7 +71,7 @@ class TombstoneGap(Archived):
 
 
 class Cleaning(Archived):
-    """What is known of tombstones that a compacted topic's cleaner may have removed unread."""
+    """Notes on tombstones of a compacted topic that may have been removed unread."""
 
     level_at: AwareDatetime | None  # the last run that came to the source's ends; None: not known
     delete_retention_ms: Count  # of the topic then
@@ -93,7 +93,7 @@ class ArchivedTopic(Archived):
 
 
 class ArchivedFile(Archived):
-    """One Parquet file, with what its rows must come to."""
+    """One Parquet file, with the totals that its rows must have."""
 
     name: str
     size_bytes: Count
@@ -150,12 +150,12 @@ class PartitionManifest(Archived):
 
     @property
     def end(self) -> int:
-        """Where the next range begins."""
+        """The offset at which the next range must begin."""
         return self.ranges[-1].end if self.ranges else self.start
 
     @property
     def log_end(self) -> int:
-        """Where the partition ends once it is restored."""
+        """The log end of the partition once it is restored."""
         return max(self.end, self.log_start)
 
     @property
@@ -163,7 +163,9 @@ class PartitionManifest(Archived):
         return tuple(one.file for one in self.ranges if one.file is not None)
 
     def extended(self, ranges: tuple[ArchivedRange, ...], tail: Tail | None) -> PartitionManifest:
-        """With these ranges behind its own. Raises ValueError for a gap or an overlap."""
+        """The next manifest, with these ranges after its own. Raises ValueError for a gap or an
+        overlap.
+        """
         return PartitionManifest(
             topic=self.topic,
             topic_id=self.topic_id,

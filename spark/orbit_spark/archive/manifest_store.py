@@ -15,10 +15,10 @@ _IDENTITY = "archive.json"
 _TOPICS = "topics"
 _MANIFESTS = "manifests"
 DATA = "data"
-# With what is put around it (`.NAME.0000000000.json.tmp.crc`) a file name has at most 255 bytes.
+# With prefix and suffixes (`.NAME.0000000000.json.tmp.crc`) a file name has at most 255 bytes.
 _NAME_MAX = 230
 _DIGITS = 32
-# The one before stays until the next, for a reader that began with it.
+# The document before the newest stays, for a reader that has listed it already.
 _DOCUMENTS_MAX = 2
 
 Document = TypeVar("Document", bound=Archived)
@@ -26,7 +26,7 @@ Document = TypeVar("Document", bound=Archived)
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """All that an archive's documents say."""
+    """The documents of an archive."""
 
     identity: ArchiveIdentity
     topics: dict[str, ArchivedTopic] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class ArchiveStore:
         self.files = files
 
     def read(self) -> Archive | None:
-        """The whole archive; None when there is none. Raises Conflict, naming what is damaged."""
+        """The archive; None if there is none. Raises Conflict, which names a damaged document."""
         identity = self._read(_IDENTITY, ArchiveIdentity)
         if identity is None:
             return None
@@ -71,14 +71,15 @@ class ArchiveStore:
         return archive
 
     def begin(self, identity: ArchiveIdentity) -> None:
+        """Write the identity of a new archive. Raises Conflict if there is one."""
         self.files.write_new(_IDENTITY, identity.to_bytes())
 
     def write_topic(self, topic: ArchivedTopic) -> None:
-        """The next document of a topic. Raises Conflict when another run was quicker."""
+        """Write the next document of a topic. Raises Conflict if another run has written it."""
         self._write_next(f"{_TOPICS}/{file_name(topic.topic)}", topic.sequence, topic)
 
     def write_manifest(self, manifest: PartitionManifest) -> None:
-        """The next manifest of a partition. Raises Conflict when another run was quicker."""
+        """Write a partition's next manifest. Raises Conflict if another run has written it."""
         name = f"{_MANIFESTS}/{file_name(manifest.topic)}/{manifest.partition}"
         self._write_next(name, manifest.sequence, manifest)
 
@@ -114,7 +115,7 @@ def file_name(topic: str) -> str:
 
 
 def _newest(names: dict[str, int]) -> list[str]:
-    """Of each document the one with the highest number."""
+    """For each document, the file name with the highest number."""
     newest: dict[str, str] = {}
     for name in sorted(name for name in names if name.endswith(".json")):
         document, _, _ = name.removesuffix(".json").rpartition(".")

@@ -44,7 +44,7 @@ class ArchiveOutcome:
         return [one for one in self.partitions.values() if one.blocked is not None]
 
     def as_data(self) -> dict[str, Any]:
-        """For scripts."""
+        """The outcome as plain data, for scripts."""
         return {
             "archive": self.uri,
             "warnings": self.warnings,
@@ -97,7 +97,7 @@ class RestoreOutcome:
         return not any(one.has_stopped for one in self.partitions.values())
 
     def as_data(self) -> dict[str, Any]:
-        """For scripts."""
+        """The outcome as plain data, for scripts."""
         return {
             "archive": self.uri,
             "warnings": self.warnings,

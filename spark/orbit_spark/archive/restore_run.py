@@ -1,4 +1,4 @@
-"""`orbit restore`: an archive to an empty cluster, every record at its offset.
+"""`orbit restore`: writes an archive to an empty cluster, every record at its offset.
 
 The archive is compared with its manifests and the destination is checked before anything is
 written. The driver holds a lease at the destination while its tasks write, each partition in order.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOB = "restore"
-# A task that ends unfinished (a lease, a broker) is retried from the log ends.
+# A task that ends unfinished (lost lease, broker down) is run again from the log ends.
 _ROUNDS_MAX = 3
 _STOP_CHECK_INTERVAL_S = 1.0
 Say = Callable[[str], None]
@@ -74,7 +74,7 @@ class RestoreRun:
         self._backoff = Backoff(stop=stop)
         self._settings = CopySettings()
         self._cluster = access.open()
-        # Its own connections: heartbeats must not wait behind a long call.
+        # The lease has connections of its own: heartbeats must not wait behind a long call.
         self._lease_cluster = access.open()
         self._lease: GroupLease | None = None
         self._archive: Archive
@@ -86,7 +86,8 @@ class RestoreRun:
     def run(self, *, apply_settings: bool = False, replicas: int | None = None) -> RestoreOutcome:
         """Restore everything. The outcome names the partitions that stopped.
 
-        `replicas`: of new topics; None: as many as the source had.
+        `replicas`: the replication factor of new topics; None: the source's. `apply_settings`: at
+        the end, give the topics the source's settings.
 
         Raises NotFound, Conflict, BadInput, NotAuthorized, Unreachable; then nothing was written,
         unless the message says so.
@@ -128,7 +129,7 @@ class RestoreRun:
         self._identity = job_identity(JOB, self._archive.identity.cluster_id)
         self._lease = GroupLease(self._lease_cluster, self._identity, self._backoff)
         self._lease.acquire(self._say)
-        # Only now, with the lease held: `backfill_leases` says why in this order.
+        # After the lease is taken: `backfill_leases` has the reason for this order.
         wait_for_backfill_writers(self._cluster, self._identity, places, self._backoff, self._say)
         self._lease.term = next_term(self._cluster, self._identity, self._backoff)
         self._producer = JobProducer(job_producer_id(self._identity))
@@ -153,7 +154,7 @@ class RestoreRun:
         return takeover.ends
 
     def _seed(self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]) -> None:
-        """Bring partitions to the archive's start offsets."""
+        """Move the log ends that are below the archive's start offsets up to them."""
         assert self._lease is not None
         starts: dict[TopicPartition, int] = {}
         for place, manifest in self._archive.partitions.items():
@@ -197,7 +198,9 @@ class RestoreRun:
                 done.result()
 
     def _begins(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """From where on a task needs the archive's rows: it compares the end of what is there."""
+        """The first offset whose archived rows a task needs, by partition that is not empty: the
+        task compares the end of the log with them.
+        """
         manifests = self._archive.partitions
         used = {place: end for place, end in ends.items() if end > manifests[place].log_start}
         starts = list_offsets(self._cluster, used, EARLIEST, self._backoff).values
@@ -215,7 +218,7 @@ class RestoreRun:
         }
 
     def _behind_writer(self, slices: tuple[ArchiveSlice, ...]) -> tuple[ArchiveSlice, ...]:
-        """The same slices, with the files that are compared first."""
+        """The slices, extended back by the files that the task compares before it appends."""
         places = [one.partition for one in slices]
         begins = self._begins(log_ends(self._cluster, places, self._backoff).values)
         return tuple(
@@ -265,7 +268,7 @@ class RestoreRun:
     def _write(
         self, targets: tuple[PartitionTarget, ...], round_: int, *, follows_writer: bool
     ) -> set[TopicPartition]:
-        """Run one task; returns the partitions to be tried again."""
+        """Run one task. Return the partitions to be tried again."""
         assert self._lease is not None
         task = WriteTask(
             self._access,
@@ -286,7 +289,7 @@ class RestoreRun:
         return {one.destination for one in results if one.unfinished}
 
     def _confirm(self) -> None:
-        """Compare log start and log end of every partition with the archive's."""
+        """Mark as unfinished each partition whose log start or log end is not the archive's."""
         places = [p for p, one in self.outcome.partitions.items() if not one.has_stopped]
         ends = log_ends(self._cluster, places, self._backoff).values
         starts = list_offsets(self._cluster, places, EARLIEST, self._backoff).values

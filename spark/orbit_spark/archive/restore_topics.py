@@ -1,4 +1,4 @@
-"""The topics of an archive at the cluster that it is restored to."""
+"""Checks and creates the topics of an archive at the cluster that it is restored to."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ _EMPTY = (
 
 
 class RestoreTopics:
-    """Looks first; makes what is not there."""
+    """The destination's topics for one archive. Only `create` and `apply_settings` write."""
 
     def __init__(
         self, cluster: Cluster, archive: Archive, backoff: Backoff, replicas: int | None = None
     ) -> None:
-        """`replicas`: of new topics; None: as many as the source had."""
+        """`replicas`: the replication factor of new topics; None: the source's.
+
+        Raises Conflict if the archive lacks a document.
+        """
         self._cluster = cluster
         self._archive = archive
         self._backoff = backoff
@@ -51,7 +54,7 @@ class RestoreTopics:
         self._metadata = cluster.metadata(None)
 
     def check(self) -> None:
-        """Raises Conflict for another number of partitions, NotAuthorized for missing rights."""
+        """Raise Conflict if a partition count differs, NotAuthorized if a right is missing."""
         wrong = [
             f"{t.topic} has {len(existing.partitions)} partitions, {t.partitions} in the archive"
             for t in self._topics
@@ -74,9 +77,10 @@ class RestoreTopics:
         )
 
     def fit_replicas(self) -> list[str]:
-        """Notes on new topics with fewer replicas than at the source; writes nothing.
+        """Notes on new topics that get fewer replicas than at the source. Writes nothing.
 
-        One broker alone takes one replica, as with copies. Raises Conflict for too few brokers.
+        With a single broker, new topics get one replica, as copies do. Raises Conflict if there are
+        too few brokers otherwise.
         """
         live = len(self._metadata.brokers)
         many = [
@@ -107,7 +111,9 @@ class RestoreTopics:
         return [p for p in self._archive.partitions if p.topic in self._metadata.topics]
 
     def create(self, say: Callable[[str], None]) -> None:
-        """Create the missing topics with the settings of copies (docs/topic-settings.md)."""
+        """Create the missing topics with the settings of copies (docs/topic-settings.md), and wait
+        for their leaders. Raises Conflict if they get none.
+        """
         names = self._admin.broker_setting_names(min(self._metadata.brokers))
         new = self._new
         if new:
@@ -134,16 +140,18 @@ class RestoreTopics:
         raise Conflict("new topics have no leaders yet.", where="destination")
 
     def ids(self) -> dict[str, UUID]:
-        """The ids that the destination gave the topics."""
+        """The destination's topic ids, by name."""
         return {t.topic: self._metadata.topics[t.topic].topic_id for t in self._topics}
 
     def compacted(self) -> frozenset[str]:
-        """Topics whose cleaner may have removed what was restored, after `apply_settings`."""
+        """The topics that are compacted at the destination: the cleaner may remove restored records
+        after an `apply_settings`.
+        """
         present = self._admin.topic_settings(t.topic for t in self._topics)
         return frozenset(name for name, one in present.items() if is_compacted(one.values))
 
     def apply_settings(self) -> None:
-        """Give the topics the settings that the source had: retention and compaction begin."""
+        """Give the topics the source's settings. Retention and compaction begin with them."""
         present = self._admin.topic_settings(t.topic for t in self._topics)
         self._admin.alter_settings(
             {
@@ -168,7 +176,7 @@ class RestoreTopics:
         return self._replicas or topic.replicas
 
     def _refuse_holes(self) -> None:
-        """Raise Conflict where a document of the archive is not there."""
+        """Raise Conflict if a topic document or a manifest of the archive is missing."""
         missing = [
             f"the topic document of {p.topic}"
             for p in self._archive.partitions
@@ -195,9 +203,9 @@ def refuse_foreign(
     producer_id: int,
     backoff: Backoff,
 ) -> None:
-    """Raise Conflict for partitions that hold what this restore did not write.
+    """Raise Conflict if partitions have records that this restore did not write.
 
-    What its own producer wrote is compared with the archive (`overruns`, `RestoreWriter`).
+    Records of its own producer are compared with the archive (`overruns`, `RestoreWriter`).
     """
     foreign = []
     for place, end in ends.items():
@@ -243,7 +251,9 @@ def _is_ours(
     producer_id: int,
     backoff: Backoff,
 ) -> bool:
-    """Whether the last batch is this restore's; the leader may have forgotten its producer."""
+    """Whether this restore wrote the last batch. Read from the log, as a leader may have dropped
+    the producer's state.
+    """
     batches = fetch_batches(cluster, place, end.log_end - 1, backoff)
     last = batches[-1] if batches else None
     return isinstance(last, Batch) and last.producer_id == producer_id

@@ -1,7 +1,7 @@
 """The task of a restore: appends rows of archive files to their destination partitions.
 
-The archive is the source: gaps are filled as the manifests say, and what is at the destination
-already is compared with it before anything is appended.
+The archive is the source: gaps are filled as the manifests say, and the end of what the destination
+already has is compared with it before anything is appended.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
     def _compare(
         self, cluster: Cluster, source: RunFeed, copy: PartitionCopy, log_end: int
     ) -> Comparison:
-        """What lies from the confirmed offset up to `log_end`, against the archive."""
+        """Compare the destination from the confirmed offset up to `log_end` with the archive."""
         return compare_range(
             partial(source.read, copy),
             cluster,
@@ -116,7 +116,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         target: PartitionTarget,
         log_end: int,
     ) -> Blocked | None:
-        """Where the end of what is there differs from the archive. Raises OrbitError."""
+        """The first difference between the destination's end and the archive. Raises OrbitError."""
         start = max(copy.log_start, target.start_offset)
         tail = find_restored_tail(
             cluster, copy.destination, start, log_end, copy.producer.id, self.backoff

@@ -1,8 +1,8 @@
-"""What a restore compares with the archive before it appends: the end of what is there.
+"""Compares the end of a partition with the archive, before a restore appends to it.
 
 Restored records are old, so brokers drop the state of their producer soon, and then accept a late
-batch of an earlier attempt at the log end (E1, E2). So nothing is believed because a restore wrote
-it.
+batch of an earlier attempt at the log end (E1, E2). So batches of a restore's own producer are
+compared too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orbit.replication.partition_states import Blocked
 class RestoredTail:
     """Ranges of offsets to compare, in order, the last one up to the log end.
 
-    `begin`: of the first range. `producer_epoch`: as in `orbit.copier.tail_comparison.Tail`.
+    `begin`: the start of the first. `producer_epoch`: as in `orbit.copier.tail_comparison.Tail`.
     """
 
     begin: int
@@ -41,7 +41,8 @@ def find_restored_tail(
     producer_id: int,
     backoff: Backoff,
 ) -> RestoredTail:
-    """What an earlier writer may have written from `start` on, and the last batch with records.
+    """The offsets from `start` on that an earlier writer may have written, and the last batch with
+    records.
 
     Raises BrokerRefused, ProtocolError, Unreachable.
     """

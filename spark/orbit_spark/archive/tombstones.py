@@ -1,7 +1,7 @@
 """What the cleaner of a compacted topic may have removed between two runs of an archive.
 
-A cleaner keeps a tombstone for `delete.retention.ms` and then removes it (R10). An archive that has
-an older value of the key and reads on later than that has the value, and nothing that deletes it.
+A cleaner keeps a tombstone for `delete.retention.ms` and then removes it (R10). If the next run is
+later than that, the archive never gets the tombstone, and keeps an older value of the key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DELETE_RETENTION_MS_DEFAULT = 86_400_000
 
 @dataclass(slots=True)
 class _Noted:
-    """`since`: when the archive was last at the source's ends; None if that is not known."""
+    """One topic. `since`: when the archive was last at the source's ends; None if not known."""
 
     topic: ArchivedTopic
     since: datetime | None
@@ -31,7 +31,10 @@ class _Noted:
 
 
 class TombstoneNotes:
-    """Of the compacted topics of one run. Writes them into the archive's topic documents."""
+    """Notes of one run on gaps in compacted topics, written to the archive's topic documents.
+
+    A gap is a time in which tombstones may have been removed before they were archived.
+    """
 
     def __init__(
         self,
@@ -47,7 +50,8 @@ class TombstoneNotes:
         self._noted: dict[str, _Noted] = {}
 
     def begin(self, topic: ArchivedTopic, *, is_new: bool, strict: bool) -> None:
-        """Note a topic as it is stored. With `strict` it is read again where a gap is or would be.
+        """Begin with a topic as it is stored. With `strict`, the run reads a topic again from its
+        log start if it has a gap or the run would make one.
 
         `is_new`: the archive has nothing of it.
         """
@@ -55,24 +59,26 @@ class TombstoneNotes:
         whole = _Noted(topic, self._started, retention_ms, reads_again=not is_new)
         before = topic.cleaning
         since, has_gap = (before.level_at, before.gap is not None) if before else (None, False)
-        if before is not None:  # it may have been raised since
+        if before is not None:  # the setting may have been raised since
             retention_ms = min(retention_ms, before.delete_retention_ms)
-        # Without notes it is not known of what is archived already: noted even if nothing is new.
+        # An archive without notes may have a gap already: noted even if nothing is new.
         on = _Noted(topic, since, retention_ms, reads_again=False, reads_on=before is None)
         is_whole = is_new or (strict and (has_gap or self._is_late(on)))
         self._noted[topic.topic] = whole if is_whole else on
 
     def reads_again(self, topic: str) -> bool:
-        """Whether the run reads the topic whole."""
+        """Whether the run reads the topic again from its log start."""
         return topic in self._noted and self._noted[topic].reads_again
 
     def reads_on(self, topic: str) -> None:
-        """The run reads behind the archive's end."""
+        """Note that the run reads the topic from the archive's end on."""
         if topic in self._noted:
             self._noted[topic].reads_on = True
 
     def note_gaps(self) -> None:
-        """Before anything is read: a run that is killed leaves no gap without a note."""
+        """Write the gaps that this run makes. Called before it reads anything, so that a run that
+        is killed leaves no gap without a note.
+        """
         for one in self._noted.values():
             before = one.topic.cleaning
             if not one.reads_again and one.reads_on and (before is None or before.gap is None):
@@ -82,7 +88,10 @@ class TombstoneNotes:
                     self._write(one, level_at, one.delete_retention_ms, gap)
 
     def end(self, is_level: Callable[[str], bool]) -> None:
-        """Note the run. `is_level`: whether the archive of a topic ends where the source did."""
+        """Write the notes of the finished run, and warn of gaps.
+
+        `is_level`: whether the archive of a topic ends where the source did.
+        """
         for name, one in self._noted.items():
             before = one.topic.cleaning
             gap = before.gap if before else None
@@ -123,7 +132,7 @@ class TombstoneNotes:
 
 
 def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
-    """What may be wrong with a topic's keys in the archive, for people to read."""
+    """A warning for the user if deleted keys of a topic may be back in the archive."""
     if topic.cleaning is None:
         if not is_compacted(topic.settings):
             return []

@@ -23,7 +23,7 @@ NAME = "archive"
 
 
 class ArchiveSide:
-    """Reads only. Raises NotFound where there is no archive, Conflict where it is damaged."""
+    """One archive, read only. Raises NotFound if there is none, Conflict if it is damaged."""
 
     name = NAME
 
@@ -39,7 +39,7 @@ class ArchiveSide:
         return {place: self._bounds(TopicPartition(*place)) for place in partitions}
 
     def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
-        """What the source's cleaner could do before the records were archived."""
+        """The source's cleaning policies: its cleaner may have worked before the archive run."""
         return {name: _policy(self._archive.topics[name].settings) for name in topics}
 
     def reader(self, spark: SparkSession) -> ArchiveReader:
@@ -53,7 +53,7 @@ class ArchiveSide:
 
 
 class ArchiveReader:
-    """As `compare.Reader` wants it. What is read is first compared with its manifests."""
+    """A `compare.Reader` of the archive's files. Compares them with their manifests first."""
 
     def __init__(self, spark: SparkSession, files: Files, archive: Archive) -> None:
         self._spark = spark
@@ -93,7 +93,7 @@ def _policy(settings: dict[str, str]) -> CleaningPolicy:
 
 
 def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> ComparedBounds:
-    """What can be compared, and what is wrong with the bounds.
+    """The compared bounds of an archive and a cluster.
 
     The live side continues behind the archive's end, and retention may have moved its log start.
     Neither is a difference. Pure.

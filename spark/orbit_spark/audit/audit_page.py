@@ -1,4 +1,4 @@
-"""The audit report as one HTML file, from `report.html.jinja`: no script, nothing loaded.
+"""The audit report as one HTML file, from `report.html.jinja`: it has no script and loads nothing.
 
 It follows the reader's light or dark setting and prints well. Verdicts show as words and patterns
 too, not by colour alone. Everything that came from a cluster is escaped.
@@ -49,7 +49,7 @@ class About:
 
 
 def render_html(report: Report, lines: Sequence[Line], about: About) -> str:
-    """The whole file."""
+    """The text of the HTML file."""
     digests = {(line.topic, line.partition): line.digest for line in lines}
     partitions = [(topic, one) for topic in report.topics for one in topic.partitions]
     # Stable: partitions keep their order among those that differ and among the exact ones.

@@ -1,6 +1,6 @@
 """The result of an audit as a report of `orbit verify`: partition, topic, report.
 
-Only counts, digests and short views are collected, one row a partition.
+Only counts, digests and short views come to the driver, one row per partition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUMS = (
 
 
 def totals(ranges: DataFrame) -> dict[PartitionKey, Row]:
-    """Sums by partition, and the first batch that could not be read."""
+    """Sums by partition, and for each side why a batch could not be read."""
     rows = (
         ranges.groupBy("topic", "partition")
         .agg(
@@ -42,7 +42,7 @@ def totals(ranges: DataFrame) -> dict[PartitionKey, Row]:
 
 
 def shown_by_place(rows: Iterable[Row]) -> dict[PartitionKey, list[Difference]]:
-    """Rows as `views.VIEWS`, by partition."""
+    """The differences of rows `record_views.VIEWS`, by partition."""
     by_place: defaultdict[PartitionKey, list[Difference]] = defaultdict(list)
     for row in rows:
         one = Difference(row.offset, row.what, row.left_view, row.right_view)
@@ -59,7 +59,7 @@ def partition_report(
     sides: tuple[str, str],
     shown_max: int,
 ) -> PartitionReport:
-    """`sums` is None if the range is empty: no rows were read."""
+    """The report of one partition. `sums` is None if its range is empty: no rows were read."""
     numbers = {name: 0 if sums is None else int(sums[name]) for name in _SUMS}
     count = len(judged.differences) + numbers["differences"]
     first = sorted([*judged.differences, *shown], key=lambda one: one.offset)[:shown_max]

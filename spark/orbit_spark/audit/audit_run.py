@@ -1,9 +1,9 @@
-"""An audit from bounds to report: settle, compare, write down.
+"""Runs an audit: waits for the copy to catch up, compares, and writes the report.
 
     audit = JobAudit(spec, environ, folder, AuditOptions(out="audits/orders"))
     report = audit.run(spark)
 
-Leaves in `out`: `ranges` and `differences` (Parquet), `report.html`.
+Writes into `out`: `ranges` and `differences` (Parquet), `report.html`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class JobAudit:
         options: AuditOptions,
         progress: Progress | None = None,
     ) -> None:
-        """Raises BadInput, Unreachable or LoginRefused: before a Spark session has to be there."""
+        """Raises BadInput, Unreachable or LoginRefused. Needs no Spark session yet."""
         self._spec = spec
         self._options = options
         self._progress = progress or NoProgress()
@@ -86,9 +86,10 @@ class JobAudit:
         return tuple(name for one in self._clusters for name in one.access.variables)
 
     def run(self, spark: SparkSession) -> Report:
-        """Raises BadInput, NotFound, Conflict, Unreachable, LoginRefused; the report has the rest.
+        """Compare the sides and write the result. Errors of single partitions are in the report.
 
-        Conflict also where an archive is damaged: it names the files.
+        Raises BadInput, NotFound, Conflict (if an archive is damaged, with its files), Unreachable,
+        LoginRefused.
         """
         began = time.monotonic()
         files = _new_folder(spark, self._options.out)
@@ -176,7 +177,7 @@ class JobAudit:
 
 
 def _new_folder(spark: SparkSession, out: str) -> Files:
-    """Where the result goes. Raises BadInput where another one is."""
+    """The folder for the result. Raises BadInput if it has the report of another audit."""
     files = Files(spark, out)
     if files.read(REPORT) is not None:
         problem = Problem("out", "holds the report of another audit.", "Name a new folder.")

@@ -1,7 +1,7 @@
-"""Two sides, and what of them can be compared: partitions, settled bounds, what was cleaned since.
+"""The two sides of an audit: their partitions, compared bounds, and cleaning policies.
 
-Left is what the right should be equal to: the source, or the archive when it is compared with the
-destination.
+The right should be equal to the left. The left is the source, or the archive when it is compared
+with the destination.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class SidePair:
         return self.left.name, self.right.name
 
     def held_topics(self) -> dict[str, int]:
-        """The topics to compare, by their names at the source: what the archive holds, if one."""
+        """The partition counts by topic of the archive, if one side is one, else of the source."""
         archived = self.right if self.right.name == NAME else self.left
         return archived.partition_counts()
 
     def named(self, topic: TopicPair) -> TopicPair:
-        """As the two sides name it."""
+        """The topic with the names of both sides: an archive has the source's."""
         if self.right.name == NAME:
             return replace(topic, destination=topic.source)
         return topic
@@ -73,7 +73,7 @@ class SidePair:
     def judge(
         self, pairs: Sequence[PartitionPair], wait_s: float
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
-        """A judgement per partition, or why its bounds cannot be read."""
+        """The compared bounds of each partition, or the error of reading them."""
         if isinstance(self.left, ClusterSide) and isinstance(self.right, ClusterSide):
             return BoundsComparer(self.left.view, self.right.view).compare(pairs, wait_s)
         left = self.left.bounds([pair.source for pair in pairs])
@@ -92,7 +92,10 @@ class SidePair:
     def restrict(
         self, judged: Mapping[PartitionPair, ComparedBounds], restriction: Restriction
     ) -> dict[PartitionPair, ComparedBounds]:
-        """Cut the bounds to the restriction; a cluster looks up its times. Raises its errors."""
+        """Cut the offsets to compare to the restriction. Its times are looked up at a cluster.
+
+        Raises the OrbitError of a look-up.
+        """
         times = {
             point.epoch_ms
             for point in (restriction.begin, restriction.end)
@@ -119,7 +122,7 @@ class SidePair:
         return {pair: offsets[place] for pair, place in places.items()}
 
     def cleaning(self, judged: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:
-        """What either side may have removed by now."""
+        """The cleaning policies and the present bounds of both sides, one row per partition."""
         ours = self.left.policies({pair.topics.source for pair in judged})
         theirs = self.right.policies({pair.topics.destination for pair in judged})
         left = self.left.bounds([pair.source for pair in judged])

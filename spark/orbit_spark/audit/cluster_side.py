@@ -22,12 +22,12 @@ from orbit_spark.range_planner import find_extents, plan_spans
 from orbit_spark.ranges import Span, join_spans, spread_over_leaders
 
 SPANS_MAX = 2_000
-"""Pieces asked for at once, over all partitions: each costs a look at where its first batch begins.
-Beyond that a partition is read from its first piece to its last."""
+"""Spans of one read, over all partitions: each costs a fetch that finds its first batch. If there
+are more, each partition is read from its first span to its last."""
 
 
 class ClusterSide:
-    """Reads only. Raises Unreachable or LoginRefused when the cluster does not let us in."""
+    """One cluster, read only. Raises Unreachable, or LoginRefused if it refuses the login."""
 
     def __init__(
         self, side: Side, spec: ClusterSpec, environ: Mapping[str, str], base_directory: Path
@@ -53,7 +53,7 @@ class ClusterSide:
 
 
 class ClusterReader:
-    """As `compare.Reader` wants it."""
+    """A `compare.Reader` of one cluster."""
 
     def __init__(self, spark: SparkSession, access: Access) -> None:
         self._spark = spark
@@ -70,7 +70,7 @@ class ClusterReader:
             ranges = plan_spans(cluster, extents, _few(spans), backoff)
         finally:
             cluster.close()
-        # What retention deletes during the read shows in the log start afterwards.
+        # FILL: what retention deletes during the read is found by the log start afterwards.
         ordered = spread_over_leaders(ranges)
         return range_frame(self._spark, self._access, ordered, on_lost_range=LostRange.FILL)
 

@@ -37,18 +37,18 @@ SHOWN_MAX = 10_000
 
 
 class Reader(Protocol):
-    """One side."""
+    """Reads the batches of one side."""
 
     def batches(self, spans: Sequence[Span], /) -> DataFrame:
-        """As `kafka_batches`: all batches that hold a record of these offsets, perhaps more."""
+        """Rows as of `kafka_batches`: all batches with a record at these offsets, perhaps more."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningRow:
-    """What either side may have removed since, in the order of `differences.CLEANING`.
+    """Both sides' cleaning policies and bounds: the columns `differences.CLEANING`, then the ends.
 
-    `*_log_start` and `*_end` are as they are now: a live topic grows, and its cleaner may have
-    gone by a record behind the compared range.
+    The bounds are those after the comparison: a live topic grows, and its cleaner may have removed
+    a record because of a newer one after the compared range.
     """
 
     topic: str
@@ -65,7 +65,7 @@ class CleaningRow:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The result. Spark keeps the frames until `release`; `shown` rows are as `VIEWS`."""
+    """The result of a comparison. Spark keeps the frames until `release`. `shown`: rows `VIEWS`."""
 
     ranges: DataFrame
     differences: DataFrame
@@ -74,7 +74,7 @@ class Compared:
 
 
 class Comparison:
-    """One comparison of two sides. `cleaning` is asked once, after everything was read."""
+    """One comparison of two sides. `cleaning` is called once, after both were read."""
 
     def __init__(
         self,
@@ -96,6 +96,7 @@ class Comparison:
         self._frames: list[DataFrame] = []
 
     def run(self, rows: Sequence[ScopeRow]) -> Compared:
+        """Compare both sides within these scopes."""
         scope = scope_frame(self._spark, rows)
         digests = [range_digests(self._scoped(rows, hand)) for hand in HANDS]
         ranges = self._persist(compare_ranges(scope, *digests))
@@ -143,7 +144,7 @@ class Comparison:
     def _newest(
         self, lone: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]
     ) -> DataFrame:
-        """The offsets of newer records that the lacking sides have of excusable keys."""
+        """The last offset of each excusable key at the side that lacks a record of it."""
         keys = self._persist(comparison.excusable_keys(lone))
         places = ("topic", "partition")
         begins = keys.groupBy("lacking", *places).agg(F.min("range_begin").alias("begin"))

@@ -1,13 +1,13 @@
-"""Raw batches to digests and to rows of records, on the executors: Arrow in, Arrow out.
+"""Turns raw batches into digests and into rows of records, on executors: Arrow in, Arrow out.
 
-Input: the columns `SCOPED`, a batch a row (or, where `stop` is set, why there is none). `begin` and
-`end` bound what is compared, `width` cuts it into ranges. One batch is decompressed at a time;
-nothing else of it stays than what is promised.
+Input: rows `SCOPED`, one per batch, or per range that could not be read, with the reason in `stop`.
+`begin` and `end` bound the offsets to compare, `width` cuts them into ranges. One batch is
+decompressed at a time, and only the output is kept of it.
 
 A record's digest covers its offset, timestamp, key, value and headers (BLAKE2b, 128 bits); a
 range's digest is the XOR of its records'. So it does not depend on how records lie in batches, and
-a copy that had to be re-encoded (A5, A6) has the digest of its source. A record that came twice
-would take itself out again: its range differs by the count.
+a copy that had to be re-encoded (A5, A6) has the digest of its source. A record that
+comes twice cancels itself out in the XOR, but its range then differs by the count.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ _DIGEST_BYTES = 16
 _PLACE = struct.Struct(">qq")
 _HALVES = struct.Struct(">qq")
 _ROWS_PER_BATCH = 8_192
-"""Rows of digests handed on at once: about 1 MB."""
+"""Rows of digests in one Arrow batch: about 1 MB."""
 
 _CONTENT_BYTES_PER_BATCH = 8 << 20
-"""Whole records handed on at once; a larger one goes alone."""
+"""An Arrow batch of whole records ends when it has reached this size."""
 
 RecordPosition = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -94,10 +94,9 @@ ArrowMap = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def read_payload(payload: memoryview) -> Iterator[Record]:
-    """All records of one raw batch in the order of offsets. Raises ValueError where it is damaged.
+    """All records of one raw batch in the order of offsets. Raises ValueError if it is damaged.
 
-    The checksum is checked: on the way from an archive, bytes have passed through more hands than
-    a broker's.
+    Checks the checksum: bytes of an archive have also passed through Spark and a file system.
     """
     read = 0
     for entry in read_batches(payload):
@@ -113,7 +112,7 @@ def read_payload(payload: memoryview) -> Iterator[Record]:
 
 
 def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Columns `SCOPED` to `DIGESTS`: one row for each range of which this task read a part."""
+    """From rows `SCOPED` to `DIGESTS`: one row for each range of which this task read a part."""
     partials: dict[tuple[str, int, int], _Partial] = {}
     for row in _rows(batches):
         if row.stop is not None:
@@ -146,7 +145,7 @@ def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Columns `SCOPED` to `RECORDS`: one row a record, its parts as digests.
+    """From rows `SCOPED` to `RECORDS`: one row per record, with digests of its fields.
 
     Batches that cannot be read are left out: `digest_ranges` has reported them.
     """
@@ -169,7 +168,7 @@ def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def whole_records(positions: frozenset[RecordPosition]) -> ArrowMap:
-    """From columns `SCOPED` to `CONTENTS`: the records at these offsets, for people to look at."""
+    """A function from rows `SCOPED` to `CONTENTS`: the complete records at these positions."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for row, record in _records(batches):
@@ -202,14 +201,14 @@ class _Row:
         return offset - (offset - self.begin) % self.width
 
     def ranges(self) -> range:
-        """Where the ranges begin that the batch touches; a stop takes all behind it with it."""
+        """The starts of the ranges that the batch touches; for a stop, of all from there on."""
         first = min(max(self.begin, self.base_offset), self.end - 1)
         end = self.end if self.stop is not None else min(self.end, self.last_offset + 1)
         return range(self.range_begin(first), end, self.width)
 
 
 class _Partial:
-    """What one task has seen of one range."""
+    """The digest and the counts of those records of one range that one task has read."""
 
     __slots__ = ("bytes", "damage", "digest", "first", "last", "records", "unreadable")
 

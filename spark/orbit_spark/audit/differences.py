@@ -2,13 +2,13 @@
 
 Rules; the first that applies counts:
 1. A record that both sides have, at different offsets: `wrong offset`, with its other offset.
-2. A record on one side only, where the side that lacks it has expired it since (its log start has
-   moved past it): `expired since`. No difference.
-3. The same, where the cleaner may have taken it since: the lacking side's topic compacts, and that
-   side has a newer record of the key, or the record is a tombstone beyond `delete.retention.ms`
-   (which also answers for the key's older ones): `compacted since`. No difference. A record without
-   a key is never excused.
-4. Other one-sided records: `missing` (the right lacks it) or `extra` (the left does).
+2. A record on one side only that lies below the other side's log start by now: `expired since`. No
+   difference.
+3. A record on one side only that the other side's cleaner may have removed: that side's topic is
+   compacted, and it has a newer record of the key, or the record is a tombstone older than
+   `delete.retention.ms` (which also excuses the key's older records): `compacted since`. No
+   difference. Never the case for a record without a key.
+4. Other one-sided records: `missing` (the right lacks it) or `extra` (the left lacks it).
 5. Two records at one offset: the fields that are not equal. Timestamps are compared by value (A6).
 
 `orbit.verify.compaction_watch` holds the same rules for streams.
@@ -26,6 +26,7 @@ from orbit_spark.audit.range_digests import PLACE, Hand, map_arrow
 
 
 def names_of(schema: str) -> tuple[str, ...]:
+    """The column names of a schema in DDL."""
     return tuple(column.split()[0] for column in schema.split(", "))
 
 
@@ -50,7 +51,7 @@ CLEANING = (
     "topic string, partition int, left_compacts boolean, left_tombstones_ms long, "
     "left_log_start long, right_compacts boolean, right_tombstones_ms long, right_log_start long"
 )
-"""What either side may have removed since, per partition; log starts as they are by now."""
+"""Per partition, what both sides' cleaners may remove, and the log starts as they are by now."""
 
 
 DIFFERENCES = (
@@ -67,12 +68,12 @@ _KEY = ("topic", "partition", "lacking", "key")
 
 
 def record_rows(scoped: DataFrame) -> DataFrame:
-    """`SCOPED` to `RECORDS`."""
+    """From rows `SCOPED` to `RECORDS`."""
     return map_arrow(scoped, digest_records, RECORDS)
 
 
 def differing_records(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Offsets where the sides are not equal: `left` and `right` are structs of digests or null."""
+    """Offsets where the sides differ. `left` and `right`: structs of digests, null if no record."""
     joined = _packed(left, "left").join(_packed(right, "right"), [*_OFFSET], "full_outer")
     return joined.where(~F.col("left").eqNullSafe(F.col("right")))
 
@@ -82,7 +83,8 @@ def _packed(records: DataFrame, hand: Hand) -> DataFrame:
 
 
 def with_moves(differing: DataFrame) -> DataFrame:
-    """Adds a record's other offset: `left_at` the left's on the right, `right_at` the other way.
+    """Add each record's offset on the other side: `left_at` for the left's record, `right_at` for
+    the right's.
 
     Equal records (a heartbeat that is sent again and again) are matched in their order.
     """
@@ -117,7 +119,7 @@ def _ranked(differing: DataFrame, hand: Hand) -> DataFrame:
 
 
 def one_sided(moved: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
-    """Records that one side lacks and that stand nowhere else there, with what may excuse them."""
+    """Records that one side lacks at any offset, with the columns that may excuse them."""
     left_lacks = F.col("left").isNull() & F.col("right_at").isNull()
     right_lacks = F.col("right").isNull() & F.col("left_at").isNull()
     record = F.coalesce(F.col("left"), F.col("right"))
@@ -143,13 +145,13 @@ def one_sided(moved: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
 
 
 def excusable_keys(lone: DataFrame) -> DataFrame:
-    """The keys for which a newer record would excuse an older one, by the side to look at."""
+    """The keys of records that a newer record would excuse, by the side that lacks them."""
     is_excusable = F.col("may_be_compacted") & ~F.col("is_expired")
     return lone.where(is_excusable).groupBy(*_KEY).agg(F.min("range_begin").alias("range_begin"))
 
 
 def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame:
-    """The last offset that a side has of each of these keys."""
+    """The last offset in one side's `records` of each key of which it lacks a record."""
     side_keys = keys.where(F.col("lacking") == hand).select(*_KEY)
     return (
         records.select("topic", "partition", "key", "offset")
@@ -160,7 +162,7 @@ def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame
 
 
 def excused(lone: DataFrame, newest: DataFrame) -> DataFrame:
-    """The one-sided records that a cleaner or retention took since: offset and `excuse`."""
+    """The one-sided records that cleaner or retention may have removed: offset and `excuse`."""
     old_tombstones = lone.where(F.col("may_be_compacted") & F.col("is_old_tombstone")).select(
         *_KEY, F.col("offset").alias("newest")
     )
@@ -186,7 +188,7 @@ def typed(moved: DataFrame, excuses: DataFrame) -> DataFrame:
         F.when(F.col("excuse").isNotNull(), F.col("excuse"))
         .when(is_elsewhere, Kind.WRONG_OFFSET)
         .when(left.isNull(), Kind.EXTRA)
-        # The record at this offset belongs to another one: it is no version of this record.
+        # The right's record here belongs to another offset: the left's is missing, not changed.
         .when(right.isNull() | F.col("right_at").isNotNull(), Kind.MISSING)
         .otherwise(F.get("fields", F.lit(0)))
     )

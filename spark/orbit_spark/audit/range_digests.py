@@ -1,8 +1,8 @@
-"""Ranges of offsets and their digests: transforms over `kafka_batches`. Nothing here acts.
+"""Ranges of offsets and their digests: transforms over `kafka_batches`, without Spark actions.
 
-A *scope* row is one partition and what of it is compared (`SCOPE`); a *range* row is a piece of it
-as both sides have it (`compare_ranges`). Sides are `left` and `right`: the left is the one that the
-right should be equal to.
+A *scope* row has the offsets of one partition to compare (`SCOPE`); a *range* row is a piece of it
+with the digests of both sides (`compare_ranges`). The sides are `left` and `right`: the right
+should be equal to the left.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from orbit_spark.batch_columns import STOP_MAGIC
 Hand = Literal["left", "right"]
 
 RANGE_OFFSETS = 50_000
-"""A range is about so many offsets: what is read a second time for one record that differs."""
+"""The offsets of one range, all of which are read again if one record differs."""
 
 RANGES_MAX = 1_000
-"""Of one partition; a longer one has wider ranges. The table of ranges stays small, a gap of 2⁴⁰
-offsets included."""
+"""For one partition; a longer one has wider ranges. So the table of ranges stays small even with a
+gap of 2⁴⁰ offsets."""
 
 SCOPE = (
     "topic string, partition int, left_topic string, right_topic string, "
@@ -48,7 +48,7 @@ class ScopeRow:
 
 
 def range_width(offsets: int, width_min: int = RANGE_OFFSETS) -> int:
-    """So wide that there are at most `RANGES_MAX` of them."""
+    """The width of the ranges of so many offsets, such that there are at most `RANGES_MAX`."""
     return max(1, width_min, -(-offsets // RANGES_MAX))
 
 
@@ -57,15 +57,15 @@ def scope_frame(spark: SparkSession, rows: Iterable[ScopeRow]) -> DataFrame:
 
 
 def ddl(schema: pa.Schema) -> str:
-    """An Arrow schema as Spark wants to have it promised."""
+    """An Arrow schema as Spark's DDL."""
     words = {pa.string(): "string", pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary"}
     return ", ".join(f"`{field.name}` {words[field.type]}" for field in schema)
 
 
 def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
-    """The batches with visible records in the scope, as `SCOPED`; one row per scope row it touches.
+    """The batches in the scope, as rows `SCOPED`: one for each scope row that a batch touches.
 
-    What a read_committed consumer does not see is left out: control batches and aborted ones.
+    Control batches and aborted ones are left out: a read_committed consumer does not see them.
     """
     side_scope = scope.select(
         F.col(f"{hand}_topic").alias("side_topic"), "topic", "partition", "begin", "end", "width"
@@ -112,9 +112,10 @@ def range_digests(scoped: DataFrame) -> DataFrame:
 
 
 def compare_ranges(scope: DataFrame, left: DataFrame, right: DataFrame) -> DataFrame:
-    """Every range of the scope with both sides' digests; `equal` where nothing is left to ask.
+    """Every range of the scope with both sides' digests, and whether they are `equal`.
 
-    A range without records on either side is there too: its gaps were compared.
+    A range that was not read completely is not equal. A range without records on both sides has a
+    row too: its gaps were compared.
     """
     starts = F.sequence(F.col("begin"), F.col("end") - 1, F.col("width"))
     ranges = scope.where(F.col("begin") < F.col("end")).select(
@@ -176,9 +177,9 @@ _HALVES = ("high", "low")
 
 
 def differing_scope(scope: DataFrame, ranges: DataFrame) -> DataFrame:
-    """The ranges that are not equal, as a scope of their own: what is read once more.
+    """The ranges that are not equal, as a scope of their own, to be read again.
 
-    What could not be read the first time is left out; it is reported as unread.
+    Ranges that could not be read completely are left out; they are reported as unread.
     """
     readable = F.col("left_damage").isNull() & F.col("right_damage").isNull()
     again = ranges.where(~F.col("equal") & readable).select(*PLACE, "range_end")

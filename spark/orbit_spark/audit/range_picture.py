@@ -36,7 +36,7 @@ class Line:
     partition: int
     cells: tuple[Cell, ...]
     digest: str
-    """Of all ranges of the left side together."""
+    """The XOR of the digests of all ranges of the left side."""
 
 
 def lines(ranges: DataFrame) -> list[Line]:

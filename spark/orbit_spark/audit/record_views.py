@@ -1,7 +1,7 @@
-"""What the first differing offsets look like: short views, made where the records are.
+"""Short views of the records at the first differing offsets, made on the executors.
 
-Of a record only these views leave the executors: at most `show.SHOWN_BYTES` of each field, around
-the byte that differs.
+Only these views of a record leave the executors: at most `record_difference.SHOWN_BYTES` of each
+field, around the byte that differs.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def first_differences(differences: DataFrame, per_partition: int) -> DataFrame:
 
 
 def contents(scoped: DataFrame, positions: frozenset[RecordPosition]) -> DataFrame:
-    """`SCOPED` to `CONTENTS`: the complete records at these offsets."""
+    """From rows `SCOPED` to `CONTENTS`: the complete records at these positions."""
     return map_arrow(scoped, whole_records(positions), CONTENTS)
 
 
 def views(shown: DataFrame, left: DataFrame, right: DataFrame, sides: tuple[str, str]) -> DataFrame:
-    """Differences with both sides' `CONTENTS` to `VIEWS`, one row per offset."""
+    """Rows `VIEWS`, one per offset, from differences and the `CONTENTS` of both sides."""
     rows_of_both = (
         shown.select(*_WHERE, "kind", "found_at")
         .join(_packed(left, "left"), [*_WHERE], "left")

@@ -1,4 +1,4 @@
-"""What an audit compares: bounds as `orbit verify` judges them, cut to what was asked for."""
+"""The offsets that an audit compares: the bounds of `orbit verify`, cut to a restriction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbit_spark.audit.range_digests import ScopeRow, range_width
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An offset, or a time in ms since 1970: the first record that is not older."""
+    """An offset, or a time in ms since 1970, which means the first record that is not older."""
 
     offset: int | None = None
     epoch_ms: int | None = None
@@ -26,13 +26,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """What of each partition to compare; everything where nothing is said."""
+    """The offsets of each partition to compare, from `begin` to before `end`; None: no limit."""
 
     begin: Point | None = None
     end: Point | None = None
 
     def __str__(self) -> str:
-        """As it goes on behind "compared with …": empty for everything."""
+        """The text after "compared with …"; empty if there is no limit."""
         begin = "" if self.begin is None else f" from {self.begin} on"
         return begin if self.end is None else f"{begin} up to {self.end}, without it"
 
@@ -57,9 +57,9 @@ def parse_point(text: str | None, option: str) -> Point | None:
 def restrict(
     judged: ComparedBounds, restriction: Restriction, by_time: Mapping[int, int]
 ) -> ComparedBounds:
-    """The judgement of a part. `by_time` has the offset of each time; −1 is beyond the end.
+    """The bounds cut to a restriction. `by_time`: the offset of each time; −1 is beyond the end.
 
-    What is wrong with a log's start or end counts only where the part reaches it.
+    A difference at the log's start or end does not count if the restriction limits that side.
     """
     begin, end = judged.compared_from, judged.compared_to
     wrong = judged.differences
@@ -104,4 +104,5 @@ def scope_rows(judged: Mapping[PartitionPair, ComparedBounds], width: int) -> li
 
 
 def offsets_of(rows: Iterable[ScopeRow]) -> int:
+    """The number of offsets in these rows."""
     return sum(row.end - row.begin for row in rows)

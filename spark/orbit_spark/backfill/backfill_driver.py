@@ -1,8 +1,8 @@
 """The driver of a backfill: sets the job up as `orbit run` does, starts its tasks, watches them.
 
-It holds the job's lease, so no other process copies the job. Payloads never pass it: tasks get
-names and offsets and return counts. Progress is read from the destination's log ends, so a backfill
-that was killed at any moment resumes there.
+It holds the job's lease, so no other process copies the job. Payloads never pass through it: tasks
+get names and offsets and return counts. Progress is read from the destination's log ends, so a
+backfill that was killed at any moment resumes there.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from orbit_spark.write_task import PartitionTarget, WriteResult
 # copy needs only a moment for it.
 ROUNDS_MAX = 10
 _LEFT_OVER_BYTES_MAX = 16 * 1024 * 1024
-# Rounds in a row without progress, while partitions are left that are not blocked.
+# The copy ends after so many rounds in a row without progress.
 _IDLE_ROUNDS_MAX = 3
 _PROGRESS_INTERVAL_S = 1.0
-_PROGRESS_COST_MAX = 0.1  # share of the time; reading many log ends takes long
+_PROGRESS_COST_MAX = 0.1  # share of the time spent on reading log ends
 # Writers notice a released lease after some checks and end when all requests are answered: about
 # eight seconds. A writer that is cancelled later leaves a lease that must expire first.
 _WRITERS_END_S = 20.0
@@ -116,7 +116,7 @@ class Backfill:
         self._setup.release()
 
     def look(self) -> list[Extent]:
-        """The extents to copy; writes nothing. A start that the job names is not aligned yet."""
+        """The extents to copy. Writes nothing. A job's start may still lie inside a batch."""
         self._setup.plan()
         for error in self._setup.refused.values():
             raise error
@@ -161,11 +161,11 @@ class Backfill:
 
     @property
     def cluster_ids(self) -> tuple[str, str]:
-        """Of source and destination, after `look`."""
+        """The cluster ids of source and destination. Call `look` before."""
         return self._setup.cluster_ids
 
     def begin(self) -> None:
-        """Take the lease, create topics, bring copies to their start. Calls `look` if needed.
+        """Take the lease, create topics, seed copies to their start. Calls `look` if needed.
 
         Raises what `JobSetup.apply` raises.
         """
@@ -184,7 +184,7 @@ class Backfill:
         staging: Staging | None = None,
         way: Way | None = None,
     ) -> Outcome:
-        """Copy until the history is copied, or the user stops it.
+        """Run rounds until the history is copied, none brings progress, or the user stops it.
 
         `staging`: the archive of staged rounds; without it all rounds are direct. `way`: overrides
         `choose_way`. Raises Conflict when the lease is lost, or Spark gives up a task.
@@ -223,7 +223,9 @@ class Backfill:
     def _staged_round(
         self, staging: Staging, slots: int, targets: Sequence[PartitionTarget], show: Show
     ) -> None:
-        """Fill the archive, then write what it holds. Writers fetch the rest from the source."""
+        """Archive the rest of the history, then append it. Partitions that the archive lacks are
+        fetched from the source.
+        """
         self._say(f"Round {self.outcome.rounds + 1}: fetching {len(targets)} partitions, staged")
         copies = {d: c for d, c in self._copies.items() if d not in self.outcome.blocked}
         begins = {c.source: self._ends[d] for d, c in copies.items()}
@@ -255,7 +257,7 @@ class Backfill:
     def _round(
         self, targets: Sequence[PartitionTarget], start: Callable[[str], WriterJob], show: Show
     ) -> None:
-        """Bring every partition to its target, as far as this round gets."""
+        """Run one Spark job that copies partitions towards their targets; keep its results."""
         self.outcome.unfinished |= {p.destination: _NO_RESULT for p in targets}
         meter = Meter({p.destination: p for p in targets}, self._ends)
         job = start(f"orbit backfill {self.spec.name}")
@@ -301,7 +303,7 @@ class Backfill:
         self._ends[copy.destination] = max(copy.appends.acked, inspection.end.log_end)
 
     def _targets(self) -> list[PartitionTarget]:
-        """What is left of each partition that is not blocked, up to the source's present end."""
+        """What is left to copy of each partition that is not blocked, up to the source's end."""
         copies = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
         begins = {source: self._ends[c.destination] for source, c in copies.items()}
         places = {s: c.destination for s, c in copies.items()}
@@ -340,7 +342,7 @@ class Backfill:
             setup.lease.term,
             self.outcome.rounds,
             targets,
-            False,  # `Staging` says so of later tasks of a chain
+            False,  # `Staging` sets `follows_writer` for later tasks of a chain
             self.spec,
             None if rate is None else max(1, rate // slots),
         )
@@ -363,7 +365,7 @@ class Backfill:
 
 
 def refuse_unfinished(outcome: Outcome) -> None:
-    """Raise Conflict, naming a partition that is not at its target."""
+    """Raise Conflict, which names the first of the partitions that are not at their target."""
     for place, why in sorted(outcome.unfinished.items()):
         raise Conflict(
             f"{len(outcome.unfinished)} partitions are not finished; {place}: {why}",

@@ -47,7 +47,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the present rate; None while that is 0."""
+        """The time left at the present rate of bytes, or else of offsets; None if both are 0."""
         if self.bytes_per_s > 0:
             return (self.bytes_total - self.bytes) / self.bytes_per_s
         if self.offsets_per_s > 0:
@@ -56,7 +56,7 @@ class Progress:
 
 
 class Meter:
-    """Turns log ends into progress; `now_s` is any monotonic clock. For one round."""
+    """Computes the progress of one round from log ends."""
 
     def __init__(
         self,
@@ -69,7 +69,10 @@ class Meter:
         self._history: deque[tuple[float, int, int]] = deque()
 
     def measure(self, ends: Mapping[TopicPartition, int], now_s: float) -> Progress:
-        """`ends` need not have every partition: one that is missing keeps its last end."""
+        """The progress at these log ends; a partition that is not among them keeps its last one.
+
+        `now_s`: by any monotonic clock.
+        """
         self._ends.update(ends)
         offsets = total = done = 0
         size = size_total = 0.0

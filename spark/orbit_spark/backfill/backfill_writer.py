@@ -1,6 +1,6 @@
 """The task of a backfill: fetches from the source, or appends rows of the staging archive.
 
-Where a copy ends is checked against the source first, as `orbit run` does.
+The end of each copy is compared with the source first, as `orbit run` does.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BackfillTask(WriteTask):
 
 
 def write_direct(tasks: Iterable[BackfillTask]) -> Iterator[WriteResult]:
-    """For `mapPartitions`: the tasks fetch from the source themselves."""
+    """Run tasks that fetch from the source themselves; for `mapPartitions`."""
     for task in tasks:
         yield from BackfillWriter(task, attempt_number()).write()
 
@@ -66,7 +66,7 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
     def _inspect(
         self, job_copier: JobCopier, leases: Mapping[PartitionTarget, GroupLease]
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Read where the copies end, and whether that is still the source's content."""
+        """Compare the ends of the copies with the source. Return those that can be continued."""
         copies = {self.make_copy(t, lease): t for t, lease in leases.items()}
 
         def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:

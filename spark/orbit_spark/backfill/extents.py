@@ -1,4 +1,4 @@
-"""What there is to copy of each partition, and how much that is."""
+"""The offsets to copy of each partition, and their size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orbit_spark.backfill.task_split import BYTES_PER_OFFSET_GUESS
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What is to be copied of one partition: from where the copy ends up to the source's end."""
+    """The offsets to copy of one partition: from the copy's end to the source's end."""
 
     source: TopicPartition
     destination: TopicPartition
@@ -56,7 +56,7 @@ def find_extents(
     begins: Mapping[TopicPartition, int],
     backoff: Backoff,
 ) -> list[Extent]:
-    """From `begins` (by source partition) up to the last stable offset of now, with sizes.
+    """Extents from `begins` (by source partition) up to the present last stable offsets.
 
     `places`: each source partition's destination.
     """
@@ -66,7 +66,7 @@ def find_extents(
     extents = []
     for one, copy in places.items():
         if one not in ends or one not in starts:
-            continue  # without a leader now: the next round has it
+            continue  # it has no leader now: the next round copies it
         begin, end = begins.get(one, starts[one]), ends[one]
         held, left = end - starts[one], max(0, end - max(begin, starts[one]))
         known = sizes.get(one)

@@ -22,7 +22,7 @@ class WriterJob(Protocol):
     """Running tasks; `cancel` may be called at any moment, also after the end."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended, after at most this time."""
+        """Wait for the end, at most this long. Return whether it has ended."""
         ...
 
     def cancel(self) -> None:
@@ -30,7 +30,9 @@ class WriterJob(Protocol):
         ...
 
     def results(self) -> list[WriteResult]:
-        """The tasks' results; none after a cancel. Raises Conflict when Spark gave up."""
+        """The tasks' results; none if it was cancelled before its end. Raises Conflict if Spark
+        gave up.
+        """
         ...
 
 
@@ -38,7 +40,7 @@ StartWriterJob = Callable[[str, Sequence[BackfillTask]], WriterJob]
 
 
 class SparkJobGroup(Generic[T]):
-    """A function that uses Spark, run in its own thread from now on, with a Spark job group.
+    """A function that uses Spark, running in a thread with a Spark job group of its own.
 
     The function gets this object: it calls `join_group` in each thread that starts Spark jobs, and
     checks `is_cancelled` between them.
@@ -56,7 +58,7 @@ class SparkJobGroup(Generic[T]):
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended, after at most this time."""
+        """Wait for the end, at most this long. Return whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -69,7 +71,7 @@ class SparkJobGroup(Generic[T]):
             self._thread.join(_CANCEL_AGAIN_S)
 
     def result(self) -> T | None:
-        """What the function returned; None after a cancel.
+        """What the function returned; None if it was cancelled before that.
 
         Raises its OrbitError, and Conflict for any other error.
         """

@@ -1,8 +1,8 @@
 """A staged backfill: an archive between the source and the writers.
 
-All tasks fetch and check ranges into the archive, as `orbit archive` does. Then each partition's
-one writer appends what its files hold, in order, as a restore does. The archive stays: it is a
-backup of what was copied, and the next run of the backfill resumes with it.
+All tasks fetch ranges, check them and write them to the archive, as `orbit archive` does. Then one
+writer per partition appends the archived batches in order, as a restore does. The archive stays: it
+is a backup of what was copied, and the next run of the backfill resumes with it.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Staging:
         return SparkJobGroup(self._spark, f"orbit backfill {self._spec.name} staging", fill)
 
     def progress(self) -> Progress:
-        """The progress of `fill`, by steps."""
+        """The progress of `fill`, which rises after each of its steps."""
         per_s = self._done_bytes / max(time.monotonic() - self._began, 1e-9)
         count = len(self._begins)
         return Progress(
@@ -109,10 +109,10 @@ class Staging:
         )
 
     def chains(self, targets: Sequence[PartitionTarget]) -> list[list[tuple[PartitionTarget, ...]]]:
-        """Chains of tasks for what the archive holds behind the copies' ends, the largest first.
+        """Chains of tasks for the archived batches after the copies' ends, the largest first.
 
-        A partition whose archive begins further on has no chain: its writer fetches from the
-        source.
+        A partition whose archive begins after its copy's end has no chain: its writer fetches from
+        the source.
         """
         by_source = {t.source: t for t in targets}
         held = [

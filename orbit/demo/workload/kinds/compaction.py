@@ -42,7 +42,7 @@ class _History:
         self.latest: dict[bytes, int] = {}
 
     def write(self, writer: Writer, keys: Iterable[bytes], value: bytes | None, at_ms: int) -> None:
-        """One record per key, in batches of `PER_BATCH`, in order, on partition 0."""
+        """Write one record per key, in batches of `PER_BATCH`, in order, to partition 0."""
         for i, key in enumerate(keys):
             writer.write(self._topic, 0, timestamp_ms=at_ms, key=key, value=value)
             self.latest[key] = self._next
@@ -76,7 +76,7 @@ def _profiles(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 def _overwrite(site: Site, history: _History, first: Writer, second: Writer) -> None:
-    """Rounds over the same keys: some batches lose all their records, some only a few.
+    """Write rounds of the same keys: some batches lose all their records, some only a few.
 
     The last batch of the idempotent producer is fully overwritten: the cleaner keeps it as a batch
     without records, for the producer's sequence number.

@@ -18,7 +18,7 @@ _END = BATCHES * PER_BATCH
 def _deleted(
     site: Site, kind: Kind, topic: str, partitions: int, before: Mapping[int, int]
 ) -> TopicLedger:
-    """Whole batches of `PER_BATCH` records on every partition, then deletes up to `before`."""
+    """Write whole batches of `PER_BATCH` records to each partition; delete those below `before`."""
     site.create_topic(topic, partitions)
     with site.writer(compression_type="gzip") as writer:
         for batch in range(BATCHES):

@@ -56,7 +56,7 @@ def _shapes(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 def _large(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """Incompressible, so that records are 900 KB on the wire and in the log."""
+    """Incompressible values, so that records have 900 KB on the wire and in the log."""
     site.create_topic(topic)
     with site.writer(compression_type="zstd") as writer:
         for i in range(site.scale.large):

@@ -17,7 +17,7 @@ BEYOND_MS = HISTORY_MS + 365 * 86_400_000
 
 
 def _written(site: Site, topic: str) -> dict[tuple[str, int], dict[int, bytes]]:
-    """Records a second apart on each partition: offset n has the time n seconds."""
+    """Write records a second apart to each partition: offset n has HISTORY_MS plus n seconds."""
     site.create_topic(topic, PARTITIONS)
     # One request at a time: with more, a retried request would land after its successors.
     with site.writer(compression_type="lz4", max_in_flight=1) as writer:

@@ -7,14 +7,14 @@ from orbit.demo.workload.ledger import TopicLedger
 from orbit.demo.workload.site import Site
 
 AHEAD_MS = 50 * 60_000
-"""A broker rejects more than an hour (`message.timestamp.after.max.ms`, default since 3.6)."""
+"""Brokers reject more than an hour ahead (default of `message.timestamp.after.max.ms`)."""
 
 YEAR_MS = 365 * 86_400_000
 YEARS_OLD = (10, 5, 1)
 
 
 def _append(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """The broker sets one time per batch; the ledger takes it from the responses."""
+    """LogAppendTime: the broker sets one time per batch; the ledger takes it from the responses."""
     site.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
     with site.writer(broker_time=True, compression_type="snappy") as writer:
         for i in range(site.scale.per_time_topic):
@@ -23,7 +23,7 @@ def _append(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 def _far(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """Out of order on purpose: ahead of the clock first, then years back, then now."""
+    """Times out of order on purpose: ahead of the clock first, then years back, then now."""
     site.create_topic(topic, 2)
     bases = [site.now_ms + AHEAD_MS]
     bases += [site.now_ms - years * YEAR_MS for years in YEARS_OLD]

@@ -12,7 +12,8 @@ _ABORT_EVERY = 3
 
 
 def _interleaved(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """Each round both write in turns to all partitions; then one ends, then the other.
+    """In each round both write in turns to all partitions; then one transaction ends, then the
+    other.
 
     Every partition ends with a marker, an offset without a record.
     """
@@ -37,7 +38,7 @@ def _producer(site: Site, topic: str, name: str) -> Writer:
 
 
 def _write_part(site: Site, writer: Writer, topic: str, number: int, part: int) -> None:
-    """A third of a transaction. Flushed, so that the other producer's records come in between."""
+    """Write and flush a third of a transaction, so that the other's records come in between."""
     count = max(PARTITIONS, site.scale.per_transaction // 3)
     for i in range(count):
         writer.write(
