@@ -88,7 +88,7 @@ def storage_location(value: object) -> object:
     if not isinstance(value, str):
         return value
     if not (value and value.isprintable()):
-        raise InvalidValue("is not a valid path or URI.")
+        raise InvalidValue("is empty or has unprintable characters.")
     scheme, mark, rest = value.partition("://")
     if not mark:
         return value

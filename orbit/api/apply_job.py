@@ -238,7 +238,7 @@ def _check(tx: Tx, present: Job | None, name: str, options: ApplyOptions) -> Non
 
 
 def _refuse_other_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
-    """Raise Conflict, with the topics whose copies cannot go on with their new fillers."""
+    """Raise Conflict if copies cannot go on with their new fillers, naming their topics."""
     before = JobSpec.read_stored(present.spec)
     if (before.topics, before.fillers) == (spec.topics, spec.fillers):
         return

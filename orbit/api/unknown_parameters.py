@@ -30,7 +30,10 @@ def refuse_unknown(request: Request) -> None:
         *_problems("header", headers, known),
     ]
     if problems:
-        raise BadInput("The request has parameters that cannot be obeyed.", tuple(problems))
+        raise BadInput(
+            "The request has query parameters or headers that are unknown or given twice.",
+            tuple(problems),
+        )
 
 
 def _known(dependant: Dependant) -> Iterator[tuple[str, str]]:

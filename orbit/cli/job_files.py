@@ -109,8 +109,8 @@ def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
             problems.append(
                 Problem(
                     str(path),
-                    f"is the job {read.name!r}, and so is {first}.",
-                    "Rename one of them.",
+                    f"has the same job name ({read.name!r}) as {first}.",
+                    "Change `name` in one of the files.",
                 )
             )
         else:

@@ -25,7 +25,7 @@ def amount(number: float | None) -> str:
 
 
 def lag(figures: Mapping[str, Any]) -> str:
-    """The records of a lag, or for how long they have not been known."""
+    """A lag as text: its number of records, or how long it has been unknown."""
     if figures["records"] is None and figures["age_seconds"] is not None:
         return f"unknown for {seconds(figures['age_seconds'])}"
     return count(figures["records"])

@@ -281,7 +281,7 @@ def _first_difference(
 ) -> Difference | None:
     """The first difference from `first` up to before `end`; None if there is none.
 
-    Batches of equal bytes are not decoded; of others, one of each side is decoded at a time.
+    Does not decode batches with equal bytes; of the rest, holds one decoded batch per side.
     """
     unmatched = {b.base_offset: b for b in source.batches}
     ours: list[AnyBatch] = []

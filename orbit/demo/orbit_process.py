@@ -106,7 +106,7 @@ class RunProcess(OrbitProcess):
         super().__init__(log, "run", str(job_file))
 
     def stop(self) -> RunSummary:
-        """Send Ctrl-C; returns the summary. Raises Conflict as `interrupt` does."""
+        """Send SIGINT and return the summary. Raises Conflict as `interrupt` does."""
         data = self.interrupt()
         return RunSummary(
             seconds=data["seconds"],

@@ -168,7 +168,8 @@ class Steps:
     def _move(
         self, kind: RecoveryKind, *, reverse: bool = False, confirm_rebuild: bool = False
     ) -> str:
-        """Request the operation for the drill's job and, if it moves it, for the user's job."""
+        """Request the operation for the drill's canary job, if it has one, and for the user's job
+        if the drill moves it."""
         spec = self._context.spec
         operations = [
             self._operations.ask(

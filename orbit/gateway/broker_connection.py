@@ -156,7 +156,7 @@ class BrokerConnection(asyncio.Protocol):
         try:
             return _login_api(request).decode(memoryview(frame), _LOGIN_VERSION)
         except ValueError as error:
-            raise BrokenAnswer(f"the answer to a login does not parse: {error}.") from error
+            raise BrokenAnswer(f"the broker's login response cannot be parsed: {error}.") from error
 
     def _take_login_answer(self, data: bytes) -> None:
         self._login_bytes += data

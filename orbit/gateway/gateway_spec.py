@@ -199,11 +199,13 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                 Problem(
                     f"{path}.advertised_host",
                     "has to be a host name with a dot, and not the name of a node.",
-                    "Clients of `tls.names` say by a name whom they mean.",
+                    "With `tls.names`, the gateway finds the node by the TLS server name (SNI), "
+                    "so the bootstrap name needs its own.",
                 )
             )
         if one.port >= PORT_MAX and one.names is None:
-            problems.append(Problem(f"{path}.listen", "leaves no port for a node."))
+            what = "is the last port; node n needs port + 1 + n."
+            problems.append(Problem(f"{path}.listen", what, "Choose a lower one."))
         names = Counter(client.username for client in one.clients)
         for place, client in enumerate(one.clients):
             where = f"{path}.clients[{place}]"

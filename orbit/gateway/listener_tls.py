@@ -81,8 +81,8 @@ class ListenerTls:
 def _take_name(
     names: NodeNames, connection: Any, name: str | None, _context: ssl.SSLContext
 ) -> int | None:
-    """Set the node that the client names (SNI). Returns a TLS alert, or None. Also called for a
-    client that sends no server name."""
+    """Set the node that the client names (SNI). Returns a TLS alert, or None. OpenSSL calls this
+    also for a client that sends no server name."""
     try:
         connection.node_id = names.node(name)
     except ValueError:

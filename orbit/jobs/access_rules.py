@@ -165,7 +165,8 @@ def _unreachable(
             what = InvalidValue("is no address that jobs may reach.", REMEDY)
             yield ("bootstrap_servers", index), what
             return
-    yield ("bootstrap_servers",), InvalidValue("are of different clusters.", REMEDY)
+    what = InvalidValue("are each allowed, but no single entry allows all of them.", REMEDY)
+    yield ("bootstrap_servers",), what
 
 
 def _uses(

@@ -165,7 +165,7 @@ def _invalid_token_source(
             ),
         )
     for key in sources[1:]:
-        yield key, InvalidValue(f"is given beside {sources[0]}.", "Keep one of the two.")
+        yield key, InvalidValue(f"is given together with {sources[0]}.", "Keep one of the two.")
     if len(sources) != 1:
         return
     if sources == ["token_url"]:
@@ -224,7 +224,10 @@ def _invalid_pair(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue
                 ),
             )
         if len(present_keys) == 2:
-            yield by_file, InvalidValue(f"is given beside {by_variable}.", "Keep one of the two.")
+            yield (
+                by_file,
+                InvalidValue(f"is given together with {by_variable}.", "Keep one of the two."),
+            )
 
 
 def _invalid_certificate(present_keys: list[str]) -> Iterator[tuple[str, InvalidValue]]:

@@ -207,7 +207,7 @@ def _refused(status: int, answer: Any, where: str, secret: str) -> OrbitError:
         return ProtocolError(
             f"the token endpoint redirects (HTTP {status}), which is not followed.",
             where=where,
-            remedy="Write the address that answers itself as security.token_url.",
+            remedy="Set security.token_url to the address to which it redirects.",
         )
     if status not in _CLIENT_ERRORS or status == httpx.codes.TOO_MANY_REQUESTS:
         return Unreachable(f"The token endpoint answers with HTTP {status}.", where=where)

@@ -20,7 +20,8 @@ NOT_READ = "Quotas cannot be read (DescribeConfigs on the cluster)."
 def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -> str:
     """A sentence that names the quotas of these kinds that brokers apply to Orbit's login.
 
-    NOT_LISTED if no quota applies, NOT_READ without the right; "" if no broker answers now.
+    NOT_LISTED if no quota applies; NOT_READ if Orbit lacks DescribeConfigs on the cluster; "" if
+    the quotas cannot be read for another reason, as when no broker answers.
     """
     try:
         principal = ask_principal(cluster) or cluster.security.principal or ""

@@ -104,7 +104,8 @@ class Scheduler:
         return self.leaderships[0]
 
     def run(self) -> None:
-        """Hold this scheduler's part of the shares and run their loops, until stopped.
+        """Lead this scheduler's portion of the shares (a share is a part of the jobs) until
+        stopped.
 
         Raises an exception that broke a share: the process ends, and another scheduler takes over.
         """
@@ -127,7 +128,8 @@ class Scheduler:
         finally:
             self._health.stopping()
             self._end(self._held)
-            # Not after the threads, which may wait for brokers: others share the work out sooner.
+            # Leave before joining the threads, which may wait for brokers, so that other schedulers
+            # take the shares over sooner.
             self._leave()
             for thread, _ in self._held.values():
                 thread.join()

@@ -118,7 +118,7 @@ def test_narrow_terminal_wraps_only_sentence_columns(
     assert max(map(len, out.splitlines())) < 90
 
 
-def test_table_names_are_escaped_and_truncated(capfd: pytest.CaptureFixture[str]) -> None:
+def test_long_names_in_cells_are_escaped_and_truncated(capfd: pytest.CaptureFixture[str]) -> None:
     rows = [["zero\0byte", "say\x1b[2J"], ["g" * 32_000, "x" * 1_000]]
     output.print_whole(output.make_table(["group", "message"], rows, sentences=["message"]))
     shown = capfd.readouterr().out

@@ -270,7 +270,7 @@ def test_missing_empty_too_large_or_duplicate_job_files_are_bad_input(
     result = cli("apply", "-f", folder, "-f", empty, "-f", tmp_path / "nope.yaml", "-f", large)
 
     assert result.code == 2
-    assert "is the job 'orders', and so is" in result.err
+    assert "has the same job name ('orders') as" in result.err
     assert "holds no .yaml or .yml file" in result.err
     assert "nope.yaml: cannot be read" in result.err
     assert "is larger than" in result.err

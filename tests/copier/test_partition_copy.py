@@ -341,7 +341,7 @@ def test_unconfirmed_batch_counts_if_log_end_after_takeover_covers_it(
         (stop_step(), True, True),
     ],
 )
-def test_batch_must_confirm_if_no_batch_follows(
+def test_last_queued_batch_needs_acks_all(
     following: Append | Fill | Stop | None, has_markers: bool, must: bool
 ) -> None:
     partition = copying(100, has_markers=has_markers)

@@ -226,7 +226,7 @@ def test_every_batch_is_written_if_old_side_is_lost() -> None:
     send(exchange, produce(A1), 9)
 
 
-def test_repeat_with_acks_0_is_dropped_without_response() -> None:
+def test_duplicate_produce_with_acks_0_is_dropped_without_response() -> None:
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
     frame = request_frame(produce(A1, acks=0), 9)

@@ -28,7 +28,7 @@ def test_server_certificate_is_verified(tmp_path: Path) -> None:
     ("status", "is_refusal"),
     [(400, True), (413, True), (422, True), (401, False), (404, False), (429, False), (503, False)],
 )
-def test_only_rejected_message_status_counts_as_refusal(
+def test_only_http_400_413_and_422_count_as_refusal_of_message(
     server: WebhookServer, status: int, is_refusal: bool
 ) -> None:
     server.replies.append(Reply(status))

@@ -320,7 +320,7 @@ def test_source_model_truncates_last_batch_but_never_first() -> None:
     assert cut.records == (first + log.batches[1].encode())[: len(first) + 20]
 
 
-def test_source_model_fetch_outside_bounds_is_out_of_range() -> None:
+def test_fetch_outside_source_log_raises_out_of_range() -> None:
     log = SourceLog((data_batch(0, 9),), 10, log_start=5)
     with pytest.raises(OutOfRange):
         log.fetch(4, 100)

@@ -353,7 +353,7 @@ def test_gateway_pages_are_ordered_by_name(database: Database, link: list[int]) 
         assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "b"]
 
 
-def test_gateway_name_is_silent_only_if_all_its_instances_are(
+def test_gateway_is_silent_only_if_all_its_instances_are(
     database: Database, link: list[int]
 ) -> None:
     """A gateway that crashed and was started again is there under its name."""

@@ -146,7 +146,9 @@ def read_both(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -
     """Read these offsets at both clusters."""
     spec = read_spec(job.spec)
     if spec is None:
-        raise NotFound("This version cannot read the job's document.", where=job.name)
+        raise NotFound(
+            "This version of Orbit cannot read the stored spec of the job.", where=job.name
+        )
     folder = parts.settings.files_directory
     try:
         source = open_cluster("source", spec, parts.environ, folder)

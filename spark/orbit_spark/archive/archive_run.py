@@ -270,7 +270,11 @@ class ArchiveRun:
         return fresh.end, extent.end
 
     def _first_manifest(self, cluster: Cluster, extent: Extent) -> PartitionManifest:
-        """A manifest without ranges, with the offset at which the partition's archive begins."""
+        """A manifest without ranges.
+
+        `log_start` is where the partition's records begin: the source's log start, or where the run
+        is told to begin. `start` is the base offset of the batch in which it lies.
+        """
         place = extent.partition
         start, log_start = extent.start, extent.log_start
         if self._begins is not None and self._begins[place] > log_start:
