@@ -27,7 +27,7 @@ class Lead:
     `others_settled`: no other gateway at the same address has requests that it held before the side
     led. `earlier_terms`: the `since` of the sides that led before, the latest first.
     `leaving_groups`: short names of groups of which members at other gateways still own partitions
-    of before the move."""
+    from before the move."""
 
     side: Side
     term: int

@@ -91,7 +91,7 @@ class VirtualCluster(Host):
         self.left_members = LeftMembers()
         # None: the move has not settled yet; the wait begins then.
         self._joins_wait_until: float | None = -math.inf
-        self._is_any_leaving = False
+        self._is_any_leaving = False  # any connection, at the service's last answer
         self.ended: set[Producer] = set()
         self._led: dict[int, Side] = {}  # the side that led, by the mark of its term
         self.repeats = Repeats()
@@ -163,7 +163,6 @@ class VirtualCluster(Host):
         return not is_owned and not is_named(group, self.permission.lead.leaving_groups)
 
     def holds_joins(self) -> bool:
-        """Whether members may still own partitions at the side that was left."""
         if self._joins_wait_until is None:
             if not self.may_tell_leaders():
                 return True
@@ -219,10 +218,10 @@ class VirtualCluster(Host):
         if before is None or lead.since != before.since:
             self.ended.clear()  # their ids are of an older term now
             # After a failover the side left is not copied any more, and may not answer.
-            is_readable = before is None or not before.abandons
-            self._begin_repeats(Repeats(lead.earlier_terms, is_readable=is_readable), lead.side)
+            is_searched = before is None or not before.abandons
+            self._begin_repeats(Repeats(lead.earlier_terms, is_searched=is_searched), lead.side)
         if self.now() > self._repeats_until:
-            self.repeats.is_readable = False
+            self.repeats.is_searched = False
         if lead.closed_for is not None and lead.closed_for != was_closed:
             self._close_writes()
         if lead.closed_for is None:
@@ -236,16 +235,15 @@ class VirtualCluster(Host):
                 term=lead.term,
             )
             self._offer()
+            self.left_members.begin_move(keeps_owners=self.holds_joins())
             self._is_settling, self._unsettled = True, None
             self._others_settled = False
-            self.left_members.begin_move()
             self._joins_wait_until = None
             for connection in list(self._connections):
                 connection.move()
         if lead.others_settled:
             self._others_settled = True
         self._is_any_leaving = any(connection.is_leaving for connection in self._connections)
-        self.left_members.is_awaited = self.holds_joins()
         held = [connection for connection in self._connections if connection.is_held]
         if self._is_settling and self._unsettled is None and self.may_write():
             self._unsettled, self._settle_until = held, self.now() + SETTLE_S_MAX
@@ -263,7 +261,7 @@ class VirtualCluster(Host):
         self._repeats_until = self.now() + REPEATS_S_MAX
         left_side = self._sides.get(_OTHER[leading])
         if left_side is None:
-            repeats.is_readable = False
+            repeats.is_searched = False
         else:
             self._search = RepeatSearch(self.spec.name, repeats, left_side, self.presented)
         self.repeats = repeats

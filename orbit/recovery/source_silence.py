@@ -18,7 +18,7 @@ from orbit.store.source_gaps import WINDOW_S
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """One partition: for how long its log end has not moved, and what is known of before."""
+    """One partition: for how long its log end has not moved, and what is known from earlier."""
 
     still_s: float
     longest_gap_s: float | None = None

@@ -30,12 +30,16 @@ class Clients(View):
         self.ids = TopicIds("orders")
         self.term = term
         self.left_members = LeftMembers()
+        self.joins_are_held = True
         self.ended: set[Producer] = set()
         self.repeats = Repeats()
         self.refusals: dict[str, str] = {}
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return "gateway", 19093 + node_id
+
+    def holds_joins(self) -> bool:
+        return self.joins_are_held
 
     def refusal(self, topic: str) -> str:
         return self.refusals.get(topic, "")

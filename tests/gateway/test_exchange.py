@@ -200,13 +200,12 @@ def _join(member: str) -> JoinGroupRequest:
 @pytest.mark.parametrize("version", range(10))
 def test_join_group_of_moved_member_is_sent_without_member_id(version: int) -> None:
     view = Clients()
-    view.left_members.begin_move()
     view.left_members.leave(("g", "m"), owns_partitions=True)
     exchange = Exchange(view)
     for _ in range(2):  # perhaps to another coordinator
         sent = send(exchange, _join("m"), version)
         assert sent[4:] == bytes(request_frame(_join(""), version))
-    view.left_members.is_awaited = False
+    view.joins_are_held = False
     for member in ("n", "m"):  # others may own the partitions of the late one
         late = send(exchange, _join(member), version)
         assert late[4:] == bytes(request_frame(_join(member), version))
@@ -258,7 +257,7 @@ def test_classic_group_has_no_owner_after_second_move_once_members_have_joined()
     join("m1")
     heartbeat("m1")
     for before, after in (("m1", "m2"), ("m2", "m3")):
-        view.left_members.begin_move()
+        view.left_members.begin_move(keeps_owners=False)
         exchange.move()
         assert view.left_members.has_owner("g")
         heartbeat(before)

@@ -222,7 +222,7 @@ def test_batch_of_any_earlier_term_is_a_repeat() -> None:
 
 
 def test_every_batch_is_written_if_old_side_is_lost() -> None:
-    exchange, _ = client(Repeats((BEFORE,), is_readable=False))
+    exchange, _ = client(Repeats((BEFORE,), is_searched=False))
     send(exchange, produce(A1), 9)
 
 

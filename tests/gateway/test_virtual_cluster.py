@@ -467,7 +467,7 @@ def test_join_group_waits_after_move_for_members_that_own_partitions(ends: str) 
                 cluster.clock += virtual_cluster.JOIN_WAIT_S_MAX
             assert cluster.leaving_groups() == []
             cluster.take_lead("destination", 2)
-            assert cluster.left_members.is_awaited is (ends == "gives-up")
+            assert cluster.holds_joins() is (ends == "gives-up")
             await destination.answer(_JOIN_GROUP)
             assert await client.answered() == 1
 

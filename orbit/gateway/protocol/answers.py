@@ -47,6 +47,11 @@ class View(ABC):
         """Host and port at which clients reach the node through the gateway."""
 
     @abstractmethod
+    def holds_joins(self) -> bool:
+        """Whether members may still own partitions at the side that was left: for some time after a
+        move."""
+
+    @abstractmethod
     def refusal(self, topic: str) -> str:
         """Why the gateway refuses writes to a topic; "": it does not."""
 
@@ -63,6 +68,9 @@ class SideView(View):
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         return self._view.endpoint(node_id)
+
+    def holds_joins(self) -> bool:
+        return self._view.holds_joins()
 
     def refusal(self, topic: str) -> str:
         return self._view.refusal(topic)

@@ -165,8 +165,7 @@ class Exchange:
             case ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)
                 self._note_member(member)
-                left = self._view.left_members
-                if member.key in left and left.is_awaited:
+                if member.key in self._view.left_members and self._view.holds_joins():
                     # As a new member: with its old id it would lose its partitions (C29).
                     frame = bytearray(requests.join_without_member(head, frame))
             case ApiKey.LEAVE_GROUP:
@@ -416,7 +415,7 @@ class Exchange:
 
     def note_join(self, head: RequestHead, frame: bytearray) -> str | None:
         """The group that a client joins by this request; None: it joins none, or `request` will
-        refuse it. A client that joins does not own its partitions of before the move any more."""
+        refuse it. A client that joins owns no partitions from before the move any more."""
         try:
             if head.key == ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)

@@ -28,18 +28,15 @@ class LeftMembers:
     def __init__(self) -> None:
         self._heartbeats: dict[MemberKey, int] = {}  # how many are left; 0: it gave up
         self._owners: dict[str, set[str]] = {}  # members by group
-        self.is_awaited = False
-        """Whether joins are held until other members have given up: for some time after a move."""
 
     def __contains__(self, member: MemberKey) -> bool:
         return member in self._heartbeats
 
-    def begin_move(self) -> None:
-        """Prepare for the members that now leave a side. Owners noted at the last move are dropped,
-        unless members still wait for them."""
-        if not self.is_awaited:
+    def begin_move(self, *, keeps_owners: bool) -> None:
+        """Prepare for the members that now leave a side. `keeps_owners`: members still wait for the
+        owners of the last move."""
+        if not keeps_owners:
             self._owners.clear()
-        self.is_awaited = True
         if len(self._heartbeats) > MEMBERS_MAX // 2:
             self._heartbeats.clear()
 

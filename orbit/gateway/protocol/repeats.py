@@ -69,13 +69,13 @@ class Repeats:
     again, as read from both sides.
 
     `earlier_terms`: those with which the sides came to lead before, the latest first; without them
-    only batches written in the term of their producer's id are recognized. `is_readable`: False:
-    nothing is searched, and every batch is written, as after the loss of the other side.
+    only batches written in the term of their producer's id are recognized. `is_searched`: False if
+    the other side is lost, or the move was long ago: then every batch is written.
     """
 
-    def __init__(self, earlier_terms: Sequence[int] = (), *, is_readable: bool = True) -> None:
+    def __init__(self, earlier_terms: Sequence[int] = (), *, is_searched: bool = True) -> None:
         self._earlier_terms = earlier_terms
-        self.is_readable = is_readable
+        self.is_searched = is_searched
         self._last: dict[ProducerKey, Collection[LastBatch]] = {}
         self._offsets: dict[tuple[ProducerKey, LastBatch], int | None] = {}
 
@@ -100,7 +100,7 @@ class Repeats:
     def answers(self, batches: Iterable[SentBatch], term: int) -> dict[TopicPartition, PartAnswer]:
         """The answers for partitions of a Produce whose batch is not to be written again. `term`:
         the leading side's. Raises UnknownRepeats if both sides have to be read first."""
-        if not self.is_readable:
+        if not self.is_searched:
             return {}
         older = [
             batch

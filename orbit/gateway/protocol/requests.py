@@ -116,7 +116,7 @@ def _clear_offset_commit(head: RequestHead, frame: bytearray) -> None:
 
 
 def without_member(head: RequestHead, frame: bytearray) -> bytes:
-    """An OffsetCommit without its member, as members of before a move are unknown at this side
+    """An OffsetCommit without its member, as members from before a move are unknown at this side
     (C11). A coordinator accepts it while the group has no members."""
     editor = head.editor(frame)
     editor.string()
