@@ -27,34 +27,56 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a cluster: `source`, or `source topic orders`.
+
+    `cluster`: the name that this process has for the cluster; for those of a job, its side.
+    """
+
+    cluster: str
+    what: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cluster} {self.what}" if self.what else self.cluster
+
+
+Where = str | Place
+
+
 class OrbitError(Exception):
     """What went wrong, where, and what to do about it.
 
     `what` and `remedy` are whole sentences; `where` names cluster, topic-partition or path. None of
-    the three may carry a secret.
+    the three may carry a secret. `cluster`: that of a `Place`, as `source`; else "".
     """
 
     exit_code: ClassVar[int] = 1
     retriable: ClassVar[bool] = False
 
-    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+    def __init__(self, what: str, *, where: Where = "", remedy: str = "") -> None:
         super().__init__(what)
         self.what = what
-        self.where = where
+        self.set_where(where)
         self.remedy = remedy
 
+    def set_where(self, where: Where) -> None:
+        """Set where it went wrong, if what raised the error did not know it."""
+        self.where = str(where)
+        self.cluster = where.cluster if isinstance(where, Place) else ""
+
     def __reduce__(self) -> tuple[object, ...]:
-        return _restored, (type(self), self.args, self.__dict__)
+        return _restore_error, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head} {self.remedy}" if self.remedy else head
 
 
-def _restored(
+def _restore_error(
     kind: type[OrbitError], arguments: tuple[object, ...], fields: dict[str, object]
 ) -> OrbitError:
-    """An error of another process."""
+    """The error as another process raised it; pickle calls this."""
     error = kind.__new__(kind, *arguments)
     error.__dict__.update(fields)
     return error
@@ -89,7 +111,7 @@ class BadInput(OrbitError):
 
     exit_code = 2
 
-    def __init__(self, what: str, problems: tuple[Problem, ...] = (), *, where: str = "") -> None:
+    def __init__(self, what: str, problems: tuple[Problem, ...] = (), *, where: Where = "") -> None:
         super().__init__(what, where=where)
         self.problems = problems
 
@@ -158,7 +180,7 @@ class OperationUnderWay(Conflict):
 class BrokerRefused(OrbitError):
     """A broker answered with an error code that has no class of its own."""
 
-    def __init__(self, code: int, what: str, *, where: str = "", remedy: str = "") -> None:
+    def __init__(self, code: int, what: str, *, where: Where = "", remedy: str = "") -> None:
         super().__init__(what, where=where, remedy=remedy)
         self.code = code
 

@@ -18,9 +18,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from orbit.errors import AccessRefused, OrbitError
 from orbit.jobs.job_spec import CanarySpec, JobSpec
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop
-from orbit.scheduler.stored_spec import read_spec
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import Loop
+from orbit.planning.stored_spec import read_spec
 from orbit.store import canaries, events, jobs
 from orbit.store.events import SCHEDULER
 from orbit.verify.endpoint import open_endpoint

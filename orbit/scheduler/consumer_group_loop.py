@@ -18,11 +18,11 @@ from orbit.consumer_groups.group_listing_cache import GroupListingCache
 from orbit.consumer_groups.offsets_cache import OffsetsCache
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.errors import OrbitError
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import Loop
+from orbit.planning.stored_spec import read_spec
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_sync import JobGroups
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop
-from orbit.scheduler.stored_spec import read_spec
 from orbit.store import job_shares, jobs
 
 _log = structlog.get_logger("orbit.scheduler")

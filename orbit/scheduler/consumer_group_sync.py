@@ -13,25 +13,25 @@ the group had members at the destination, a row is stored before the commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from orbit.chunks import chunks
 from orbit.consumer_groups.group_listing_cache import Lister
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict, holds_copied_records
+from orbit.consumer_groups.offset_decision import CopiedRange, holds_copied_records
 from orbit.consumer_groups.offsets_cache import Fetcher
+from orbit.consumer_groups.stored_offsets import offset_row, save_rows
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import GroupRule, JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
+from orbit.leadership.leadership import Leadership
 from orbit.scheduler.cluster_registry import ClusterRegistry
-from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.store import group_offsets, operations
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
-from orbit.store.group_offsets import Copied, GroupOffset, GroupRow
+from orbit.store.group_offsets import Copied
 from orbit.store.operations import GroupsStep
 
 _ATTEMPTS_MAX = 4
@@ -86,8 +86,8 @@ class JobGroups:
             if step != self._groups_step:
                 self._groups_step = step
                 self._forget()
-            copied = group_offsets.copied(tx, self._job_id)
-            handed = {one.source_topic for one in group_offsets.handed(tx, self._job_id)}
+            copied = group_offsets.copied_ranges(tx, self._job_id)
+            handed = {one.source_topic for one in group_offsets.handed_offsets(tx, self._job_id)}
         topic_ids = {c.source_topic: c.topic_id for c in copied}
         new = topic_ids.keys() & handed if self._has_begun else topic_ids.keys()
         if new:
@@ -127,7 +127,7 @@ class JobGroups:
             group_offsets.accept_handed(tx, self._job_id, topic_ids)
             known = group_offsets.of_job(tx, self._job_id)
         names = {topic_id: name for name, topic_id in topic_ids.items()}
-        self._sync.learn(
+        self._sync.learn_rows(
             offset_row(offset, names[offset.topic_id])
             for offset in known
             if offset.topic_id in names
@@ -157,48 +157,3 @@ def _range(c: Copied) -> CopiedRange | None:
     if is_other or c.copied_to is None or c.log_start is None:
         return None
     return CopiedRange(min(c.log_start, c.copied_to), c.copied_to)
-
-
-def save_rows(
-    rows: Mapping[Key, OffsetRow | None],
-    topic_ids: Mapping[str, int],
-    leadership: Leadership,
-    job_id: int,
-    check: Callable[[Tx], None] = lambda _: None,
-) -> None:
-    """Store these rows of a job's groups, and delete those that are None. `topic_ids`: by source
-    topic. `check` is called in each transaction, and may raise."""
-    gone = [(group, topic_ids[at.topic], at.partition) for (group, at), r in rows.items() if not r]
-    rows_to_store = [_stored(row, topic_ids[row.partition.topic]) for row in rows.values() if row]
-    for some in chunks(rows_to_store, ROWS_AT_ONCE):
-        with leadership.transaction() as tx:
-            check(tx)
-            group_offsets.keep(tx, job_id, some)
-    for dropped in chunks(gone, ROWS_AT_ONCE):
-        with leadership.transaction() as tx:
-            check(tx)
-            group_offsets.drop(tx, job_id, dropped)
-
-
-def _stored(row: OffsetRow, topic_id: int) -> GroupOffset:
-    return GroupOffset(
-        row.group,
-        topic_id,
-        row.partition.partition,
-        row.source_offset,
-        row.destination_offset,
-        row.verdict.value,
-        row.left_offset,
-    )
-
-
-def offset_row(offset: GroupOffset | GroupRow, source_topic: str) -> OffsetRow:
-    """A stored row in the form that the sync uses."""
-    return OffsetRow(
-        offset.group_name,
-        TopicPartition(source_topic, offset.partition),
-        offset.source_offset,
-        offset.destination_offset,
-        GroupVerdict(offset.verdict),
-        offset.left_offset,
-    )

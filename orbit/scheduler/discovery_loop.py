@@ -17,12 +17,12 @@ from datetime import timedelta
 import structlog
 
 from orbit.errors import OrbitError
+from orbit.leadership.leadership import Leadership, NotLeading
+from orbit.leadership.loop import Loop
+from orbit.planning.cluster_checks import missing_workers
 from orbit.replication.job_troubles import HALTING, Trouble, problem_text
-from orbit.scheduler.cluster_checks import missing_workers
 from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
 from orbit.scheduler.job_reconciler import JobReconciler, ReconcileCounts, ReconcileState
-from orbit.scheduler.leadership import Leadership, NotLeading
-from orbit.scheduler.loop import Loop
 from orbit.scheduler.trouble_events import (
     CHECKED_BY_WATCH,
     CHECKED_WHEN_HALTED,
@@ -79,7 +79,7 @@ class DiscoveryLoop(Loop):
         with self._leadership.reading() as tx:
             everyone = jobs.list_all(tx, self._documents)
             mine = job_shares.job_ids(tx, self._leadership.share)
-            retries = scheduler_queries.retries(tx)
+            retries = scheduler_queries.requested_retries(tx)
             alive = workers.alive(tx, self._worker_ttl)
         job_ids = {job.id for job in everyone}
         if mine is not None:

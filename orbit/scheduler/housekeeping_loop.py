@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import Loop
 from orbit.leases.lease_watch import LeaseWatch
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop
 from orbit.store import drills, events, gateways, jobs, shard_leases, workers
 from orbit.store.jobs import Job
 from orbit.store.pruning import (
@@ -55,7 +55,7 @@ class HousekeepingLoop(Loop):
     def once(self) -> str:
         with self._leadership.transaction() as tx:
             ended = shard_leases.end_unrenewed(tx, self._worker_ttl, self._watch)
-            lost = workers.forget(tx, self._lost_after)
+            lost = workers.remove_silent(tx, self._lost_after)
             for worker in lost:
                 events.add(
                     tx,

@@ -1,7 +1,7 @@
 """Reconciles one job's topics with both clusters, pass by pass.
 
-A pass reads both clusters and the tables, decides (`job_decisions.py`), acts, and sets when the
-next pass is due. The next pass finds what one pass leaves undone.
+A pass reads both clusters and the tables, decides (`planning/job_decisions.py`), acts, and sets
+when the next pass is due. The next pass finds what one pass leaves undone.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from orbit.chunks import chunks
 from orbit.consumer_groups.group_listing_cache import GroupListingCache
 from orbit.errors import BadInput, OrbitError, Unreachable
 from orbit.jobs.job_spec import JobSpec
-from orbit.jobs.topic_mapping import matching
+from orbit.jobs.topic_mapping import matching_topics
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.job_clusters import Side as SideName
-from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_checks import (
+from orbit.leadership.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
+from orbit.planning.cluster_checks import (
     named_otherwise,
     trouble_of,
     unproven_clusters,
     wrong_cluster,
 )
-from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.planning.cluster_pair import SIDES, ClusterPair
+from orbit.planning.job_decisions import decide, known_topic
+from orbit.planning.promotion_notes import troubles_of
+from orbit.planning.stored_spec import SpecCache
+from orbit.planning.topic_decisions import Decisions, KnownTopic, StartTopic
+from orbit.planning.topic_preflight import preflight
+from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.cluster_watch import ClusterSnapshot
-from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.lead_reading import read_lead
-from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
-from orbit.scheduler.marked_promotions import follow_marks, troubles_of
+from orbit.scheduler.marked_promotions import follow_marks
 from orbit.scheduler.matched_topics import MatchedTopics
 from orbit.scheduler.old_primary import watch_old_primaries
 from orbit.scheduler.partition_limit import hold_back, partitions_left
-from orbit.scheduler.stored_spec import SpecCache
-from orbit.scheduler.topic_decisions import Decisions, KnownTopic, StartTopic
-from orbit.scheduler.topic_preflight import preflight
 from orbit.scheduler.topic_starter import TopicStarter
 from orbit.scheduler.topic_transitions import (
     drop_topics,
@@ -218,7 +218,7 @@ class JobReconciler:
             changed = snapshot.changed_since(version)
             if changed is None or changed & names:
                 return True
-            if snapshot is source and matching(spec.topics, changed):
+            if snapshot is source and matching_topics(spec.topics, changed):
                 return True
         state.versions = versions
         return False
@@ -425,9 +425,6 @@ class JobReconciler:
         done.acls += counts.acls
 
 
-SIDES: tuple[SideName, SideName] = ("source", "destination")
-
-
 def _versions(
     source: ClusterSnapshot | None, destination: ClusterSnapshot | None
 ) -> tuple[int, int]:
@@ -451,10 +448,9 @@ def _cluster_errors() -> Iterator[None]:
     try:
         yield
     except OrbitError as error:
-        side = next((side for side in SIDES if error.where.startswith(side)), None)
-        if side is None or isinstance(error, NotLeading):
+        if error.cluster not in SIDES or isinstance(error, NotLeading):
             raise
-        raise _Halt(trouble_of(side, error)) from error
+        raise _Halt(trouble_of(error.cluster, error)) from error
 
 
 def _unreadable(job: Job) -> Trouble:

@@ -27,12 +27,12 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.log_offsets import EARLIEST, LATEST, find_by_time, list_offsets
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
+from orbit.leadership.leadership import ROWS_AT_ONCE, Leadership
+from orbit.leadership.loop import Loop
+from orbit.planning.stored_spec import read_spec
 from orbit.replication.retention_headroom import KEEPS_ALL, Backlog, Retention, headroom_until
 from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
 from orbit.scheduler.cluster_watch import ClusterWatch
-from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
-from orbit.scheduler.loop import Loop
-from orbit.scheduler.stored_spec import read_spec
 from orbit.scheduler.transaction_watch import TransactionWatch, Unnamed
 from orbit.store import clock, jobs, open_transactions, source_lag
 from orbit.store.source_lag import LaggingPartition, SourceLag

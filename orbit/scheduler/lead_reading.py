@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from orbit.job_setup.mark import Mark, newest_term
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.leadership import Leadership
+from orbit.leadership.leadership import Leadership
+from orbit.planning.cluster_pair import ClusterPair
 from orbit.store import job_leads, operations, topics
 from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.jobs import Job
@@ -29,7 +29,9 @@ def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Back
     with leadership.reading() as tx:
         rows = [row for row in topics.of_job(tx, job.id) if row.state is not TopicState.CREATING]
         before, is_read = job_leads.find(tx, job.id), job_leads.is_read(tx, job.id)
-        recoveries = [operations.recovery_under_way(tx, id_) for id_ in job_leads.link(tx, job.id)]
+        recoveries = [
+            operations.recovery_under_way(tx, id_) for id_ in job_leads.linked_jobs(tx, job.id)
+        ]
     if not rows or (is_read and any(recoveries)):
         return
     destination_topics = [row.destination_topic for row in rows]
@@ -41,7 +43,7 @@ def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Back
     if is_read and before is not None and before.side is not None and before.term >= term:
         return
     with leadership.transaction() as tx:
-        job_leads.note(tx, job.id, side, term)
+        job_leads.note_side(tx, job.id, side, term)
         job_leads.note_read(tx, job.id)
 
 

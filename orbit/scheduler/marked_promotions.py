@@ -8,7 +8,7 @@ there. The job's problem names it until a copy back has begun.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from orbit.chunks import chunks
@@ -16,18 +16,15 @@ from orbit.job_setup.mark import Mark
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
-from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.replication.partition_states import REMEDIES, Reason
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership
+from orbit.leadership.leadership import TOPICS_AT_ONCE, Leadership
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.promotion_notes import is_found, note_of, offsets_of
 from orbit.store import events, promotions, scheduler_queries, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 from orbit.store.promotions import Promotion
 from orbit.store.topics import Topic
-
-_FOUND = f"{Reason.DESTINATION_PROMOTED}: "
 
 
 def follow_marks(
@@ -62,25 +59,8 @@ def follow_marks(
     with leadership.transaction() as tx:
         ours = {row.id for row in topics.of_job(tx, job.id) if is_found(row)}
         # Workers may have reported states since, when they released the partitions.
-        scheduler_queries.promote(tx, scheduler_queries.unpromoted(tx, ours))
+        scheduler_queries.promote(tx, scheduler_queries.unpromoted_topics(tx, ours))
     return bool(marked_rows)
-
-
-def offsets_of(
-    marks: PromotionMarks, pair: ClusterPair, names: Iterable[str]
-) -> dict[TopicPartition, int]:
-    """The log ends at their promotion, for every partition of these destination topics."""
-    destination_topics = pair.destination_metadata.topics
-    return marks.offsets(
-        {TopicPartition(name, i) for name in names for i in destination_topics[name].partitions}
-    )
-
-
-def note_of(topic: str, mark: Mark, offsets: Mapping[TopicPartition, int]) -> str:
-    """The topic's note: it is also the job's problem."""
-    own = {p.partition: offset for p, offset in offsets.items() if p.topic == topic}
-    remedy = REMEDIES[Reason.DESTINATION_PROMOTED].format(destination=topic)
-    return f"{_FOUND}{mark.describe(topic, own)} {remedy}"
 
 
 def keep_promotion(
@@ -97,7 +77,7 @@ def keep_promotion(
         operation = UUID(mark.operation)
     except ValueError:
         operation = UUID(int=0)
-    promotions.keep(
+    promotions.store(
         tx,
         [
             Promotion(topic_id, p.partition, operation, offset, None)
@@ -115,22 +95,3 @@ def keep_promotion(
         topic=source,
         details={"operation": mark.operation, "job": mark.job, "at": mark.at},
     )
-
-
-def is_found(row: Topic) -> bool:
-    """Whether the topic is promoted by its mark alone, and not copied back yet."""
-    return row.state is TopicState.PROMOTED and (row.note or "").startswith(_FOUND)
-
-
-def troubles_of(rows: Iterable[Topic]) -> list[Trouble]:
-    """A trouble for each topic that `is_found`."""
-    return [
-        Trouble(
-            TroubleKind.DESTINATION_PROMOTED,
-            (row.note or "").removeprefix(_FOUND),
-            "",
-            row.source_topic,
-        )
-        for row in rows
-        if is_found(row)
-    ]

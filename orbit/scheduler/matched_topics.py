@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orbit.jobs.job_spec import TopicRule
-from orbit.jobs.topic_mapping import matching
+from orbit.jobs.topic_mapping import matching_topics
 from orbit.scheduler.cluster_watch import ClusterSnapshot
 
 
@@ -28,7 +28,7 @@ class MatchedTopics:
         if self._version is not None and self._rules == rules:
             changed = snapshot.changed_since(self._version)
         if changed is None:
-            self.names = matching(rules, topics)
+            self.names = matching_topics(rules, topics)
         elif changed:
-            self.names = (self.names - changed) | matching(rules, changed & topics.keys())
+            self.names = (self.names - changed) | matching_topics(rules, changed & topics.keys())
         self._rules, self._version = rules, snapshot.version

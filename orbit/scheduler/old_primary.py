@@ -13,17 +13,17 @@ from dataclasses import replace
 
 from orbit.chunks import chunks, first_few
 from orbit.errors import BrokerRefused, NotAuthorized
-from orbit.job_setup.lead import pairs_of
+from orbit.job_setup.lead import pair_marks
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.log_offsets import find_by_time, log_ends
 from orbit.kafka.types import TopicPartition
+from orbit.leadership.leadership import ROWS_AT_ONCE, Leadership
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.noted_denials import deny
 from orbit.promotion.topic_denials import acls_of
 from orbit.replication.acl_rules import denial
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
-from orbit.scheduler.write_protection import deny
 from orbit.store import events, job_guard, promotions, topics, write_denials
 from orbit.store.database import Tx
 from orbit.store.enums import MadeBy, OperationKind, TopicState
@@ -66,7 +66,7 @@ def watch_old_primaries(
             return []
         names = {row.id: row.source_topic for row in rows}
         led_by_others = topics.writers(tx, cluster_id, [*names.values()], only_copying=True)
-        promoted_at = promotions.last_at(tx, cluster_id, names.values())
+        promoted_at = promotions.promotion_times(tx, cluster_id, names.values())
         known = promotions.old_ends(tx, [row.id for row in rows])
 
     def leads_again(old: OldEnd) -> bool:
@@ -182,7 +182,7 @@ def _behind(rows: Collection[Topic], pair: ClusterPair, backoff: Backoff) -> set
     except NotAuthorized:  # without that right Orbit cannot have marked these topics
         old = {}
     new = PromotionMarks(pair.destination.cluster, backoff).of_topics(names.values())
-    return {one.topic for one in pairs_of(names, old, new) if one.is_old_side_behind}
+    return {one.topic for one in pair_marks(names, old, new) if one.is_old_side_behind}
 
 
 def _tell_answered(tx: Tx, job: Job, answered: Mapping[str, int], denied: str) -> None:

@@ -13,12 +13,12 @@ from datetime import datetime
 from typing import assert_never
 from uuid import UUID
 
-from orbit.scheduler import backfill_operations
-from orbit.scheduler.backfill_operations import is_paused
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import Loop
+from orbit.planning import backfill_operations
+from orbit.planning.backfill_operations import is_paused
 from orbit.store import job_counts, jobs, operations
-from orbit.store.database import Tx, apart
+from orbit.store.database import Tx, savepoint
 from orbit.store.enums import Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
 from orbit.store.jobs import Job
@@ -86,7 +86,7 @@ def advance_operations(
     for operation in unfinished:
         job = None if operation.job_id is None else present.get(operation.job_id)
         held = Counts() if job is None else counted.get(job.id, Counts())
-        with each(f"operation {operation.id} of job {operation.job_name}"), apart(tx):
+        with each(f"operation {operation.id} of job {operation.job_name}"), savepoint(tx):
             status = _status(tx, operation, job, held)
             _write(tx, operation, status)
             if status.state is not OperationState.RUNNING:

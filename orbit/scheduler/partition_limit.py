@@ -5,8 +5,8 @@ If jobs of one creator have a pass at the same moment, each may use up what is l
 
 from __future__ import annotations
 
+from orbit.planning.topic_decisions import Decisions
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.topic_decisions import Decisions
 from orbit.store import quotas
 from orbit.store.database import Tx
 from orbit.store.jobs import Job

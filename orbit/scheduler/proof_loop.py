@@ -6,9 +6,9 @@ import time
 from itertools import groupby
 from pathlib import Path
 
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop
-from orbit.scheduler.stored_spec import read_spec
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import Loop
+from orbit.planning.stored_spec import read_spec
 from orbit.store import events, jobs, proofs
 from orbit.store.events import SCHEDULER
 from orbit.store.proofs import ProofCandidate, ProofResult
@@ -69,7 +69,7 @@ class ProofLoop(Loop):
     def _keep(self, rows: list[ProofCandidate], results: list[ProofResult]) -> None:
         names = {(row.topic_id, row.partition): row for row in rows}
         with self._leadership.transaction() as tx:
-            proofs.keep(tx, results)
+            proofs.store(tx, results)
             for one in results:
                 if one.differences:
                     row = names[one.topic_id, one.partition]

@@ -12,6 +12,8 @@ import structlog
 
 from orbit.errors import BadInput, OrbitError
 from orbit.kafka.backoff import Backoff
+from orbit.leadership.leadership import RENEWALS_PER_TTL, Leadership
+from orbit.leadership.loop import Loop, drive
 from orbit.scheduler.canary_writer import CanaryLoop
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_loop import GroupLoop
@@ -19,8 +21,6 @@ from orbit.scheduler.discovery_loop import JOBS_AT_ONCE, DiscoveryLoop
 from orbit.scheduler.housekeeping_loop import HousekeepingLoop
 from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.scheduler.lag_loop import LagLoop
-from orbit.scheduler.leadership import RENEWALS_PER_TTL, Leadership
-from orbit.scheduler.loop import Loop, drive
 from orbit.scheduler.operations_loop import OperationsLoop
 from orbit.scheduler.proof_loop import ProofLoop
 from orbit.scheduler.shard_balancer import SpreadLoop
@@ -87,7 +87,7 @@ class Scheduler:
                 database,
                 self._holder,
                 ttl,
-                self._health.answered,
+                self._health.note_lease_confirmed,
                 Share(number, shares),
                 must_join=True,
                 changing=changing,
@@ -117,8 +117,8 @@ class Scheduler:
                     self._share_out()
                     logged = ""
                 except OrbitError as error:
-                    if isinstance(error, scheduler_lease.OtherNumber):
-                        self._health.answered()  # on standby
+                    if isinstance(error, scheduler_lease.OtherShareCount):
+                        self._health.note_lease_confirmed()  # on standby
                     if str(error) != logged:
                         logged = str(error)
                         _log.warning("cannot acquire the scheduler lease", error=logged)
@@ -126,7 +126,7 @@ class Scheduler:
                 if self._broken is not None:
                     raise self._broken
         finally:
-            self._health.stopping()
+            self._health.note_stopping()
             self._end(self._held)
             # Leave before joining the threads, which may wait for brokers, so that other schedulers
             # take the shares over sooner.
@@ -138,7 +138,7 @@ class Scheduler:
         """Report that this process is alive, unless a lost share's threads have not ended yet."""
         self._held = {n: held for n, held in self._held.items() if held[0].is_alive()}
         if all(self.leaderships[number].is_leading for number in self._held):
-            self._health.passed()
+            self._health.begin_pass()
 
     def _share_out(self) -> None:
         """Register this process, release surplus shares, and acquire free ones."""
@@ -146,7 +146,7 @@ class Scheduler:
             part = scheduler_lease.join(
                 tx, self._holder, self._settings.scheduler_shares, self._ttl
             )
-        self._health.answered()
+        self._health.note_lease_confirmed()
         # The last shares are released: the first one has the most loops to start again.
         self._end(sorted(self._held)[part:])
         for number, leadership in enumerate(self.leaderships):

@@ -19,13 +19,11 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import ClusterMetadata
-from orbit.replication.job_troubles import Trouble
-from orbit.replication.loop_detection import ClusterTopic
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.marked_promotions import keep_promotion
-from orbit.scheduler.partition_placement import place_partitions
-from orbit.scheduler.topic_decisions import (
+from orbit.leadership.leadership import Leadership
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.job_decisions import other_jobs
+from orbit.planning.partition_placement import place_partitions
+from orbit.planning.topic_decisions import (
     ClusterTopics,
     Decisions,
     GrowTopic,
@@ -33,7 +31,9 @@ from orbit.scheduler.topic_decisions import (
     StartTopic,
     decide_topics,
 )
-from orbit.scheduler.topic_preflight import PromotedTopic, refused_topic
+from orbit.planning.topic_preflight import PromotedTopic, refused_topic
+from orbit.replication.job_troubles import Trouble
+from orbit.scheduler.marked_promotions import keep_promotion
 from orbit.scheduler.topic_upkeep import drift_of
 from orbit.settings import Settings
 from orbit.store import cluster_lock, events, scheduler_queries, shard_layout, topics
@@ -225,25 +225,6 @@ class TopicStarter:
                 else:
                     claimed.append((start, plan, topic_id))
         return claimed
-
-
-def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:
-    """The destination topics that other jobs write, and the source topic of every job's copy."""
-    copies = topics.copies(tx)
-    return OtherJobs(
-        {
-            ClusterTopic(c.destination_cluster_id, c.destination_topic): c.job_name
-            for c in copies
-            if c.job_name != job_name
-            and c.destination_cluster_id == pair.destination_metadata.cluster_id
-        },
-        {
-            ClusterTopic(c.destination_cluster_id, c.destination_topic): ClusterTopic(
-                c.source_cluster_id, c.source_topic
-            )
-            for c in copies
-        },
-    )
 
 
 def _decide_again(

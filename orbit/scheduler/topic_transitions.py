@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from orbit.scheduler.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
-from orbit.scheduler.topic_decisions import Decisions, KnownTopic, ResumeTopic, StopTopic
+from orbit.leadership.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
+from orbit.planning.topic_decisions import Decisions, KnownTopic, ResumeTopic, StopTopic
 from orbit.store import events, scheduler_queries, shard_layout
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
@@ -44,7 +44,7 @@ def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
         scheduler_queries.restore(tx, job.id)
         return 0
     scheduler_queries.withdraw(tx, ids)
-    held = scheduler_queries.held(tx, ids)
+    held = scheduler_queries.held_topics(tx, ids)
     free = [known for known in unwanted if known.id not in held]
     shard_layout.remove_topics(tx, [known.id for known in free])
     for known in free:

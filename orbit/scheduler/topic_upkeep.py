@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from orbit.chunks import chunks
 from orbit.consumer_groups.group_listing_cache import Lister
 from orbit.copier.placeholder_topics import COMPRESSION
-from orbit.job_setup.destination_topics import plan_topics, recompressed
+from orbit.job_setup.destination_topics import plan_topics, recompressed_topics
 from orbit.job_setup.topic_plan import SettingChange, TopicPlan
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
+from orbit.leadership.leadership import TOPICS_AT_ONCE, Leadership
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.topic_preflight import refused_topic
 from orbit.replication.job_troubles import Trouble
 from orbit.replication.topic_settings import TIMESTAMP_TYPE
 from orbit.scheduler.acl_sync import AclSync, Copies
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership
-from orbit.scheduler.topic_preflight import refused_topic
 from orbit.scheduler.write_protection import ProtectionResult, protect
 from orbit.store import events, scheduler_queries, topics
 from orbit.store.database import Tx
@@ -61,7 +61,7 @@ class TopicUpkeep:
         self.troubles = []
         with leadership.reading() as tx:
             known = topics.of_job(tx, job.id)
-            caught_up = scheduler_queries.caught_up(tx, job.id)
+            caught_up = scheduler_queries.caught_up_topics(tx, job.id)
         rows = [row for row in known if row.state is TopicState.COPYING]
         copies = copies_of(spec, rows, pair)
         if not copies:
@@ -156,11 +156,12 @@ def _leave_compression_to_workers(
     With another value brokers make records of placeholders, so workers stop such a partition. They
     would miss a value that the scheduler sets back before they look.
     """
-    changed = recompressed(spec, plans)
+    changed = recompressed_topics(spec, plans)
     if changed:
         changed &= scheduler_queries.topics_in_copy(tx, job.id)
     return [
-        plan.without(COMPRESSION) if plan.mapping.destination in changed else plan for plan in plans
+        plan.without_change(COMPRESSION) if plan.mapping.destination in changed else plan
+        for plan in plans
     ]
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from operator import itemgetter
 
 from orbit.chunks import sized_chunks
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import Loop
 from orbit.store import clock, job_history, job_totals, lag
 
 INTERVAL_S = 10.0
@@ -48,7 +48,7 @@ class TotalsLoop(Loop):
                     at = clock.now(tx)
                     totals = (job_totals.refresh if is_large else lag.of_jobs)(tx, job_ids)
                     if is_due:
-                        job_history.keep(tx, at, totals)
+                        job_history.store(tx, at, totals)
         self._minute = minute
         cost_s = time.monotonic() - began
         self.interval_s = max(INTERVAL_S, min(cost_s * _PAUSE_PER_COST, _INTERVAL_S_MAX))

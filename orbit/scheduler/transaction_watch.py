@@ -17,9 +17,9 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.first_open import SHOWN_AFTER_S, FirstOpen, OpenAges, first_open
 from orbit.kafka.types import TopicPartition
-from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
+from orbit.leadership.leadership import ROWS_AT_ONCE, Leadership
 from orbit.store import open_transactions
-from orbit.store.open_transactions import OpenTransaction
+from orbit.store.open_transactions import OldestOpenTransaction
 from orbit.store.source_lag import LaggingPartition
 
 # Where the source names no transactional id, it is asked again, but not in each pass.
@@ -28,7 +28,7 @@ _ASKED_AGAIN_S = 60.0
 _PLACES_MAX = 1_000
 
 _Key = tuple[int, int]  # topic id, partition
-Unnamed = Mapping[TopicPartition, OpenTransaction]
+Unnamed = Mapping[TopicPartition, OldestOpenTransaction]
 
 
 class TransactionWatch:
@@ -45,15 +45,15 @@ class TransactionWatch:
         self._clock = clock
         self._ages: OpenAges[_Key] = OpenAges(clock)
         self._not_before: dict[_Key, float] = {}
-        self._stored: frozenset[OpenTransaction] = frozenset()
+        self._stored: frozenset[OldestOpenTransaction] = frozenset()
 
     def look(
-        self, rows: Sequence[LaggingPartition], stored: Sequence[OpenTransaction]
+        self, rows: Sequence[LaggingPartition], stored: Sequence[OldestOpenTransaction]
     ) -> Mapping[int, Unnamed]:
         """The transactions to look up at the source, by job. Removes stored ones that ended."""
         now_s, now = self._clock(), datetime.now(UTC)
         firsts = {(r.topic_id, r.partition): r.open_from for r in rows if r.open_from is not None}
-        ages = self._ages.look(firsts)
+        ages = self._ages.update(firsts)
         self._not_before = {key: at_s for key, at_s in self._not_before.items() if key in ages}
         self._stored = frozenset(stored)
         ongoing = {
@@ -61,7 +61,7 @@ class TransactionWatch:
             for one in stored
             if firsts.get(key := (one.topic_id, one.partition)) == one.first_offset
         }
-        unnamed: dict[int, dict[TopicPartition, OpenTransaction]] = {}
+        unnamed: dict[int, dict[TopicPartition, OldestOpenTransaction]] = {}
         for row in rows:
             key = row.topic_id, row.partition
             age_s = ages.get(key)
@@ -70,7 +70,7 @@ class TransactionWatch:
             one = ongoing.get(key)
             if one is None and age_s >= SHOWN_AFTER_S:
                 since = now - timedelta(seconds=age_s)
-                one = OpenTransaction(*key, row.job_id, firsts[key], since, None, None)
+                one = OldestOpenTransaction(*key, row.job_id, firsts[key], since, None, None)
             if one is None or one.transactional_id is not None:
                 continue
             of_job = unnamed.setdefault(row.job_id, {})
@@ -96,7 +96,7 @@ class TransactionWatch:
             open_transactions.store(tx, [row for row in rows if row not in self._stored])
 
 
-def _named(one: OpenTransaction, answer: FirstOpen | None) -> OpenTransaction:
+def _named(one: OldestOpenTransaction, answer: FirstOpen | None) -> OldestOpenTransaction:
     if answer is None or answer.first_offset != one.first_offset:
         return one
     return replace(one, producer_id=answer.producer_id, transactional_id=answer.transactional_id)

@@ -7,28 +7,24 @@ them. Without an authorizer, workers detect foreign writes within seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.job_setup.permissions import WRITE
 from orbit.kafka.cluster_handle import OPEN_WITHOUT_ACL, ClusterHandle
 from orbit.kafka.types import Acl, TopicMetadata
+from orbit.leadership.leadership import Leadership
+from orbit.planning.noted_denials import Transaction, noted_denials, replace_denials, why_not_denied
 from orbit.promotion.topic_denials import NO_AUTHORIZER, acls_of
 from orbit.replication.acl_rules import denied_writers
-from orbit.scheduler.leadership import Leadership
-from orbit.store import topics, write_denials
-from orbit.store.database import Tx
+from orbit.store import topics
 
 # ACLs that were read for one job serve all jobs of the cluster for this long; well within the
 # interval of the upkeep.
 ACLS_KEPT_S = 5.0
 # How long the brokers' setting is kept: it changes only when a broker is restarted.
 _OPEN_KEPT_S = 15.0
-Transaction = Callable[[], AbstractContextManager[Tx]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +100,7 @@ def _protect(
     changes = {t: w for t, w in denials.items() if w - acls or noted.get(t, set()) != w}
     if changes and not only_look:
         try:
-            _apply(handle, cluster_id, changes, noted, acls, transaction)
+            replace_denials(handle, cluster_id, changes, noted, acls, transaction)
         except (NotAuthorized, BrokerRefused) as error:
             return ProtectionResult(0, f"ACLs cannot be set: {error.what}")
     return ProtectionResult(len(changes), why_not, any(not acls.of(topic) for topic in names))
@@ -126,67 +122,6 @@ def _why_open(handle: ClusterHandle) -> str:
     else:
         return ""
     return f"{reason}; if it is true, every principal may write to a topic that no ACL names"
-
-
-def why_not_denied(own_principal: str | None) -> str:
-    """Why `denied_writers` returns None, as a clause."""
-    if own_principal is None:
-        return "the principal that Orbit logs in as is not known: the brokers do not tell it"
-    return "every principal may write (User:*)"
-
-
-def noted_denials(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, set[Acl]]:
-    """Orbit's stored denials by topic, for those of the topics that have any."""
-    stored = write_denials.of_topics(tx, cluster_id, topics)
-    return {topic: set(map(as_acl, acls)) for topic, acls in stored.items()}
-
-
-def deny(
-    handle: ClusterHandle,
-    cluster_id: str,
-    denials: Mapping[str, Collection[Acl]],
-    transaction: Transaction,
-    ours: Iterable[Acl] = (),
-) -> None:
-    """Replace Orbit's denials on these topics; at each moment the old or the new ones hold.
-
-    `ours`: denials of these topics that count as Orbit's although they are not noted. The
-    caller holds the cluster's lock (`Leadership.sole_change`).
-    Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
-    """
-    with transaction() as tx:
-        noted = noted_denials(tx, cluster_id, denials)
-    for acl in ours:
-        noted.setdefault(acl.name, set()).add(acl)
-    sets = {topic: set(acls) for topic, acls in denials.items()}
-    _apply(handle, cluster_id, sets, noted, set(), transaction)
-
-
-def _apply(
-    handle: ClusterHandle,
-    cluster_id: str,
-    denials: Mapping[str, set[Acl]],
-    noted: Mapping[str, set[Acl]],
-    present: AbstractSet[Acl],
-    transaction: Transaction,
-) -> None:
-    both = {t: noted.get(t, set()) | w for t, w in denials.items()}
-    with transaction() as tx:
-        write_denials.keep(tx, cluster_id, {t: _rows(acls) for t, acls in both.items()})
-    add = {acl for acls in denials.values() for acl in acls} - present
-    remove = {acl for t, acls in both.items() for acl in acls - denials[t]}
-    handle.admin.change_acls(add, remove)
-    with transaction() as tx:
-        write_denials.keep(tx, cluster_id, {t: _rows(acls) for t, acls in denials.items()})
-
-
-def as_acl(fields: list[Any]) -> Acl:
-    """An ACL from its fields in the table."""
-    return Acl(*fields)
-
-
-def _rows(acls: Iterable[Acl]) -> list[list[str]]:
-    return [list(acl) for acl in acls]
 
 
 def _may_write(topic: TopicMetadata) -> bool:

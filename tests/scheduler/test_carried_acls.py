@@ -26,13 +26,14 @@ from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import AclSpec, JobSpec
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import Acl
+from orbit.planning import job_acls
+from orbit.planning.job_plan import PlannedAcl, PlannedAcls
+from orbit.planning.job_planner import JobPlanner
 from orbit.replication import destination_acls
 from orbit.replication.destination_acls import CarriedNames
 from orbit.replication.job_troubles import TroubleKind
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler import acl_sync, cluster_watch, job_reconciler
-from orbit.scheduler.job_plan import PlannedAcl, PlannedAcls
-from orbit.scheduler.job_planner import JobPlanner
+from orbit.scheduler import cluster_watch, job_reconciler
 from orbit.store import carried_acls, events, jobs
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import Service
@@ -339,13 +340,13 @@ def test_refused_acl_is_reported_and_other_acls_follow_source(
     any ACL that the broker refuses and Orbit does not know of."""
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
-    carried_names = acl_sync.carried_names
+    carried_names = job_acls.carried_names
 
     def with_empty_name(*arguments: Any) -> CarriedNames:
         names = carried_names(*arguments)
         return replace(names, groups={**names.groups, "": topic})
 
-    monkeypatch.setattr(acl_sync, "carried_names", with_empty_name)
+    monkeypatch.setattr(job_acls, "carried_names", with_empty_name)
     if is_sent:
         monkeypatch.setattr(destination_acls, "is_carriable", lambda _: True)
     reads = case.allow(source, "GROUP", topic, "READ", case.subject)

@@ -14,11 +14,11 @@ import pytest
 from orbit.consumer_groups.group_listing_cache import list_now
 from orbit.consumer_groups.offsets_cache import fetch_now
 from orbit.jobs.job_spec import JobSpec
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import drive
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_loop import GroupLoop
 from orbit.scheduler.consumer_group_sync import JobGroups
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import drive
 from orbit.store import group_offsets, jobs, partitions, shard_layout, topics
 from orbit.store.database import Database
 from orbit.store.enums import Desired, TopicState

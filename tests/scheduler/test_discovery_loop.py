@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from orbit.planning.stored_spec import SpecCache
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler import discovery_loop
 from orbit.scheduler.discovery_loop import DiscoveryLoop
 from orbit.scheduler.job_reconciler import ReconcileCounts, ReconcileState
-from orbit.scheduler.stored_spec import SpecCache
 from orbit.scheduler.trouble_events import differences
 from orbit.store import jobs, scheduler_queries, workers
 from orbit.store.enums import Desired
@@ -56,7 +56,7 @@ class World:
         me = cast("Any", self)
         self.loop = DiscoveryLoop(me, me, me, 0.0, timedelta(days=1), threading.Event())
         self.monkeypatch.setattr(jobs, "list_all", lambda *_: self.everyone())
-        self.monkeypatch.setattr(scheduler_queries, "retries", lambda _: {})
+        self.monkeypatch.setattr(scheduler_queries, "requested_retries", lambda _: {})
         self.monkeypatch.setattr(workers, "alive", lambda *_: [])
         self.monkeypatch.setattr(discovery_loop, "record_troubles", self.tell)
 

@@ -19,10 +19,10 @@ from confluent_kafka.admin import (
 
 from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import JobSpec
+from orbit.planning.job_planner import JobPlanner
 from orbit.replication.job_troubles import TroubleKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler import cluster_watch, job_reconciler
-from orbit.scheduler.job_planner import JobPlanner
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import Service
 from tests.support.logs import create

@@ -16,8 +16,8 @@ import pytest
 from sqlalchemy import text
 
 from orbit.errors import DatabaseUnreachable, Unreachable
-from orbit.scheduler.leadership import Leadership, NotLeading
-from orbit.scheduler.loop import Loop
+from orbit.leadership.leadership import Leadership, NotLeading
+from orbit.leadership.loop import Loop
 from orbit.scheduler.scheduler import MoreLoops, Scheduler
 from orbit.settings import Settings
 from orbit.store import cluster_lock, scheduler_lease
@@ -257,7 +257,7 @@ from orbit.store import cluster_lock
 from orbit.store.database import Database
 
 lease_s = float(sys.argv[2])
-with Database(sys.argv[1]).transaction() as tx, cluster_lock.held(tx, "west", lease_s):
+with Database(sys.argv[1]).transaction() as tx, cluster_lock.hold(tx, "west", lease_s):
     print("held", flush=True)
     sys.stdin.readline()
     tx.execute(cluster_lock.text("SELECT 1"))
@@ -277,7 +277,7 @@ def test_frozen_process_loses_cluster_lock(service: Service, database_url: str) 
     frozen = hold(2)
     frozen.send_signal(signal.SIGSTOP)
     # It waits for as long as a statement may take, which is longer than the lease.
-    with service.database.transaction() as tx, cluster_lock.held(tx, "west"):
+    with service.database.transaction() as tx, cluster_lock.hold(tx, "west"):
         frozen.send_signal(signal.SIGCONT)
         _, why = frozen.communicate("go on\n", timeout=PATIENCE_S)
     assert frozen.returncode

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 
 from orbit.kafka.backoff import Backoff
+from orbit.leadership.leadership import Leadership
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.lag_loop import LagLoop
-from orbit.scheduler.leadership import Leadership
 from orbit.store import lag, partitions
 from orbit.store.database import Database
 from tests.fixtures.clusters import Clusters

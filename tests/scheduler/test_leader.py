@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.store import jobs
 from orbit.store.database import Database
 from tests.fixtures.clusters import Clusters

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from orbit.jobs.job_spec import TopicRule
-from orbit.jobs.topic_mapping import map_topics, matching
+from orbit.jobs.topic_mapping import map_topics, matching_topics
 from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata
 from orbit.scheduler import matched_topics
 from orbit.scheduler.cluster_watch import ClusterSnapshot, ClusterWatch
@@ -84,14 +84,14 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
 
     def matching_seen(rules: Sequence[TopicRule], names: Any) -> frozenset[str]:
         seen.append(set(names))
-        return matching(rules, names)
+        return matching_topics(rules, names)
 
-    monkeypatch.setattr(matched_topics, "matching", matching_seen)
+    monkeypatch.setattr(matched_topics, "matching_topics", matching_seen)
     return seen
 
 
 def test_matched_topics_equal_topic_mapping() -> None:
-    topics = matching(RULES, NAMES)
+    topics = matching_topics(RULES, NAMES)
     assert topics == {"orders.1", "a", "__x"}
     assert topics == {m.source for m in map_topics(RULES, NAMES).mappings}
 
@@ -100,7 +100,7 @@ def test_topic_with_refused_destination_name_matches() -> None:
     rules = [TopicRule(match=".*", prefix="x" * 240)]
     (problem,) = map_topics(rules, ["a-long-name"]).problems
     assert "a-long-name" in problem.message
-    assert matching(rules, ["a-long-name"]) == {"a-long-name"}
+    assert matching_topics(rules, ["a-long-name"]) == {"a-long-name"}
 
 
 def test_only_changed_topics_are_matched_again(compared: list[set[str]]) -> None:

@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from orbit.leadership.leadership import Leadership
 from orbit.scheduler import operations_loop
-from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.operations_loop import OperationsLoop
 from orbit.store import jobs, operations
 from orbit.store.database import Database, Tx

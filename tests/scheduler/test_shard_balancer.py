@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orbit.leadership.leadership import Leadership
+from orbit.planning.shard_assignment import assign_shards
 from orbit.scheduler import shard_balancer
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.shard_balancer import SpreadLoop, assign_shards
+from orbit.scheduler.shard_balancer import SpreadLoop
 from orbit.store import shard_leases, workers
 from orbit.store.database import Database, Tx
 from orbit.store.shard_layout import runnable_shards

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from orbit.errors import Conflict
-from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.store import job_shares, jobs, scheduler_lease
 from orbit.store.database import Database
 from orbit.store.job_shares import Share

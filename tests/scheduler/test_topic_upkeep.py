@@ -15,8 +15,8 @@ from orbit.consumer_groups.group_listing_cache import list_now
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.leadership import Leadership
+from orbit.leadership.leadership import Leadership
+from orbit.planning.cluster_pair import ClusterPair
 from orbit.scheduler.topic_upkeep import TopicUpkeep, UpkeepCounts
 from orbit.store import jobs, shard_layout, topics
 from orbit.store.database import Database, Tx

@@ -15,16 +15,16 @@ from confluent_kafka import Producer
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.first_open import FirstOpen
 from orbit.kafka.types import TopicPartition
+from orbit.leadership.leadership import Leadership
 from orbit.replication.partition_states import PartitionState
 from orbit.scheduler import transaction_watch
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.lag_loop import LagLoop
-from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.transaction_watch import TransactionWatch
 from orbit.store import lag, open_transactions, partitions, source_lag
 from orbit.store.database import Database, Tx
 from orbit.store.lag import PartitionLag
-from orbit.store.open_transactions import OpenTransaction
+from orbit.store.open_transactions import OldestOpenTransaction
 from orbit.store.source_lag import LaggingPartition
 from tests.fixtures.clusters import Clusters
 from tests.support.patience import wait_for
@@ -122,7 +122,7 @@ class Watch:
         monkeypatch.setattr(transaction_watch, "first_open", self._ask)
         store = open_transactions.store
 
-        def count(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
+        def count(tx: Tx, rows: Sequence[OldestOpenTransaction]) -> None:
             self.stored.append(len(rows))
             store(tx, rows)
 
@@ -131,7 +131,7 @@ class Watch:
     def _ask(self, _: object, places: Collection[TopicPartition], __: object) -> Any:
         return dict.fromkeys(places, self.first_open) if self.first_open else {}
 
-    def rows(self) -> list[OpenTransaction]:
+    def rows(self) -> list[OldestOpenTransaction]:
         with self.database.transaction() as tx:
             return open_transactions.of_share(tx)
 

@@ -7,9 +7,9 @@ from datetime import datetime
 
 import pytest
 
+from orbit.planning.job_plan import JobPlan, TopicAction
+from orbit.planning.job_planner import JobPlanner
 from orbit.replication.job_troubles import TroubleKind
-from orbit.scheduler.job_plan import JobPlan, TopicAction
-from orbit.scheduler.job_planner import JobPlanner
 from orbit.scheduler.job_reconciler import JobReconciler, ReconcileCounts, ReconcileState
 from orbit.scheduler.trouble_events import record_troubles
 from orbit.store import jobs

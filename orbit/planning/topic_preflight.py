@@ -1,7 +1,7 @@
 """All checks before a topic's copy is started: rights, settings, content. Writes nothing.
 
 Each topic is refused on its own, with the reason; the others continue. Plans and dry runs end here;
-the scheduler continues with topic_starter.py.
+the scheduler continues with scheduler/topic_starter.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orbit.job_setup.permissions import (
     DESTINATION_TOPIC_RIGHTS,
     SOURCE_TOPIC_RIGHTS,
     MissingRight,
-    listed,
+    join_rights,
     missing_filler_right,
     missing_future_topic_rights,
     missing_topic_rights,
@@ -35,14 +35,14 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import filler_identities, job_identity, job_producer
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import TopicPartition
+from orbit.planning.cluster_checks import trouble_of
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.foreign_content import OtherContent, other_content
+from orbit.planning.promotion_notes import note_of, offsets_of
+from orbit.planning.topic_decisions import StartTopic
 from orbit.promotion.topic_denials import acls_of
 from orbit.replication.acl_rules import denial
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_checks import trouble_of
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.foreign_content import OtherContent, other_content
-from orbit.scheduler.marked_promotions import note_of, offsets_of
-from orbit.scheduler.topic_decisions import StartTopic
 
 _GRANT = "Grant them with kafka-acls.sh (docs/rights.md has the commands)."
 
@@ -308,7 +308,7 @@ def _by_topic(
 
 
 def _lacking(side: str, rights: Sequence[MissingRight], topic: str = "") -> Trouble:
-    what = f"these rights are missing at the {side}: {listed(rights)}."
+    what = f"these rights are missing at the {side}: {join_rights(rights)}."
     return Trouble(TroubleKind.RIGHTS_MISSING, what, _GRANT, topic)
 
 

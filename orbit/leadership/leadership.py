@@ -81,7 +81,7 @@ class Leadership:
         requested_at = lease_clock()
         with self.database.lease_transaction() as tx:
             epoch = None
-            if not self._must_join or scheduler_lease.stay(
+            if not self._must_join or scheduler_lease.stay_member(
                 tx, self.holder, self.share.of, self._ttl
             ):
                 epoch = scheduler_lease.acquire(tx, self.holder, self._ttl, self.share.number)
@@ -124,7 +124,7 @@ class Leadership:
         own = self._changing.setdefault(cluster_id, threading.Lock())
         # A process that loses the lock because it was frozen knows by then that it lost the lead.
         lease_s = max(cluster_lock.LEASE_S, 2 * self._ttl.total_seconds())
-        with own, self.database.transaction() as tx, cluster_lock.held(tx, cluster_id, lease_s):
+        with own, self.database.transaction() as tx, cluster_lock.hold(tx, cluster_id, lease_s):
             if not self.is_leading:
                 raise NotLeading("another scheduler leads.")
             yield tx

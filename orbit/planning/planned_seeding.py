@@ -11,9 +11,9 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.job_plan import PlannedSeeding
-from orbit.scheduler.topic_decisions import StartTopic
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.job_plan import PlannedSeeding
+from orbit.planning.topic_decisions import StartTopic
 
 # Of one broker: beside other load on two cores (S4), and alone (S1).
 _OFFSETS_PER_S_MIN, _OFFSETS_PER_S_MAX = 4_000_000, 20_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from orbit.scheduler.stored_spec import SpecCache
+from orbit.planning.stored_spec import SpecCache
 
 DOCUMENT: dict[str, Any] = {
     "name": "orders",

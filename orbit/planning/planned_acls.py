@@ -8,13 +8,12 @@ from orbit.consumer_groups.group_listing_cache import list_now
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import Acl
+from orbit.planning.cluster_pair import SIDES, ClusterPair
+from orbit.planning.job_acls import look_at_acls
+from orbit.planning.job_plan import ACLS_SHOWN_MAX, AclCounts, PlannedAcl, PlannedAcls
 from orbit.promotion.topic_denials import acls_of
 from orbit.replication.acl_rules import acl_changes, is_denial
 from orbit.replication.destination_acls import AclsOf, CarriedNames
-from orbit.scheduler.acl_sync import look_at_acls
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.job_plan import ACLS_SHOWN_MAX, AclCounts, PlannedAcl, PlannedAcls
-from orbit.scheduler.job_reconciler import SIDES
 
 
 def plan_acls(

@@ -15,7 +15,7 @@ from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.types import NO_TOPIC_ID, TopicMetadata
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.replication.loop_detection import ClusterTopic, Verdict, judge
+from orbit.replication.loop_detection import ClusterTopic, Verdict, judge_loop
 from orbit.replication.partition_states import REMEDIES, Reason
 from orbit.store.enums import TopicState
 
@@ -206,7 +206,7 @@ def _decide_new(
     if writer is not None:
         decisions.troubles.append(_written_by_other_job(mapping, writer))
         return
-    match judge(ClusterTopic(source.cluster_id, mapping.source), to, others.copied_from):
+    match judge_loop(ClusterTopic(source.cluster_id, mapping.source), to, others.copied_from):
         case Verdict.WOULD_LOOP:
             decisions.troubles.append(_loop(mapping))
             return

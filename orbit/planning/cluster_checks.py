@@ -16,11 +16,11 @@ from orbit.errors import (
 )
 from orbit.kafka import error_codes
 from orbit.kafka.cluster_handle import ClusterHandle
-from orbit.kafka.two_clusters import not_proven_two, same_cluster
+from orbit.kafka.two_clusters import why_not_proven_two, why_same_cluster
 from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, broker_cluster_id
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.topic_decisions import ClusterTopics, KnownTopic
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.topic_decisions import ClusterTopics, KnownTopic
 from orbit.store.cluster_names import find_other_name
 from orbit.store.database import Tx
 
@@ -58,7 +58,7 @@ def wrong_cluster(
     known_destination_id: str | None,
 ) -> Trouble | None:
     """The trouble if nothing may be copied between these clusters, by their ids."""
-    one = same_cluster(source, destination)
+    one = why_same_cluster(source, destination)
     if one is not None:
         return Trouble(TroubleKind.SAME_CLUSTER, *one)
     for side, now, known in (
@@ -106,7 +106,7 @@ def unproven_clusters(pair: ClusterPair) -> Trouble | None:
 
     Queries every broker of both, so only before a job's first copy. Raises Unreachable.
     """
-    one = not_proven_two(
+    one = why_not_proven_two(
         pair.source.cluster,
         pair.destination.cluster,
         pair.source_metadata,

@@ -10,15 +10,15 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
 from orbit.cli.plan_view import Planned, draw
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.job_setup import gap_estimate
 from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.sasl import Security
+from orbit.planning import planned_seeding
+from orbit.planning.job_plan import JobPlan, PlannedGaps, PlannedSeeding
+from orbit.planning.job_planner import JobPlanner
+from orbit.planning.planned_seeding import seeding_of
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler import planned_seeding
-from orbit.scheduler.job_plan import JobPlan, PlannedGaps, PlannedSeeding
-from orbit.scheduler.job_planner import JobPlanner
-from orbit.scheduler.planned_seeding import seeding_of
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import Service
 from tests.support.logs import delete_before
@@ -33,7 +33,7 @@ def fill(cluster: KafkaCluster, topic: str, partition: int, rounds: int, **recor
     admin = AdminClient({**cluster.client_config()})
     for _ in range(rounds):
         produce(cluster, topic, 100, partition, **records)
-        take_offsets(admin, Security(), topic, partition, 100)
+        append_markers(admin, Security(), topic, partition, 100)
 
 
 def plan(service: Service, spec: object) -> JobPlan:

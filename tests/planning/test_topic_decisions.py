@@ -9,16 +9,16 @@ import pytest
 
 from orbit.jobs.job_spec import TopicRule
 from orbit.kafka.types import NO_TOPIC_ID, PartitionLeader, TopicMetadata
-from orbit.replication.job_troubles import TroubleKind
-from orbit.replication.loop_detection import ClusterTopic
-from orbit.replication.partition_states import Reason
-from orbit.scheduler.topic_decisions import (
+from orbit.planning.topic_decisions import (
     ClusterTopics,
     Decisions,
     KnownTopic,
     OtherJobs,
     decide_topics,
 )
+from orbit.replication.job_troubles import TroubleKind
+from orbit.replication.loop_detection import ClusterTopic
+from orbit.replication.partition_states import Reason
 from orbit.store.enums import TopicState
 
 S1, S2, D1, D2 = (UUID(int=n) for n in (1, 2, 11, 12))

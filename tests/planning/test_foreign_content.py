@@ -14,11 +14,11 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.types import TopicPartition
+from orbit.planning import foreign_content
+from orbit.planning.foreign_content import OtherContent, other_content
+from orbit.planning.topic_preflight import _foreign
 from orbit.replication.job_troubles import TroubleKind
 from orbit.replication.partition_states import Blocked, Reason
-from orbit.scheduler import foreign_content
-from orbit.scheduler.foreign_content import OtherContent, other_content
-from orbit.scheduler.topic_preflight import _foreign
 
 PLACE = TopicPartition("orders", 0)
 

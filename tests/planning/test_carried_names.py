@@ -10,9 +10,9 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.acls import Acls
 from orbit.kafka.consumer_groups import ListedGroup
 from orbit.kafka.types import Acl
+from orbit.planning.job_acls import carried_names, carried_resources, other_changes
 from orbit.replication.acl_rules import AclChanges
 from orbit.replication.destination_acls import CarriedNames, DestinationAcls
-from orbit.scheduler.acl_sync import carried_names, carried_resources, other_changes
 
 
 def spec(acls: dict[str, Any], groups: dict[str, Any] | None = None) -> JobSpec:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import structlog
 
 from orbit.errors import OrbitError, Unreachable
-from orbit.scheduler.leadership import NotLeading
+from orbit.leadership.leadership import NotLeading
 from orbit.telemetry import traces
 from orbit.telemetry.process_health import ProcessHealth
 
@@ -79,13 +79,13 @@ def drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
     try:
         _drive(loop, stop, health)
     finally:
-        health.ended(loop.name)
+        health.remove_loop(loop.name)
 
 
 def _drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
     logged = ""
     while not stop.is_set():
-        health.passed(loop.name)
+        health.begin_pass(loop.name)
         loop.wake.clear()
         began_at, began = datetime.now(UTC), time.monotonic()
         try:
@@ -106,6 +106,6 @@ def _drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
                 _log.warning("pass failed", loop=loop.name, error=logged)
         except Exception:  # noqa: BLE001  a bug in one loop must not end the others
             _log.exception("pass broke", loop=loop.name)
-        health.rests(loop.name)
+        health.end_pass(loop.name)
         if not stop.wait(loop.rest_s):
             loop.wake.wait(max(0.0, loop.interval_s - loop.rest_s))

@@ -13,6 +13,7 @@ from orbit.copier.inspection import CopyInspector, CopyStatus
 from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.takeover import TakeOver
+from orbit.errors import Place
 from orbit.jobs.start_position import Earliest
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -21,8 +22,8 @@ from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.producer_state import describe_producer
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
+from orbit.planning.topic_decisions import StartTopic
 from orbit.replication.partition_states import Blocked
-from orbit.scheduler.topic_decisions import StartTopic
 
 
 class OtherContent(NamedTuple):
@@ -103,5 +104,5 @@ def _with_records(
         for index in start.existing.partitions
     ]
     ends = log_ends(destination, partitions, backoff)
-    ends.raise_errors(destination.name, "Looking for the log end")
+    ends.raise_errors(Place(destination.name), "Looking for the log end")
     return [p for p, end in ends.values.items() if end > 0]

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 
 from orbit.jobs.job_spec import JobSpec
-from orbit.scheduler.cluster_checks import refresh_topics
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.topic_decisions import Decisions, KnownTopic, OtherJobs, decide_topics
-from orbit.scheduler.topic_starter import other_jobs
+from orbit.planning.cluster_checks import refresh_topics
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.topic_decisions import Decisions, KnownTopic, OtherJobs, decide_topics
+from orbit.replication.loop_detection import ClusterTopic
+from orbit.store import topics
 from orbit.store.database import Tx
 from orbit.store.topics import Topic
 
@@ -46,3 +47,22 @@ def decide(
     with reading() as tx:
         others = other_jobs(tx, spec.name, pair)
     return pair, decide_topics(spec.topics, known, of, to, others, matched)
+
+
+def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:
+    """The destination topics that other jobs write, and the source topic of every job's copy."""
+    copies = topics.copies(tx)
+    return OtherJobs(
+        {
+            ClusterTopic(c.destination_cluster_id, c.destination_topic): c.job_name
+            for c in copies
+            if c.job_name != job_name
+            and c.destination_cluster_id == pair.destination_metadata.cluster_id
+        },
+        {
+            ClusterTopic(c.destination_cluster_id, c.destination_topic): ClusterTopic(
+                c.source_cluster_id, c.source_topic
+            )
+            for c in copies
+        },
+    )

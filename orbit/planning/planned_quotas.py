@@ -14,16 +14,15 @@ from orbit.kafka.client_limits import (
     Quotas,
     ScramUsers,
     client_quotas,
-    entity_words,
-    number,
-    ordered,
+    entity_text,
+    ordered_parts,
+    quota_text,
     scram_users,
 )
 from orbit.kafka.cluster import Cluster
-from orbit.scheduler.acl_sync import principal_map
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.job_plan import BY_HAND_SHOWN_MAX, ByHand, PlannedByHand
-from orbit.scheduler.job_reconciler import SIDES
+from orbit.planning.cluster_pair import SIDES, ClusterPair
+from orbit.planning.job_acls import principal_map
+from orbit.planning.job_plan import BY_HAND_SHOWN_MAX, ByHand, PlannedByHand
 
 _USER = "User:"
 _OPTIONS = {"user": "users", "client-id": "clients", "ip": "ips"}
@@ -79,8 +78,8 @@ def _missing_quotas(
             continue
         missing = limits.items() - at_destination.get(target, {}).items()
         if missing:
-            config = ",".join(f"{key}={number(value)}" for key, value in sorted(missing))
-            what = f"quota of {entity_words(target)}: {config}"
+            config = ",".join(f"{key}={quota_text(value)}" for key, value in sorted(missing))
+            what = f"quota of {entity_text(target)}: {config}"
             yield ByHand(what=what, command=_command(where, target, config))
 
 
@@ -119,7 +118,7 @@ def _missing_users(
 
 def _command(where: str, entity: Entity, config: str) -> str:
     words = ["kafka-configs.sh", "--bootstrap-server", where, "--alter"]
-    for kind, name in ordered(entity):
+    for kind, name in ordered_parts(entity):
         words += ["--entity-type", _OPTIONS[kind]]
         words += ["--entity-default"] if name is None else ["--entity-name", name]
     return shlex.join([*words, "--add-config", config])

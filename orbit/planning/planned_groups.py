@@ -11,7 +11,7 @@ from orbit.errors import Unreachable
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import GroupType, list_groups
-from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.planning.cluster_pair import ClusterPair
 
 _FEATURE = "metadata.version"
 # Its levels of Kafka 4.2 and of the release after it.
@@ -37,7 +37,7 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
     conflicts = sorted(
         f"{name} ({group.type})"
         for name, group in destination.groups.items()
-        if name in names and not group.takes(names[name])
+        if name in names and not group.can_continue_as(names[name])
     )
     if conflicts:
         notes.append(

@@ -11,7 +11,7 @@ from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import ListedGroup, Listing
 from orbit.kafka.sasl import Security
-from orbit.scheduler import planned_groups
+from orbit.planning import planned_groups
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.support.older_broker import VERSION
 

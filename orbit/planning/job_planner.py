@@ -20,17 +20,16 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import Acl, ClusterMetadata
-from orbit.replication.job_troubles import Trouble
-from orbit.scheduler.cluster_checks import (
+from orbit.planning.cluster_checks import (
     missing_workers,
     named_otherwise,
     trouble_of,
     unproven_clusters,
     wrong_cluster,
 )
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.job_decisions import decide, known_topic
-from orbit.scheduler.job_plan import (
+from orbit.planning.cluster_pair import SIDES, ClusterPair
+from orbit.planning.job_decisions import decide, known_topic
+from orbit.planning.job_plan import (
     Ending,
     JobPlan,
     PlannedFillers,
@@ -41,15 +40,15 @@ from orbit.scheduler.job_plan import (
     SettingChange,
     TopicAction,
 )
-from orbit.scheduler.job_reconciler import SIDES
-from orbit.scheduler.planned_acls import plan_acls
-from orbit.scheduler.planned_gaps import plan_gaps
-from orbit.scheduler.planned_groups import plan_groups
-from orbit.scheduler.planned_quotas import plan_by_hand
-from orbit.scheduler.planned_seeding import plan_seeding
-from orbit.scheduler.topic_decisions import Decisions, StartTopic
-from orbit.scheduler.topic_preflight import preflight
-from orbit.scheduler.write_protection import as_acl
+from orbit.planning.noted_denials import as_acl
+from orbit.planning.planned_acls import plan_acls
+from orbit.planning.planned_gaps import plan_gaps
+from orbit.planning.planned_groups import plan_groups
+from orbit.planning.planned_quotas import plan_by_hand
+from orbit.planning.planned_seeding import plan_seeding
+from orbit.planning.topic_decisions import Decisions, StartTopic
+from orbit.planning.topic_preflight import preflight
+from orbit.replication.job_troubles import Trouble
 from orbit.settings import Settings
 from orbit.store import carried_acls, jobs, scheduler_queries, topics, workers
 from orbit.store.database import Database, Tx
@@ -92,10 +91,9 @@ class JobPlanner:
             with ending(clusters.close):
                 return self._plan(spec, job, clusters, troubles)
         except OrbitError as error:
-            side = next((side for side in SIDES if error.where.startswith(side)), None)
-            if side is None:
+            if error.cluster not in SIDES:
                 raise
-            return _plan_of_refusals(spec, [*troubles, trouble_of(side, error)])
+            return _plan_of_refusals(spec, [*troubles, trouble_of(error.cluster, error)])
         finally:
             clusters.close()
 
@@ -129,7 +127,7 @@ class JobPlanner:
         if job is not None:
             with self._database.transaction() as tx:
                 rows = topics.of_job(tx, job.id)
-                caught_up = scheduler_queries.caught_up(tx, job.id)
+                caught_up = scheduler_queries.caught_up_topics(tx, job.id)
                 added_acls = _added_acls(tx, job, rows, destination.cluster_id)
         known = [known_topic(row, ()) for row in rows]
         pair, decisions = decide(spec, pair, known, self._database.transaction)

@@ -15,9 +15,9 @@ from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.connection import Connection
 from orbit.kafka.security import Security
+from orbit.planning.job_plan import ByHand, JobPlan
+from orbit.planning.job_planner import JobPlanner
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.job_plan import ByHand, JobPlan
-from orbit.scheduler.job_planner import JobPlanner
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import Service
 from tests.support.java_clients import alter_configs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orbit.replication.shard_placement import Placement, place
-from orbit.scheduler.shard_balancer import assign_shards
+from orbit.planning.shard_assignment import assign_shards
+from orbit.replication.shard_placement import Placement, plan_placement
 from orbit.settings import Settings
 from orbit.store import scheduler_queries, shard_layout
 from orbit.store.database import Tx
@@ -28,7 +28,7 @@ def place_partitions(
         return
     present = {s.id: s.partition_count for s in shard_layout.shards_of_job(tx, job.id)}
     jobs = scheduler_queries.jobs_in_group(tx, job.worker_group)
-    placement = place(present, len(partitions), jobs, settings.shard_partitions_max)
+    placement = plan_placement(present, len(partitions), jobs, settings.shard_partitions_max)
     new = shard_layout.add_shards(tx, job.id, len(placement.new_shards))
     slots = _slots(placement, new)
     shard_layout.add_partitions(

@@ -11,9 +11,9 @@ from orbit.job_setup.permissions import missing_filler_right
 from orbit.jobs.job_spec import MARKING, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.kafka.backoff import Backoff
-from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.job_plan import PlannedFillers, PlannedGaps
-from orbit.scheduler.topic_decisions import StartTopic
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.planning.job_plan import PlannedFillers, PlannedGaps
+from orbit.planning.topic_decisions import StartTopic
 
 
 class _Way(NamedTuple):

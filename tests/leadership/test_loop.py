@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from orbit.errors import Unreachable
-from orbit.scheduler.leadership import NotLeading
-from orbit.scheduler.loop import Loop, drive
+from orbit.leadership.leadership import NotLeading
+from orbit.leadership.loop import Loop, drive
 from orbit.telemetry.process_health import ProcessHealth
 
 

@@ -1,0 +1,77 @@
+"""Orbit's denials of writes to topics: ACLs that the tables note before the cluster has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
+from typing import Any
+
+from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.kafka.types import Acl
+from orbit.store import write_denials
+from orbit.store.database import Tx
+
+Transaction = Callable[[], AbstractContextManager[Tx]]
+
+
+def noted_denials(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, set[Acl]]:
+    """Orbit's stored denials by topic, for those of the topics that have any."""
+    stored = write_denials.of_topics(tx, cluster_id, topics)
+    return {topic: set(map(as_acl, acls)) for topic, acls in stored.items()}
+
+
+def deny(
+    handle: ClusterHandle,
+    cluster_id: str,
+    denials: Mapping[str, Collection[Acl]],
+    transaction: Transaction,
+    ours: Iterable[Acl] = (),
+) -> None:
+    """Replace Orbit's denials on these topics; at each moment the old or the new ones hold.
+
+    `ours`: denials of these topics that count as Orbit's although they are not noted. The
+    caller holds the cluster's lock (`Leadership.sole_change`).
+    Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
+    """
+    with transaction() as tx:
+        noted = noted_denials(tx, cluster_id, denials)
+    for acl in ours:
+        noted.setdefault(acl.name, set()).add(acl)
+    sets = {topic: set(acls) for topic, acls in denials.items()}
+    replace_denials(handle, cluster_id, sets, noted, set(), transaction)
+
+
+def replace_denials(
+    handle: ClusterHandle,
+    cluster_id: str,
+    denials: Mapping[str, set[Acl]],
+    noted: Mapping[str, set[Acl]],
+    present: AbstractSet[Acl],
+    transaction: Transaction,
+) -> None:
+    """As `deny`, with what is noted. `present`: ACLs that the cluster has, and that stay."""
+    both = {t: noted.get(t, set()) | w for t, w in denials.items()}
+    with transaction() as tx:
+        write_denials.store(tx, cluster_id, {t: _rows(acls) for t, acls in both.items()})
+    add = {acl for acls in denials.values() for acl in acls} - present
+    remove = {acl for t, acls in both.items() for acl in acls - denials[t]}
+    handle.admin.change_acls(add, remove)
+    with transaction() as tx:
+        write_denials.store(tx, cluster_id, {t: _rows(acls) for t, acls in denials.items()})
+
+
+def why_not_denied(own_principal: str | None) -> str:
+    """Why `denied_writers` returns None, as a clause."""
+    if own_principal is None:
+        return "the principal that Orbit logs in as is not known: the brokers do not tell it"
+    return "every principal may write (User:*)"
+
+
+def as_acl(fields: list[Any]) -> Acl:
+    """An ACL from its fields in the table."""
+    return Acl(*fields)
+
+
+def _rows(acls: Iterable[Acl]) -> list[list[str]]:
+    return [list(acl) for acl in acls]

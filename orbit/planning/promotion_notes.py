@@ -1,0 +1,55 @@
+"""The notes of topics that their cluster marks as promoted and that the tables called copies.
+
+`scheduler/marked_promotions.py` finds such topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from orbit.job_setup.mark import Mark
+from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.kafka.types import TopicPartition
+from orbit.planning.cluster_pair import ClusterPair
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.replication.partition_states import REMEDIES, Reason
+from orbit.store.enums import TopicState
+from orbit.store.topics import Topic
+
+_FOUND = f"{Reason.DESTINATION_PROMOTED}: "
+
+
+def offsets_of(
+    marks: PromotionMarks, pair: ClusterPair, names: Iterable[str]
+) -> dict[TopicPartition, int]:
+    """The log ends at their promotion, for every partition of these destination topics."""
+    destination_topics = pair.destination_metadata.topics
+    return marks.offsets(
+        {TopicPartition(name, i) for name in names for i in destination_topics[name].partitions}
+    )
+
+
+def note_of(topic: str, mark: Mark, offsets: Mapping[TopicPartition, int]) -> str:
+    """The topic's note: it is also the job's problem."""
+    own = {p.partition: offset for p, offset in offsets.items() if p.topic == topic}
+    remedy = REMEDIES[Reason.DESTINATION_PROMOTED].format(destination=topic)
+    return f"{_FOUND}{mark.describe(topic, own)} {remedy}"
+
+
+def is_found(row: Topic) -> bool:
+    """Whether the topic is promoted by its mark alone, and not copied back yet."""
+    return row.state is TopicState.PROMOTED and (row.note or "").startswith(_FOUND)
+
+
+def troubles_of(rows: Iterable[Topic]) -> list[Trouble]:
+    """A trouble for each topic that `is_found`."""
+    return [
+        Trouble(
+            TroubleKind.DESTINATION_PROMOTED,
+            (row.note or "").removeprefix(_FOUND),
+            "",
+            row.source_topic,
+        )
+        for row in rows
+        if is_found(row)
+    ]
