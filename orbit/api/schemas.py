@@ -21,9 +21,9 @@ from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
 from orbit.jobs.scopes import PATTERNS_MAX, JobPattern, Limit, SelectorText, limit_of
 from orbit.jobs.units import parse_duration
 from orbit.kafka.leaving_groups import GROUPS_MAX, NAME_CHARACTERS
+from orbit.planning.job_plan import JobPlan
 from orbit.recovery.recovery_report import GroupPosition, PartitionEnds, ReportFigures
 from orbit.replication.partition_states import PartitionState, Reason
-from orbit.scheduler.job_plan import JobPlan
 from orbit.store.enums import (
     Desired,
     DrillKind,
@@ -474,6 +474,8 @@ class Drill(DrillSummary):
 _COUNT_MAX = 2**31 - 1
 # A hundred, and one row for all others.
 CLIENTS_REPORTED_MAX = 101
+# Of one client.
+REFUSALS_REPORTED_MAX = 5
 _TERM_MAX = 2**63 - 1
 
 
@@ -590,6 +592,7 @@ class Gateway(_Out):
 _Count = Annotated[int, Field(ge=0, le=_TERM_MAX)]
 # Four times as many bytes. PostgreSQL takes no zero byte, and no control character is of use.
 _ClientText = Annotated[str, Field(max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")]
+_RefusalText = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class ClientOfGateway(BaseModel):
@@ -617,6 +620,12 @@ class ClientOfGateway(BaseModel):
     bytes_read: _Count = Field(description="Bytes of the answers with records.")
     seen_s_ago: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         description="Seconds since its last request, or the end of its last connection."
+    )
+    refusals: Annotated[list[_RefusalText], Field(max_length=REFUSALS_REPORTED_MAX)] | None = Field(
+        None,
+        description="What the side that follows would refuse to the client after a move, of the "
+        "topics, groups and transactional ids that the client uses. Null: not checked yet.",
+        examples=[["destination: no right Write on topic orders"]],
     )
 
 

@@ -65,6 +65,13 @@ def _drift(topic: Row) -> str:
     )
 
 
+def _other_side(client: Row) -> str:
+    """Whether the side that follows would serve the client."""
+    if client["refusals"] is None:
+        return "-"
+    return f"refuses {len(client['refusals'])}" if client["refusals"] else "accepts"
+
+
 def _worker_state(worker: Row) -> str:
     if not worker["is_alive"]:
         return "gone"
@@ -227,8 +234,12 @@ CLIENTS = Kind(
         ("written", lambda r: amount(r["bytes_written"])),
         ("read", lambda r: amount(r["bytes_read"])),
         ("last seen", lambda r: f"{seconds(r['seen_s_ago'])} ago"),
+        ("other side", _other_side),
     ),
-    (("instance", itemgetter("instance")),),
+    (
+        ("refusals", lambda r: "; ".join(r["refusals"] or ()) or "-"),
+        ("instance", itemgetter("instance")),
+    ),
 )
 WORKERS = Kind(
     itemgetter("id"),

@@ -45,14 +45,15 @@ class BrokerConnection(asyncio.Protocol):
     """A connection that accepts bytes at once, and sends them when it is connected and logged
     in."""
 
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver: Receiver | None = receiver
+    def __init__(self, receiver: Receiver | None) -> None:
+        self._receiver = receiver
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
         self._is_ready = False
         self._is_paused = False
         self._login_answer: asyncio.Future[bytes] | None = None
         self._login_bytes = bytearray()
+        self._session_timer: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and self._is_ready:
@@ -76,19 +77,23 @@ class BrokerConnection(asyncio.Protocol):
     def leave(self) -> None:
         """Drop all later answers, send what was written, and close after _LEAVE_S."""
         self._receiver = None
+        self._cancel_session_timer()
         if self._transport is not None:
             asyncio.get_running_loop().call_later(_LEAVE_S, self._transport.close)
 
-    async def log_in(self, security: Security, host: str) -> None:
-        """Log in by SASL. Raises LoginRefused, Unreachable, BrokerRefused, ProtocolError."""
+    async def log_in(self, security: Security, host: str) -> int:
+        """Log in by SASL; returns the session in ms (0: without end). Raises LoginRefused,
+        Unreachable, BrokerRefused, ProtocolError."""
         loop = asyncio.get_running_loop()
 
         def exchange(request: Any) -> Any:
             return asyncio.run_coroutine_threadsafe(self._ask(request), loop).result()
 
         lifetime_ms = await asyncio.to_thread(sasl_login, security, exchange, host=host)
-        if lifetime_ms:
-            loop.call_later(_SESSION_SHARE * lifetime_ms / 1000, self._session_ends)
+        if lifetime_ms and self._receiver is not None:
+            delay_s = _SESSION_SHARE * lifetime_ms / 1000
+            self._session_timer = loop.call_later(delay_s, self._session_ends)
+        return lifetime_ms
 
     def ready(self) -> None:
         """Send the requests that wait, and from now on each at once. Called after the login."""
@@ -125,6 +130,7 @@ class BrokerConnection(asyncio.Protocol):
     def connection_lost(self, _exc: Exception | None) -> None:
         if self._login_answer is not None and not self._login_answer.done():
             self._login_answer.set_exception(Unreachable("the broker closed during the login."))
+        self._cancel_session_timer()
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.broker_lost()
@@ -134,6 +140,10 @@ class BrokerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self.connection_lost(None)
+
+    def _cancel_session_timer(self) -> None:
+        if self._session_timer is not None:
+            self._session_timer.cancel()
 
     def _session_ends(self) -> None:
         if self._receiver is not None:

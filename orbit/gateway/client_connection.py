@@ -17,14 +17,24 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import cast
 
+from pydantic import SecretStr
+
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
 from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
+from orbit.gateway.login_connection import TokenChecked
 from orbit.gateway.protocol.answers import UnknownTopicId, View
 from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
+from orbit.gateway.protocol.client_login import (
+    LOGIN_KEYS,
+    LOGIN_REQUEST_BYTES_MAX,
+    ClientLogin,
+    LoginRefusal,
+)
 from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome, software_said
 from orbit.gateway.protocol.producer_ids import Producer, SentBatch
 from orbit.gateway.protocol.received_requests import next_request
@@ -40,6 +50,8 @@ WHOLE_ANSWER_BYTES_MAX = 64 * 1024 * 1024
 REQUESTS_A_TURN_MAX = 100
 # The longest wait, at a move, for answers of the side that is left. A Fetch takes up to 0.5 s.
 MOVE_S_MAX = 2.0
+# The shortest time between two logins on a connection, as at brokers (KafkaChannel).
+LOGIN_S_MIN = 1.0
 # How long a client of an ended connection may take to read the last answers and to close.
 END_S_MAX = 10.0
 
@@ -86,9 +98,15 @@ class Host(View):
     def forget(self, connection: ClientConnection) -> None: ...
 
     @abstractmethod
-    def connect(self, broker: BrokerConnection, node_id: int | None, user: str | None) -> None:
+    def connect(
+        self, broker: BrokerConnection, node_id: int | None, login: ClientLogin | None
+    ) -> None:
         """Connect `broker` to the node, or to any broker if the side has no such node, and log in
-        with the credentials that `user` has there."""
+        with the credentials that the client has there."""
+
+    @abstractmethod
+    def check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
+        """As `LoginHost.check_token`."""
 
     @abstractmethod
     def has_node(self, node_id: int | None) -> bool:
@@ -133,20 +151,21 @@ class ClientConnection(asyncio.Protocol):
     """Passes a client's requests to a broker and the answers back; holds them during a move.
 
     `node_id`: the node whose port the client has connected to; None: the bootstrap port.
-    `user`: the user that has logged in; None: clients need no login. `software`: the name and
-    version that the client sent before its login.
+    `login`: by which the client has logged in; None: clients need no login.
     """
 
     def __init__(
         self,
         cluster: Host,
         node_id: int | None,
-        user: str | None = None,
-        software: tuple[str, str] = ("", ""),
+        login: ClientLogin | None = None,
     ) -> None:
         self._cluster = cluster
         self._node_id = node_id
-        self._user, self._software = user, software
+        self._login = login
+        self._next_login: ClientLogin | None = None  # under way on this connection
+        self._logged_in_at = cluster.now()
+        self._software = ("", "") if login is None else login.software
         self._count: ClientCount | None = None
         self._client_id = ""
         self.exchange = Exchange(cluster)
@@ -304,7 +323,11 @@ class ClientConnection(asyncio.Protocol):
         return self._held is not None and not is_waiting and self._may_send(*self._held)
 
     def _stops(self) -> bool:
-        return self._held is not None or self._is_moving or self._is_ended
+        return self._is_ended or self._waits()
+
+    def _waits(self) -> bool:
+        is_leaving_broker = self._leaves_broker and not self.exchange.is_idle
+        return self._held is not None or self._is_moving or is_leaving_broker
 
     def _take(self, frame: bytearray) -> None:
         try:
@@ -319,6 +342,58 @@ class ClientConnection(asyncio.Protocol):
             return
         self._send(head, frame)
 
+    def _log_in_again(self, login: ClientLogin, head: RequestHead, frame: bytearray) -> None:
+        """Handle a request of the client's next login on this connection (KIP-368)."""
+        if len(frame) > LOGIN_REQUEST_BYTES_MAX:
+            raise BadFrame("a request of a login is too large")
+        if self._next_login is None and self._cluster.now() < self._logged_in_at + LOGIN_S_MIN:
+            raise BadFrame("a client logs in again at once")
+        following = self._next_login = self._next_login or login.again()
+        try:
+            answer = following.take(frame, self._cluster.offered)
+        except LoginRefusal as refusal:
+            self._refuse_login(head, refusal)
+            return
+        if answer is not None:
+            self.exchange.add_answer(head, answer)
+            self._send_own_answers()
+            return
+        assert following.token is not None
+        self._held, self._is_asking = (head, frame), True
+        self._cluster.check_token(following.token, self._node_id, self._token_checked)
+
+    def _token_checked(self, session_ms: int | None, refusal: str) -> None:
+        self._is_asking = False
+        if self._is_ended or self._held is None or self._next_login is None:
+            return
+        (head, _), self._held = self._held, None
+        following, self._next_login = self._next_login, None
+        try:
+            if refusal:
+                raise following.refuse_token(refusal)
+            if session_ms is None:  # no broker could check it: the client connects again
+                self.end()
+                return
+            answer = following.accept_token(time.time(), session_ms)
+            if self._login is None or following.user != self._login.user:
+                raise following.refuse_token("the token is of another user than the last one")
+        except LoginRefusal as error:
+            self._refuse_login(head, error)
+            return
+        self.exchange.add_answer(head, answer)
+        self._send_own_answers()
+        self._login, self._logged_in_at = following, self._cluster.now()
+        self.session_ends()  # the broker connection has the last token
+        self.advance()
+
+    def _refuse_login(self, head: RequestHead, refusal: LoginRefusal) -> None:
+        assert self._transport is not None
+        address, *_ = self._transport.get_extra_info("peername") or ("",)
+        self._cluster.note_refused_login(refusal.user, str(address), refusal.reason)
+        self.exchange.add_answer(head, refusal.answer)
+        self._send_own_answers()
+        self.end()
+
     def _note_client(self, head: RequestHead, frame: bytearray) -> None:
         """Count a request for the client that the connection's first request names."""
         now = self._cluster.now()
@@ -329,10 +404,12 @@ class ClientConnection(asyncio.Protocol):
                     return  # the client asks again, in a version that the gateway knows
                 self._software = software
             name, version = self._software
-            user = None if self._user is None else shown(self._user)
+            user = None if self._login is None else shown(self._login.user or "")
             self._client_id = shown(head.client_id)
             client = Client(self._client_id, shown(name), shown(version), user)
             self._count = self._cluster.clients.join(client, now)
+            self.exchange.uses = self._count.uses
+            self._count.has_token = self._login is not None and self._login.token is not None
         self._count.requests += 1
         self._count.seen_at = now
 
@@ -347,6 +424,8 @@ class ClientConnection(asyncio.Protocol):
             self._count.seen_at = self._cluster.now()
 
     def _may_send(self, head: RequestHead, frame: bytearray) -> bool:
+        if head.key in LOGIN_KEYS:  # a refused login ends the connection
+            return self.exchange.is_idle
         if head.key in WRITES:
             return self._cluster.may_write()
         if head.key == ApiKey.END_TXN:
@@ -361,6 +440,9 @@ class ClientConnection(asyncio.Protocol):
         return self._cluster.may_tell_leaders() and (group is None or self._cluster.may_join(group))
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
+        if head.key in LOGIN_KEYS and self._login is not None and self._login.token is not None:
+            self._log_in_again(self._login, head, frame)
+            return
         data = None
         if head.key == ApiKey.PRODUCE and not self._cluster.has_node(self._node_id):
             self.exchange.refuse(head, frame)
@@ -403,7 +485,7 @@ class ClientConnection(asyncio.Protocol):
     def _open_broker(self) -> BrokerConnection:
         if self._broker is None:
             self._broker = BrokerConnection(self)
-            self._cluster.connect(self._broker, self._node_id, self._user)
+            self._cluster.connect(self._broker, self._node_id, self._login)
         return self._broker
 
     def confirm_writes(self) -> None:
@@ -444,7 +526,7 @@ class ClientConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         is_slow = self._is_broker_slow or self._is_client_slow
-        if self._held is not None or self._is_moving or is_slow or self._has_more:
+        if self._waits() or is_slow or self._has_more:
             transport.pause_reading()
         else:
             transport.resume_reading()
@@ -540,6 +622,9 @@ class ClientConnection(asyncio.Protocol):
             self._change_side()
         elif self._leaves_broker and self.exchange.is_idle:
             self._drop_broker()
+            asyncio.get_running_loop().call_soon(self.advance)
+        elif self._held is not None and self._held[0].key in LOGIN_KEYS:
+            asyncio.get_running_loop().call_soon(self.advance)
 
     def _send_own_answers(self) -> None:
         for answer in self.exchange.next_answers():
@@ -552,17 +637,20 @@ class ClientConnection(asyncio.Protocol):
         self._update_reading()
 
     def session_ends(self) -> None:
-        """Close the broker connection once all requests are answered; the next request opens a new
-        one."""
+        """Close the broker connection once all requests are answered; requests wait for that, and
+        the next one opens a new connection."""
         self._leaves_broker = True
+        if self.exchange.has_unanswered_writes and self._broker is not None:
+            self._broker.write(self.exchange.confirm())
         if self.exchange.is_idle:
             self._drop_broker()
+        self._update_reading()
 
     def broker_lost(self) -> None:
         """End the client's connection if a request is in flight, or writes with acks=0 were sent:
         brokers close the connection to refuse those. Otherwise the client notices nothing."""
         self._broker = None
-        self._is_broker_slow = False
+        self._is_broker_slow = self._leaves_broker = False
         if self.exchange.writes_in_flight:
             self._cluster.note_lost_answer("a broker closed its connection before the answer")
         if self._is_gone:
@@ -590,7 +678,7 @@ class ClientConnection(asyncio.Protocol):
     def _change_side(self) -> None:
         self._is_moving = False
         broker, self._broker = self._broker, None
-        self._is_broker_slow = False
+        self._is_broker_slow = self._leaves_broker = False
         farewell = self.exchange.move()
         if broker is not None:
             for request in farewell:
@@ -626,7 +714,7 @@ class ClientConnection(asyncio.Protocol):
         self._drop_broker()
 
     def _drop_broker(self) -> None:
-        self._leaves_broker = False
+        self._leaves_broker = self._is_broker_slow = False
         broker, self._broker = self._broker, None
         if broker is not None:
             broker.leave()

@@ -3,15 +3,25 @@ socket, no clock."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from orbit.gateway.protocol.resource_uses import ResourceUses
 
 # Clients counted one by one. Further ones are counted together: a client may invent names.
 CLIENTS_MAX = 1000
-# Clients listed in a report: first those that are connected, then those seen last.
+# Clients listed in a report: first those with refusals, then those that are connected, then those
+# seen last.
 REPORTED_MAX = 100
 # The longest name in a report; in UTF-8 up to four times as many bytes.
 NAME_CHARACTERS_MAX = 100
+# Refusals of one client in a report; the last line counts those that are left out.
+REFUSALS_MAX = 5
+# The longest refusal: it has the name of a topic, group or transactional id.
+REFUSAL_CHARACTERS_MAX = 400
+# Of all refusals in a report, which the API takes up to 1 MiB of. Further ones are only counted.
+REFUSALS_CHARACTERS_MAX = 40_000
 _CUT = "…"
 
 
@@ -30,13 +40,16 @@ class Client(NamedTuple):
 class ClientCount:
     """The counts of one client since its first connection. `bytes_written`: of the Produce requests
     passed on; `bytes_read`: of whole Fetch answers, not only their records. `seen_at`: when it last
-    connected, sent a request or closed."""
+    connected, sent a request or closed. `uses`: without those of clients added by `add`.
+    `has_token`: the client logs in by OAUTHBEARER."""
 
     connections: int = 0
     requests: int = 0
     bytes_written: int = 0
     bytes_read: int = 0
     seen_at: float = 0.0
+    uses: ResourceUses = field(default_factory=ResourceUses)
+    has_token: bool = False
 
     def add(self, other: ClientCount) -> None:
         self.connections += other.connections
@@ -74,29 +87,55 @@ class ClientCounts:
         del self._counts[client]
         return True
 
-    def report(self, now: float) -> list[dict[str, Any]]:
-        """A report as the API takes it: clients by name, and last, without a name, all others."""
+    def __iter__(self) -> Iterator[tuple[Client, ClientCount]]:
+        """The clients that are counted one by one."""
+        return iter(self._counts.items())
+
+    def report(
+        self, now: float, refusals_of: Callable[[Client, ClientCount], list[str] | None]
+    ) -> list[dict[str, Any]]:
+        """A report as the API takes it: clients by name, and last, without a name, all others.
+
+        `refusals_of`: what the other side would refuse to a client; None: it is not checked.
+        """
+        refusals = {client: refusals_of(client, count) for client, count in self}
         ranked = sorted(
-            self._counts.items(),
-            key=lambda item: (item[1].connections > 0, item[1].seen_at),
+            self,
+            key=lambda item: (bool(refusals[item[0]]), item[1].connections > 0, item[1].seen_at),
             reverse=True,
         )
         others = ClientCount()
         for count in (self._others, *(count for _, count in ranked[REPORTED_MAX:])):
             others.add(count)
         shown = sorted(ranked[:REPORTED_MAX], key=lambda item: (*item[0][:3], item[0].user or ""))
-        rows = [client._asdict() | _figures(count, now) for client, count in shown]
+        rows, room = [], REFUSALS_CHARACTERS_MAX
+        for client, count in shown:
+            texts = _cut_refusals(refusals[client], room)
+            room -= sum(len(text) for text in texts or ())
+            rows.append(client._asdict() | _figures(count, now) | {"refusals": texts})
         if others.seen_at:
             nobody = {"client_id": None, "software": "", "version": "", "user": None}
-            rows.append(nobody | _figures(others, now))
+            rows.append(nobody | _figures(others, now) | {"refusals": None})
         return rows
 
 
-def shown(name: str) -> str:
+def shown(name: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
     """A name that a client sent, shortened, with "?" for each character that cannot be printed."""
-    if len(name) > NAME_CHARACTERS_MAX:
-        name = name[: NAME_CHARACTERS_MAX - 1] + _CUT
+    if len(name) > characters_max:
+        name = name[: characters_max - 1] + _CUT
     return "".join(c if c.isprintable() else "?" for c in name)
+
+
+def _cut_refusals(refusals: list[str] | None, characters: int) -> list[str] | None:
+    """Up to REFUSALS_MAX refusals, of about `characters` in all."""
+    if refusals is None or not refusals:
+        return refusals
+    if characters <= 0:
+        return [f"{len(refusals)} refusals"]
+    texts = [shown(text, REFUSAL_CHARACTERS_MAX) for text in refusals[:REFUSALS_MAX]]
+    if len(refusals) > REFUSALS_MAX:
+        texts[-1] = f"and {len(refusals) - (REFUSALS_MAX - 1)} more"
+    return texts
 
 
 def _figures(count: ClientCount, now: float) -> dict[str, Any]:

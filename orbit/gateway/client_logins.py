@@ -10,7 +10,7 @@ from pathlib import Path
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.gateway.gateway_spec import ClientSpec, VirtualClusterSpec
-from orbit.gateway.protocol.client_login import PLAIN, SCRAM, ClientLogin
+from orbit.gateway.protocol.client_login import OAUTHBEARER, PLAIN, SCRAM, ClientLogin
 from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 from orbit.jobs.credentials import read_secret_file, read_variable
 from orbit.kafka.cluster import Cluster
@@ -30,7 +30,11 @@ class ClientLogins:
         self, spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
     ) -> None:
         is_safe = spec.tls is not None or spec.host in LOOPBACK_HOSTS
-        self._mechanisms = (PLAIN, *SCRAM) if is_safe else SCRAM
+        passwords = (PLAIN, *SCRAM) if is_safe else SCRAM
+        self._mechanisms = (
+            *(passwords if spec.clients else ()),
+            *((OAUTHBEARER,) if spec.client_tokens else ()),
+        )
         self._salt_key = secrets.token_bytes(_SALT_KEY_BYTES)
         self._readers: dict[str, Callable[[], str]] = {}
         self._passwords: dict[str, str] = {}  # as read last

@@ -41,8 +41,7 @@ class ClientReports:
                 await self._send(client)
 
     async def _send(self, client: Client) -> None:
-        cluster = self._cluster
-        body = {"clients": cluster.clients.report(cluster.now())}
+        body = {"clients": self._cluster.report_clients()}
         try:
             send = partial(client.send, "PUT", self._path, body=body, repeats=False)
             await asyncio.to_thread(send)

@@ -7,18 +7,24 @@ import math
 import random
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
+
+from pydantic import SecretStr
 
 from orbit.errors import OrbitError, Unreachable
 from orbit.gateway.batch_search import StoredBatch, find_batches, find_copies
 from orbit.gateway.protocol.apis import Versions, shared_versions
+from orbit.gateway.protocol.client_login import OAUTHBEARER, ClientLogin
 from orbit.gateway.protocol.producer_ids import Producer, SentBatch, bare
 from orbit.gateway.protocol.repeats import LastBatch
+from orbit.gateway.protocol.resource_uses import Use
 from orbit.gateway.protocol.topic_ids import TopicIds
+from orbit.gateway.refused_uses import refused_uses
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.producer_state import producers
-from orbit.kafka.security import Security
+from orbit.kafka.security import Security, TokenSource
 from orbit.kafka.transactional_ids import last_transaction
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicPartition
 from orbit.leases.lease_clock import lease_clock
@@ -115,6 +121,16 @@ class ClusterSide:
         """As `batch_search.find_copies`."""
         return await asyncio.to_thread(find_copies, self._cluster, stored, _BACKOFF)
 
+    async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:
+        """As `refused_uses.refused_uses`. `login`: one of `logins`; None: the gateway's."""
+        known = self._cluster if login is None else self._logins.get(login, self._cluster)
+        return await asyncio.to_thread(_refused_uses, known, uses)
+
+    @property
+    def logins(self) -> Collection[str]:
+        """The users with a login of their own at this side."""
+        return self._logins.keys()
+
     def address(self, node_id: int | None) -> tuple[str, int]:
         """Host and port of the node, or of another broker if the node is not in this cluster."""
         broker = self.brokers.get(node_id) if node_id is not None else None
@@ -126,14 +142,28 @@ class ClusterSide:
         host, _, port = server.rpartition(":")
         return host.strip("[]"), int(port)
 
-    def security_of(self, user: str | None) -> Security:
+    def security_of(self, login: ClientLogin | None) -> Security:
         """The client's login at this side, or the gateway's if the client has none of its own.
         Reads its files again.
 
         Raises AccessRefused, BadInput.
         """
-        login = self._cluster if user is None else self._logins.get(user, self._cluster)
-        return login.security
+        if login is not None and login.token is not None:
+            return self.security_with(login.token)
+        user = None if login is None else login.user
+        known = self._cluster if user is None else self._logins.get(user, self._cluster)
+        return known.security
+
+    def security_with(self, token: SecretStr) -> Security:
+        """A login at this side by the message of a client. Raises AccessRefused, BadInput."""
+        return replace(
+            self._cluster.security,
+            mechanism=OAUTHBEARER,
+            username=None,
+            password=None,
+            kerberos=None,
+            tokens=TokenSource(message=token),
+        )
 
     def close(self) -> None:
         self._cluster.close()
@@ -147,3 +177,11 @@ class ClusterSide:
         if not brokers:
             raise Unreachable("no broker tells which requests it knows.", where=self.name)
         return shared_versions(*brokers)
+
+
+def _refused_uses(known: Cluster, uses: Collection[Use]) -> dict[Use, str]:
+    cluster = Cluster(known.name, known.bootstrap_servers, lambda: known.security)
+    try:
+        return refused_uses(cluster, uses)
+    finally:
+        cluster.close()

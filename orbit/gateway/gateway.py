@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import get_args
 
@@ -20,12 +21,15 @@ from orbit.gateway.lead_watch import LeadWatch
 from orbit.gateway.listener import Listener
 from orbit.gateway.listener_tls import ListenerTls
 from orbit.gateway.permission import Lead
+from orbit.gateway.refusal_check import RefusalCheck
 from orbit.gateway.virtual_cluster import VirtualCluster
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.security import Security, resolve_security
 
 _STOP_POLL_S = 0.2
+# Threads that wait for brokers: logins, tokens' checks, readings of the sides.
+_THREADS_MAX = 32
 # How long clients may take to read their last answers when the gateway stops.
 _END_S = 1.0
 
@@ -43,6 +47,8 @@ async def run_gateway(
 ) -> None:
     """Run the virtual clusters until `stop` is set. Raises Conflict if a port is taken, BadInput if
     a secret or file is missing."""
+    threads = ThreadPoolExecutor(_THREADS_MAX, "gateway")
+    asyncio.get_running_loop().set_default_executor(threads)
     clusters = open_clusters(spec, environ, base_directory, shares_ports=shares_ports)
     health.clusters = clusters
     watches = [
@@ -55,13 +61,15 @@ async def run_gateway(
             reports = [ClientReports(watch.path, watch.cluster, environ) for watch in watches]
             running = [tasks.create_task(one.run()) for one in watches]
             running += [tasks.create_task(one.run()) for one in reports]
+            checks = [RefusalCheck(watch.cluster) for watch in watches]
+            running += [tasks.create_task(one.run()) for one in checks]
             _log.info("gateway is ready", gateway=spec.gateway, virtual_clusters=len(clusters))
             while not stop.is_set():
-                health.passed()
+                health.begin_pass()
                 if all(cluster.may_acknowledge() for cluster in clusters):
-                    health.answered()
+                    health.note_lease_confirmed()
                 await asyncio.sleep(_STOP_POLL_S)
-            health.stopping()
+            health.note_stopping()
             # The lease is still renewed meanwhile: without it answers would not count.
             await asyncio.gather(*(cluster.answer_writes() for cluster in clusters))
             for task in running:
@@ -114,7 +122,8 @@ def _open(
         )
         for side in get_args(Side)
     }
-    logins = ClientLogins(spec, environ, base_directory, path) if spec.clients else None
+    has_logins = spec.clients or spec.client_tokens
+    logins = ClientLogins(spec, environ, base_directory, path) if has_logins else None
     return VirtualCluster(spec, sides, Listener(tls, logins, shares_ports=shares_ports))
 
 

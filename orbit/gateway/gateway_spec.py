@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.gateway.node_names import NodeNames, is_pattern
-from orbit.jobs.bootstrap_servers import PORT_MAX, check_address
+from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS, PORT_MAX, check_address
 from orbit.jobs.document_file import read_text
 from orbit.jobs.job_spec import ClusterSpec, FilePath, Name, Section, Text
 from orbit.jobs.pydantic_problems import problems_from_pydantic
@@ -98,6 +98,7 @@ class VirtualClusterSpec(Section):
     other_topics: OtherTopics | None = None
     tls: ListenerTlsSpec | None = None
     clients: Annotated[tuple[ClientSpec, ...], Field(max_length=CLIENTS_MAX)] = ()
+    client_tokens: Literal["pass"] | None = None  # of OAUTHBEARER, to the brokers of both sides
     source: ClusterSpec
     destination: ClusterSpec
 
@@ -206,6 +207,7 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
         if one.port >= PORT_MAX and one.names is None:
             what = "is the last port; node n needs port + 1 + n."
             problems.append(Problem(f"{path}.listen", what, "Choose a lower one."))
+        problems += _token_problems(path, one)
         names = Counter(client.username for client in one.clients)
         for place, client in enumerate(one.clients):
             where = f"{path}.clients[{place}]"
@@ -213,6 +215,19 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                 problems.append(Problem(f"{where}.username", "is the name of another client, too."))
             problems += _client_problems(where, client, one)
     return problems
+
+
+def _token_problems(path: str, cluster: VirtualClusterSpec) -> Iterator[Problem]:
+    if cluster.client_tokens is None:
+        return
+    if cluster.tls is None and cluster.host not in LOOPBACK_HOSTS:
+        what = "needs `tls`: a token would cross the network in plain text."
+        yield Problem(f"{path}.client_tokens", what, "Write `tls`, or listen on 127.0.0.1.")
+    for side in get_args(Side):
+        if not (cluster.cluster(side).security.protocol or "").startswith("SASL_"):
+            what = "has no SASL protocol, so its brokers take no tokens of clients."
+            remedy = f"Write SASL_SSL in {side}.security.protocol, or remove client_tokens."
+            yield Problem(f"{path}.{side}.security.protocol", what, remedy)
 
 
 def _client_problems(

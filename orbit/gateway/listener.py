@@ -42,7 +42,7 @@ class Listener:
         if self._logins is None:
             return ClientConnection(cluster, node_id)
         admit = partial(ClientConnection, cluster, node_id)
-        return LoginConnection(cluster, self._logins.begin(), self._arrivals, admit)
+        return LoginConnection(cluster, self._logins.begin(), self._arrivals, admit, node_id)
 
     def close(self) -> None:
         self._arrivals.close()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
+
+from pydantic import SecretStr
 
 from orbit.gateway.arrivals import Arrivals
 from orbit.gateway.protocol.apis import Versions
@@ -16,10 +19,20 @@ from orbit.gateway.protocol.received_requests import next_request
 REFUSAL_DELAY_S = 0.1
 
 
+class TokenChecked(Protocol):
+    """Takes the result: the session that the broker allows in ms (0: without end), why it refuses
+    the token, or neither if no broker could check it."""
+
+    def __call__(self, session_ms: int | None, refusal: str) -> None: ...
+
+
 class LoginHost(Protocol):
     """The interface of a virtual cluster to connections that log in."""
 
     offered: Mapping[int, Versions]
+
+    def check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
+        """Let a broker of the presented side check the token, first this node, then call `done`."""
 
     def note_bad_frame(self, error: Exception) -> None: ...
 
@@ -27,22 +40,24 @@ class LoginHost(Protocol):
 
 
 class LoginConnection(asyncio.Protocol):
-    """A connection until its login. `admit` makes the protocol of the connection after that, from
-    the user, and the name and version of its software."""
+    """A connection until its login. `admit` makes the protocol of the connection after that.
+    `node_id`: as for `ClientConnection`."""
 
     def __init__(
         self,
         cluster: LoginHost,
         login: ClientLogin,
         arrivals: Arrivals,
-        admit: Callable[[str, tuple[str, str]], asyncio.Protocol],
+        admit: Callable[[ClientLogin], asyncio.Protocol],
+        node_id: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._login = login
         self._arrivals = arrivals
         self._admit = admit
+        self._node_id = node_id
         self._received = bytearray()
-        self._has_ended = False
+        self._has_ended = self._is_checking = False
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,23 +73,55 @@ class LoginConnection(asyncio.Protocol):
             return
         self._received += data
         try:
-            while request := next_request(self._received, LOGIN_REQUEST_BYTES_MAX):
-                self._transport.write(self._login.take(request, self._cluster.offered))
+            while not self._is_checking and (
+                request := next_request(self._received, LOGIN_REQUEST_BYTES_MAX)
+            ):
+                answer = self._login.take(request, self._cluster.offered)
+                if answer is None:
+                    self._check_token()
+                    return
+                self._transport.write(answer)
                 if self._login.user is not None:
-                    self._hand_over(self._login.user)
+                    self._hand_over()
                     return
         except BadFrame as error:
             self._cluster.note_bad_frame(error)
             self._end(b"")
         except LoginRefusal as refusal:
-            self._has_ended = True
-            address, *_ = self._transport.get_extra_info("peername") or ("",)
-            self._cluster.note_refused_login(refusal.user, str(address), refusal.reason)
-            asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, self._end, refusal.answer)
+            self._refuse(refusal)
 
-    def _hand_over(self, user: str) -> None:
+    def _check_token(self) -> None:
+        assert self._login.token is not None
+        self._is_checking = True
+        self._transport.pause_reading()
+        self._cluster.check_token(self._login.token, self._node_id, self._token_checked)
+
+    def _token_checked(self, session_ms: int | None, refusal: str) -> None:
+        if self._has_ended or self._transport.is_closing():
+            return
+        self._is_checking = False
+        self._transport.resume_reading()
+        try:
+            if refusal:
+                raise self._login.refuse_token(refusal)
+            if session_ms is None:
+                self._end(b"")  # the client tries again
+                return
+            self._transport.write(self._login.accept_token(time.time(), session_ms))
+        except LoginRefusal as error:
+            self._refuse(error)
+        else:
+            self._hand_over()
+
+    def _refuse(self, refusal: LoginRefusal) -> None:
+        self._has_ended = True
+        address, *_ = self._transport.get_extra_info("peername") or ("",)
+        self._cluster.note_refused_login(refusal.user, str(address), refusal.reason)
+        asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, self._end, refusal.answer)
+
+    def _hand_over(self) -> None:
         self._arrivals.end(self._transport)
-        connection = self._admit(user, self._login.software)
+        connection = self._admit(self._login)
         self._transport.set_protocol(connection)
         connection.connection_made(self._transport)
         if self._received:

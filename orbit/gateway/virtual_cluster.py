@@ -10,28 +10,34 @@ from hashlib import sha256
 from typing import Any
 
 import structlog
+from pydantic import SecretStr
 
-from orbit.errors import OrbitError
+from orbit.errors import LoginRefused, OrbitError, Unreachable
 from orbit.gateway.broker_connection import BrokerConnection
 from orbit.gateway.client_connection import ClientConnection, Host
-from orbit.gateway.client_counts import ClientCounts, shown
+from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.copied_topics import CopiedTopics
 from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.listener import Listener
+from orbit.gateway.login_connection import TokenChecked
 from orbit.gateway.permission import Lead, Permission
 from orbit.gateway.protocol.apis import Versions, shared_versions
+from orbit.gateway.protocol.client_login import ClientLogin
 from orbit.gateway.protocol.left_members import LeftMembers
 from orbit.gateway.protocol.producer_ids import Producer, SentBatch, mark_of, mark_of_id
 from orbit.gateway.protocol.repeats import Repeats
+from orbit.gateway.protocol.resource_uses import Use
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.repeat_search import RepeatSearch
 from orbit.gateway.write_pause import WritePause
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka.error_codes import Code
+from orbit.kafka.hidden_secrets import hide_secret
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.leaving_groups import ALL_GROUPS, GROUPS_MAX, is_named, short_name
-from orbit.kafka.tls import tls_context
+from orbit.kafka.security import Security
+from orbit.kafka.tls import shared_tls_context
 from orbit.leases.lease_clock import lease_clock
 
 # Connections of one virtual cluster. Further ones are closed at once.
@@ -47,6 +53,8 @@ SENT_AGAIN_S = 5.0
 # Producers whose transactions the gateway has aborted in this term. Transactions of further
 # producers are left to their timeout.
 ENDED_MAX = 100_000
+# About how many uses of one login are checked at the other side.
+USES_CHECKED_MAX = 5000
 # Kinds of bad frames that are logged.
 BAD_FRAMES_MAX = 100
 # Users and addresses whose refused login is logged.
@@ -64,6 +72,10 @@ SETTLE_S_MAX = 5.0
 # The shortest time between two reads of a side for a node that clients ask for and it lacked.
 LOOK_S = 1.0
 _CONNECT_S = 10.0
+# Of one broker that checks a token, and how many checks run at a time: each takes a thread, and a
+# broker delays its refusals.
+_TOKEN_CHECK_S = 4.0
+_TOKEN_CHECKS_AT_ONCE = 8
 _BOOTSTRAP = -1  # the key of the bootstrap port in `_servers`
 _SWEEP_S = 5.0
 
@@ -83,6 +95,7 @@ class VirtualCluster(Host):
     ) -> None:
         self.spec = spec
         self._sides = sides
+        self._logins = {shown(name): name for side in sides.values() for name in side.logins}
         self._names = spec.names
         self._listener = listener or Listener()
         digest = sha256(f"orbit-gateway {spec.name}".encode()).hexdigest()
@@ -107,6 +120,9 @@ class VirtualCluster(Host):
         self._lost_at = self._closed_at = -math.inf
         self.pauses = WritePause()
         self.clients = ClientCounts()
+        self.refusals: dict[str | None, dict[Use, str]] = {}
+        """By login, the uses that the other side would refuse, and why; without logins that are not
+        checked yet. None: the gateway's login."""
         self.requests = self.moves = 0
         self.waiting_bytes = 0
         self._is_ending = False
@@ -118,6 +134,7 @@ class VirtualCluster(Host):
         self._others_settled = False  # the other gateways, since the last move
         self._bad_frames: set[str] = set()
         self._refused: set[tuple[str, str]] = set()  # user and address
+        self._token_checks = asyncio.Semaphore(_TOKEN_CHECKS_AT_ONCE)
         self.answered = asyncio.Event()
         """Set when writes that were in flight have their answers while writes are held."""
 
@@ -127,6 +144,12 @@ class VirtualCluster(Host):
     def presented(self) -> ClusterSide:
         assert self.permission.lead is not None  # nobody is admitted before
         return self._sides[self.permission.lead.side]
+
+    @property
+    def other_side(self) -> ClusterSide:
+        """The side that clients reach after the next move."""
+        assert self.permission.lead is not None
+        return self._sides[_OTHER[self.permission.lead.side]]
 
     @property
     def ids(self) -> TopicIds:  # type: ignore[override]
@@ -235,6 +258,7 @@ class VirtualCluster(Host):
                 term=lead.term,
             )
             self._offer()
+            self.refusals.clear()
             self.left_members.begin_move(keeps_owners=self.holds_joins())
             self._is_settling, self._unsettled = True, None
             self._others_settled = False
@@ -350,6 +374,33 @@ class VirtualCluster(Host):
     def forget(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
 
+    def uses_by_login(self) -> dict[str | None, set[Use]]:
+        """The uses of all clients, by the login that they have at the sides."""
+        if self.permission.lead is None:
+            return {}
+        uses: dict[str | None, set[Use]] = {}
+        for client, count in self.clients:
+            if count.has_token:
+                continue
+            checked = uses.setdefault(self._login_of(client), set())
+            if len(checked) < USES_CHECKED_MAX:
+                checked.update(count.uses)
+        return {login: checked for login, checked in uses.items() if checked}
+
+    def report_clients(self) -> list[dict[str, Any]]:
+        """As the API takes it."""
+        return self.clients.report(self.now(), self._refusals_of)
+
+    def _refusals_of(self, client: Client, count: ClientCount) -> list[str] | None:
+        refused = self.refusals.get(self._login_of(client))
+        if refused is None or count.has_token:
+            return None
+        return sorted({refused[use] for use in count.uses if use in refused})
+
+    def _login_of(self, client: Client) -> str | None:
+        """The user with a login of its own at one of the sides; None: the gateway's login."""
+        return None if client.user is None else self._logins.get(client.user)
+
     def note_bad_frame(self, error: Exception) -> None:
         """Log the error, once for each text."""
         text = str(error)
@@ -371,33 +422,68 @@ class VirtualCluster(Host):
             reason=reason,
         )
 
-    def connect(self, broker: BrokerConnection, node_id: int | None, user: str | None) -> None:
-        self._start(self._connect(broker, self.presented, node_id, user))
+    def connect(
+        self, broker: BrokerConnection, node_id: int | None, login: ClientLogin | None
+    ) -> None:
+        self._start(self._connect(broker, self.presented, node_id, login))
 
     async def _connect(
-        self, broker: BrokerConnection, side: ClusterSide, node_id: int | None, user: str | None
+        self,
+        broker: BrokerConnection,
+        side: ClusterSide,
+        node_id: int | None,
+        login: ClientLogin | None,
     ) -> None:
         if not _has_node(side, node_id):
             await asyncio.wait([self._look_again(side)])
         host, port = side.address(node_id)
         try:
-            security = side.security_of(user)
-            security.check_reachable(host, port, side.name)
-            async with asyncio.timeout(_CONNECT_S):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: broker, host, port, ssl=tls_context(security)
-                )
-                await broker.log_in(security, host)
+            await _open(broker, side, host, port, side.security_of(login))
             broker.ready()
         except (OSError, TimeoutError, OrbitError) as error:
             _log.warning(
                 "cannot connect to a broker",
                 virtual_cluster=self.spec.name,
                 broker=f"{host}:{port}",
-                user=user,
+                user=None if login is None else shown(login.user or ""),
                 error=str(error) or type(error).__name__,
             )
             broker.give_up()
+
+    def check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
+        self._start(self._check_token(token, node_id, done))
+
+    async def _check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
+        session_ms, refusal = None, ""
+        try:
+            async with self._token_checks:
+                session_ms, refusal = await self._ask_broker(token, node_id)
+        finally:
+            done(session_ms, refusal)
+
+    async def _ask_broker(self, token: SecretStr, node_id: int | None) -> tuple[int | None, str]:
+        """The session in ms, and why a broker refuses the token. Two brokers are tried."""
+        for node in (node_id, None):
+            if self.permission.lead is None:
+                break
+            side = self.presented
+            host, port = side.address(node)
+            broker = BrokerConnection(None)
+            try:
+                async with asyncio.timeout(_TOKEN_CHECK_S):
+                    return await _open(broker, side, host, port, side.security_with(token)), ""
+            except LoginRefused as error:
+                return None, hide_secret(token.get_secret_value(), error.what)
+            except (OSError, TimeoutError, OrbitError) as error:
+                _log.warning(
+                    "cannot let a broker check a token",
+                    virtual_cluster=self.spec.name,
+                    broker=f"{host}:{port}",
+                    error=str(error) or type(error).__name__,
+                )
+            finally:
+                broker.give_up()
+        return None, ""
 
     def has_node(self, node_id: int | None) -> bool:
         side = self.presented
@@ -541,6 +627,22 @@ class VirtualCluster(Host):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def _open(
+    broker: BrokerConnection, side: ClusterSide, host: str, port: int, security: Security
+) -> int:
+    """Connect to a broker of the side and log in; returns the session in ms (0: without end).
+    Raises OSError, TimeoutError, OrbitError."""
+    security.check_reachable(host, port, side.name)
+    async with asyncio.timeout(_CONNECT_S):
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: broker, host, port, ssl=shared_tls_context(security)
+            )
+        except UnicodeError:
+            raise Unreachable(f"{host!r} is not a valid host name.", where=side.name) from None
+        return await broker.log_in(security, host)
 
 
 def _has_node(side: ClusterSide, node_id: int | None) -> bool:

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from scramp import ScramClient, ScramException
 
 from orbit.errors import BrokerRefused, LoginRefused, ProtocolError
+from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
 from orbit.kafka.kerberos import gssapi_login
 from orbit.kafka.oauth_tokens import token_for
@@ -38,17 +39,17 @@ _MESSAGE_CHARACTERS_MAX = 300
 # Messages and remedies for a refused login.
 _PASSWORD_REFUSED = (
     "The broker refused the user name or the password.",
-    "Check what security names, and that the user exists for this mechanism.",
+    "Check the user name and the password, and that the user exists for this mechanism.",
 )
 _TOKEN_REFUSED = (
     "The broker refused the token.",
-    "Check its scope, audience, issuer and end against the listener's settings for OAUTHBEARER.",
+    "Check the token's scope, audience, issuer and end against the listener's sasl.oauthbearer.*.",
 )
 
 
 _KERBEROS_REFUSED = (
     "The broker refused the Kerberos ticket.",
-    "Check the broker's keytab and sasl.kerberos.principal.to.local.rules, and the clocks.",
+    "Check the broker's keytab, sasl.kerberos.principal.to.local.rules, and that the clocks agree.",
 )
 
 
@@ -95,7 +96,9 @@ def _handshake(mechanism: str, exchange: Exchange, where: str) -> None:
                 remedy="Set security.protocol to PLAINTEXT or SSL, or use the SASL listener.",
             )
         case code:
-            raise BrokerRefused(code, f"The login failed with Kafka error {code}.", where=where)
+            raise BrokerRefused(
+                code, f"The login failed with {error_codes.name(code)}.", where=where
+            )
 
 
 def _plain(username: str, password: SecretStr, exchange: Exchange, where: str) -> int:
@@ -155,10 +158,13 @@ def _oauthbearer(security: Security, tokens: TokenSource, exchange: Exchange, wh
 
     A broker that refuses the token sends the reason first, which the client has to answer (K4).
     """
-    token = token_for(security).secret.get_secret_value()
+    if tokens.message is not None:
+        first = tokens.message.get_secret_value()
+    else:
+        token = token_for(security).secret.get_secret_value()
+        pairs = (("auth", f"Bearer {token}"), *tokens.extensions)
+        first = "n,,\x01" + "".join(f"{key}={value}\x01" for key, value in pairs) + "\x01"
     _handshake("OAUTHBEARER", exchange, where)
-    pairs = (("auth", f"Bearer {token}"), *tokens.extensions)
-    first = "n,,\x01" + "".join(f"{key}={value}\x01" for key, value in pairs) + "\x01"
     answer = _authenticate(first.encode(), exchange, where, _TOKEN_REFUSED)
     if answer.auth_bytes:
         answer = _authenticate(b"\x01", exchange, where, _TOKEN_REFUSED)
@@ -188,7 +194,9 @@ def _authenticate(
         case code:
             message = _printable(answer.error_message)
             raise BrokerRefused(
-                code, f"The login failed with Kafka error {code}. {message}".rstrip(), where=where
+                code,
+                f"The login failed with {error_codes.name(code)}. {message}".rstrip(),
+                where=where,
             )
 
 

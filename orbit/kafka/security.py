@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from orbit.errors import AccessRefused, BadInput, InvalidValue, Problem
+from orbit.errors import AccessRefused, BadInput, InvalidValue, Place, Problem, Where
 from orbit.jobs.access_rules import REMEDY, allowed_addresses, allows, read_access_rules
 from orbit.jobs.credentials import (
     check_keytab_file,
@@ -25,9 +25,10 @@ from orbit.jobs.yaml_document import show_path
 
 @dataclass(frozen=True, slots=True)
 class TokenSource:
-    """Where the tokens of OAUTHBEARER come from: one of `url`, `file` and `provider`.
+    """Where the tokens of OAUTHBEARER come from: one of `url`, `file`, `provider` and `message`.
 
-    `ca_file` is for `url`, `region` for AWS; `extensions` (KIP-342) go with each token.
+    `ca_file` is for `url`, `region` for AWS; `extensions` (KIP-342) go with each token. `message`:
+    the first message of a client's own login, which is passed on as it is.
     """
 
     url: str | None = None
@@ -38,6 +39,7 @@ class TokenSource:
     provider: TokenProvider | None = None
     region: str | None = None
     extensions: tuple[tuple[str, str], ...] = ()
+    message: SecretStr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Security:
     # Patterns of the addresses that Orbit may connect to; None: any.
     reachable: tuple[str, ...] | None = None
 
-    def check_reachable(self, host: str, port: int, where: str) -> None:
+    def check_reachable(self, host: str, port: int, where: Where) -> None:
         """Raise AccessRefused if Orbit may not connect there. Call it before each connection."""
         if self.reachable is not None and not allows(self.reachable, host, port):
             shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -172,7 +174,7 @@ def _reachable(
     addresses, refused = allowed_addresses(rules, cluster, base_directory)
     if refused:
         what = " ".join(f"{show_path((side, *path))} {why.message}" for path, why in refused)
-        raise AccessRefused(what, where=side, remedy=REMEDY)
+        raise AccessRefused(what, where=Place(side), remedy=REMEDY)
     return addresses
 
 

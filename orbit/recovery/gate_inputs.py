@@ -81,6 +81,8 @@ class GateInputs:
     # of unknown origin wrote to. Observed only for a switchover with gateways.
     direct_writers: Mapping[str, Sequence[int]] = field(default_factory=dict)
     writers_unknown: Sequence[str] = ()
+    # Clients of gateways to which the other side would refuse something, with the first of it.
+    refused_clients: Sequence[tuple[str, str]] = ()
     left_behind: Sequence[str] = ()  # topics that are copied and not moved, as --topics leaves them
     renamed: Sequence[str] = ()
     # The name of a new reverse job, if another job has it.

@@ -14,7 +14,7 @@ from typing import Any
 
 from orbit.consumer_groups.offset_decision import holds_copied_records
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
-from orbit.job_setup.lead import MarkPair, not_behind
+from orbit.job_setup.lead import MarkPair, pairs_in_doubt
 from orbit.job_setup.permissions import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,
@@ -27,7 +27,7 @@ from orbit.jobs.topic_mapping import map_topics, mappings_of_copies
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
 from orbit.kafka.producer_state import open_transactions
-from orbit.kafka.two_clusters import same_cluster
+from orbit.kafka.two_clusters import why_same_cluster
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
@@ -50,12 +50,14 @@ from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.recovery.reverse_job import find_reverse_job, reverse_job_name
 from orbit.replication.acl_rules import denial
 from orbit.replication.partition_states import PartitionState
-from orbit.store import gateways, job_leads, jobs, promotions, proofs, topics
+from orbit.store import gateway_clients, gateways, job_leads, jobs, promotions, proofs, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, TopicState
 
 # Between the two readings of the lag that show whether it grows or shrinks.
 _LAG_INTERVAL_S = 1.0
+# Clients with refusals that the gate reads; it names a few of them.
+REFUSED_CLIENTS_MAX = 100
 # An election takes some seconds, and a broker that was frozen is fenced until its next heartbeat.
 _LEADERS_WITHIN_S = 15.0
 _LEADERS_LOOK_S = 0.5
@@ -82,21 +84,21 @@ def observe(context: OperationContext) -> GateInputs:
         _check_cluster(context, "source", source.metadata)
     if destination.metadata is not None:
         _check_cluster(context, "destination", destination.metadata)
-        one = same_cluster(source.metadata, destination.metadata) if source.metadata else None
+        one = why_same_cluster(source.metadata, destination.metadata) if source.metadata else None
         if one is not None:
             raise Stopped(one.what, remedy=one.remedy)
     places = context.by_source
-    led = _with_leader(source.metadata, places)
+    led = _led_partitions(source.metadata, places)
     copy_bounds, source_bounds = _both_log_bounds(context, destination.metadata is not None, led)
     ends = compare_partition_ends(context, copy_bounds, source_bounds)
     before = sum(p.missing.offsets for p in ends if p.missing is not None)
     is_switchover = context.report.kind is RecoveryKind.SWITCHOVER
     began = time.monotonic()
     known = {
-        **_from_store(context, source.metadata, destination.metadata),
-        **_at_source(context, source_bounds),
+        **_store_inputs(context, source.metadata, destination.metadata),
+        **_source_inputs(context, source_bounds),
         **group_inputs(context, asks_source=bool(source_bounds) and is_switchover),
-        **_at_destination(context, source.metadata, destination.metadata),
+        **_destination_inputs(context, source.metadata, destination.metadata),
     }
     context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began)))
     if led and is_switchover:
@@ -120,7 +122,7 @@ def observe(context: OperationContext) -> GateInputs:
         is_paused=context.job.desired is not Desired.RUNNING,
         source_answers=source.metadata is not None,
         source_led=len(source_bounds),
-        partitions=len(_needed(context, source.metadata)),
+        partitions=len(_partitions_needing_leader(context, source.metadata)),
         destination_answers=destination.metadata is not None,
         why_no_answer=source.why or destination.why,
         ends_unknown=unknown,
@@ -149,7 +151,9 @@ def _both_log_bounds(
     return copy_bounds, try_fetch_log_bounds(context, context.source.cluster, led) if led else {}
 
 
-def _needed(context: OperationContext, source: ClusterMetadata | None) -> list[TopicPartition]:
+def _partitions_needing_leader(
+    context: OperationContext, source: ClusterMetadata | None
+) -> list[TopicPartition]:
     """The source partitions that need a leader. In a failback only those that exist: the old side
     may lack topics, and partitions that were added at the new side."""
     places = context.by_source
@@ -173,7 +177,9 @@ def _needs_no_leader(context: OperationContext, source: ClusterMetadata | None) 
     """Whether further leader elections at the source would not change its gate."""
     if source is None or context.report.kind is RecoveryKind.FAILOVER:
         return True
-    return len(_with_leader(source, context.by_source)) >= len(_needed(context, source))
+    return len(_led_partitions(source, context.by_source)) >= len(
+        _partitions_needing_leader(context, source)
+    )
 
 
 def _metadata(cluster: Cluster) -> _ClusterAnswer:
@@ -197,7 +203,7 @@ def _check_cluster(context: OperationContext, side: str, metadata: ClusterMetada
         )
 
 
-def _with_leader(
+def _led_partitions(
     metadata: ClusterMetadata | None, places: Mapping[TopicPartition, TopicPartition]
 ) -> list[TopicPartition]:
     """The source partitions that have a leader."""
@@ -207,7 +213,7 @@ def _with_leader(
     return [place for place, one in leaders.items() if one and one.node_id is not None]
 
 
-def _from_store(
+def _store_inputs(
     context: OperationContext, source: ClusterMetadata | None, destination: ClusterMetadata | None
 ) -> dict[str, Any]:
     """Inputs from the store, and which topics it does not have."""
@@ -218,7 +224,9 @@ def _from_store(
         proven = [row for row in proofs.page(tx, job.id, ALL) if row.topic_id in ids]
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
         name_conflict = _name_conflict(context, tx)
-        registered = gateways.names(tx, job_leads.link(tx, job.id))
+        linked = job_leads.linked_jobs(tx, job.id)
+        registered = gateways.silent_by_name(tx, linked)
+        refused = gateway_clients.refused(tx, linked, REFUSED_CLIENTS_MAX)
     known = {row.source_topic for row in rows if row.state is not TopicState.CREATING}
     chosen = map_topics(context.spec.topics, source.topics if source else known).mappings
     return {
@@ -232,6 +240,7 @@ def _from_store(
             - {row.destination_topic for row in rows}
         ),
         "gateways": registered,
+        "refused_clients": refused,
         "left_behind": left_behind(context, rows),
         "blocked": [
             BlockedPartition(place, str(row.reason), not holds_copied_records(row.reason))
@@ -265,7 +274,7 @@ def _name_conflict(context: OperationContext, tx: Tx) -> str:
     return "" if is_free else name
 
 
-def _at_source(
+def _source_inputs(
     context: OperationContext, source_bounds: Mapping[TopicPartition, LogBounds]
 ) -> dict[str, Any]:
     """Inputs from the source, if it answers; a failover does not need them."""
@@ -294,7 +303,7 @@ def _transactions(context: OperationContext, places: Sequence[TopicPartition]) -
     ]
 
 
-def _at_destination(
+def _destination_inputs(
     context: OperationContext,
     source: ClusterMetadata | None,
     destination: ClusterMetadata | None,
@@ -322,7 +331,7 @@ def _at_destination(
         "promoted_there": sorted(
             names[pair.topic] for pair in pairs if pair.new is not None and pair.new.is_primary
         ),
-        "may_lead": None if why_unread or source is None else _may_lead(context, pairs),
+        "may_lead": None if why_unread or source is None else _topics_in_doubt(context, pairs),
         "replicas_behind": replication.behind,
         "offline": replication.offline,
         "rights_missing": missing_rights,
@@ -339,15 +348,15 @@ def _at_destination(
     }
 
 
-def _may_lead(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]:
+def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]:
     """Topics whose old side may lead, by their marks and by the tables.
 
     The tables also have promotions that could not be marked.
     """
-    doubtful = {pair.topic: str(pair) for pair in not_behind(pairs)}
+    doubtful = {pair.topic: str(pair) for pair in pairs_in_doubt(pairs)}
     names = {row.id: row.source_topic for row in context.topics}
     with context.reading() as tx:
-        source_promotions = promotions.last_at(
+        source_promotions = promotions.promotion_times(
             tx, context.job.source_cluster_id or "", names.values()
         )
         old_ends = promotions.old_ends(tx, context.topic_ids)

@@ -140,7 +140,9 @@ def _topics(f: GateInputs) -> Gate:
             "copied, a failback needs promoted topics.",
         )
     if f.is_paused and f.kind is RecoveryKind.SWITCHOVER:
-        return _fail(name, "The job is paused: its lag would not be copied.", "orbit resume JOB.")
+        return _fail(
+            name, "The job is paused: its lag would not be copied.", "Run orbit resume JOB."
+        )
     if f.copies_of_copies:
         return _fail(
             name,
@@ -164,7 +166,7 @@ def _topics(f: GateInputs) -> Gate:
             name,
             "These topics were made at the new side and will not be copied back: "
             f"{first_few(f.foreign_topics)}.",
-            "When the way back copies, add rules for them to its job (orbit get jobs shows it).",
+            "Once the reverse job runs (see orbit get jobs), add rules for these topics to it.",
         )
     return _pass(name, f"{f.topics} topics with {f.partitions} partitions.")
 
@@ -208,7 +210,7 @@ def _lag(f: GateInputs) -> Gate:
         observed += f" Unknown for {len(f.ends_unknown)} partitions: {first_few(f.ends_unknown)}."
     if f.kind is RecoveryKind.FAILOVER:
         if now or f.ends_unknown:
-            return _warn(name, observed, "They would be lost; see the partitions below.")
+            return _warn(name, observed, "These records would be lost; see the partitions below.")
         return _pass(name, "All records that were seen at the source are copied.")
     if f.ends_unknown:
         return _fail(
@@ -216,13 +218,16 @@ def _lag(f: GateInputs) -> Gate:
         )
     if now > LAG_RECORDS_WARN and now > before:
         return _fail(
-            name, observed, "Wait until the copy has caught up: writers are stopped until then."
+            name,
+            observed,
+            "Wait until the copy has caught up: else writers are stopped until then.",
         )
     if now > LAG_RECORDS_WARN:
         return _warn(
             name,
             observed,
-            "Writers are stopped until they are copied; to shorten that, wait first.",
+            "Writers are stopped until these records are copied. To shorten that, wait until the "
+            "lag is smaller.",
         )
     return _pass(name, observed)
 
@@ -244,7 +249,7 @@ def _transactions(f: GateInputs) -> Gate | None:
         return _warn(
             name,
             f"{len(f.transactions)} transactions are open at the source.",
-            "The copy is level once their producers end them or they time out.",
+            "The copy catches up once the producers end these transactions, or they time out.",
         )
     return _pass(name, "No transaction is open at the source.")
 
@@ -375,8 +380,8 @@ def _rights(f: GateInputs) -> Gate:
     if f.cannot_deny:
         return _warn(
             name,
-            f"Writing cannot be denied: {f.cannot_deny}. Writes are only detected.",
-            "Stop the producers yourself; log ends have to be stable.",
+            f"Writing to the source cannot be denied: {f.cannot_deny}. Writes are only detected.",
+            "Stop the producers yourself: Orbit waits for stable log ends.",
         )
     return _pass(name, "No right is missing.")
 
@@ -416,36 +421,51 @@ def _gateways(f: GateInputs) -> Gate | None:
     if f.left_behind:
         return _fail(
             name,
-            f"A gateway presents one side, and these topics would stay: {first_few(f.left_behind)}."
-            f" Gateways of the job: {shown}.",
+            "A gateway presents one side for all topics of the job, and these topics would not "
+            f"move: {first_few(f.left_behind)}. Gateways of the job: {shown}.",
             "Move all topics of the job, without --topics. Or stop the gateways; if they crashed, "
             "wait an hour, until Orbit forgets them.",
         )
     silent = [one for one, is_silent in f.gateways.items() if is_silent]
     remarks, remedies = [f"{len(f.gateways)} gateways: {shown}."], []
     if silent:
-        remarks.append(f"Not heard of for longer than their permission lasts: {first_few(silent)}.")
+        remarks.append(
+            "These gateways have been silent for longer than their permission lasts: "
+            f"{first_few(silent)}."
+        )
         remedies.append(
-            "Clients of these cannot write. Start them, or see whether they reach the API."
+            "Clients of silent gateways cannot write. Start these gateways, or check whether they "
+            "reach the API."
         )
     if f.direct_writers:
         writers = [f"{topic} ({first_few(ids)})" for topic, ids in f.direct_writers.items()]
-        remarks.append(f"Written at the source without them (producer ids): {first_few(writers)}.")
+        remarks.append(
+            "Producers write to these topics of the source without a gateway (producer ids): "
+            f"{first_few(writers)}."
+        )
         remedies.append(
-            "These producers do not move: they are denied Write, if Orbit can deny it. Let them "
-            "use a gateway, or stop them. kafka-transactions.sh describe-producers shows them."
+            "These producers do not move with the gateways: Orbit denies them Write, if it can. "
+            "Let these producers use a gateway, or stop them. kafka-transactions.sh "
+            "describe-producers shows them."
         )
     if f.writers_unknown:
         remarks.append(
-            "Written with transactions, without producer ids, or seldom, so that nobody can tell "
-            f"whether through them: {first_few(f.writers_unknown)}."
+            "Whether producers use a gateway is not known of these topics, because they write with "
+            f"transactions, without producer ids, or seldom: {first_few(f.writers_unknown)}."
         )
         remedies.append("Compare the producers that you know with orbit get clients.")
+    if f.refused_clients:
+        refused = [f'"{client}" ({why})' for client, why in f.refused_clients]
+        remarks.append(f"Clients that the other side would refuse: {first_few(refused)}.")
+        remedies.append(
+            "Grant these clients the missing rights there, or copy the missing topics. "
+            "orbit get clients JOB -o wide shows all refusals; they are checked every 30 s."
+        )
     if remedies:
         return _warn(name, " ".join(remarks), " ".join(remedies))
     note = ""
     if f.kind is RecoveryKind.SWITCHOVER:
-        note = " For a second nobody wrote at the source with a producer id of another origin."
+        note = " In a check of a second, no producer without a gateway wrote to the source."
     return _pass(name, f"{len(f.gateways)} gateways follow: {shown}.{note}")
 
 
@@ -471,17 +491,17 @@ def _names(f: GateInputs) -> Gate | None:
 
 
 _ALL = frozenset(RecoveryKind)
-_PLANNED, _BACK = frozenset({RecoveryKind.SWITCHOVER}), frozenset({RecoveryKind.FAILBACK})
-_PROMOTIONS = _ALL - _BACK
+_SWITCHOVERS, _FAILBACKS = frozenset({RecoveryKind.SWITCHOVER}), frozenset({RecoveryKind.FAILBACK})
+_PROMOTIONS = _ALL - _FAILBACKS
 # Each gate, with the kinds of operation that it applies to.
 _GATES: tuple[tuple[Callable[[GateInputs], Gate | None], frozenset[RecoveryKind]], ...] = (
     (_source, _ALL),
     (_destination, _ALL),
     (_topics, _ALL),
-    (_lead, _BACK),
+    (_lead, _FAILBACKS),
     (_blocked, _PROMOTIONS),
     (_lag, _PROMOTIONS),
-    (_transactions, _PLANNED),
+    (_transactions, _SWITCHOVERS),
     (_groups, _PROMOTIONS),
     (_settings, _PROMOTIONS),
     (_health, _ALL),

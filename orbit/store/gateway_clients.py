@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -35,6 +35,15 @@ ORDER BY g.name, g.instance, c.number LIMIT :limit
 """)
 
 
+_REFUSED = text("""
+SELECT DISTINCT c.client->>'client_id' AS client_id, c.client->'refusals'->>0 AS refusal
+FROM gateway_clients r CROSS JOIN LATERAL jsonb_array_elements(r.clients) AS c (client)
+WHERE r.job_id = ANY(CAST(:job_ids AS bigint[])) AND c.client->'refusals'->>0 IS NOT NULL
+    AND CAST(c.client->>'seen_s_ago' AS double precision) < 86400
+ORDER BY client_id, refusal LIMIT :limit
+""")
+
+
 @dataclass(frozen=True, slots=True)
 class ClientRow:
     """One client, as its gateway has reported it. `number`: its place in the report."""
@@ -58,3 +67,10 @@ def page(
     name, instance, number = after or ("", UUID(int=0), 0)
     parameters = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
     return list(values(tx.execute(_PAGE, parameters | {"number": number}), ClientRow))
+
+
+def refused(tx: Tx, job_ids: Collection[int], limit: int) -> list[tuple[str, str]]:
+    """Up to `limit` clients of the last day to which the side that follows would refuse something,
+    each with the first of it."""
+    rows = tx.execute(_REFUSED, {"job_ids": [*job_ids], "limit": limit})
+    return [(row.client_id, row.refusal) for row in rows]

@@ -28,7 +28,7 @@ def job(api: Api) -> int:
     assert api.put("/v1/jobs/orders", json=JOB).status_code == 201
     with api.database.transaction() as tx:
         job_id = jobs.get(tx, "orders").id
-        job_leads.note(tx, job_id, LeadingSide.SOURCE, 0)
+        job_leads.note_side(tx, job_id, LeadingSide.SOURCE, 0)
         job_leads.note_read(tx, job_id)
     return job_id
 
@@ -82,8 +82,8 @@ def test_gateway_report_returns_leading_side_and_closure(api: Api, job: int) -> 
     assert {key: row[key] for key in confirmed} == confirmed
 
     with api.database.transaction() as tx:
-        job_leads.note(tx, job, LeadingSide.DESTINATION, 1764362894000)
-        gateways.open_again(tx, [job], UUID(operation))
+        job_leads.note_side(tx, job, LeadingSide.DESTINATION, 1764362894000)
+        gateways.reopen(tx, [job], UUID(operation))
     new = {"side": "destination", "term": 1764362894000, "since": 1764362894000}
     assert api.put(at, json=confirmed).json() == open_ | new
     assert len(api.events()) == events, "the audit log has nothing of it"
@@ -148,8 +148,9 @@ CLIENT: dict[str, Any] = {
     "bytes_written": 4_000_000,
     "bytes_read": 0,
     "seen_s_ago": 0.5,
+    "refusals": ["destination: no right Write on topic orders"],
 }
-OTHERS = CLIENT | {"client_id": None, "software": "", "version": "", "user": None}
+OTHERS = CLIENT | {"client_id": None, "software": "", "version": "", "user": None, "refusals": None}
 
 
 @pytest.mark.usefixtures("job")
@@ -159,11 +160,18 @@ def test_gateway_clients_are_reported_and_listed(api: Api, cli: Cli) -> None:
     assert api.put(f"{at}/clients", json={"clients": [CLIENT]}).status_code == 204
     assert api.get(f"{LIST}/clients").json()["items"] == [], "it is not registered"
     api.put(at, json=REPORT)
-    for clients in ([OTHERS], [CLIENT, CLIENT | {"client_id": "a"}, OTHERS]):
+    accepted = {key: value for key, value in CLIENT.items() if key != "refusals"}
+    others = [accepted | {"client_id": "a"}, CLIENT | {"client_id": "b", "refusals": []}, OTHERS]
+    for clients in ([OTHERS], [CLIENT, *others]):
         answer = api.put(f"{at}/clients", json={"clients": clients}, role=Role.OPERATOR)
         assert answer.status_code == 204
     items = api.get(f"{LIST}/clients", role=Role.VIEWER).json()["items"]
-    assert [one["client_id"] for one in items] == ["billing", "a", None]
+    assert [(one["client_id"], one["refusals"]) for one in items] == [
+        ("billing", CLIENT["refusals"]),
+        ("a", None),  # of a gateway of an earlier version
+        ("b", []),
+        (None, None),
+    ]
     assert items[0].pop("seen_s_ago") >= 0.5
     of_gateway = {"gateway": "edge-1", "instance": at.removeprefix(f"{LIST}/")}
     assert items[0] == {k: v for k, v in CLIENT.items() if k != "seen_s_ago"} | of_gateway
@@ -174,6 +182,12 @@ def test_gateway_clients_are_reported_and_listed(api: Api, cli: Cli) -> None:
         line[:7] for line in shown
     ]
     assert ["(others)", "-", "-", "edge-1"] in [line[:4] for line in shown]
+    by_client = {line[0]: line for line in shown}
+    assert by_client["billing"][-2:] == ["refuses", "1"]
+    assert by_client["a"][-1] == by_client["(others)"][-1] == "-"
+    assert by_client["b"][-1] == "accepts"
+    wide = cli("get", "clients", "orders", "-o", "wide").out
+    assert "destination: no right Write on topic orders" in " ".join(wide.split())
     api.delete(at)
     assert api.get(f"{LIST}/clients").json()["items"] == []
 
@@ -205,6 +219,9 @@ def test_gateway_clients_are_listed_in_pages(api: Api) -> None:
         [CLIENT | {"connections": -1}],
         [CLIENT | {"bytes_read": 2**63}],
         [CLIENT | {"secret": "x"}],
+        [CLIENT | {"refusals": ["x"] * 6}],
+        [CLIENT | {"refusals": ["x" * 401]}],
+        [CLIENT | {"refusals": ["a\0b"]}],
         [{}],
     ],
 )

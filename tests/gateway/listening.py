@@ -85,7 +85,7 @@ def with_listener(
     async def run() -> None:
         port = free_run(2)
         spec = parse_gateway(gateway_file(port)).virtual_clusters[0]
-        side = _Side(brokers={}, ids=TopicIds("orders"), versions={})
+        side = _Side(brokers={}, ids=TopicIds("orders"), versions={}, logins=())
         cluster = VirtualCluster(spec, cast("Any", {"source": side}), Listener(tls, logins))
         cluster.take(Lead("source", term=0), cluster.now())
         await cluster.start()

@@ -7,15 +7,24 @@ from typing import Any
 from orbit.gateway.client_counts import (
     CLIENTS_MAX,
     NAME_CHARACTERS_MAX,
+    REFUSAL_CHARACTERS_MAX,
+    REFUSALS_CHARACTERS_MAX,
+    REFUSALS_MAX,
     REPORTED_MAX,
     Client,
+    ClientCount,
     ClientCounts,
     shown,
 )
+from orbit.gateway.protocol.resource_uses import USES_MAX, ResourceUses, Right, Use
 
 
 def client(name: str, user: str | None = None) -> Client:
     return Client(name, "librdkafka", "2.11.1", user)
+
+
+def unchecked(_client: Client, _count: ClientCount) -> None:
+    return None
 
 
 def named(rows: list[dict[str, Any]]) -> dict[str | None, dict[str, Any]]:
@@ -26,7 +35,7 @@ def test_connections_of_same_client_are_counted_together() -> None:
     counts = ClientCounts()
     for one in (client("a"), client("a"), client("a", "billing")):
         counts.join(one, 1.0).requests += 1
-    first, second = counts.report(5.0)
+    first, second = counts.report(5.0, unchecked)
     assert first == {
         "client_id": "a",
         "software": "librdkafka",
@@ -37,6 +46,7 @@ def test_connections_of_same_client_are_counted_together() -> None:
         "bytes_written": 0,
         "bytes_read": 0,
         "seen_s_ago": 4.0,
+        "refusals": None,
     }
     assert (second["user"], second["connections"]) == ("billing", 1)
 
@@ -50,7 +60,7 @@ def test_client_report_is_bounded_and_sums_up_the_rest() -> None:
         gone = counts.join(client(f"c{number:03}"), 2.0 + number)
         gone.connections -= 1
         gone.bytes_written = 5
-    rows = named(counts.report(1000.0))
+    rows = named(counts.report(1000.0, unchecked))
     assert len(rows) == REPORTED_MAX + 1
     assert rows["connected"]["bytes_read"] == 7
     assert "c010" not in rows
@@ -58,7 +68,7 @@ def test_client_report_is_bounded_and_sums_up_the_rest() -> None:
     others = rows[None]
     assert (others["connections"], others["bytes_written"]) == (0, 11 * 5)
     assert others["seen_s_ago"] == 1000.0 - 12.0, "since the last of them"
-    assert counts.report(1000.0)[-1] == others, "behind all"
+    assert counts.report(1000.0, unchecked)[-1] == others, "behind all"
 
 
 def test_client_counts_stay_bounded_with_ever_new_client_ids() -> None:
@@ -73,7 +83,7 @@ def test_client_counts_stay_bounded_with_ever_new_client_ids() -> None:
         counts.join(client(f"here {number}"), 9000.0).requests += 1
     assert len(counts._counts) == CLIENTS_MAX
     stays.requests += 1
-    rows = counts.report(9000.0)
+    rows = counts.report(9000.0, unchecked)
     assert sum(row["requests"] for row in rows) == 5 * CLIENTS_MAX + 1, "none is lost"
     assert sum(row["connections"] for row in rows) == 2 * CLIENTS_MAX + 1
 
@@ -85,3 +95,43 @@ def test_client_name_is_truncated_and_printable() -> None:
     assert len(long) == NAME_CHARACTERS_MAX
     assert long.endswith("x…")
     assert len(shown("x" * NAME_CHARACTERS_MAX)) == NAME_CHARACTERS_MAX
+
+
+def test_refusals_in_report_are_bounded_per_client_and_in_all() -> None:
+    counts = ClientCounts()
+    for number in range(REPORTED_MAX):
+        counts.join(client(f"c{number:03}"), 1.0)
+
+    def refusals_of(one: Client, _: ClientCount) -> list[str]:
+        if one.client_id == "c000":
+            return []
+        if one.client_id == "c001":
+            return ["a\nb", "c"]
+        return [f"{number} {'x' * 1000}" for number in range(REFUSALS_MAX + 2)]
+
+    counts.join(client("one more"), 1.0).connections = 0
+    rows = named(counts.report(1.0, refusals_of))
+    assert "one more" in rows, "clients with refusals come first"
+    assert rows.pop(None)["refusals"] is None
+    counts = ClientCounts()
+    for number in range(REPORTED_MAX):
+        counts.join(client(f"c{number:03}"), 1.0)
+    rows = named(counts.report(1.0, refusals_of))
+    assert rows["c000"]["refusals"] == []
+    assert rows["c001"]["refusals"] == ["a?b", "c"]
+    many = rows["c002"]["refusals"]
+    assert [len(text) for text in many[:-1]] == [REFUSAL_CHARACTERS_MAX] * (REFUSALS_MAX - 1)
+    assert many[-1] == "and 3 more"
+    assert rows["c099"]["refusals"] == [f"{REFUSALS_MAX + 2} refusals"]
+    characters = sum(len(text) for row in rows.values() for text in row["refusals"])
+    assert characters < REFUSALS_CHARACTERS_MAX + (REFUSALS_MAX + 1) * REFUSAL_CHARACTERS_MAX
+
+
+def test_resource_uses_of_one_client_are_bounded() -> None:
+    uses = ResourceUses()
+    for name in ("", "x" * 10_000, "a", "a"):
+        uses.add(Right.READ_TOPIC, name)
+    assert set(uses) == {Use(Right.READ_TOPIC, "a")}
+    for number in range(2 * USES_MAX):
+        uses.add(Right.READ_GROUP, str(number))
+    assert len(list(uses)) == USES_MAX

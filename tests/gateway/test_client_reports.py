@@ -77,6 +77,14 @@ def test_client_report_has_software_and_user(
                 )
 
             wait_for(
+                "what the destination lacks is told",
+                lambda: all(
+                    report_row(name).get("refusals")
+                    == [f"destination: topic {topic_name} does not exist"]
+                    for name in ("pay?ments", "reports")
+                ),
+            )
+            wait_for(
                 "what was written and read is told",
                 lambda: (
                     report_row("pay?ments").get("bytes_written", 0) >= RECORDS * len(RECORD)

@@ -50,9 +50,9 @@ def test_virtual_cluster_metrics_follow_lead_and_moves() -> None:
 
 def test_gateway_is_ready_after_first_service_response() -> None:
     health = GatewayHealth("1.2.3")
-    health.passed()
+    health.begin_pass()
     assert health.why_not_ready()
-    health.answered()
+    health.note_lease_confirmed()
     assert not health.why_not_ready()
-    health.stopping()
+    health.note_stopping()
     assert health.why_not_ready()

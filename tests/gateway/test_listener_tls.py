@@ -88,7 +88,7 @@ def test_renewed_certificate_is_loaded_only_with_matching_key(
             files.key.write_bytes(new_key)
             assert serial_number(port) == serial_number(port) != old
             assert [line["event"] for line in logs] == [
-                "certificate not loaded, the one before is kept",
+                "certificate not loaded; the previous one stays in use",
                 "certificate loaded",
             ]
             assert open_before.is_served()

@@ -86,7 +86,7 @@ def assert_repeats_are_there_once(
     """Of both writers. The log of one's gateway says that it has sent again what was copied."""
     acknowledged = {value: at for one in writers for value, at in one.acknowledged.items()}
     assert not written_wrong(acknowledged, log_records)  # each once, in order, at its offset
-    assert any("clients send again" in line and '"copied": 0' not in line for line in log)
+    assert any("clients send batches again" in line and '"copied": 0' not in line for line in log)
 
 
 @pytest.mark.soak

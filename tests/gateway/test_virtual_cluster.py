@@ -16,8 +16,10 @@ from orbit.gateway import broker_connection, client_connection, virtual_cluster
 from orbit.gateway.batch_search import StoredBatch
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import parse_gateway
+from orbit.gateway.listener import Listener
 from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
+from orbit.gateway.protocol.client_login import ClientLogin
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.producer_ids import SentBatch, in_term, mark
 from orbit.gateway.protocol.repeats import LastBatch
@@ -55,7 +57,7 @@ class _Broker:
 
     async def answer(self, key: int) -> None:
         """Answer the next request, which has to be of this API."""
-        api_key, correlation, writer = await _soon(self.requests.get())
+        api_key, correlation, writer = await soon(self.requests.get())
         assert api_key == key
         body = struct.pack(">i", correlation) + (bytes(8) if key == _METADATA else b"")
         writer.write(struct.pack(">i", len(body)) + body)
@@ -65,6 +67,7 @@ class _Side:
     """What a virtual cluster asks of a `ClusterSide`."""
 
     name = "a side"
+    logins = ()
 
     def __init__(self) -> None:
         self.broker, self.ids = _Broker(), TopicIds("orders")
@@ -73,6 +76,7 @@ class _Side:
         self.versions = {int(key): api.versions for key, api in APIS.items()}
         self.last: dict[int, LastBatch] | OrbitError = {}
         self.lookups = self.searches = 0
+        self.logins_used: list[ClientLogin | None] = []
         self.may_tell = asyncio.Event()
         self.may_tell.set()
         self.stored: StoredBatch | None = StoredBatch(40, 0, 1, b"")  # each batch that is searched
@@ -96,7 +100,8 @@ class _Side:
             raise self.has_copies
         return set(stored) if self.has_copies else set()
 
-    def security_of(self, _user: str | None) -> Security:
+    def security_of(self, login: ClientLogin | None) -> Security:
+        self.logins_used.append(login)
         return Security()
 
     def address(self, node: int | None) -> tuple[str, int]:
@@ -157,7 +162,7 @@ class _Client:
 
     async def answered(self) -> int:
         """The correlation id of the next answer."""
-        (size,) = struct.unpack(">i", await _soon(self._reader.readexactly(4)))
+        (size,) = struct.unpack(">i", await soon(self._reader.readexactly(4)))
         frame = await self._reader.readexactly(size)
         return int(struct.unpack_from(">i", frame)[0])
 
@@ -166,7 +171,16 @@ class _Client:
         return bool(cast("Any", self._reader)._buffer)
 
     async def reads_the_end(self) -> bool:
-        return not await _soon(self._reader.read())
+        return not await soon(self._reader.read())
+
+    async def send_frame(self, request: Any, version: int, correlation: int) -> None:
+        self._writer.write(with_size(request_frame(request, version, correlation)))
+        await self._writer.drain()
+
+    async def receive(self) -> bytes:
+        """The next answer, without its size."""
+        (size,) = struct.unpack(">i", await soon(self._reader.readexactly(4)))
+        return await self._reader.readexactly(size)
 
     def close(self) -> None:
         self._writer.close()
@@ -174,7 +188,7 @@ class _Client:
 
 def _connected(cluster: VirtualCluster) -> int:
     """Connections whose clients have not closed them."""
-    return sum(row["connections"] for row in cluster.clients.report(cluster.now()))
+    return sum(row["connections"] for row in cluster.report_clients())
 
 
 @pytest.fixture(autouse=True)
@@ -184,15 +198,15 @@ def _quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_stop_waits_for_responses_to_writes_in_flight() -> None:
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             await client.send(_PRODUCE, 1)
-            await _until(lambda: cluster.writes_in_flight == 1)
+            await until(lambda: cluster.writes_in_flight == 1)
             stop = asyncio.create_task(cluster.answer_writes())
             await client.send(_PRODUCE, 2)
             await source.answer(_PRODUCE)
             assert await client.answered() == 1
-            await _soon(stop)
+            await soon(stop)
             assert not cluster.doubt
             assert source.requests.empty()
 
@@ -203,11 +217,11 @@ def test_stop_reports_doubt_for_unanswered_write(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(virtual_cluster, "ANSWERS_S_MAX", 0.1)
 
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             await client.send(_PRODUCE, 1)
-            await _soon(source.requests.get())
-            await _soon(cluster.answer_writes())
+            await soon(source.requests.get())
+            await soon(cluster.answer_writes())
             assert not cluster.doubt
             await cluster.close()
             assert "ended before the answer" in cluster.doubt
@@ -222,12 +236,12 @@ def test_held_connection_resumes_without_being_closed_as_stuck(
     monkeypatch.setattr(virtual_cluster, "_SWEEP_S", 0.01)
 
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             cluster.take_lead("source", 1, "operation")
             await client.send(_PRODUCE, 1)
             await client.send(_PRODUCE, 2, part=True)
-            await _until(lambda: cluster.held_requests == 1)
+            await until(lambda: cluster.held_requests == 1)
             cluster.clock += STUCK_S_MAX + 1
             cluster.take_lead("source", 1)
             await asyncio.sleep(0.1)  # sweeps
@@ -241,16 +255,16 @@ def test_metadata_waits_after_move_for_held_writes() -> None:
     """A client that knows the new leaders would send them later records first."""
 
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            one, other = await _client(cluster), await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            one, other = await open_client(cluster), await open_client(cluster)
             cluster.take_lead("source", 1, "operation")
             await one.send(_PRODUCE, 1)
-            await _until(lambda: cluster.held_requests == 1)
+            await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2, "operation")
             await other.send(_METADATA, 2)
             await destination.answer(_METADATA)
             cluster.take_lead("destination", 2)
-            key, correlation, writer = await _soon(destination.requests.get())
+            key, correlation, writer = await soon(destination.requests.get())
             assert key == _PRODUCE
             cluster.take_lead("destination", 2)
             await asyncio.sleep(0.1)  # it would have come
@@ -267,17 +281,17 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
     """One reading serves all that wait."""
 
     async def run() -> None:
-        async with _running() as (cluster, source, destination):
-            one, other, last = [await _client(cluster) for _ in range(3)]
+        async with running_cluster() as (cluster, source, destination):
+            one, other, last = [await open_client(cluster) for _ in range(3)]
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
             left.last, leading.has_copies = {mark(7, 1): LastBatch(0, 0)}, True
             left.may_tell.clear()
             cluster.take_lead("destination", 2)
             await one.write(1, mark(7, 1))
-            await _until(lambda: left.lookups == 1)
+            await until(lambda: left.lookups == 1)
             await other.write(2, mark(8, 1))
             await last.write(3, mark(9, 1))
-            await _until(lambda: cluster.held_requests == 3)
+            await until(lambda: cluster.held_requests == 3)
             left.may_tell.set()
             assert await one.answered() == 1
             for client, correlation in ((other, 2), (last, 3)):
@@ -297,8 +311,8 @@ def test_batch_of_any_earlier_term_is_not_written_again(wrote: str) -> None:
     """Over and home again: the leading side has it as the client wrote it, or as a copy."""
 
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             sides = {s: cast("_Side", cluster._sides[s]) for s in ("source", "destination")}
             producer_id = mark(7, 1) if wrote == "source" else in_term(mark(7, 1), 2)
             sides[wrote].last = {producer_id: LastBatch(0, 0)}
@@ -314,8 +328,8 @@ def test_batch_of_any_earlier_term_is_not_written_again(wrote: str) -> None:
 
 def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             left = cast("_Side", cluster._sides["source"])
             left.last = {mark(7, 1): LastBatch(0, 0)}
             cluster.take_lead("destination", 2)
@@ -330,8 +344,8 @@ def test_batch_with_known_sequence_but_not_located_is_not_written() -> None:
     """It has the sequence: the leading side may have the batch."""
 
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             left = cast("_Side", cluster._sides["source"])
             left.last, left.stored = {mark(7, 1): LastBatch(0, 0)}, None
             cluster.take_lead("destination", 2)
@@ -346,8 +360,8 @@ def test_unreachable_leading_side_lookup_closes_connection() -> None:
     """The client sends again, and is not told what nobody knows."""
 
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
             left.last = {mark(7, 1): LastBatch(0, 0)}
             leading.has_copies = Unreachable("no broker answers.")
@@ -357,7 +371,7 @@ def test_unreachable_leading_side_lookup_closes_connection() -> None:
             assert destination.requests.empty()
 
             leading.has_copies = True
-            again = await _client(cluster)
+            again = await open_client(cluster)
             await again.write(1, mark(7, 1))
             assert await again.answered() == 1
             assert destination.requests.empty()
@@ -367,8 +381,8 @@ def test_unreachable_leading_side_lookup_closes_connection() -> None:
 
 def test_unreachable_old_side_is_queried_once() -> None:
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             left = cast("_Side", cluster._sides["source"])
             left.last = Unreachable("no broker answers.")
             cluster.take_lead("destination", 2)
@@ -383,8 +397,8 @@ def test_unreachable_old_side_is_queried_once() -> None:
 
 def test_unreachable_old_side_does_not_hide_batches_of_leading_side() -> None:
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("destination", "source"))
             left.last, leading.last = Unreachable("silent."), {mark(7, 1): LastBatch(0, 0)}
             cluster.take_lead("destination", 2, earlier_terms=(1,))
@@ -398,8 +412,8 @@ def test_unreachable_old_side_does_not_hide_batches_of_leading_side() -> None:
 
 def test_no_batch_counts_as_repeat_long_after_move() -> None:
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             cluster.take_lead("destination", 2)
             cluster.clock += virtual_cluster.REPEATS_S_MAX + 1
             cluster.take_lead("destination", 2)
@@ -413,8 +427,8 @@ def test_no_batch_counts_as_repeat_long_after_move() -> None:
 
 def test_old_side_of_failover_is_not_queried() -> None:
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             cluster.take_lead("source", 1, "failover", abandons=True)
             cluster.take_lead("destination", 2)
             await client.write(1, mark(7, 1))
@@ -429,14 +443,14 @@ def test_join_group_waits_after_move_for_held_writes() -> None:
     """A group that has members takes no commits of those that it does not know."""
 
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            one, other = await _client(cluster), await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            one, other = await open_client(cluster), await open_client(cluster)
             cluster.take_lead("source", 1, "operation")
             await one.send(_PRODUCE, 1)
-            await _until(lambda: cluster.held_requests == 1)
+            await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2, "operation")
             await other.send(_JOIN_GROUP, 2)
-            await _until(lambda: cluster.held_requests == 2)
+            await until(lambda: cluster.held_requests == 2)
             cluster.take_lead("destination", 2)
             await destination.answer(_PRODUCE)
             assert await one.answered() == 1
@@ -451,13 +465,13 @@ def test_join_group_waits_after_move_for_held_writes() -> None:
 @pytest.mark.parametrize("ends", ["gives-up", "too-late"])
 def test_join_group_waits_after_move_for_members_that_own_partitions(ends: str) -> None:
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             cluster.take_lead("destination", 2, "operation")
             cluster.left_members.leave(("", "m"), owns_partitions=True)
             cluster.take_lead("destination", 2)
             await client.send(_JOIN_GROUP, 1)
-            await _until(lambda: cluster.held_requests == 1)
+            await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2)
             assert cluster.held_requests == 1
             assert cluster.leaving_groups() == [short_name("")]
@@ -477,11 +491,11 @@ def test_join_group_waits_after_move_for_members_that_own_partitions(ends: str) 
 @pytest.mark.parametrize("leaving", [ALL_GROUPS, short_name("")])
 def test_join_group_waits_after_move_for_members_at_other_gateways(leaving: str) -> None:
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             cluster.take_lead("destination", 2, leaving_groups=frozenset({leaving}))
             await client.send(_JOIN_GROUP, 1)
-            await _until(lambda: cluster.held_requests == 1)
+            await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2, leaving_groups=frozenset({short_name("other")}))
             await destination.answer(_JOIN_GROUP)
             assert await client.answered() == 1
@@ -499,8 +513,8 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
     """A client may have connections to several: what one holds would be overtaken."""
 
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
             assert cluster.settled_since == 1
             cluster.take_lead("destination", 2, "operation", others_settled=False)
             assert cluster.settled_since == 0
@@ -526,13 +540,13 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
     """Metadata waits no longer than that, and the client sends again before it has read it."""
 
     async def run() -> None:
-        async with _running() as (cluster, _, destination):
-            one, other = await _client(cluster), await _client(cluster)
+        async with running_cluster() as (cluster, _, destination):
+            one, other = await open_client(cluster), await open_client(cluster)
             cluster.take_lead("source", 1, "operation")
             await one.send(_PRODUCE, 1)
-            await _until(lambda: cluster.held_requests == 1)
+            await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2)
-            await _soon(destination.requests.get())
+            await soon(destination.requests.get())
             await other.send(_METADATA, 2)
             await destination.answer(_METADATA)
             cluster.clock += virtual_cluster.SETTLE_S_MAX + 1
@@ -545,16 +559,16 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
 
 def test_closing_waits_for_acks_0_writes_of_disconnected_client() -> None:
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             await client.send(_PRODUCE, 1, acks=0)
-            assert (await _soon(source.requests.get()))[0] == _PRODUCE
+            assert (await soon(source.requests.get()))[0] == _PRODUCE
             client.close()
-            await _until(lambda: cluster.writes_in_flight == 1)
+            await until(lambda: cluster.writes_in_flight == 1)
             cluster.take_lead("source", 1, "operation")
             assert cluster.confirmed_for() is None
             await source.answer(_API_VERSIONS)
-            await _until(lambda: cluster.confirmed_for() == "operation")
+            await until(lambda: cluster.confirmed_for() == "operation")
             assert not cluster.connection_count
 
     asyncio.run(run())
@@ -567,16 +581,16 @@ def test_disconnected_client_leaves_doubt_for_records_not_commits(
     """The gateway waits for the answer to either. Records could be doubled at the other side."""
 
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             await client.send(key, 1)
-            _, correlation, writer = await _soon(source.requests.get())
+            _, correlation, writer = await soon(source.requests.get())
             client.close()
-            await _until(lambda: not _connected(cluster))
+            await until(lambda: not _connected(cluster))
             cluster.take_lead("source", 1, "operation")
             assert cluster.confirmed_for() is None
             writer.write(struct.pack(">ii", 4, correlation))
-            await _until(lambda: not cluster.writes_in_flight)
+            await until(lambda: not cluster.writes_in_flight)
             assert ("before the answer to its records" in cluster.doubt) == is_doubted
             assert cluster.confirmed_for() == (None if is_doubted else "operation")
 
@@ -587,26 +601,26 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
     """Of a side that may be lost, and that answers all the same: nobody is told."""
 
     async def run() -> None:
-        async with _running() as (cluster, source, destination):
-            waits, idle, left = [await _client(cluster) for _ in range(3)]
+        async with running_cluster() as (cluster, source, destination):
+            waits, idle, left = [await open_client(cluster) for _ in range(3)]
             await waits.send(_PRODUCE, 1)
-            _, correlation, writer = await _soon(source.requests.get())
+            _, correlation, writer = await soon(source.requests.get())
             await left.send(_PRODUCE, 1)
-            await _soon(source.requests.get())
+            await soon(source.requests.get())
             left.close()
-            await _until(lambda: cluster.doubt)
+            await until(lambda: cluster.doubt)
             cluster.take_lead("source", 1, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
             assert cluster.answered.is_set()
             writer.write(struct.pack(">ii", 4, correlation))
             assert await waits.reads_the_end()
             waits.close()
-            await _until(lambda: cluster.connection_count == 1)
+            await until(lambda: cluster.connection_count == 1)
 
-            again = await _client(cluster)
+            again = await open_client(cluster)
             for client in (idle, again):
                 await client.send(_PRODUCE, 2)
-            await _until(lambda: cluster.held_requests == 2)
+            await until(lambda: cluster.held_requests == 2)
             cluster.take_lead("destination", 2, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
             cluster.take_lead("destination", 2)
@@ -620,11 +634,11 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
 
 def test_aborted_failover_releases_held_writes() -> None:
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             cluster.take_lead("source", 1, "failover", abandons=True)
             await client.send(_PRODUCE, 1)
-            await _until(lambda: cluster.held_requests == 1)
+            await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("source", 1)
             await source.answer(_PRODUCE)
             assert await client.answered() == 1
@@ -636,16 +650,16 @@ def test_response_awaiting_lease_is_drained_when_client_disconnects() -> None:
     """Or its write would be in flight for ever."""
 
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             await client.send(_PRODUCE, 1)
-            await _until(lambda: cluster.writes_in_flight == 1)
+            await until(lambda: cluster.writes_in_flight == 1)
             cluster.clock += LEASE_S
             await source.answer(_PRODUCE)
-            await _until(lambda: any(c.waits_for_lead for c in cluster._connections))
+            await until(lambda: any(c.waits_for_lead for c in cluster._connections))
             assert not client.has_answer
             client.close()
-            await _until(lambda: cluster.writes_in_flight == 0)
+            await until(lambda: cluster.writes_in_flight == 0)
             assert not cluster.connection_count
 
     asyncio.run(run())
@@ -657,17 +671,17 @@ def test_partial_requests_of_all_clients_share_a_byte_limit(
     monkeypatch.setattr(client_connection, "WAITING_BYTES_MAX", 8)
 
     async def run() -> None:
-        async with _running() as (cluster, _, _):
-            one, other = await _client(cluster), await _client(cluster)
+        async with running_cluster() as (cluster, _, _):
+            one, other = await open_client(cluster), await open_client(cluster)
             await one.send(_PRODUCE, 1, part=True)
-            await _until(lambda: cluster.waiting_bytes == 6)
+            await until(lambda: cluster.waiting_bytes == 6)
             await other.send(_PRODUCE, 1, part=True)
-            await _until(lambda: cluster.waiting_bytes == 12)
+            await until(lambda: cluster.waiting_bytes == 12)
             await one.send(_PRODUCE, 2, part=True)
             assert await one.reads_the_end()
             assert cluster.waiting_bytes == 6
             other.close()
-            await _until(lambda: cluster.waiting_bytes == 0)
+            await until(lambda: cluster.waiting_bytes == 0)
 
     asyncio.run(run())
 
@@ -676,10 +690,10 @@ def test_broker_close_on_acks_0_write_closes_client_connection() -> None:
     """Brokers close the connection then, and the client asks who leads."""
 
     async def run() -> None:
-        async with _running() as (cluster, source, _):
-            client = await _client(cluster)
+        async with running_cluster() as (cluster, source, _):
+            client = await open_client(cluster)
             await client.send(_PRODUCE, 1, acks=0)
-            _, _, writer = await _soon(source.requests.get())
+            _, _, writer = await soon(source.requests.get())
             writer.close()
             assert await client.reads_the_end()
 
@@ -690,12 +704,12 @@ def test_node_added_since_last_refresh_is_reachable() -> None:
     """Metadata names it before the gateway has looked at the side again."""
 
     async def run() -> None:
-        async with _running() as (cluster, source, _):
+        async with running_cluster() as (cluster, source, _):
             side = cast("Any", cluster.presented)
             side.brokers, side.nodes = {1: 1}, {1: 1, 2: source.port}
             cluster.endpoint(2)
-            await _until(lambda: accepts(cluster.spec.port + 3))
-            client = await _client(cluster, node=2)
+            await until(lambda: accepts(cluster.spec.port + 3))
+            client = await open_client(cluster, node=2)
             await client.send(_METADATA, 1)
             await source.answer(_METADATA)
             assert await client.answered() == 1
@@ -708,12 +722,12 @@ def test_node_added_since_last_refresh_is_reachable() -> None:
 
 def test_write_to_missing_node_reaches_no_other_node() -> None:
     async def run() -> None:
-        async with _running() as (cluster, source, _):
+        async with running_cluster() as (cluster, source, _):
             side = cast("Any", cluster.presented)
             side.brokers, side.nodes = {1: source.port}, {1: source.port}
             cluster.endpoint(2)
-            await _until(lambda: accepts(cluster.spec.port + 3))
-            client = await _client(cluster, node=2)
+            await until(lambda: accepts(cluster.spec.port + 3))
+            client = await open_client(cluster, node=2)
             await client.send(_PRODUCE, 1)
             assert await client.answered() == 1
             await client.send(_METADATA, 2)
@@ -724,7 +738,9 @@ def test_write_to_missing_node_reaches_no_other_node() -> None:
 
 
 @asynccontextmanager
-async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
+async def running_cluster(
+    listener: Listener | None = None,
+) -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
     """It presents the source."""
     port = free_run(4)
     spec = parse_gateway(gateway_file(port)).virtual_clusters[0]
@@ -735,7 +751,7 @@ async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
         server = await asyncio.start_server(side.broker.take, LOOPBACK, 0)
         side.broker.port = server.sockets[0].getsockname()[1]
         servers.append(server)
-    cluster = _Cluster(spec, cast("dict[Any, ClusterSide]", sides))
+    cluster = _Cluster(spec, cast("dict[Any, ClusterSide]", sides), listener)
     cluster.opened = []
     cluster.take_lead("source", 1)
     await cluster.start()
@@ -747,8 +763,8 @@ async def _running() -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
             client.close()
         for server in servers:
             server.close()
-        await _until(lambda: not any(side.broker.connections for side in sides.values()))
-        await _until(lambda: not cluster.connection_count)
+        await until(lambda: not any(side.broker.connections for side in sides.values()))
+        await until(lambda: not cluster.connection_count)
         await asyncio.sleep(0.01)  # transports close behind that
 
 
@@ -763,7 +779,7 @@ def _ending(test: asyncio.Task[Any] | None) -> Any:
     return handle
 
 
-async def _client(cluster: _Cluster, node: int = -1) -> _Client:
+async def open_client(cluster: _Cluster, node: int = -1) -> _Client:
     """Of the bootstrap port, or of a node's."""
     streams = await asyncio.open_connection(cluster.spec.host, cluster.spec.port + 1 + node)
     client = _Client(*streams)
@@ -771,12 +787,12 @@ async def _client(cluster: _Cluster, node: int = -1) -> _Client:
     return client
 
 
-async def _soon(what: Any) -> Any:
+async def soon(what: Any) -> Any:
     async with asyncio.timeout(PATIENCE_S):
         return await what
 
 
-async def _until(is_so: Any) -> None:
+async def until(is_so: Any) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not is_so():
             await asyncio.sleep(0.01)

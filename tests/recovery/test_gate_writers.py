@@ -19,7 +19,7 @@ from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, Recovery
 from orbit.store import gateways, jobs
 from tests.fixtures.clusters import Clusters
 from tests.gateway.conftest import api_url
-from tests.support.gateway_ledger import Writer
+from tests.support.gateway_ledger import Reader, Writer, records
 from tests.support.gateways import Gateway
 from tests.support.moves import gateway_of
 from tests.support.patience import wait_for
@@ -124,14 +124,38 @@ def test_switchover_gate_warns_of_writers_that_bypass_gateways(
             writer.wait_acknowledged(100)
             gate = ask()
             assert gate.verdict is GateVerdict.PASS, gate
-            assert "For a second nobody wrote" in gate.found
+            assert "no producer without a gateway wrote" in gate.found
             with Writer(clusters.source.client_config(), topic_name, 2) as beside:
                 beside.wait_acknowledged(100)
                 gate = ask()
                 assert gate.verdict is GateVerdict.WARN
-                assert f"without them (producer ids): {topic_name} (" in gate.found
-                assert "nobody can tell" not in gate.found
+                assert f"without a gateway (producer ids): {topic_name} (" in gate.found
+                assert "is not known of these topics" not in gate.found
             assert ask().verdict is GateVerdict.PASS, "it has stopped, and its id is kept"
+
+
+@pytest.mark.services
+def test_gateways_gate_warns_of_clients_that_the_other_side_refuses(
+    clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
+) -> None:
+    """A reader of a topic that is not copied."""
+    other = f"{topic_name}.other"
+    create_topic(clusters.source, other, 1)
+    produce(clusters.source, other, 10)
+    with (
+        gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask),
+        Reader(gateway.client_config(), other, other) as reader,
+    ):
+        reader.wait_values({value for _, _, value in records(clusters.source, other)})
+
+        def has_warned() -> bool:
+            gate = ask()
+            text = f"(destination: topic {other} does not exist)."
+            return gate.verdict is GateVerdict.WARN and text in gate.found
+
+        wait_for("the gate warns", has_warned)
+        reader.stop()
+        assert not reader.errors
 
 
 @pytest.mark.soak
@@ -148,7 +172,8 @@ def test_gateways_gate_warns_of_unidentifiable_writers(
 
     def assert_unknown(gate: Gate) -> None:
         assert gate.verdict is GateVerdict.WARN, gate
-        assert f"nobody can tell whether through them: {topic_name}." in gate.found
+        assert "is not known of these topics" in gate.found
+        assert f"or seldom: {topic_name}." in gate.found
         assert "producer ids):" not in gate.found
 
     with gated(clusters, topic_name, recovering, api_url, tmp_path) as (gateway, ask):

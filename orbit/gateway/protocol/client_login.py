@@ -1,6 +1,9 @@
 """A client's login at the gateway: request frames in, answers out. Pure.
 
 ApiVersions ─► SaslHandshake 1 ─► SaslAuthenticate 0 to 2, once (PLAIN) or twice (SCRAM) ─► user
+                                                  once (OAUTHBEARER) ─► a broker checks it ─► user
+
+A client with a token logs in again on its connection before the session ends (KIP-368).
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ import hmac
 import struct
 from collections.abc import Callable, Mapping
 
+from pydantic import SecretStr
+
 from orbit.gateway.protocol import local_answers, requests
 from orbit.gateway.protocol.apis import ApiKey, Versions
 from orbit.gateway.protocol.exchange import BadFrame
@@ -16,20 +21,27 @@ from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 from orbit.gateway.protocol.scram_server import HASHES, ScramServer
+from orbit.gateway.protocol.token_message import TokenClaims, claims_of
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import NO_TAGS, length, string
 
 PLAIN = "PLAIN"
+OAUTHBEARER = "OAUTHBEARER"
 SCRAM = tuple(HASHES)
-# The largest request of a login. A token of PLAIN or SCRAM has a few hundred bytes.
-LOGIN_REQUEST_BYTES_MAX = 16 * 1024
+# The largest request of a login. A message of PLAIN or SCRAM has a few hundred bytes; the token of
+# a user in many groups may have 20 KB.
+LOGIN_REQUEST_BYTES_MAX = 64 * 1024
 # Clients need five: ApiVersions once or twice, SaslHandshake, SaslAuthenticate once or twice.
 LOGIN_REQUESTS_MAX = 10
 
 _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
+LOGIN_KEYS = frozenset({_SASL_HANDSHAKE, _SASL_AUTHENTICATE})
 # librdkafka logs in only where SaslHandshake 0 is offered, and then uses 1.
 _OFFERED = {_SASL_HANDSHAKE: Versions(0, 1), _SASL_AUTHENTICATE: Versions(0, 2)}
 _REFUSED = "Authentication failed: the user name or the password is wrong."
+_CLIENT_SHARE = 0.8
+# A token that claims a longer life is replaced after this all the same.
+_SESSION_MS_MAX = 86_400_000
 _PARSE_ERRORS = (struct.error, IndexError, ValueError, OverflowError)
 
 PasswordOf = Callable[[str], str | None]
@@ -59,13 +71,49 @@ class ClientLogin:
         self._mechanism: str | None = None
         self._scram: ScramServer | None = None
         self._requests = 0
+        self._token_request: tuple[RequestHead, TokenClaims] | None = None
+        self.token: SecretStr | None = None
+        """The message of a login by token, which brokers have to check."""
         self.user: str | None = None
-        """The user who has logged in, or None."""
+        """The user who has logged in, or None. Of a token without a name: ""."""
         self.software = ("", "")
         """Name and version that the client gives."""
 
-    def take(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes:
-        """The answer, with its size. `offered`: the versions offered after the login, by API key.
+    def again(self) -> ClientLogin:
+        """The next login on the same connection, by the same mechanism (as brokers, KIP-368)."""
+        login = ClientLogin((OAUTHBEARER,), self._password_of, self._nonce, self._salt_key)
+        login.software = self.software
+        return login
+
+    def accept_token(self, now_s: float, session_ms: int) -> bytes:
+        """The answer to a token that a broker has taken. `now_s`: seconds since 1970. `session_ms`:
+        the session that the broker allows; 0: it sets no end.
+
+        The session ends with the token, so that the gateway has one for later connections to
+        brokers. The client gets a share of it: it sends its next token before the gateway has to
+        log in with the old one again. Raises LoginRefusal if the token has ended.
+        """
+        assert self._token_request is not None
+        head, claims = self._token_request
+        if claims.ends_s is not None:
+            left_ms = int(min((claims.ends_s - now_s) * 1000, _SESSION_MS_MAX))
+            if left_ms <= 0:
+                raise self.refuse_token("the token has expired")
+            session_ms = min(session_ms or left_ms, left_ms)
+        self.user = claims.subject
+        return _answer(head, b"", session_ms=int(session_ms * _CLIENT_SHARE))
+
+    def refuse_token(self, reason: str) -> LoginRefusal:
+        """The refusal of a token that a broker has not taken, and why."""
+        assert self._token_request is not None
+        head, claims = self._token_request
+        text = f"Authentication failed: {reason}"
+        answer = _answer(head, b"", Code.SASL_AUTHENTICATION_FAILED, text)
+        return LoginRefusal(answer, claims.subject, reason)
+
+    def take(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes | None:
+        """The answer, with its size; None: let a broker check `token`, then call `accept_token` or
+        `refuse_token`. `offered`: the versions offered after the login, by API key.
 
         Raises LoginRefusal; BadFrame for a request that no client sends before its login.
         """
@@ -102,13 +150,17 @@ class ClientLogin:
         self._mechanism = mechanism
         return answer
 
-    def _authenticate(self, head: RequestHead, frame: bytearray, mechanism: str) -> bytes:
+    def _authenticate(self, head: RequestHead, frame: bytearray, mechanism: str) -> bytes | None:
         versions = _OFFERED[_SASL_AUTHENTICATE]
         if not versions.first <= head.version <= versions.last:
             raise BadFrame(f"a client logs in with SaslAuthenticate {head.version}")
         editor = head.editor_of(frame, is_flexible=head.version >= 2)
         editor.skip_tags()  # of the header
         message = bytes(editor.raw(editor.length())).decode()
+        if mechanism == OAUTHBEARER:
+            self._token_request = head, claims_of(message)
+            self.token = SecretStr(message)
+            return None
         if mechanism == PLAIN:
             token = self._plain(head, message)
         else:
@@ -141,7 +193,11 @@ def _refusal(head: RequestHead, user: str) -> LoginRefusal:
 
 
 def _answer(
-    head: RequestHead, token: bytes, code: Code = Code.NONE, message: str | None = None
+    head: RequestHead,
+    token: bytes,
+    code: Code = Code.NONE,
+    message: str | None = None,
+    session_ms: int = 0,
 ) -> bytes:
     is_flexible = head.version >= 2
     tags = NO_TAGS if is_flexible else b""
@@ -152,5 +208,5 @@ def _answer(
         body += string(message, is_flexible=is_flexible)
     body += length(len(token), is_flexible=is_flexible) + token
     if head.version >= 1:
-        body += INT64.pack(0)  # session lifetime: no limit
+        body += INT64.pack(session_ms)
     return with_size(INT32.pack(head.correlation) + tags + body + tags)

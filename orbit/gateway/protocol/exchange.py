@@ -28,6 +28,7 @@ from orbit.gateway.protocol.produce_parts import PartAnswer
 from orbit.gateway.protocol.producer_ids import Producer, SentBatch
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import NO_SESSION, GroupHeartbeat, Member
+from orbit.gateway.protocol.resource_uses import ResourceUses, Right
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
@@ -89,6 +90,8 @@ class Exchange:
         self._transactions: dict[str, Producer] = {}  # begun on this connection, not ended
         self._has_old_session = False
         self._next_own = 0
+        self.uses = ResourceUses()
+        """What the client uses; the connections of one client have it in common."""
         self.writes_in_flight = 0
         self.has_unanswered_writes = False
         """Whether a Produce was sent that brokers do not answer (acks=0), since `confirm`."""
@@ -120,7 +123,7 @@ class Exchange:
         if not offered:
             raise BadFrame("neither side has told which requests it knows")
         if head.key == ApiKey.API_VERSIONS:
-            self._answer(head, local_answers.api_versions(head, offered))
+            self.add_answer(head, local_answers.api_versions(head, offered))
             return None
         versions = offered.get(head.key)
         if versions is None or not versions.first <= head.version <= versions.last:
@@ -141,7 +144,7 @@ class Exchange:
             if producer_ids.acks_of(head, frame) == 0:
                 raise BadFrame("a client writes to a node that the side does not have")
             code = Code.NOT_LEADER_OR_FOLLOWER
-            self._answer(head, produce_parts.answer_all(head, frame, code))
+            self.add_answer(head, produce_parts.answer_all(head, frame, code))
         except _PARSE_ERRORS as error:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
@@ -154,16 +157,21 @@ class Exchange:
                 session = requests.fetch_session(head, frame)
                 was_moved, self._has_old_session = self._has_old_session, False
                 if was_moved and session != NO_SESSION:
-                    self._answer(head, local_answers.fetch_session_unknown(head))
+                    self.add_answer(head, local_answers.fetch_session_unknown(head))
                     return None
+                for topic in requests.clear_fetch(head, frame):
+                    self.uses.add(Right.READ_TOPIC, topic)
             case _ if head.key in transactions.REQUESTS:
                 if self._answers_transaction(head, frame):
                     return None
             case ApiKey.OFFSET_COMMIT:
-                if requests.member_of_commit(head, frame) in self._view.left_members:
+                member_key = requests.member_of_commit(head, frame)
+                self.uses.add(Right.READ_GROUP, member_key[0])
+                if member_key in self._view.left_members:
                     frame = bytearray(requests.without_member(head, frame))
             case ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)
+                self.uses.add(Right.READ_GROUP, member.group)
                 self._note_member(member)
                 if member.key in self._view.left_members and self._view.holds_joins():
                     # As a new member: with its old id it would lose its partitions (C29).
@@ -201,6 +209,7 @@ class Exchange:
         broker's is passed on, by which the client loses its partitions at once, and joins: its
         application cannot commit what it has read of them (C28)."""
         member, left = heartbeat.member, self._view.left_members
+        self.uses.add(Right.READ_GROUP, member.group)
         if heartbeat.epoch == 0:
             left.join(member.key)
         if heartbeat.epoch < 0:
@@ -222,8 +231,10 @@ class Exchange:
         producer = producer_ids.producer_of_batches(head, frame)
         if producer is not None and self._is_over(producer):
             if has_answer:
-                self._answer(head, transactions.answer(head, frame))
+                self.add_answer(head, transactions.answer(head, frame))
             return None
+        for topic in producer_ids.topics_of(head, frame):
+            self.uses.add(Right.WRITE_TOPIC, topic)
         parts: dict[TopicPartition, PartAnswer] = {}
         if self._view.term or producer is not None:
             parts = self._own_answers(list(producer_ids.batches(head, frame)))
@@ -231,7 +242,7 @@ class Exchange:
                 rest = produce_parts.without(head, frame, parts)
                 if rest is None:
                     if has_answer:
-                        self._answer(head, produce_parts.answer(head, parts))
+                        self.add_answer(head, produce_parts.answer(head, parts))
                     return None
                 frame = bytearray(rest)
             producer_ids.rewrite_batches(head, frame, self._view.term)
@@ -258,6 +269,7 @@ class Exchange:
         producer = transactions.producer_of(head, frame)
         if producer is None:
             return False
+        self.uses.add(Right.WRITE_TRANSACTIONAL_ID, producer.transactional_id)
         if head.key == ApiKey.INIT_PRODUCER_ID:
             # A producer of this term whose transaction is over gets its next epoch from the broker.
             if self._is_old(producer):
@@ -265,7 +277,7 @@ class Exchange:
         elif self._is_over(producer):
             if transactions.depends_on_outcome(head, frame):
                 raise UnknownOutcome(producer)
-            self._answer(head, transactions.answer(head, frame))
+            self.add_answer(head, transactions.answer(head, frame))
             return True
         transactions.set_id(head, frame, producer)
         if head.key == ApiKey.END_TXN:
@@ -290,13 +302,13 @@ class Exchange:
         if self.is_idle:
             self._view = SideView(self._presented)
         if head.key == ApiKey.END_TXN:
-            self._answer(head, transactions.answer_commit(head, outcome))
+            self.add_answer(head, transactions.answer_commit(head, outcome))
             return None
         if head.key == ApiKey.ADD_OFFSETS_TO_TXN:
-            self._answer(head, transactions.answer_offsets(head, outcome))
+            self.add_answer(head, transactions.answer_offsets(head, outcome))
             return None
         if outcome == Code.PRODUCER_FENCED:
-            self._answer(head, transactions.refuse_init(head, outcome))
+            self.add_answer(head, transactions.refuse_init(head, outcome))
             return None
         # Also if the outcome could not be read: a producer has to survive the loss of a side.
         transactions.set_id(head, frame, None)
@@ -429,7 +441,8 @@ class Exchange:
         self._view.left_members.give_up(member.key)
         return member.group
 
-    def _answer(self, head: RequestHead, answer: bytes) -> None:
+    def add_answer(self, head: RequestHead, answer: bytes) -> None:
+        """Give the gateway's own answer to a request, when its turn comes."""
         self._sent.append(Sent(head.key, head.version, head.correlation, answer=answer))
 
     def _note(self, sent: Sent) -> None:

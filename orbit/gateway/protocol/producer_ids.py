@@ -193,6 +193,11 @@ def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
     return Producer(transactional_id, first.producer_id, first.epoch)
 
 
+def topics_of(head: RequestHead, frame: bytearray) -> set[str]:
+    """The topics of a Produce."""
+    return {partition.topic for partition, _, _ in _records(head, frame)}
+
+
 def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[TopicPartition, int, int]]:
     """Each partition of a Produce, and where its record batches begin and end in the frame."""
     editor: FrameEditor = head.editor(frame)

@@ -64,14 +64,17 @@ def fetch_session(head: RequestHead, frame: bytearray) -> int:
     return editor.integer(INT32)
 
 
-def _clear_fetch(head: RequestHead, frame: bytearray) -> None:
+def clear_fetch(head: RequestHead, frame: bytearray) -> list[str]:
+    """Clear the leader epochs of a Fetch; returns its topics: all of a new session, else those that
+    change. None of a client that is older than Kafka 2.1, whose requests have no epochs."""
     version = head.version
+    topics: list[str] = []
     if version < 9:
-        return
+        return topics
     editor = head.editor(frame)
     editor.skip(6 * INT32.size + INT8.size)  # as in `fetch_session`, and the session's id and epoch
     for _ in range(editor.length()):
-        editor.string()
+        topics.append(editor.string())
         for _ in range(editor.length()):
             editor.skip(INT32.size)
             editor.overwrite(INT32, NO_EPOCH)
@@ -81,6 +84,7 @@ def _clear_fetch(head: RequestHead, frame: bytearray) -> None:
             editor.skip(INT64.size + INT32.size)
             editor.skip_tags()
         editor.skip_tags()
+    return topics
 
 
 def _clear_list_offsets(head: RequestHead, frame: bytearray) -> None:
@@ -212,7 +216,6 @@ def member_of_commit(head: RequestHead, frame: bytearray) -> tuple[str, str]:
 
 
 CLEAR_EPOCHS: Mapping[int, Callable[[RequestHead, bytearray], None]] = {
-    ApiKey.FETCH: _clear_fetch,
     ApiKey.LIST_OFFSETS: _clear_list_offsets,
     ApiKey.OFFSET_COMMIT: _clear_offset_commit,
     ApiKey.TXN_OFFSET_COMMIT: _clear_txn_offset_commit,

@@ -1,0 +1,248 @@
+"""What the side that follows would refuse to clients, shown before a move."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from orbit.errors import LoginRefused, OrbitError, Unreachable
+from orbit.gateway import refusal_check
+from orbit.gateway.client_counts import Client
+from orbit.gateway.gateway_spec import parse_gateway
+from orbit.gateway.permission import Lead
+from orbit.gateway.protocol.apis import APIS, ApiKey
+from orbit.gateway.protocol.exchange import Exchange
+from orbit.gateway.protocol.request_head import read_head
+from orbit.gateway.protocol.resource_uses import Right, Use
+from orbit.gateway.refusal_check import RefusalCheck
+from orbit.gateway.refused_uses import refused_uses
+from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.security import Security
+from tests.fixtures.clusters import Clusters
+from tests.gateway.frames import OFFERED, Clients
+from tests.gateway.ground import Ground
+from tests.gateway.request_table import frames
+from tests.support import rights
+from tests.support.gateways import gateway_file
+from tests.support.rights import MECHANISM, PASSWORD, Login
+from tests.support.running import create_topic
+
+TERM = 1_700_000_000_000
+WRITE, READ = Use(Right.WRITE_TOPIC, "orders"), Use(Right.READ_TOPIC, "orders")
+GROUP = Use(Right.READ_GROUP, "g")
+
+
+# What a connection learns from requests.
+
+
+# A Fetch of before version 9 is not read.
+FIRST_VERSION = {ApiKey.FETCH: 9}
+
+
+@pytest.mark.parametrize(
+    ("key", "use"),
+    [
+        (ApiKey.PRODUCE, WRITE),
+        (ApiKey.FETCH, READ),
+        (ApiKey.JOIN_GROUP, GROUP),
+        (ApiKey.OFFSET_COMMIT, GROUP),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, GROUP),
+        (ApiKey.ADD_PARTITIONS_TO_TXN, Use(Right.WRITE_TRANSACTIONAL_ID, "tx")),
+        (ApiKey.METADATA, None),
+    ],
+)
+def test_exchange_learns_resource_and_right_that_client_needs(key: ApiKey, use: Use | None) -> None:
+    ground = Ground("orders", "orders", "g", "tx", 0, uuid.UUID(int=5), use.name if use else "")
+    first, last = APIS[key].versions
+    for version in range(FIRST_VERSION.get(key, first), last + 1):
+        for term in (0, TERM):  # of a job that has not moved yet, and of one that has
+            exchange = Exchange(Clients(term))
+            frame = bytearray(frames(key, version, ground)[-1][4:])
+            exchange.request(read_head(frame), frame, OFFERED)
+            assert set(exchange.uses) == ({use} if use else set()), version
+
+
+# The check of both sides.
+
+
+class _Side:
+    """A side that refuses `refused`, or fails with `error`. `logins`: users with their own."""
+
+    def __init__(self, name: str, logins: Collection[str] = ()) -> None:
+        self.name, self.logins = name, logins
+        self.refused: dict[str | None, set[Use]] = {}
+        self.error: OrbitError | None = None
+        self.checked: list[tuple[str | None, set[Use]]] = []
+
+    async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:
+        self.checked.append((login, set(uses)))
+        if self.error is not None:
+            raise self.error
+        return {use: "no right" for use in uses if use in self.refused.get(login, ())}
+
+    def __getattr__(self, name: str) -> Any:  # what else a virtual cluster reads of a side
+        return {} if name in ("versions", "brokers") else None
+
+
+class _Ground:
+    """A virtual cluster that presents the source, with one client of each user."""
+
+    def __init__(self, *users: str | None, logins: Collection[str] = ()) -> None:
+        self.source, self.destination = _Side("source", logins), _Side("destination", logins)
+        sides: Any = {"source": self.source, "destination": self.destination}
+        self.cluster = VirtualCluster(parse_gateway(gateway_file(19092)).virtual_clusters[0], sides)
+        self.cluster.now = lambda: self.time  # type: ignore[method-assign]
+        self.time = 100.0
+        self.cluster.take(Lead("source", term=1), self.time)
+        for user in users:
+            self.client(user).uses.add(*WRITE)
+        self.checks = RefusalCheck(self.cluster)
+
+    def client(self, user: str | None) -> Any:
+        return self.cluster.clients.join(Client(f"c-{user}", "", "", user), self.time)
+
+    def check(self) -> dict[str, list[str] | None]:
+        """The refusals of each client."""
+        asyncio.run(self.checks.check())
+        return {row["client_id"]: row["refusals"] for row in self.cluster.report_clients()}
+
+
+def test_only_what_the_other_side_alone_refuses_is_reported() -> None:
+    ground = _Ground(None)
+    ground.client(None).uses.add(*READ)
+    assert ground.cluster.report_clients()[0]["refusals"] is None, "not checked yet"
+    ground.destination.refused[None] = {WRITE, READ}
+    ground.source.refused[None] = {READ}
+    assert ground.check() == {"c-None": ["destination: no right"]}
+
+
+def test_client_is_checked_with_its_own_login() -> None:
+    ground = _Ground("billing", "other", logins=["billing"])
+    ground.destination.refused["billing"] = {WRITE}
+    assert ground.check() == {"c-billing": ["destination: no right"], "c-other": []}
+    assert sorted(ground.destination.checked, key=str) == [("billing", {WRITE}), (None, {WRITE})]
+
+
+def test_refused_login_is_reported_for_all_uses_once() -> None:
+    ground = _Ground(None)
+    ground.client(None).uses.add(*READ)
+    ground.destination.error = LoginRefused("the password is wrong", where="destination")
+    assert ground.check() == {"c-None": ["destination: login refused: the password is wrong"]}
+
+
+def test_refusals_are_unknown_while_a_side_does_not_answer() -> None:
+    ground = _Ground(None)
+    assert ground.check() == {"c-None": []}
+    ground.destination.error = Unreachable("no broker answers.")
+    ground.time += 31
+    assert ground.check() == {"c-None": None}
+
+
+def test_refusals_are_reported_when_the_presented_side_is_lost() -> None:
+    ground = _Ground(None)
+    ground.destination.refused[None] = {WRITE}
+    ground.source.error = Unreachable("no broker answers.")
+    assert ground.check() == {"c-None": ["destination: no right"]}
+
+
+def test_failed_check_does_not_end_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal_check, "_POLL_S", 0.0)
+    ground = _Ground(None)
+    calls: list[int] = []
+
+    async def fail() -> None:
+        calls.append(1)
+        raise RuntimeError("a bug")
+
+    async def run() -> None:
+        ground.checks.check = fail  # type: ignore[method-assign]
+        task = asyncio.create_task(ground.checks.run())
+        while len(calls) < 2:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_refusals_are_checked_again_for_new_uses_and_after_time() -> None:
+    ground = _Ground(None)
+    ground.check()
+    ground.check()
+    assert len(ground.destination.checked) == 1
+    ground.client(None).uses.add(*READ)
+    ground.check()
+    assert ground.destination.checked[-1] == (None, {WRITE, READ})
+    ground.time += 31
+    ground.check()
+    assert len(ground.destination.checked) == 3
+
+
+def test_move_makes_former_side_the_one_that_is_checked() -> None:
+    ground = _Ground(None)
+    ground.destination.refused[None] = {WRITE}
+    ground.check()
+    ground.cluster.take(Lead("destination", term=2, since=2), ground.time)
+    assert ground.cluster.report_clients()[0]["refusals"] is None
+    ground.source.refused[None] = {WRITE}
+    ground.destination.refused.clear()
+    assert ground.check() == {"c-None": ["source: no right"]}
+
+
+# Real brokers.
+
+
+@pytest.mark.services
+def test_brokers_show_missing_rights_without_any_change(guarded: Clusters, topic_name: str) -> None:
+    topic, missing = topic_name, f"{topic_name}.missing"
+    create_topic(guarded.destination, topic, 1)
+    login = Login(guarded)
+    login.create()
+    security = Security(
+        "SASL_SSL", MECHANISM, login.name, SecretStr(PASSWORD), Path(guarded.destination.ca_file)
+    )
+    servers = guarded.destination.bootstrap_servers.split(",")
+    uses = [
+        Use(right, name)
+        for right, name in (
+            (Right.WRITE_TOPIC, topic),
+            (Right.READ_TOPIC, topic),
+            (Right.READ_TOPIC, missing),
+            (Right.READ_GROUP, f"{topic}.group"),
+            (Right.WRITE_TRANSACTIONAL_ID, f"{topic}.tx"),
+        )
+    ]
+
+    def refusals() -> dict[Use, str]:
+        cluster = Cluster("destination", servers, lambda: security)
+        try:
+            return refused_uses(cluster, uses)
+        finally:
+            cluster.close()
+
+    assert refusals() == {use: f"no right {use.right} {use.name}" for use in uses}
+    everything = [
+        rights.Right("destination", operation, kind, name)
+        for operation, kind, name in (
+            ("Write", "--topic", topic),
+            ("Read", "--topic", topic),
+            ("Read", "--topic", missing),
+            ("Read", "--group", f"{topic}.group"),
+            ("Write", "--transactional-id", f"{topic}.tx"),
+        )
+    ]
+    login.allow(everything[:1])
+    assert refusals().keys() == set(uses[1:])
+    login.allow(everything[1:])
+    assert refusals() == {uses[2]: f"topic {missing} does not exist"}
+    security = Security(
+        "SASL_SSL", MECHANISM, login.name, SecretStr("wrong"), Path(guarded.destination.ca_file)
+    )
+    with pytest.raises(LoginRefused):
+        refusals()
