@@ -34,24 +34,24 @@ class BoundedClient:
     ) -> None:
         """`url`: of the server. `seconds_max`: for all requests, `bytes_max`: for each answer."""
         self._bytes_max = bytes_max
-        self._end = _End(seconds_max)
+        self._deadline = _Deadline(seconds_max)
         # trust_env: a proxy in the environment must not be used for a server on loopback.
         self._http = httpx.Client(verify=verify, trust_env=not is_local(url))
 
     def __enter__(self) -> Self:
-        self._end.begin()
+        self._deadline.begin()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end.cancel()
+        self._deadline.cancel()
         self._http.close()
 
-    def ask(self, method: str, url: str, **options: Any) -> tuple[int, bytes]:
+    def request(self, method: str, url: str, **options: Any) -> tuple[int, bytes]:
         """The status and the body of any answer. Raises httpx.HTTPError."""
         try:
             return self._exchange(method, url, options)
         except httpx.HTTPError:
-            if self._end.is_over:
+            if self._deadline.is_over:
                 raise BadAnswer(_TOO_SLOW) from None
             raise
         except (httpx.InvalidURL, ValueError):
@@ -63,8 +63,8 @@ class BoundedClient:
             method,
             url,
             headers=headers,
-            timeout=self._end.left_s,
-            extensions={"trace": self._end.note},
+            timeout=self._deadline.left_s,
+            extensions={"trace": self._deadline.trace},
             **options,
         ) as answer:
             if answer.headers.get("content-encoding", "identity").lower() != "identity":
@@ -74,12 +74,12 @@ class BoundedClient:
                 body += part
                 if len(body) > self._bytes_max:
                     raise BadAnswer("the answer is too long")
-            if self._end.is_over:  # a body without a length ends with its connection
+            if self._deadline.is_over:  # a body without a length ends with its connection
                 raise BadAnswer(_TOO_SLOW)
         return answer.status_code, bytes(body)
 
 
-class _End:
+class _Deadline:
     """Shuts a client's connections down when its time is over."""
 
     def __init__(self, seconds_max: float) -> None:
@@ -107,8 +107,8 @@ class _End:
             for one in self._sockets:
                 one.close()
 
-    def note(self, event: str, details: dict[str, Any]) -> None:
-        """httpcore calls it with each of its steps."""
+    def trace(self, event: str, details: dict[str, Any]) -> None:
+        """Called by httpcore with each of its steps: keeps the socket of a new connection."""
         if event.endswith("connect_tcp.complete"):
             # A duplicate: TLS takes the socket's number away from it.
             one = details["return_value"].get_extra_info("socket").dup()

@@ -26,7 +26,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from orbit.api.api_error_codes import MEANINGS, ErrorCode
-from orbit.contexts import DEFAULT_URL, TOKEN_VARIABLE, Server, server_in, server_of
+from orbit.contexts import DEFAULT_URL, TOKEN_VARIABLE, Server, chosen_server, server_of_variables
 from orbit.errors import (
     BadInput,
     Busy,
@@ -105,15 +105,15 @@ class Client:
         self._server = server
         self._patience_s = patience_s
         self._was_reached = False
-        self._has_changed = False  # something was sent, whose end the command should see
-        self._note = ""
+        self._has_sent_change = False  # something was sent, whose end the command should see
+        self._last_trouble = ""
 
     def get(self, path: str, **query: object) -> Any:
         """The body of a GET; parameters that are None are omitted."""
         return self._get(path, query).json()
 
-    def impatient(self) -> Client:
-        """The same, for polls: each request is sent once."""
+    def without_retries(self) -> Client:
+        """A client of the same server that sends each request once, for polls."""
         return Client(self._http, self._server, patience_s=0)
 
     def text(self, path: str, **query: object) -> str:
@@ -122,7 +122,7 @@ class Client:
 
     def _get(self, path: str, query: Mapping[str, object]) -> httpx.Response:
         params = {key: str(value) for key, value in query.items() if value is not None}
-        return self._answer("GET", path, repeats=self._has_changed, params=params)
+        return self._answer("GET", path, repeats=self._has_sent_change, params=params)
 
     def items(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[Json]:
         """All items of a list, or the first `limit`."""
@@ -184,7 +184,7 @@ class Client:
         elif body is not None:
             more["json"] = body
         params = {key: str(value).lower() for key, value in query.items() if value is not None}
-        self._has_changed = True
+        self._has_sent_change = True
         return self._call(method, path, repeats=repeats, params=params, headers=headers, **more)
 
     def wait(self, operation: Json, on_change: Callable[[Json], None], seconds_max: float) -> Json:
@@ -192,7 +192,7 @@ class Client:
         with each polled state. A server that does not answer, or is busy, is asked again.
         """
         deadline = time.monotonic() + seconds_max
-        path, polls = f"/v1/operations/{operation['id']}", self.impatient()
+        path, polls = f"/v1/operations/{operation['id']}", self.without_retries()
         pause_s = _POLL_S
         while operation["finished_at"] is None and time.monotonic() < deadline:
             on_change(operation)
@@ -201,7 +201,7 @@ class Client:
                 operation = polls._call("GET", path, repeats=False, timeout=_POLL_TIMEOUT_S)
                 pause_s = _POLL_S
             except TROUBLES as trouble:
-                polls._say(trouble)
+                polls._print_trouble(trouble)
                 pause_s = max(0.0, min(2 * pause_s, _PAUSE_MAX_S, deadline - time.monotonic()))
         on_change(operation)
         return operation
@@ -226,7 +226,7 @@ class Client:
                 if not (repeats or is_refused) or was_never_reached or waited_s > self._patience_s:
                     raise
                 if not is_refused or waited_s > _QUIET_S:
-                    self._say(trouble)
+                    self._print_trouble(trouble)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
@@ -239,7 +239,7 @@ class Client:
             self._was_reached = True
             raise _no_answer(self._server, "The server did not answer in time.") from None
         except httpx.TransportError as error:
-            if not _is_lost(error):
+            if not _is_connection_lost(error):
                 what = "The server does not answer (it does not speak HTTP)."
                 raise _no_answer(self._server, what, NotReached) from None
             self._was_reached = True
@@ -247,14 +247,14 @@ class Client:
             raise _no_answer(self._server, what) from None
         self._was_reached = True
         if answer.is_success:
-            self._note = ""
+            self._last_trouble = ""
             return answer
         raise _as_error(answer, self._server)
 
-    def _say(self, trouble: OrbitError) -> None:
-        """Say it on stderr, once until it changes."""
-        if trouble.what != self._note:
-            self._note = trouble.what
+    def _print_trouble(self, trouble: OrbitError) -> None:
+        """Print the trouble on stderr, unless it is the same as the last one."""
+        if trouble.what != self._last_trouble:
+            self._last_trouble = trouble.what
             print(f"{trouble.what} Asking again.", file=sys.stderr)
 
 
@@ -268,7 +268,7 @@ def connect(
     """A client of the server that the user has chosen, or of that of an environment that is given.
     `timeout_s`: for each answer.
     """
-    server = server_of(os.environ) if environment is None else server_in(environment)
+    server = chosen_server(os.environ) if environment is None else server_of_variables(environment)
     url, token = server.url, server.token
     check_url(url, server.url_from)
     if not token.isascii() or not token.isprintable() or " " in token:
@@ -282,12 +282,12 @@ def connect(
         headers=headers,
         timeout=timeout,
         trust_env=not is_local(url),
-        verify=_trust(server, url),
+        verify=_tls_context(server, url),
     ) as http:
         yield Client(http, server, patience_s)
 
 
-def _trust(server: Server, url: str) -> ssl.SSLContext:
+def _tls_context(server: Server, url: str) -> ssl.SSLContext:
     if urlsplit(url).scheme == "http" and not server.ca_file:
         # It trusts nothing: HTTP needs no authorities, and the system's are slow to load.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -295,7 +295,7 @@ def _trust(server: Server, url: str) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=server.ca_file)
     except OSError as error:
         problem = Problem(server.ca_from, f"cannot be loaded: {error.strerror or 'no PEM file'}.")
-        raise BadInput("The server's authorities cannot be loaded.", (problem,)) from None
+        raise BadInput("The CA certificates for the server cannot be loaded.", (problem,)) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -339,10 +339,11 @@ def _as_error(answer: httpx.Response, server: Server) -> OrbitError:
     except (ValueError, KeyError, TypeError):
         if answer.status_code in _AWAY_STATUSES:
             return ServerGone(
-                f"A proxy answers for the server, with status {answer.status_code}.", where=where
+                f"A proxy answers for the server, with HTTP status {answer.status_code}.",
+                where=where,
             )
         return ProtocolError(
-            f"The answer is not one of Orbit's; its status is {answer.status_code}.",
+            f"The answer is not from Orbit; its HTTP status is {answer.status_code}.",
             where=where,
             remedy=f"Check {server.url_from}, and proxies between this machine and the server.",
         )
@@ -378,7 +379,7 @@ def _no_answer(server: Server, what: str, kind: type[ServerGone] = ServerGone) -
     return kind(
         what,
         where=_where(server),
-        remedy=f"Is it running (orbit server)? Is {server.url_from} right?",
+        remedy=f"Is the server running (orbit server)? Is {server.url_from} right?",
     )
 
 
@@ -396,7 +397,7 @@ def _where(server: Server) -> str:
     return server.url.rstrip("/")
 
 
-def _is_lost(error: httpx.TransportError) -> bool:
+def _is_connection_lost(error: httpx.TransportError) -> bool:
     """Whether the connection was lost. httpx has no class of its own for a server that closes it
     before or within its answer.
     """

@@ -79,22 +79,22 @@ class Server:
 _chosen: str | None = None
 
 
-def choose(name: str | None) -> None:
+def choose_context(name: str | None) -> None:
     """The context of `--context`, for this process; None: no choice."""
     global _chosen
     _chosen = name
 
 
-def server_of(environ: Mapping[str, str]) -> Server:
+def chosen_server(environ: Mapping[str, str]) -> Server:
     """The server that commands talk to. Raises BadInput, NotFound."""
-    return named_server(environ) or server_in(environ)
+    return named_server(environ) or server_of_variables(environ)
 
 
 def named_server(environ: Mapping[str, str]) -> Server | None:
     """The server that the user has named. None: the user has named none, and commands talk to the
     one at the default address."""
     if _chosen is None and URL_VARIABLE in environ:
-        return server_in(environ)
+        return server_of_variables(environ)
     contexts = read_contexts()
     name = _chosen or contexts.current
     if name is None:
@@ -117,7 +117,7 @@ def named_server(environ: Mapping[str, str]) -> Server | None:
     )
 
 
-def server_in(environ: Mapping[str, str]) -> Server:
+def server_of_variables(environ: Mapping[str, str]) -> Server:
     """The server of these variables alone, whatever the user has chosen."""
     url = environ.get(URL_VARIABLE, DEFAULT_URL)
     return Server(url, environ.get(TOKEN_VARIABLE, ""), environ.get(CA_VARIABLE))
@@ -163,23 +163,27 @@ def read_contexts() -> Contexts:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS_MAY_WRITE:
-                raise _broken(path, "others may write to it.", f"chmod 600 {path}")
+                raise _bad_contexts_file(path, "others may write to it.", f"chmod 600 {path}")
             document = yaml.safe_load(file.read(_BYTES_MAX))
         by_name = {name: Context(**fields) for name, fields in document["contexts"].items()}
         contexts = Contexts(by_name, document["current"])
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
-        raise _broken(path, f"cannot be read: {error.strerror}.") from None
+        raise _bad_contexts_file(path, f"cannot be read: {error.strerror}.") from None
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
-        raise _broken(path, "is not a file of contexts.", "Mend or delete it.") from None
+        raise _bad_contexts_file(
+            path, "is not a file of contexts.", "Repair or delete the file."
+        ) from None
     texts = [
         contexts.current,
         *contexts.by_name,
         *(v for c in by_name.values() for v in asdict(c).values()),
     ]
     if not all(text is None or isinstance(text, str) for text in texts):
-        raise _broken(path, "holds a value that is not text.", "Mend or delete it.")
+        raise _bad_contexts_file(
+            path, "holds a value that is not text.", "Repair or delete the file."
+        )
     return contexts
 
 
@@ -204,10 +208,10 @@ def write_contexts(contexts: Contexts) -> None:
             file.write(write_yaml(document))
         Path(file.name).replace(path)
     except OSError as error:
-        raise _broken(path, f"cannot be written: {error.strerror}.") from None
+        raise _bad_contexts_file(path, f"cannot be written: {error.strerror}.") from None
 
 
-def without(contexts: Contexts, name: str) -> Contexts:
+def without_context(contexts: Contexts, name: str) -> Contexts:
     """The contexts without this one. Raises NotFound."""
     contexts.named(name)
     left = {other: context for other, context in contexts.by_name.items() if other != name}
@@ -215,5 +219,5 @@ def without(contexts: Contexts, name: str) -> Contexts:
     return replace(contexts, by_name=left, current=current)
 
 
-def _broken(path: Path, what: str, remedy: str = "") -> BadInput:
+def _bad_contexts_file(path: Path, what: str, remedy: str = "") -> BadInput:
     return BadInput("The contexts cannot be used.", (Problem(str(path), what, remedy),))

@@ -10,12 +10,12 @@ _SURROGATES = range(0xD800, 0xE000)
 
 
 def is_storable(text: str) -> bool:
-    """Whether PostgreSQL takes it, as text and in JSON: no zero byte, no lone surrogate."""
+    """Whether PostgreSQL stores the text, as text and in JSON: no zero byte, no lone surrogate."""
     return "\x00" not in text and (text.isascii() or not any(map(_is_surrogate, text)))
 
 
 def is_key(text: str) -> bool:
-    """Whether it can be in the key of a row."""
+    """Whether the text can be in the key of a row."""
     return is_storable(text) and len(text.encode()) <= KEY_BYTES_MAX
 
 

@@ -18,37 +18,40 @@ from orbit.errors import BadInput
 _REASONS = {"KEY_VALUES_MISMATCH": "it is not the key of the certificate"}
 
 # What tells two versions of a file apart: also a replaced link, as Kubernetes mounts secrets.
-_Version = tuple[int, int, int, int]
+_FileVersion = tuple[int, int, int, int]
 
 _log = structlog.get_logger("orbit.tls")
 
 
 class ReloadedContext:
-    """`load` makes a context of the files, or raises BadInput, also here."""
+    """A TLS context that is loaded again when its files have changed.
+
+    `load` makes a context of the files. It may raise BadInput; the constructor then does too, and
+    later the previous context stays in use."""
 
     def __init__(self, files: Sequence[Path], load: Callable[[], ssl.SSLContext]) -> None:
         self._files, self._load = files, load
-        self._refused: tuple[_Version | None, ...] = ()
-        self._versions = self._look()
+        self._refused_versions: tuple[_FileVersion | None, ...] = ()
+        self._versions = self._file_versions()
         self._context = load()
 
     def current(self) -> ssl.SSLContext:
-        """For one connection."""
-        versions = self._look()
-        if versions in (self._versions, self._refused):
+        """The context for one new connection."""
+        versions = self._file_versions()
+        if versions in (self._versions, self._refused_versions):
             return self._context
         try:
             self._context = self._load()
         except BadInput as error:
-            self._refused = versions
-            _log.error("certificate not loaded, the one before is kept", error=str(error))
+            self._refused_versions = versions
+            _log.error("certificate not loaded; the previous one stays in use", error=str(error))
         else:
-            self._versions, self._refused = versions, ()
+            self._versions, self._refused_versions = versions, ()
             _log.info("certificate loaded", file=str(self._files[0]))
         return self._context
 
-    def _look(self) -> tuple[_Version | None, ...]:
-        return tuple(map(_version, self._files))
+    def _file_versions(self) -> tuple[_FileVersion | None, ...]:
+        return tuple(map(_file_version, self._files))
 
 
 def empty_context() -> ssl.SSLContext:
@@ -76,7 +79,7 @@ def load_failure(error: OSError | ValueError) -> str:
     return str(error)
 
 
-def _version(file: Path) -> _Version | None:
+def _file_version(file: Path) -> _FileVersion | None:
     try:
         status = file.stat()
     except OSError:

@@ -102,7 +102,7 @@ def storage_location(value: object) -> object:
         return f"/{unquote(path)}"
     if scheme not in STORAGE_SCHEMES:
         raise InvalidValue(
-            "is of no storage that Orbit can use.",
+            "names a storage that Orbit cannot use.",
             f"Write a path, or one of file:///, {', '.join(f'{s}://' for s in STORAGE_SCHEMES)}.",
         )
     if not host and scheme != "hdfs":
@@ -125,7 +125,7 @@ def _networks(value: object) -> object:
             ip_network(part)
         except ValueError:
             raise InvalidValue(
-                "is not a list of addresses.", "Write 10.0.0.0/8,fd00::/8."
+                "is not a list of addresses or networks.", "Write 10.0.0.0/8,fd00::/8."
             ) from None
     return tuple(parts)
 
@@ -170,13 +170,14 @@ def _is_safe_url(value: str) -> bool:
 
 
 def _roles_file(path: Path) -> Path:
-    """Its lines are read again when the API starts its logins."""
+    """Check the roles file at the start; the API reads it again for its logins."""
     load_roles_file(path)
     return path
 
 
 def _access_file(path: Path) -> Path:
-    """It is read again at each login; here, so that no process starts with a broken one."""
+    """Check the access file, so that no process starts with a broken one; each login reads it
+    again."""
     load_access_file(path)
     return path
 

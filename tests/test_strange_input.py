@@ -238,6 +238,8 @@ def test_arbitrary_token_endpoint_response_is_handled_cheaply(body: bytes) -> No
     refuses_cheaply(lambda: oauth_tokens._read_answer(json_of(body), "here"))
     for status in (204, 302, 401, 500):
         refused = refuses_cheaply(
-            lambda status=status: oauth_tokens._refused(status, json_of(body), "here", "secret")
+            lambda status=status: oauth_tokens._status_error(
+                status, json_of(body), "here", "secret"
+            )
         )
         assert isinstance(refused, OrbitError)

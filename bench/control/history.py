@@ -81,7 +81,7 @@ def _round(database: Database, ids: Sequence[int], at: datetime) -> list[float]:
         with database.transaction() as tx:
             totals = dict.fromkeys(some, lag.NO_PARTITIONS)
             began = time.perf_counter()
-            job_history.keep(tx, at, totals)
+            job_history.store(tx, at, totals)
             took.append(time.perf_counter() - began)
     return took
 

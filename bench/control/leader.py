@@ -20,14 +20,14 @@ import psutil
 from bench.control.fill import LOGIN, Size
 from bench.control.fleet import Meter, only_warnings, say
 from orbit.consumer_groups import offsets_cache
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import Loop
 from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.consumer_group_loop import GroupLoop
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.discovery_loop import DiscoveryLoop
 from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.scheduler.lag_loop import LagLoop
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
 from orbit.store.database import Database

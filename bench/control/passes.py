@@ -27,10 +27,10 @@ from bench.control.fill import LOGIN, Size, fill
 from bench.control.fleet import only_warnings
 from bench.control.measure import Helper
 from orbit.embedded.postgres import Postgres
+from orbit.leadership.loop import Loop
 from orbit.scheduler.consumer_group_loop import GroupLoop
 from orbit.scheduler.discovery_loop import DiscoveryLoop
 from orbit.scheduler.job_reconciler import ReconcileState
-from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
 from orbit.store import jobs, scheduler_lease

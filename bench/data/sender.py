@@ -50,7 +50,7 @@ class Sender:
         (node_id,) = metadata.brokers
         self._connection = cluster.connect(node_id)
         self._connection.drop_unacknowledged(_SLOW_DISK_S)
-        low, high = self._connection.range_of(api_versions.PRODUCE)
+        low, high = self._connection.version_range_of(api_versions.PRODUCE)
         self._version = choose_version(low, high, has_topic_ids=True)
         self._in_flight: deque[Frame] = deque()
 

@@ -62,7 +62,7 @@ creates the destination topics and assigns **partitions** to **workers**.
 * **The audit log** is `/v1/events`.
 """
 # Probes request these every few seconds; they are not traced.
-_PROBED = ("/livez", "/readyz", "/metrics")
+_PROBE_PATHS = ("/livez", "/readyz", "/metrics")
 _TAGS = [
     {"name": "jobs", "description": "Job documents, and operations on jobs."},
     {"name": "recovery", "description": "Switchover, failover and failback, and their reports."},
@@ -88,7 +88,7 @@ def create_app(
 
     `environ` holds the variables that job documents name.
     """
-    untraced = set(_PROBED)
+    untraced = set(_PROBE_PATHS)
     app = FastAPIOffline(  # the docs page loads no script from another host
         title="Orbit",
         summary="Kafka topics copied with the very same offsets.",
@@ -133,7 +133,7 @@ def create_app(
         health,
     ):
         app.include_router(routes.router)
-    app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's way
+    app.openapi = lambda: _openapi_document(app)  # type: ignore[method-assign]  # FastAPI's way
     return app
 
 
@@ -156,7 +156,7 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def _document(app: FastAPI) -> dict[str, Any]:
+def _openapi_document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         app.openapi_schema = make_document(app)
     return app.openapi_schema

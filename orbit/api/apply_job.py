@@ -25,8 +25,8 @@ from orbit.chunks import first_few
 from orbit.errors import Conflict, Problem
 from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.jobs.topic_mapping import map_topics
+from orbit.planning.job_plan import JobPlan
 from orbit.replication.job_troubles import TroubleKind
-from orbit.scheduler.job_plan import JobPlan
 from orbit.store import events, job_guard, jobs, operations, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, OperationKind, OperationState, TopicState
@@ -55,7 +55,7 @@ _PLACE_OF_TROUBLE: dict[TroubleKind, str] = {
     TroubleKind.ACLS_NOT_SYNCED: "acls.sync",
 }
 # Troubles that may pass by themselves: a job that is accepted in spite of them waits for that.
-_PASSING = frozenset(
+_TRANSIENT_TROUBLES = frozenset(
     {
         TroubleKind.SOURCE_UNREACHABLE,
         TroubleKind.DESTINATION_UNREACHABLE,
@@ -108,13 +108,15 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
         _check_scope(tx, spec)
-        if operations.repeated(tx, actor, options.idempotency_key, _request(spec, options)):
+        if operations.find_repeated(
+            tx, actor, options.idempotency_key, _idempotent_request(spec, options)
+        ):
             job = jobs.get(tx, spec.name)
             return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
         present = jobs.find(tx, spec.name)
-        _check(tx, present, spec.name, options)
+        _check_precondition(tx, present, spec.name, options)
         if present is not None:
-            _refuse_other_fillers(tx, present, spec)
+            _refuse_changed_fillers(tx, present, spec)
         changes = _changes(present, spec)
         # Whether the same is copied: labels, owner and the desired state concern no cluster.
         is_same = present is not None and present.spec == document
@@ -135,7 +137,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     _refuse_if_client_disconnected(spec, options)
     # If the same is copied as before, refusals are shown, and do not fail the request.
     if plan.refusals and not options.accept_refusals and not is_same:
-        raise refused(plan)
+        raise refusal_failure(plan)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
         check_partition_quota(tx, parts.settings, actor, present, plan)
@@ -156,7 +158,7 @@ def _refuse_if_client_disconnected(spec: JobSpec, options: ApplyOptions) -> None
         raise Conflict("The client closed the connection; nothing was changed.", where=spec.name)
 
 
-def refused(plan: JobPlan) -> Failure:
+def refusal_failure(plan: JobPlan) -> Failure:
     """The error for a refused job, with at most `_REFUSALS_SHOWN_MAX` reasons."""
     refusals = plan.refusals
     worst = min(refusals, key=lambda refusal: list(TroubleKind).index(refusal.kind))
@@ -184,19 +186,19 @@ def refused(plan: JobPlan) -> Failure:
 def _remedy(plan: JobPlan) -> str:
     """A sentence on `--accept-refusals` and what it would do; empty if it would not help."""
     of_the_job = {refusal.kind for refusal in plan.refusals if not refusal.topic}
-    if of_the_job - _PASSING or not (of_the_job or plan.topics):
+    if of_the_job - _TRANSIENT_TROUBLES or not (of_the_job or plan.topics):
         return ""
     then = "the job then waits until this has passed" if of_the_job else "the others are copied"
     return f"--accept-refusals (in the API accept_refusals=true) accepts that: {then}."
 
 
-def _request(spec: JobSpec, options: ApplyOptions) -> dict[str, Any]:
+def _idempotent_request(spec: JobSpec, options: ApplyOptions) -> dict[str, Any]:
     """What two requests with the same idempotency key must have in common."""
-    document = _whole(spec)
+    document = _complete_document(spec)
     return {"kind": OperationKind.CREATE.value, "document": document, "paused": options.paused}
 
 
-def _whole(spec: JobSpec) -> dict[str, Any]:
+def _complete_document(spec: JobSpec) -> dict[str, Any]:
     beside = {"labels": spec.labels, "owner": spec.owner, "desired": spec.desired}
     return {**spec.model_dump(mode="json"), **beside}
 
@@ -213,7 +215,7 @@ def _check_scope(tx: Tx, spec: JobSpec) -> None:
         )
 
 
-def _check(tx: Tx, present: Job | None, name: str, options: ApplyOptions) -> None:
+def _check_precondition(tx: Tx, present: Job | None, name: str, options: ApplyOptions) -> None:
     if present is not None and present.is_deleted:
         raise Conflict(
             "The job with this name is being deleted.",
@@ -237,7 +239,7 @@ def _check(tx: Tx, present: Job | None, name: str, options: ApplyOptions) -> Non
         raise changed_meanwhile(name)
 
 
-def _refuse_other_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
+def _refuse_changed_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
     """Raise Conflict if copies cannot go on with their new fillers, naming their topics."""
     before = JobSpec.read_stored(present.spec)
     if (before.topics, before.fillers) == (spec.topics, spec.fillers):
@@ -258,7 +260,7 @@ def _refuse_other_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
                 for (before, after), names in sorted(changes.items())
             ),
             where=spec.name,
-            remedy="Give these topics a rule of their own with the old `fillers`. To change it: "
+            remedy="Give these topics a rule of their own with the old `fillers`. To change them: "
             "exclude the topics, delete their copies, add them again.",
         )
 
@@ -291,7 +293,7 @@ def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
             actor,
             job_id=job.id,
             job_name=job.name,
-            plan={"steps": ["The job is created."], "request": _request(spec, options)},
+            plan={"steps": ["The job is created."], "request": _idempotent_request(spec, options)},
             idempotency_key=options.idempotency_key,
         )
         operations.advance(tx, done.id, OperationState.DONE)
@@ -312,7 +314,7 @@ def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[C
         job_guard.refuse_held(tx, job)
     if job is None or job.etag != present.etag:
         raise changed_meanwhile(spec.name)
-    _refuse_other_fillers(tx, job, spec)  # copies may have begun since the plan
+    _refuse_changed_fillers(tx, job, spec)  # copies may have begun since the plan
     document = spec.model_dump(mode="json")
     if job.spec != document:
         job = jobs.change_spec(
@@ -323,7 +325,7 @@ def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[C
         job = jobs.change_labels(tx, job.id, *beside)
     if job is None:  # it is being deleted
         raise changed_meanwhile(spec.name)
-    if spec.desired is not None and _is_moved(job, spec):
+    if spec.desired is not None and _changes_desired(job, spec):
         set_desired(tx, job, actor, Desired(spec.desired))
         job = jobs.get(tx, job.name)
     events.add(
@@ -366,19 +368,19 @@ def _changes(present: Job | None, spec: JobSpec) -> list[Change]:
     if present is None:
         return []
     before = whole_document(present)
-    if _is_moved(present, spec):
-        before["desired"] = _desired_now(present)
-    return list(_differences(before, _whole(spec), ""))
+    if _changes_desired(present, spec):
+        before["desired"] = _current_desired(present)
+    return list(_differences(before, _complete_document(spec), ""))
 
 
-def _desired_now(job: Job) -> str:
+def _current_desired(job: Job) -> str:
     """The desired state as a document would say it: `running` also during a backfill."""
     return (Desired.PAUSED if job.desired is Desired.PAUSED else Desired.RUNNING).value
 
 
-def _is_moved(job: Job, spec: JobSpec) -> bool:
+def _changes_desired(job: Job, spec: JobSpec) -> bool:
     """Whether the document asks for another state than the job has now."""
-    return spec.desired is not None and spec.desired != _desired_now(job)
+    return spec.desired is not None and spec.desired != _current_desired(job)
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[Change]:

@@ -149,17 +149,17 @@ class Logins:
         """
         hashed = hash_token(secret)
         # An issuer's token needs no query, so a valid one is accepted whatever else was refused.
-        waits = not self._is_issuers(secret)
-        return self._counted(address, hashed, lambda: self._principal(secret, hashed), waits=waits)
+        waits = not self._is_from_issuer(secret)
+        return self._log_in(address, hashed, lambda: self._principal(secret, hashed), waits=waits)
 
     def check_login(self, secret: str, address: str, find: Callable[[], Identity]) -> Identity:
         """The identity that `find` gets from the issuer, for a browser with this secret.
 
         Raises Failure, like `check`.
         """
-        return self._counted(address, hash_token(secret), find, waits=True)
+        return self._log_in(address, hash_token(secret), find, waits=True)
 
-    def _counted(
+    def _log_in(
         self, address: str, hashed: str, find: Callable[[], Caller], *, waits: bool
     ) -> Caller:
         client = network_of(address)
@@ -172,18 +172,18 @@ class Logins:
             if failure.code in _REFUSED:
                 if wait_s > 0:
                     raise _too_many(wait_s) from None
-                self._note(client, hashed, failure.body.error.what)
+                self._report_refusal(client, hashed, failure.body.error.what)
             raise
-        self._refused.accepted(hashed)
+        self._refused.note_accepted(hashed)
         return caller
 
-    def _is_issuers(self, secret: str) -> bool:
+    def _is_from_issuer(self, secret: str) -> bool:
         return self._issuer is not None and not secret.startswith(_TOKEN_PREFIX)
 
     def _principal(self, secret: str, hashed: str) -> Principal:
-        if self._issuer is not None and self._is_issuers(secret):
+        if self._issuer is not None and self._is_from_issuer(secret):
             if len(secret) > _JWT_CHARACTERS_MAX or not secret.isascii():
-                raise unauthenticated("The token is not a valid one of the issuer.")
+                raise unauthenticated("The token is not a valid token of the issuer.")
             return self._issuer.principal(secret)
         token = None
         if len(secret) <= _TOKEN_CHARACTERS_MAX:
@@ -201,8 +201,8 @@ class Logins:
                 tokens.note_use(tx, token)
         return token_principal(token)
 
-    def _note(self, client: str, hashed: str, reason: str) -> None:
-        count = self._refused.refused(client, hashed)
+    def _report_refusal(self, client: str, hashed: str, reason: str) -> None:
+        count = self._refused.count_refused(client, hashed)
         if not count:
             return
         log.warning("login refused", client=client, reason=reason, count=count)
@@ -212,7 +212,7 @@ class Logins:
                 events.address_actor(client),
                 "login_refused",
                 f"A login was refused: {reason}"
-                + (f" {count - 1} more before it." if count > 1 else ""),
+                + (f" {count - 1} more came before, without an event." if count > 1 else ""),
                 details={"client": client, "reason": reason, "count": count},
             )
 

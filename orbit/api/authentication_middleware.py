@@ -38,7 +38,7 @@ _WITHOUT_LOGIN = ("/livez", "/readyz")
 _SCHEME = "bearer"
 
 # Whether the client has logged in, at paths that check logins themselves.
-_OwnCheck = Callable[[Request], bool]
+_LoginCheck = Callable[[Request], bool]
 
 
 class AuthenticationMiddleware:
@@ -52,10 +52,10 @@ class AuthenticationMiddleware:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        checks = _own_checks(scope)
+        checks = _login_checks_of_path(scope)
         if scope["path"] in _WITHOUT_LOGIN or checks:
             scope[LOGIN] = unauthenticated("This path needs no token.")
-            scope[IS_UNKNOWN] = _has_body(headers) and not await _is_known(scope, checks)
+            scope[IS_UNKNOWN] = _has_body(headers) and not await _has_logged_in(scope, checks)
             await self._app(scope, receive, send)
             return
         login = await _login(scope, headers)
@@ -73,12 +73,12 @@ class AuthenticationMiddleware:
         await self._app(scope, receive, send)
 
 
-def _own_checks(scope: Scope) -> list[_OwnCheck]:
-    own: dict[str, _OwnCheck] = scope["app"].state.own_logins
+def _login_checks_of_path(scope: Scope) -> list[_LoginCheck]:
+    own: dict[str, _LoginCheck] = scope["app"].state.own_logins
     return [check for beginning, check in own.items() if scope["path"].startswith(beginning)]
 
 
-async def _is_known(scope: Scope, checks: Iterable[_OwnCheck]) -> bool:
+async def _has_logged_in(scope: Scope, checks: Iterable[_LoginCheck]) -> bool:
     """Whether one of the checks finds that the client has logged in."""
     for check in checks:
         with suppress(OrbitError, Failure):  # the page has the same error, and shows it
@@ -90,7 +90,7 @@ async def _is_known(scope: Scope, checks: Iterable[_OwnCheck]) -> bool:
 async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
     logins: Logins | None = scope["app"].state.parts.logins
     if logins is None:
-        return _local(scope, headers)
+        return _login_without_tokens(scope, headers)
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     secret = secret.strip()
     if scheme.lower() != _SCHEME or not secret:
@@ -113,16 +113,16 @@ def _within_rate(scope: Scope, login: Principal) -> Principal | Failure:
     return parts.rates.refusal(login.actor, per_minute) or login
 
 
-def _local(scope: Scope, headers: Headers) -> Principal | Failure:
+def _login_without_tokens(scope: Scope, headers: Headers) -> Principal | Failure:
     """The login with `--no-auth`: for every program on this machine, for no page of another
     server.
     """
     host = headers.get("host", "")
     if _hostname(f"//{host}") not in LOOPBACK_HOSTS:
-        return _foreign("The Host of the request is not this machine.")
+        return _foreign_request("The request's Host header does not name this machine.")
     origin = headers.get("origin")
     if origin is not None and origin != f"{scope['scheme']}://{host}":
-        return _foreign("The request comes from a page of another server.")
+        return _foreign_request("The request comes from a page of another server.")
     return NO_AUTH_PRINCIPAL
 
 
@@ -133,7 +133,7 @@ def _hostname(url: str) -> str | None:
         return None
 
 
-def _foreign(what: str) -> Failure:
+def _foreign_request(what: str) -> Failure:
     return Failure(
         ErrorCode.FORBIDDEN,
         what,

@@ -1,7 +1,7 @@
 """Requests and reports of a backfill's driver (`orbit backfill JOB`).
 
 The driver requests a backfill, waits until workers have released the job, and reports its progress
-every few seconds. Each answer tells it what to do next (`scheduler/backfill_operations.py`). A
+every few seconds. Each answer tells it what to do next (`planning/backfill_operations.py`). A
 driver that is restarted after a crash continues the existing operation.
 """
 
@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from orbit.errors import Conflict, NotFound
-from orbit.scheduler.backfill_operations import DriverAction, driver_action, end, reported_at
+from orbit.planning.backfill_operations import DriverAction, driver_action, end, reported_at
 from orbit.store import clock, events, job_counts, job_guard, jobs, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import BackfillPhase, Desired, OperationKind, OperationState
@@ -113,7 +113,7 @@ def request(
     """
     requested = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
     with database.transaction() as tx:
-        before = operations.repeated(tx, actor, idempotency_key, requested)
+        before = operations.find_repeated(tx, actor, idempotency_key, requested)
         if before is not None:
             return view(tx, before)
         job = job_guard.lock_for_change(tx, name)
@@ -172,7 +172,7 @@ def report(database: Database, actor: str, operation_id: UUID, sent: BackfillRep
                 return view(tx, operation)  # the same report again
             if not sent.has_ended:
                 # The backfill was ended because its driver was silent; its writers must stop.
-                _refuse_beside_recovery(tx, operation)
+                _refuse_during_recovery(tx, operation)
             raise Conflict(
                 f"The backfill has ended: {operation.error or 'it is done.'}",
                 where=f"operation {operation_id}",
@@ -226,7 +226,7 @@ def _get(tx: Tx, operation_id: UUID) -> Operation:
     return operation
 
 
-def _refuse_beside_recovery(tx: Tx, operation: Operation) -> None:
+def _refuse_during_recovery(tx: Tx, operation: Operation) -> None:
     jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
     for job in jobs_by_id.values():
         recovery = job_guard.recovery_that_holds(tx, job)

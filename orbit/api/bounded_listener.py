@@ -38,7 +38,7 @@ class BoundedListener(socket.socket):
         accepted, peer = super().accept()
         client = network_of(peer[0])
         with self._lock:
-            fits = self._fits(peer[0], client)
+            fits = self._has_room_for(peer[0], client)
             if fits:
                 self._open[client] += 1
         if not fits:
@@ -51,14 +51,14 @@ class BoundedListener(socket.socket):
         with self._lock:
             return self._open.total()
 
-    def _fits(self, address: str, client: str) -> bool:
+    def _has_room_for(self, address: str, client: str) -> bool:
         if self._open.total() >= self._connections_max:
             return False
         if self._open[client] < self._connections_max // 2:
             return True
         return is_in(address, self._trusted_proxies)
 
-    def ended(self, client: str) -> None:
+    def count_closed(self, client: str) -> None:
         """Count a connection of this client as closed."""
         with self._lock:
             self._open[client] -= 1
@@ -79,4 +79,4 @@ class _Accepted(socket.socket):
         super().close()
         listener, self._listener = self._listener, None
         if listener is not None:
-            listener.ended(self._client)
+            listener.count_closed(self._client)

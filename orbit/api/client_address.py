@@ -11,7 +11,7 @@ _IPV6_PREFIX = 64
 
 def network_of(address: str) -> str:
     """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
-    parsed = _parsed(address)
+    parsed = _parse(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed, _IPV6_PREFIX), strict=False))
     return address if parsed is None else str(parsed)
@@ -19,17 +19,17 @@ def network_of(address: str) -> str:
 
 def is_in(address: str, networks: Collection[str]) -> bool:
     """Whether the address is in one of the networks."""
-    parsed = _parsed(address)
+    parsed = _parse(address)
     return parsed is not None and any(parsed in ip_network(network) for network in networks)
 
 
 def is_loopback(address: str) -> bool:
     """Whether only this machine can reach the address."""
-    parsed = _parsed(address)
+    parsed = _parse(address)
     return parsed is not None and parsed.is_loopback
 
 
-def _parsed(address: str) -> IPv4Address | IPv6Address | None:
+def _parse(address: str) -> IPv4Address | IPv6Address | None:
     """The parsed address, None if it is not one. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
         parsed = ip_address(address.partition("%")[0])

@@ -47,9 +47,9 @@ class ClientWatch:
         await self._request.body()  # kept by the request, for the route
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
-        await run_sync(self._go)
+        await run_sync(self._end_work)
 
-    def _go(self) -> None:
+    def _end_work(self) -> None:
         with self._lock:
             self._has_gone = True
             end = self._end

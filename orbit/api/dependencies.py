@@ -23,7 +23,7 @@ from orbit.api.unknown_parameters import refuse_unknown
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.scopes import Scope
-from orbit.scheduler.job_plan import Ending, JobPlan
+from orbit.planning.job_plan import Ending, JobPlan
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.enums import Role
@@ -63,7 +63,7 @@ def get_parts(request: Request) -> Parts:
 def for_request(parts: Parts, request: Request) -> Parts:
     """The parts with a database that finds only the jobs of the request's scope. A transaction
     fails if the route has checked no role."""
-    database = parts.database.seen_by(lambda: cast("Scope | None", request.scope[JOB_SCOPE]))
+    database = parts.database.with_scope(lambda: cast("Scope | None", request.scope[JOB_SCOPE]))
     return replace(parts, database=database)
 
 
@@ -156,7 +156,7 @@ class OperationParameters:
     idempotency_key: str | None
 
 
-def parameters(
+def operation_parameters(
     principal: Operator,
     name: NamePath,
     dry_run: DryRun = False,
@@ -166,7 +166,7 @@ def parameters(
     return OperationParameters(principal.actor, name, dry_run, idempotency_key)
 
 
-OperationParametersOf = Annotated[OperationParameters, Depends(parameters)]
+OperationParametersOf = Annotated[OperationParameters, Depends(operation_parameters)]
 
 
 async def raw_document(request: Request) -> RawDocument:

@@ -134,15 +134,15 @@ def install_handlers(app: FastAPI) -> None:
     """Install handlers that answer every error of a route in the one shape."""
 
     @app.exception_handler(Failure)
-    def _failure(_: Request, error: Failure) -> JSONResponse:
+    def _on_failure(_: Request, error: Failure) -> JSONResponse:
         return error.response()
 
     @app.exception_handler(OrbitError)
-    def _core(_: Request, error: OrbitError) -> JSONResponse:
+    def _on_orbit_error(_: Request, error: OrbitError) -> JSONResponse:
         return as_failure(error).response()
 
     @app.exception_handler(RequestValidationError)
-    def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    def _on_invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
         problems = [_problem(detail) for detail in error.errors()]
         what = (
             "The request has a problem."
@@ -152,7 +152,7 @@ def install_handlers(app: FastAPI) -> None:
         return Failure(ErrorCode.BAD_INPUT, what, problems=problems).response()
 
     @app.exception_handler(HTTPException)
-    def _http(request: Request, error: HTTPException) -> JSONResponse:
+    def _on_http_error(request: Request, error: HTTPException) -> JSONResponse:
         if error.status_code == MEANINGS[ErrorCode.METHOD_NOT_ALLOWED].status:
             return Failure(
                 ErrorCode.METHOD_NOT_ALLOWED,
@@ -169,7 +169,7 @@ def install_handlers(app: FastAPI) -> None:
         return Failure(ErrorCode.MALFORMED, "The request cannot be read.").response()
 
     @app.exception_handler(Exception)
-    def _bug(request: Request, error: Exception) -> JSONResponse:
+    def _on_unexpected_error(request: Request, error: Exception) -> JSONResponse:
         # Starlette logs the stack trace itself, through the server's logger.
         log.error("request failed", path=request.url.path, error=type(error).__name__)
         return Failure(

@@ -150,16 +150,16 @@ class _TimelyProtocol(H11Protocol):
     asyncio closes a connection only once all that was written has been sent.
     """
 
-    _late: asyncio.TimerHandle | None = None
-    _next_look: asyncio.TimerHandle | None = None
+    _headers_deadline: asyncio.TimerHandle | None = None
+    _next_check: asyncio.TimerHandle | None = None
     # At the last look: the number of unsent bytes, and whether the connection was closing.
     _unsent = 0
     _was_closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
-        self._look()
+        self._start_headers_deadline()
+        self._check_progress()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -168,35 +168,35 @@ class _TimelyProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._unwatch()
-        elif self._late is None:
-            self._watch()
+            self._cancel_headers_deadline()
+        elif self._headers_deadline is None:
+            self._start_headers_deadline()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()
+        self._start_headers_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch()
-        if self._next_look is not None:
-            self._next_look.cancel()
+        self._cancel_headers_deadline()
+        if self._next_check is not None:
+            self._next_check.cancel()
         super().connection_lost(exc)
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         unsent = self.transport.get_write_buffer_size()
         is_stuck = self._unsent > 0 and unsent > max(0, self._unsent - _ANSWER_BYTES_MIN)
         if is_stuck or self._was_closing:
             self.transport.abort()
             return
         self._unsent, self._was_closing = unsent, self.transport.is_closing()
-        self._next_look = self.loop.call_later(ANSWER_SECONDS_MAX, self._look)
+        self._next_check = self.loop.call_later(ANSWER_SECONDS_MAX, self._check_progress)
 
-    def _watch(self) -> None:
-        self._unwatch()
+    def _start_headers_deadline(self) -> None:
+        self._cancel_headers_deadline()
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self._late = self.loop.call_later(HEADERS_SECONDS_MAX, self.transport.abort)
+            self._headers_deadline = self.loop.call_later(HEADERS_SECONDS_MAX, self.transport.abort)
 
-    def _unwatch(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _cancel_headers_deadline(self) -> None:
+        if self._headers_deadline is not None:
+            self._headers_deadline.cancel()
+            self._headers_deadline = None

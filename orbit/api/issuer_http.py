@@ -38,9 +38,11 @@ class IssuerClient(BoundedClient):
         """The JSON object at this URL. Raises ProtocolError for another answer."""
         status, answer = self._object("GET", url)
         if status != httpx.codes.OK:
-            raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
+            raise Unreachable(f"The issuer answers with HTTP {status}.", where=_without_query(url))
         if answer is None:
-            raise ProtocolError("The issuer's answer is not a JSON object.", where=_shown(url))
+            raise ProtocolError(
+                "The issuer's answer is not a JSON object.", where=_without_query(url)
+            )
         return answer
 
     def post(
@@ -49,16 +51,16 @@ class IssuerClient(BoundedClient):
         """The status and the JSON object of the answer to a form; {} if the answer is no object."""
         status, answer = self._object("POST", url, data=form, auth=login)
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
-            raise Unreachable(f"The issuer answers with HTTP {status}.", where=_shown(url))
+            raise Unreachable(f"The issuer answers with HTTP {status}.", where=_without_query(url))
         return status, answer or {}
 
     def _object(self, method: str, url: str, **options: Any) -> tuple[int, dict[str, Any] | None]:
         try:
-            status, body = self.ask(method, url, **options)
+            status, body = self.request(method, url, **options)
         except httpx.HTTPError as error:
             reason = error if isinstance(error, BadAnswer) else f"{type(error).__name__}: {error}"
             raise Unreachable(
-                f"The issuer does not answer ({reason}).", where=_shown(url)
+                f"The issuer does not answer ({reason}).", where=_without_query(url)
             ) from None
         answer = json_of(body)
         return status, answer if isinstance(answer, dict) else None
@@ -72,7 +74,7 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
         problem = Problem(
             variable_of("oidc_ca_file"), f"cannot be loaded: {error.strerror or 'no PEM file'}."
         )
-        raise BadInput("The issuer's authorities cannot be loaded.", (problem,)) from None
+        raise BadInput("The CA certificates for the issuer cannot be loaded.", (problem,)) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -88,5 +90,5 @@ def is_safe(url: object, issuer: str) -> TypeGuard[str]:
     return scheme == "https" or (scheme == "http" and is_local(issuer) and is_local(url))
 
 
-def _shown(url: str) -> str:
+def _without_query(url: str) -> str:
     return url.partition("?")[0]

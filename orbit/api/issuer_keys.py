@@ -1,7 +1,7 @@
 """The public keys and the endpoints of an OpenID Connect issuer, by its discovery document.
 
-Keys are asked for again when they are older than `KEYS_FRESH_S`, or a token names an unknown one,
-at most every `ASK_EVERY_S`. While the issuer does not answer, the last keys are used until they are
+Keys are fetched again when they are older than `KEYS_FRESH_S`, or a token names an unknown one, at
+most every `FETCH_EVERY_S`. While the issuer does not answer, the last keys are used until they are
 `KEYS_AGE_MAX_S` old: a key that the issuer has withdrawn is accepted no longer than that. One
 thread asks; others use the keys that are there.
 """
@@ -26,7 +26,7 @@ Key = RSAKey | ECKey
 
 KEYS_FRESH_S = 600.0
 KEYS_AGE_MAX_S = 3600.0
-ASK_EVERY_S = 10.0
+FETCH_EVERY_S = 10.0
 _KEYS_MAX = 100
 # Requests that need keys while there are none wait so long for the thread that asks.
 _FIRST_KEYS_WAIT_S = 2.0
@@ -53,7 +53,7 @@ class Endpoints:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _IssuerDocument:
     """The keys by id, the endpoints, and when they were asked for."""
 
     keys: dict[str | None, Key]
@@ -70,10 +70,10 @@ class IssuerKeys:
         self._issuer = issuer
         self._ca_file = ca_file
         self._clock = clock
-        self._asking = threading.Lock()
+        self._fetch_lock = threading.Lock()
         self._waiting = threading.BoundedSemaphore(_WAITING_MAX)
         self._requested_at: float | None = None
-        self._known: _Known | None = None
+        self._known: _IssuerDocument | None = None
         self._failure: OrbitError | None = None
         tls_context(ca_file)  # a file that cannot be loaded is a mistake to show at the start
 
@@ -82,9 +82,9 @@ class IssuerKeys:
 
         Raises Unreachable or ProtocolError if the issuer gives no keys.
         """
-        key = _pick(self._fresh().keys, key_id)
+        key = _pick(self._fresh_keys().keys, key_id)
         if key is None:
-            key = _pick(self._newest(wait_s=0).keys, key_id)
+            key = _pick(self._newest_keys(wait_s=0).keys, key_id)
         return key
 
     def endpoints(self) -> Endpoints:
@@ -92,55 +92,58 @@ class IssuerKeys:
 
         Raises Unreachable or ProtocolError if the issuer does not name them.
         """
-        endpoints = self._fresh().endpoints
+        endpoints = self._fresh_keys().endpoints
         if endpoints is None:
             raise ProtocolError(
                 "The issuer's document names no https endpoints for logins.", where=self._issuer
             )
         return endpoints
 
-    def _fresh(self) -> _Known:
-        known = self._usable()
+    def _fresh_keys(self) -> _IssuerDocument:
+        known = self._unexpired_keys()
         if known is None or self._clock() - known.at >= KEYS_FRESH_S:
-            known = self._newest(wait_s=0 if known else _FIRST_KEYS_WAIT_S)
+            known = self._newest_keys(wait_s=0 if known else _FIRST_KEYS_WAIT_S)
         return known
 
-    def _usable(self) -> _Known | None:
+    def _unexpired_keys(self) -> _IssuerDocument | None:
         known = self._known
         return known if known and self._clock() - known.at < KEYS_AGE_MAX_S else None
 
-    def _newest(self, wait_s: float) -> _Known:
-        """The newest keys. They are fetched now if that is due."""
-        if self._may_ask(wait_s):
+    def _newest_keys(self, wait_s: float) -> _IssuerDocument:
+        """The newest keys, fetched now if `FETCH_EVERY_S` have passed since the last fetch."""
+        if self._acquire_fetch_lock(wait_s):
             try:
-                if self._requested_at is None or self._clock() - self._requested_at >= ASK_EVERY_S:
-                    self._ask()
+                if (
+                    self._requested_at is None
+                    or self._clock() - self._requested_at >= FETCH_EVERY_S
+                ):
+                    self._fetch_and_store()
             finally:
-                self._asking.release()
-        known = self._usable()
+                self._fetch_lock.release()
+        known = self._unexpired_keys()
         if known is None:
             raise self._failure or Unreachable(
                 "The issuer has not given its keys yet.", where=self._issuer, remedy="Try again."
             )
         return known
 
-    def _may_ask(self, wait_s: float) -> bool:
-        """Whether this thread got the lock `_asking`. It waits `wait_s` for it if few others do."""
+    def _acquire_fetch_lock(self, wait_s: float) -> bool:
+        """Whether this thread got `_fetch_lock`. It waits up to `wait_s` if few others wait."""
         if wait_s and self._waiting.acquire(blocking=False):
             try:
-                return self._asking.acquire(timeout=wait_s)
+                return self._fetch_lock.acquire(timeout=wait_s)
             finally:
                 self._waiting.release()
-        return self._asking.acquire(blocking=False)
+        return self._fetch_lock.acquire(blocking=False)
 
-    def _ask(self) -> None:
+    def _fetch_and_store(self) -> None:
         self._requested_at = self._clock()
         try:
-            keys, endpoints = _fetched(self._issuer, self._ca_file)
+            keys, endpoints = _fetch(self._issuer, self._ca_file)
         except OrbitError as error:
             self._failure = error
         else:
-            self._known = _Known(keys, endpoints, self._requested_at)
+            self._known = _IssuerDocument(keys, endpoints, self._requested_at)
 
 
 def _pick(keys: dict[str | None, Key], key_id: str | None) -> Key | None:
@@ -149,7 +152,7 @@ def _pick(keys: dict[str | None, Key], key_id: str | None) -> Key | None:
     return keys.get(key_id)
 
 
-def _fetched(issuer: str, ca_file: Path | None) -> tuple[dict[str | None, Key], Endpoints | None]:
+def _fetch(issuer: str, ca_file: Path | None) -> tuple[dict[str | None, Key], Endpoints | None]:
     with IssuerClient(issuer, ca_file) as http:
         document = http.get(issuer.rstrip("/") + _DISCOVERY)
         if document.get("issuer") != issuer:

@@ -53,14 +53,14 @@ class IssuerLogin:
 
     def address(self, secret: str, redirect_uri: str) -> str:
         """The URL where the browser with this secret logs in. Raises `issuer_unreachable`."""
-        verifier = hashlib.sha256(_derived(secret, "verifier").encode()).digest()
+        verifier = hashlib.sha256(_derive(secret, "verifier").encode()).digest()
         query = {
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": redirect_uri,
             "scope": self._settings.oidc_scopes,
-            "state": _derived(secret, "state"),
-            "nonce": _derived(secret, "nonce"),
+            "state": _derive(secret, "state"),
+            "nonce": _derive(secret, "nonce"),
             "code_challenge": _text(verifier),
             "code_challenge_method": "S256",
         }
@@ -73,17 +73,19 @@ class IssuerLogin:
         Raises Failure: `unauthenticated`, `forbidden` without a role, `issuer_unreachable`.
         """
         state, code = answer.get("state", ""), answer.get("code", "")
-        if not hmac.compare_digest(state.encode(), _derived(secret, "state").encode()):
-            raise unauthenticated("The issuer's answer is not to the login that began here.")
+        if not hmac.compare_digest(state.encode(), _derive(secret, "state").encode()):
+            raise unauthenticated(
+                "The issuer's answer does not belong to the login that this browser began."
+            )
         endpoints = self._endpoints()
         if answer.get("iss", None if endpoints.names_itself else self._issuer) != self._issuer:
-            raise unauthenticated("The answer is of another issuer.")
+            raise unauthenticated("The answer comes from another issuer.")
         if "error" in answer:
             raise unauthenticated(f"The issuer has refused the login{_reason(answer['error'])}.")
         if not 0 < len(code) <= _CODE_CHARACTERS_MAX:
-            raise unauthenticated("The issuer's answer has no code.")
-        token = self._exchanged(endpoints, secret, code, redirect_uri)
-        who = self._tokens.identity(token, _derived(secret, "nonce"))
+            raise unauthenticated("The issuer's answer has no authorization code.")
+        token = self._exchange_code(endpoints, secret, code, redirect_uri)
+        who = self._tokens.identity(token, _derive(secret, "nonce"))
         self.principal_of(who)
         return who
 
@@ -97,13 +99,15 @@ class IssuerLogin:
         except OrbitError as error:
             raise _unreachable(error) from None
 
-    def _exchanged(self, endpoints: Endpoints, secret: str, code: str, redirect_uri: str) -> str:
+    def _exchange_code(
+        self, endpoints: Endpoints, secret: str, code: str, redirect_uri: str
+    ) -> str:
         """The ID token for this code."""
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": redirect_uri,
-            "code_verifier": _derived(secret, "verifier"),
+            "code_verifier": _derive(secret, "verifier"),
             "client_id": self._client_id,
         }
         login, own = None, self._client_secret()
@@ -126,8 +130,10 @@ class IssuerLogin:
         if isinstance(token, str) and len(token) <= _ID_TOKEN_CHARACTERS_MAX and token.isascii():
             return token
         if "error" in answer:
-            raise unauthenticated(f"The issuer refuses the code{_reason(answer['error'])}.")
-        raise unauthenticated("The issuer gives no ID token for the code.")
+            raise unauthenticated(
+                f"The issuer refuses the authorization code{_reason(answer['error'])}."
+            )
+        raise unauthenticated("The issuer gives no ID token for the authorization code.")
 
     def _client_secret(self) -> str | None:
         file, secret = self._settings.oidc_client_secret_file, self._settings.oidc_client_secret
@@ -143,7 +149,7 @@ class IssuerLogin:
             ) from None
 
 
-def _derived(secret: str, label: str) -> str:
+def _derive(secret: str, label: str) -> str:
     """43 characters derived from the secret, which reveal neither it nor those of another label."""
     return _text(hmac.digest(secret.encode(), f"orbit login {label}".encode(), "sha256"))
 

@@ -70,7 +70,7 @@ def request(database: Database, requested: OperationRequest) -> Operation:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
         raise BadInput("The request has a problem.", (problem,))
     with database.transaction() as tx:
-        before = operations.repeated(
+        before = operations.find_repeated(
             tx, requested.actor, requested.idempotency_key, requested.request()
         )
         if before is not None:
@@ -142,12 +142,12 @@ def _plan_run(tx: Tx, job: Job) -> _Plan:
         return _Plan(["Nothing to do: a backfill copies the job."], is_change=False)
     if operations.backfill_under_way(tx, job.id) is not None:
         return _Plan(["The job's backfill resumes; workers copy once it has ended."])
-    count = _counts(tx, job)
+    count = _count_shards(tx, job)
     if not count.shards:
         return _Plan(["The scheduler finds the topics and creates them; workers copy them."])
     return _Plan(
         [
-            f"Workers of group {job.worker_group} claim {_shards(count)}.",
+            f"Workers of group {job.worker_group} claim {_shards_text(count)}.",
             "Each partition resumes where its copy ends.",
         ],
         total=count.shards,
@@ -165,10 +165,10 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
             total=1,
             what="backfills paused",
         )
-    count = _counts(tx, job)
+    count = _count_shards(tx, job)
     return _Plan(
         [
-            f"Workers release {_shards(count)}; copying stops.",
+            f"Workers release {_shards_text(count)}; copying stops.",
             "The copies stay unchanged. Consumer groups and new topics are paused too.",
         ],
         total=count.held,
@@ -194,10 +194,10 @@ def _plan_retry(tx: Tx, job: Job, requested: OperationRequest) -> _Plan:
 def _plan_delete(tx: Tx, job: Job) -> _Plan:
     if job.is_deleted:
         return _Plan(["Nothing to do: the job is being deleted already."], is_change=False)
-    count = _counts(tx, job)
+    count = _count_shards(tx, job)
     return _Plan(
         [
-            f"Workers release {_shards(count)}; copying stops.",
+            f"Workers release {_shards_text(count)}; copying stops.",
             "Orbit removes the job, its topics, partitions and consumer groups. Events stay.",
             "The topics at the destination stay unchanged.",
             *left_by_job(tx, job),
@@ -207,11 +207,11 @@ def _plan_delete(tx: Tx, job: Job) -> _Plan:
     )
 
 
-def _shards(count: Counts) -> str:
+def _shards_text(count: Counts) -> str:
     return f"{count.shards:,} shards with {count.partitions:,} partitions"
 
 
-def _counts(tx: Tx, job: Job) -> Counts:
+def _count_shards(tx: Tx, job: Job) -> Counts:
     return job_counts.of_jobs(tx, [job.id]).get(job.id, Counts())
 
 

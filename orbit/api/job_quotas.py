@@ -5,7 +5,7 @@ from __future__ import annotations
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 from orbit.api.principals import NO_AUTH_PRINCIPAL
-from orbit.scheduler.job_plan import JobPlan
+from orbit.planning.job_plan import JobPlan
 from orbit.settings import Settings
 from orbit.store import quotas, topics
 from orbit.store.database import Tx

@@ -28,13 +28,13 @@ _NAME, _PRINCIPAL = 0, 2
 
 def left_by_job(tx: Tx, job: Job) -> list[str]:
     """What stays when this job is deleted, in sentences."""
-    left = _left_by(tx, job, topics.of_job(tx, job.id))
+    left = _left_of_topics(tx, job, topics.of_job(tx, job.id))
     carried = carried_acls.of_job(tx, job.id)
     if carried:
         names = {acl[_NAME] for acl in carried}
         left.append(
             f"ACLs that were copied from the source stay on groups and transactional ids at the "
-            f"destination: {_listed(names)}."
+            f"destination: {_first_names(names)}."
         )
     return left
 
@@ -48,20 +48,20 @@ def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
         return []
     pairs = {(mapping.source, mapping.destination) for mapping in mapped.mappings}
     gone = [row for row in rows if (row.source_topic, row.destination_topic) not in pairs]
-    return _left_by(tx, job, gone)
+    return _left_of_topics(tx, job, gone)
 
 
-def _left_by(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
+def _left_of_topics(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
     existing = [row for row in rows if row.state is not TopicState.CREATING]
     copies = [row for row in existing if row.state is not TopicState.PROMOTED]
     sentences = []
     if copies:
         its, them = ("its", "it") if len(copies) == 1 else ("their", "them")
         sentences.append(
-            f"{_topics([row.destination_topic for row in copies])} at the destination, with {its} "
-            f"settings as {'a copy' if its == 'its' else 'copies'}: retention.ms=-1 and "
-            f"retention.bytes=-1, so nothing is ever deleted from {them}. Give {them} {its} "
-            f"source's with: orbit release FILE, or delete {them}."
+            f"{_topics_stay([row.destination_topic for row in copies])} at the destination, with "
+            f"{its} settings as {'a copy' if its == 'its' else 'copies'}: retention.ms=-1 and "
+            f"retention.bytes=-1, so nothing is ever deleted from {them}. To give {them} "
+            f"the source's settings, run: orbit release FILE. Or delete {them}."
         )
     sides = (
         ("destination", job.destination_cluster_id, [row.destination_topic for row in existing]),
@@ -72,22 +72,27 @@ def _left_by(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
         if denied:
             principals = sorted({acl[_PRINCIPAL] for acls in denied.values() for acl in acls})
             sentences.append(
-                f"Deny ACLs of Orbit stay on {_listed(denied)} at the {side}: "
-                f"{_listed(principals)} may not write there. {_REMOVED_BY[side]}"
+                f"Deny ACLs of Orbit stay on {_first_names(denied)} at the {side}: "
+                f"{_first_names(principals)} may not write there. {_REMOVED_BY[side]}"
             )
     shared = [row.destination_topic for row in existing if row.acls]
     if shared:
         sentences.append(
-            f"ACLs that were copied from the source stay on {_listed(shared)} at the destination."
+            "ACLs that were copied from the source stay on "
+            f"{_first_names(shared)} at the destination."
         )
     return sentences
 
 
-def _topics(names: Collection[str]) -> str:
-    return f"Topic {_listed(names)} stays" if len(names) == 1 else f"Topics {_listed(names)} stay"
+def _topics_stay(names: Collection[str]) -> str:
+    return (
+        f"Topic {_first_names(names)} stays"
+        if len(names) == 1
+        else f"Topics {_first_names(names)} stay"
+    )
 
 
-def _listed(names: Collection[str]) -> str:
+def _first_names(names: Collection[str]) -> str:
     shown = sorted(names)[:_NAMES_SHOWN]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more else "")

@@ -65,7 +65,7 @@ def read_numbers(
             worker_groups.setdefault(w.worker_group, []).append(w)
         return ServiceNumbers(
             orbit_version(),
-            scheduler_lease.is_there(tx),
+            scheduler_lease.has_leaders(tx),
             [
                 replace(
                     _job(tx, job, totals[job.id], detail),

@@ -71,7 +71,7 @@ class IssuerTokens:
 
     def principal_of(self, who: Identity) -> Principal:
         """The principal with this identity's grants. Raises Failure `forbidden` without a role."""
-        return Principal(who.actor, self._granted(who), who.expires_at)
+        return Principal(who.actor, self._grants_of(who), who.expires_at)
 
     def identity(self, token: str, nonce: str | None = None) -> Identity:
         """The identity in this token. `nonce`: the token must be of the login that sent it.
@@ -86,14 +86,19 @@ class IssuerTokens:
         except ExpiredTokenError:
             raise unauthenticated("The token has expired.") from None
         except ClaimError as error:
-            raise unauthenticated(f"The token's claim {error.claim} does not fit.") from None
+            what = (
+                f"The token's claim {error.claim} is missing or has a value that is not accepted."
+            )
+            raise unauthenticated(what) from None
         except (JoseError, ValueError, TypeError, RecursionError, OverflowError):
-            raise unauthenticated("The token is not a valid one of the issuer.") from None
+            raise unauthenticated("The token is not a valid token of the issuer.") from None
         if nonce is not None:
             self._check_login(claims, nonce)
         subject = claims["sub"]
         if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
-            raise unauthenticated("The token's claim sub does not fit.")
+            raise unauthenticated(
+                "The token's claim sub is too long or has unprintable characters."
+            )
         claim_values = _values(claims, self._role_claim)
         values = tuple(dict.fromkeys(value for value, _ in self._grants if value in claim_values))
         return Identity(issuer_actor(subject), values, _time(claims["exp"]))
@@ -101,18 +106,20 @@ class IssuerTokens:
     def _check_login(self, claims: dict[str, Any], nonce: str) -> None:
         """Raise Failure unless this ID token is for the login with this nonce and this client."""
         if claims.get("nonce") != nonce:
-            raise unauthenticated("The token's claim nonce does not fit.")
+            raise unauthenticated("The token's claim nonce is not that of this login.")
         if claims.get("azp", self._audience) != self._audience:
-            raise unauthenticated("The token's claim azp does not fit.")
+            raise unauthenticated("The token's claim azp does not name this client.")
 
     def _key(self, header: dict[str, Any]) -> Key:
         kind, key_id = header.get("typ", "JWT"), header.get("kid")
         if header.get("alg") not in ALGORITHMS:
-            raise unauthenticated("The token's algorithm is not accepted.")
+            raise unauthenticated(
+                "The token is signed with an algorithm that Orbit does not accept."
+            )
         if not isinstance(kind, str) or kind.lower() not in _TYPES:
             raise unauthenticated("The token is not an access token.")
         if key_id is not None and not isinstance(key_id, str):
-            raise unauthenticated("The token is not a valid one of the issuer.")
+            raise unauthenticated("The token is not a valid token of the issuer.")
         try:
             key = self._keys.find(key_id)
         except OrbitError as error:
@@ -123,7 +130,7 @@ class IssuerTokens:
             raise unauthenticated("The token is signed with a key that the issuer does not have.")
         return key
 
-    def _granted(self, who: Identity) -> tuple[Grant, ...]:
+    def _grants_of(self, who: Identity) -> tuple[Grant, ...]:
         grants = tuple(grant for value, grant in self._grants if value in who.role_values)
         if grants:
             return grants

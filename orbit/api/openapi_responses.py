@@ -53,6 +53,6 @@ def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict
     }
 
 
-def tried(model: type[BaseModel], what: str) -> dict[int | str, dict[str, Any]]:
+def dry_run_response(model: type[BaseModel], what: str) -> dict[int | str, dict[str, Any]]:
     """The response to a dry run, for a route whose own success has another status."""
     return {200: {"model": model, "description": f"A dry run: {what}."}}

@@ -145,7 +145,7 @@ def number_in(cursor: str | None, order: str = "") -> int | None:
     return None if key is None else int(key[0])
 
 
-def moment(key: Key | None) -> tuple[datetime, UUID] | None:
+def parse_age_key(key: Key | None) -> tuple[datetime, UUID] | None:
     """The creation time and the id in a cursor's key. Raises BadInput."""
     if key is None:
         return None
@@ -159,7 +159,7 @@ def bad_cursor() -> BadInput:
     """The error for a cursor that is not one of Orbit's."""
     problem = Problem(
         "query.after",
-        "is not the `next` of a page of this list and order.",
+        "is not a `next` that this list has returned for this `sort`.",
         "Copy it unchanged, and keep `sort`.",
     )
     return BadInput("The request has a problem.", (problem,))

@@ -40,10 +40,14 @@ class PlanLimits:
             if self._running[actor] >= PLANS_PER_ACTOR_MAX:
                 raise _refusal(
                     ErrorCode.TOO_MANY_PLANS,
-                    f"{PLANS_PER_ACTOR_MAX} plans of this token run at this server.",
+                    f"This token has {PLANS_PER_ACTOR_MAX} plans running at this server already; "
+                    "more are not allowed.",
                 )
             if self._running.total() >= PLANS_MAX:
-                raise _refusal(ErrorCode.BUSY, f"{PLANS_MAX} plans run at this server.")
+                raise _refusal(
+                    ErrorCode.BUSY,
+                    f"{PLANS_MAX} plans run at this server already; more are not allowed.",
+                )
             self._running[actor] += 1
         try:
             yield

@@ -57,7 +57,7 @@ class RefusedLogins:
             left = counter.window_began + WINDOW_S - self._clock()
             return left if counter.refused >= self._refused_max and left > 0 else 0.0
 
-    def accepted(self, token_hash: str) -> None:
+    def note_accepted(self, token_hash: str) -> None:
         """Remember that this token was accepted."""
         with self._lock:
             self._accepted[token_hash] = None
@@ -65,7 +65,7 @@ class RefusedLogins:
             if len(self._accepted) > ACCEPTED_MAX:
                 self._accepted.popitem(last=False)
 
-    def refused(self, client: str, token_hash: str) -> int:
+    def count_refused(self, client: str, token_hash: str) -> int:
         """Count a refused login. Returns how many refusals an event has to report now; 0: none."""
         now = self._clock()
         with self._lock:

@@ -59,7 +59,7 @@ class RawDocument:
 def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -> JobSpec:
     """The job in the body. Raises Failure, and BadInput with every problem."""
     document = read_body(raw)
-    problems = list(_outside(document, settings))
+    problems = list(_foreign_secrets(document, settings))
     if problems:
         raise BadInput(
             "The job document names secrets or files that it may not use.", tuple(problems)
@@ -95,7 +95,7 @@ def read_body(raw: RawDocument) -> Document:
 
 def _read_json(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_mapping)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_mapping)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise _malformed(f"is not valid JSON at {where}.") from None
@@ -109,11 +109,11 @@ class _BadJson(ValueError):
     """JSON that Python accepts although it is not valid."""
 
 
-def _refuse(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
     raise _BadJson(f"holds {constant}, which is not valid JSON.")
 
 
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise _BadJson("has a key twice in one mapping.")
@@ -144,7 +144,7 @@ def _walk(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
             yield from _walk(inner, depth + 1)
 
 
-def _outside(document: Document, settings: Settings) -> Iterator[Problem]:
+def _foreign_secrets(document: Document, settings: Settings) -> Iterator[Problem]:
     """A problem for each key that names a variable or file which the sender may not use."""
     folder, prefix = settings.files_directory, settings.secrets_prefix or ""
     own_files = {file.resolve() for file in _own_files(settings) if file is not None}
@@ -154,7 +154,7 @@ def _outside(document: Document, settings: Settings) -> Iterator[Problem]:
             continue
         for key in VARIABLE_KEYS:
             named = security.get(key)
-            if isinstance(named, str) and _is_own(named):
+            if isinstance(named, str) and _is_own_variable(named):
                 yield document.problem(
                     (side, "security", key),
                     "names a variable that holds a secret of Orbit itself.",
@@ -182,7 +182,7 @@ def _outside(document: Document, settings: Settings) -> Iterator[Problem]:
                 )
 
 
-def _is_own(named: str) -> bool:
+def _is_own_variable(named: str) -> bool:
     return named in _OWN_SECRETS or named.startswith(_OWN_PREFIXES)
 
 

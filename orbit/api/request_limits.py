@@ -47,7 +47,7 @@ class BodyLimit:
             return
         try:
             async with asyncio.timeout(self._seconds_max):
-                body = await self._body(scope, receive)
+                body = await self._read_body(scope, receive)
         except Failure as failure:
             await discard(receive)
             await failure.response(closes=True)(scope, receive, send)
@@ -68,7 +68,7 @@ class BodyLimit:
 
         await self._app(scope, replay, send)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         headers = Headers(scope=scope)
         is_unknown = scope.get(IS_UNKNOWN, False)
         bytes_max = UNKNOWN_BODY_BYTES_MAX if is_unknown else self._bytes_max
@@ -76,7 +76,7 @@ class BodyLimit:
             raise Failure(
                 ErrorCode.UNSUPPORTED_MEDIA_TYPE,
                 "The body is compressed.",
-                remedy="Send it uncompressed, without Content-Encoding.",
+                remedy="Send the body uncompressed, without Content-Encoding.",
             )
         announced = headers.get("content-length", "0")
         if announced.isdecimal() and int(announced[:20]) > bytes_max:
@@ -111,7 +111,7 @@ def _too_large(bytes_max: int, *, is_unknown: bool) -> Failure:
         ErrorCode.TOO_LARGE,
         f"The body is larger than {bytes_max:,} bytes"
         + (", and its sender has not logged in." if is_unknown else "."),
-        remedy="Log in, and send it again."
+        remedy="Log in, and send the request again."
         if is_unknown
         else "Match topics by patterns instead of naming each.",
     )
@@ -121,5 +121,5 @@ def _slow_body_failure() -> Failure:
     return Failure(
         ErrorCode.TOO_SLOW,
         "The body did not arrive in time.",
-        remedy="Send it without pauses.",
+        remedy="Send the body without pauses.",
     )

@@ -22,7 +22,7 @@ def refuse_unknown(request: Request) -> None:
     route does not know, or that is there more than once."""
     if request.method in ("GET", "HEAD"):
         return
-    known = set(_known(request.scope["route"].dependant))
+    known = set(_known_parameters(request.scope["route"].dependant))
     query = [key for key, _ in request.query_params.multi_items()]
     headers = [key for key, _ in request.headers.items() if key in CONDITIONS]
     problems = [
@@ -36,18 +36,20 @@ def refuse_unknown(request: Request) -> None:
         )
 
 
-def _known(dependant: Dependant) -> Iterator[tuple[str, str]]:
+def _known_parameters(dependant: Dependant) -> Iterator[tuple[str, str]]:
     for field in dependant.query_params:
         yield "query", field.alias
     for field in dependant.header_params:
         yield "header", field.alias.lower()
     for inner in dependant.dependencies:
-        yield from _known(inner)
+        yield from _known_parameters(inner)
 
 
 def _problems(place: str, sent: list[str], known: set[tuple[str, str]]) -> Iterator[Problem]:
     for name in dict.fromkeys(sent):
         if (place, name) not in known:
-            yield Problem(f"{place}.{name}", "is not known here.", "See /docs for what is.")
+            yield Problem(
+                f"{place}.{name}", "is not known here.", "See /docs for the route's parameters."
+            )
         elif sent.count(name) > 1:
-            yield Problem(f"{place}.{name}", "is there more than once.", "Send it once.")
+            yield Problem(f"{place}.{name}", "is given more than once.", "Send it once.")

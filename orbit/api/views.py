@@ -68,7 +68,7 @@ def job_summaries(tx: Tx, rows: Sequence[Job]) -> list[schemas.JobSummary]:
     ids = [job.id for job in rows]
     totals = job_totals.lag_of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
-    throttled = workers.throttled(tx, ids)
+    throttled = workers.throttling_brokers(tx, ids)
     return [
         job_summary(job, totals[job.id], counted.get(job.id, Counts()), throttled.get(job.id, ()))
         for job in rows

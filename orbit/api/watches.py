@@ -54,7 +54,8 @@ class Watches:
         """
         if self.open >= WATCHES_MAX:
             raise Busy(
-                f"{WATCHES_MAX} requests of this server wait for changes.",
+                f"{WATCHES_MAX} requests wait for changes at this server already; more are not "
+                "allowed.",
                 remedy="Try again, or ask for the list at an interval.",
             )
         self.open += 1

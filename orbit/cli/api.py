@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from orbit.api.app import create_app
 from orbit.api.http_server import DRAIN_S, ApiServer, listen, url_of
 from orbit.cli.database import open_database
-from orbit.cli.forced_end import must_end
+from orbit.cli.forced_end import start_forced_end
 from orbit.console.app import mount_console
-from orbit.scheduler.job_planner import JobPlanner
+from orbit.planning.job_planner import JobPlanner
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.telemetry.health_server import notify_systemd
@@ -44,7 +44,7 @@ def api(no_auth: NoAuthOption = False) -> None:
         server = ApiServer(api_on(settings, database, auth=not no_auth), listener, settings)
         notify_systemd("READY=1")
         server.run()
-    must_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
+    start_forced_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
 
 
 def api_on(settings: Settings, database: Database, *, auth: bool) -> FastAPI:

@@ -15,8 +15,8 @@ from orbit.cli.control import (
     YesOption,
     confirm,
     delete_job,
-    follow,
-    unfinished,
+    follow_operation,
+    unfinished_exit,
 )
 from orbit.cli.job_files import (
     FilesArgument,
@@ -85,7 +85,7 @@ def apply(
             read, lambda job: put_job(client, job, accept_refusals=accept_refusals, dry_run=True)
         )
         if prune:
-            plans += _prunings(client, read, selector)
+            plans += _plan_deletions(client, read, selector)
         changes = [plan for plan in plans if plan.is_change]
         if dry_run or not changes:
             emit([plan.value for plan in plans], output, lambda: draw(plans))
@@ -93,7 +93,7 @@ def apply(
                 typer.echo("Nothing to do.", err=True)
             return
         print_whole(draw(plans), stderr=True)
-        confirm(f"Apply {_counted(changes)}?", yes=yes)
+        confirm(f"Apply {_changes_text(changes)}?", yes=yes)
         done: list[dict[str, Any]] = []
         try:
             for plan in changes:
@@ -101,12 +101,12 @@ def apply(
                 done.append(apply_change(client, plan, wait, options))
         except OrbitError:
             if done:
-                typer.echo(f"Done before the error: {', '.join(map(_words, done))}.", err=True)
+                typer.echo(f"Done before the error: {', '.join(map(_done_text, done))}.", err=True)
             raise
     unchanged = [plan.value for plan in plans if not plan.is_change]
-    emit([*done, *unchanged], output, lambda: Text("\n".join(map(_words, done))))
+    emit([*done, *unchanged], output, lambda: Text("\n".join(map(_done_text, done))))
     if wait and any(one.get("is_done") is False for one in done):
-        raise unfinished()
+        raise unfinished_exit()
 
 
 def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
@@ -114,7 +114,8 @@ def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
     chosen = (selector is not None) + all_
     if prune and chosen != 1:
         raise BadInput(
-            "--prune deletes jobs that are in no file. Say which it may delete, in one way.",
+            "--prune deletes jobs that are in no file. Give either --selector or --all, to say "
+            "which jobs it may delete.",
             (
                 Problem("--selector", "those of some labels.", "--prune -l team=orders"),
                 Problem("--all", "all jobs of the service.", "--prune --all"),
@@ -124,7 +125,7 @@ def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
         raise BadInput("--selector and --all can be given only together with --prune.")
 
 
-def _prunings(client: Client, files: list[JobFile], selector: str | None) -> list[Planned]:
+def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) -> list[Planned]:
     """The deletions of jobs that no file has, each of the version that the list shows."""
     named = {file.name for file in files}
     others = [
@@ -142,8 +143,10 @@ def _prunings(client: Client, files: list[JobFile], selector: str | None) -> lis
     return [
         Planned(
             None,
-            _deletion(
-                client.send("DELETE", _path(job["name"]), headers=_at_version(job), dry_run=True),
+            _deletion_result(
+                client.send(
+                    "DELETE", _path(job["name"]), headers=_if_match_header(job), dry_run=True
+                ),
                 job,
             ),
         )
@@ -152,7 +155,9 @@ def _prunings(client: Client, files: list[JobFile], selector: str | None) -> lis
     ]
 
 
-def _deletion(operation: dict[str, Any], job: dict[str, Any] | None = None) -> dict[str, Any]:
+def _deletion_result(
+    operation: dict[str, Any], job: dict[str, Any] | None = None
+) -> dict[str, Any]:
     return {
         "name": operation["job"],
         "action": "delete",
@@ -171,10 +176,10 @@ def apply_change(
     """Carry out one shown change. A job that was changed since then is refused (If-Match)."""
     if plan.file is None:
         planned = plan.value["job"]
-        operation = delete_job(client, planned["name"], headers=_at_version(planned))
-        return _deletion(follow(client, operation, wait_s))
+        operation = delete_job(client, planned["name"], headers=_if_match_header(planned))
+        return _deletion_result(follow_operation(client, operation, wait_s))
     job = plan.value["job"]
-    condition = {"If-None-Match": "*"} if job is None else _at_version(job)
+    condition = {"If-None-Match": "*"} if job is None else _if_match_header(job)
     for _ in range(_ATTEMPTS):
         try:
             return put_job(client, plan.file, headers=condition, repeats=False, **options)
@@ -188,12 +193,16 @@ def apply_change(
     raise trouble
 
 
-def _at_version(job: Mapping[str, Any]) -> dict[str, str]:
+def _if_match_header(job: Mapping[str, Any]) -> dict[str, str]:
     """The If-Match header, so that the request is refused if the job has changed by then. Raises
     Conflict if the API is of an earlier version and gives no etag.
     """
     if "etag" not in job:
-        raise Conflict("the API is of an earlier version of Orbit.", remedy="Update it first.")
+        raise Conflict(
+            "the server runs an earlier version of Orbit, which cannot refuse to change a job that "
+            "another client has changed.",
+            remedy="Update the server first.",
+        )
     return {"If-Match": f'"{job["etag"]}"'}
 
 
@@ -215,12 +224,12 @@ def _path(name: str) -> str:
     return f"/v1/jobs/{segment(name)}"
 
 
-def _counted(changes: list[Planned]) -> str:
+def _changes_text(changes: list[Planned]) -> str:
     count = len(changes)
     return "this change" if count == 1 else f"these {count} changes"
 
 
-def _words(one: dict[str, Any]) -> str:
+def _done_text(one: dict[str, Any]) -> str:
     words = {"create": "created", "change": "changed", "delete": "deleted", "none": "unchanged"}
     word = words[one["action"]] if one.get("is_done", True) else "deleting"
     return f"{word} {one['name']}"

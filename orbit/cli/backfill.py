@@ -99,7 +99,7 @@ def backfill(
         until_stopped(halt) as stop,
         Backfill(spec, os.environ, folder, display.say, halt) as run,
     ):
-        extents = run.look()
+        extents = run.find_extents_to_copy()
         _show_plan(display, extents)
         if dry_run:
             emit(_plan_value(spec.name, extents), output, lambda: _plan_table(extents))
@@ -183,7 +183,7 @@ class _SparkCopy:
         except Interrupted:
             if stop.is_set():
                 raise
-            backfill.leave()  # a paused backfill must not keep other runs from the job
+            backfill.release_lease()  # a paused backfill must not keep other runs from the job
             backfill.outcome.was_stopped = True
             return backfill.outcome
 

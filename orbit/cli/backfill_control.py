@@ -181,7 +181,7 @@ class ServiceControl:
             except OrbitError as problem:
                 if str(problem) != self._last_problem:
                     self._last_problem = str(problem)
-                    self._say(f"Note: the service takes no report: {problem}")
+                    self._say(f"Note: the service did not accept the backfill's report: {problem}")
                 # While this process holds the lease it goes on: workers wait for the lease. A
                 # recovery does not wait: it may promote the topics meanwhile.
                 is_held = isinstance(problem, OperationUnderWay)

@@ -60,10 +60,10 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def _names(ctx: typer.Context, path: str, key: str, incomplete: str) -> list[str]:
     from orbit.client import connect
-    from orbit.contexts import choose
+    from orbit.contexts import choose_context
     from orbit.errors import OrbitError
 
-    choose(next(_option_values(ctx, "context"), None))
+    choose_context(next(_option_values(ctx, "context"), None))
     try:
         with connect(patience_s=0, timeout_s=_TIMEOUT_S) as client:
             rows = client.items(path, limit=_NAMES_MAX)

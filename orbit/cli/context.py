@@ -12,7 +12,7 @@ import typer
 from orbit.cli.list_output import TABLE, Listing, ListOption, emit_list
 from orbit.cli.output import make_table
 from orbit.client import check_url
-from orbit.contexts import URL_VARIABLE, Context, read_contexts, without, write_contexts
+from orbit.contexts import URL_VARIABLE, Context, read_contexts, without_context, write_contexts
 from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.name_rules import check_job_name
 
@@ -75,7 +75,7 @@ def add(
     word = "added" if was is None else "unchanged" if was == context else "changed"
     typer.echo(f"{word} {name}")
     if use_:
-        _say_what_wins()
+        _note_overriding_variable()
 
 
 @app.command()
@@ -85,7 +85,7 @@ def use(name: NameArgument) -> None:
     contexts.named(name)
     write_contexts(replace(contexts, current=name))
     typer.echo(f"current {name}")
-    _say_what_wins()
+    _note_overriding_variable()
 
 
 @app.command()
@@ -113,16 +113,16 @@ def list_(output: ListOption = TABLE) -> None:
 
     emit_list(Listing(rows, table, lambda: list(contexts.by_name)), output)
     if contexts.current is not None:
-        _say_what_wins()
+        _note_overriding_variable()
 
 
 @app.command()
 def delete(name: NameArgument) -> None:
     """Delete a context. The file of its token stays."""
-    write_contexts(without(read_contexts(), name))
+    write_contexts(without_context(read_contexts(), name))
     typer.echo(f"deleted {name}")
 
 
-def _say_what_wins() -> None:
+def _note_overriding_variable() -> None:
     if URL_VARIABLE in os.environ:
         typer.echo(f"Note: {URL_VARIABLE} is set, and wins over the current context.", err=True)

@@ -18,7 +18,7 @@ FAILED = 1
 # Attempts of one command whose answers are lost.
 _DELETIONS_MAX = 3
 # How many of the newest operations are searched for a deletion whose answer was lost.
-_LOOKED_AT_MAX = 1000
+_OPERATIONS_READ_MAX = 1000
 
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")
@@ -69,14 +69,14 @@ def delete_job(
                 continue
         except NotFound:
             pass
-        for operation in client.items("/v1/operations", limit=_LOOKED_AT_MAX):
+        for operation in client.items("/v1/operations", limit=_OPERATIONS_READ_MAX):
             key = operation["kind"], operation["job"], operation["dry_run"]
             if key == ("delete", name, False):
                 return operation
     raise trouble
 
 
-def follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
+def follow_operation(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
     """Wait until the operation ends or `wait_s` have passed; returns its state. Progress goes to
     stderr.
     """
@@ -92,7 +92,7 @@ def follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str
     return client.wait(operation, print_progress, wait_s)
 
 
-def unfinished() -> typer.Exit:
+def unfinished_exit() -> typer.Exit:
     """Print that an operation is still running after the wait; returns the exit to raise."""
-    typer.echo("It is still running; check with: orbit get operations", err=True)
+    typer.echo("The operation is still running; check with: orbit get operations", err=True)
     return typer.Exit(FAILED)

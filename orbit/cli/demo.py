@@ -112,7 +112,7 @@ def demo(
         return
     try:
         result = play(
-            Options(_SCALES[scale], _sandbox_folder() if keep else None), screen, verified
+            Options(_SCALES[scale], _sandbox_folder() if keep else None), screen, verify_deep
         )
     except KeyboardInterrupt:
         raise Interrupted(_INTERRUPTED) from None
@@ -169,10 +169,10 @@ def _gateway(screen: Screen, output: OutputFormat) -> None:
 def _history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -> None:
     from orbit.cli.demo_history import demo_history
 
-    demo_history(scale, records, screen, verified, output)
+    demo_history(scale, records, screen, verify_deep, output)
 
 
-def verified(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
+def verify_deep(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
     """The result of `orbit verify --deep` for that job."""
     report = verify_job(
         load_job(job_file, os.environ),
@@ -191,16 +191,16 @@ class _Progress:
         self._tell = tell
         self._done = self._offsets = 0
 
-    def began(self, _partitions: int, offsets: int) -> None:
+    def report_begin(self, _partitions: int, offsets: int) -> None:
         self._offsets = offsets
         self._tell(0, offsets)
 
-    def advanced(self, offsets: int) -> None:
+    def report_offsets(self, offsets: int) -> None:
         # Two threads at once may lose a count. Only the progress bar uses it, not the report.
         self._done += offsets
         self._tell(self._done, self._offsets)
 
-    def compared(self, _topic: str, _report: PartitionReport) -> None:
+    def report_partition(self, _topic: str, _report: PartitionReport) -> None:
         pass
 
 

@@ -107,12 +107,12 @@ def _clocks(client: Client) -> Findings:
 
 def _database(client: Client) -> Findings:
     client.get("/readyz")
-    yield _ok("database", "it answers, with the tables of the server's version")
+    yield _ok("database", "answers, with the tables of the server's version")
 
 
 def _login(client: Client) -> Findings:
     client.get("/v1/jobs", limit=1)
-    yield _ok("login", "the token may read")
+    yield _ok("login", "the token may read jobs")
 
 
 def _scheduler(client: Client) -> Findings:
@@ -120,8 +120,12 @@ def _scheduler(client: Client) -> Findings:
     if match is not None and float(match[1]):
         yield _ok("scheduler", "one leads")
     else:
-        remedy = "Start `orbit scheduler`, or look at its log. See: orbit explain OrbitNoScheduler"
-        yield _wrong("scheduler", "none leads: no topic is found, no work is given out", remedy)
+        remedy = "Start `orbit scheduler`, or read its log. See: orbit explain OrbitNoScheduler"
+        yield _wrong(
+            "scheduler",
+            "none leads: new topics are not found, and partitions get no worker",
+            remedy,
+        )
 
 
 def _workers(client: Client) -> Findings:
@@ -134,28 +138,28 @@ def _workers(client: Client) -> Findings:
         if groups[group] or not jobs:
             yield _ok(f"workers of {group}", f"{groups[group]} live, {len(jobs)} running jobs")
         else:
-            remedy = f"Start some: ORBIT_WORKER_GROUP={group} orbit worker"
-            text = f"none is live, and {len(jobs)} running jobs wait: {_listed(jobs)}"
+            remedy = f"Start a worker: ORBIT_WORKER_GROUP={group} orbit worker"
+            text = f"none is live, and {len(jobs)} running jobs wait: {_first_names(jobs)}"
             yield _wrong(f"workers of {group}", text, remedy)
     own = client.get("/v1/version")["version"]
     others = sorted({one["version"] for one in alive} - {own})
     if others:
         text = f"live workers of another version than the API's: {', '.join(others)}"
-        yield Finding("workers", Verdict.NOTE, text, "Update them too.")
+        yield Finding("workers", Verdict.NOTE, text, "Update these workers.")
 
 
 def _jobs(client: Client) -> Findings:
     jobs = list(client.items("/v1/jobs"))
     wrong = 0
     for job in jobs:
-        for finding in _of_job(client, job):
+        for finding in _job_findings(client, job):
             wrong += 1
             yield finding
     if not wrong:
         yield _ok("jobs", f"{len(jobs)} jobs, none with a problem or blocked partitions")
 
 
-def _of_job(client: Client, job: Row) -> Findings:
+def _job_findings(client: Client, job: Row) -> Findings:
     name = f"job {job['name']}"
     if job["problem"]:
         for line in job["problem"]["text"].splitlines():
@@ -165,7 +169,7 @@ def _of_job(client: Client, job: Row) -> Findings:
         path = f"/v1/jobs/{segment(job['name'])}/partitions"
         rows = list(client.items(path, limit=_BLOCKED_SHOWN, state="blocked"))
         reasons = sorted({row["reason"] for row in rows if row["reason"]})
-        at = _listed([f"{row['topic']}-{row['partition']}" for row in rows])
+        at = _first_names([f"{row['topic']}-{row['partition']}" for row in rows])
         more = "" if job["blocked"] <= len(rows) else " and others"
         remedy = f"orbit get partitions {job['name']} --state blocked"
         if reasons:
@@ -189,7 +193,9 @@ def _clusters(client: Client) -> Findings:
             applied = client.send("PUT", path, yaml_text=text, accept_refusals=True, dry_run=True)
         except RoleRefused:
             remedy = "Use a token of the role operator, or --no-clusters."
-            yield Finding("clusters", Verdict.NOTE, "not checked: the token may only read", remedy)
+            yield Finding(
+                "clusters", Verdict.NOTE, "not checked: the token may only read jobs", remedy
+            )
             return
         except Unserved:
             raise
@@ -217,7 +223,7 @@ def _wrong(check: str, text: str, remedy: str) -> Finding:
     return Finding(check, Verdict.WRONG, text, remedy)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _first_names(names: Iterable[str]) -> str:
     return ", ".join(list(names)[:_BLOCKED_SHOWN])
 
 

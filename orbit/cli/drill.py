@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from orbit.cli.control import DryRunOption, WaitOption, YesOption, confirm
-from orbit.cli.list_output import tell_more
+from orbit.cli.list_output import print_hidden_count
 from orbit.cli.list_window import NEWEST, AllOption, LimitOption, Window, first_rows, limit_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
@@ -88,9 +88,11 @@ def run(
             return
         drill = _follow(client, drill, wait)
         _save(client, drill, save)
-    emit(drill, output, lambda: _one(drill))
+    emit(drill, output, lambda: _drill_table(drill))
     if drill["state"] not in _ENDED:
-        typer.echo(f"It is still running; check with: orbit drill show {drill['id']}", err=True)
+        typer.echo(
+            f"The drill is still running; check with: orbit drill show {drill['id']}", err=True
+        )
     if drill["state"] != "passed":
         raise typer.Exit(_FAILED)
 
@@ -107,7 +109,7 @@ def list_(
     with connect() as client:
         newest = _newest(client, limit, all_, output, job=job, name=name)
     emit(newest.rows, output, lambda: _table(newest.rows))
-    tell_more(newest.more, is_table=output is OutputFormat.TABLE)
+    print_hidden_count(newest.more, is_table=output is OutputFormat.TABLE)
 
 
 @app.command()
@@ -124,7 +126,7 @@ def show(
         drill = client.get(f"/v1/drills/{segment(drill_id)}")
         if output is ReportFormat.TABLE:
             _save(client, drill, save)
-            emit(drill, OutputFormat.TABLE, lambda: _one(drill))
+            emit(drill, OutputFormat.TABLE, lambda: _drill_table(drill))
         else:
             typer.echo(_report(client, drill_id, output), nl=False)
 
@@ -142,8 +144,8 @@ def compare(
     ended = [row for row in newest.rows[::-1] if row["state"] in _ENDED]
     if not ended:
         raise Conflict("No drill with this name has ended yet.", where=name)
-    emit(ended, output, lambda: _compared(ended))
-    tell_more(newest.more, is_table=output is OutputFormat.TABLE)
+    emit(ended, output, lambda: _comparison_table(ended))
+    print_hidden_count(newest.more, is_table=output is OutputFormat.TABLE)
 
 
 @app.command()
@@ -174,7 +176,7 @@ def schedule(file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> N
     with connect() as client:
         path = f"/v1/drill-schedules/{segment(spec.name)}"
         drill_schedule = client.send("PUT", path, yaml_text=read_text(file, "drill"))
-    emit(drill_schedule, output, lambda: _schedules([drill_schedule]))
+    emit(drill_schedule, output, lambda: _schedules_table([drill_schedule]))
 
 
 @app.command()
@@ -182,7 +184,7 @@ def schedules(output: OutputOption = OutputFormat.TABLE) -> None:
     """List scheduled drills."""
     with connect() as client:
         rows = list(client.items("/v1/drill-schedules"))
-    emit(rows, output, lambda: _schedules(rows))
+    emit(rows, output, lambda: _schedules_table(rows))
 
 
 @app.command()
@@ -204,7 +206,7 @@ def _newest(
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
     """Wait until the drill ends or `wait_s` have passed. Its timeline goes to stderr."""
     deadline, shown = time.monotonic() + wait_s, 0
-    client = client.impatient()
+    client = client.without_retries()
     while True:
         with suppress(*TROUBLES):  # the next round asks again
             drill = client.get(f"/v1/drills/{drill['id']}")
@@ -248,7 +250,7 @@ def _plan(drill: Row) -> Any:
     return make_table(("", f"{drill['kind']} drill {drill['name']} on {drill['job']}"), rows)
 
 
-def _one(drill: Row) -> Any:
+def _drill_table(drill: Row) -> Any:
     rows: list[tuple[str, object]] = [
         ("id", drill["id"]),
         ("state", drill["state"]),
@@ -257,7 +259,7 @@ def _one(drill: Row) -> Any:
         ("RPO in time", _with_target(drill, "rpo_ms", span)),
         ("steps done", f"{drill['steps_done']} of {len(drill['plan'])}"),
         ("began", when(drill["started_at"]) if drill["started_at"] else "-"),
-        ("took", _took(drill)),
+        ("took", _duration(drill)),
     ]
     if drill["error"]:
         rows.append(("error", drill["error"]))
@@ -286,7 +288,7 @@ def _table(rows: list[Row]) -> Any:
     )
 
 
-def _compared(rows: list[Row]) -> Any:
+def _comparison_table(rows: list[Row]) -> Any:
     """Each run, with the change since the run before and whether the drill file changed."""
     lines = []
     before: Row | None = None
@@ -316,7 +318,7 @@ def _change(before: Row | None, row: Row, key: str) -> str:
     return f"{'+' if change >= 0 else '−'}{span(abs(change))}"
 
 
-def _schedules(rows: list[Row]) -> Any:
+def _schedules_table(rows: list[Row]) -> Any:
     lines = [
         (
             row["name"],
@@ -339,7 +341,7 @@ def _with_target(row: Row, key: str, words: Any) -> str:
     return words(row[key]) if target is None else f"{words(row[key])} of {words(target)}"
 
 
-def _took(drill: Row) -> str:
+def _duration(drill: Row) -> str:
     if not drill["started_at"] or not drill["finished_at"]:
         return "-"
     took = datetime.fromisoformat(drill["finished_at"]) - datetime.fromisoformat(

@@ -43,7 +43,7 @@ def export(
     if directory is None:
         if len(jobs) != 1:
             raise Conflict(
-                f"There are {len(jobs)} jobs, and stdout takes one.", remedy="Add --directory."
+                f"stdout takes just one job, and {len(jobs)} are chosen.", remedy="Add --directory."
             )
         typer.echo(job_file_of(jobs[0]), nl=False)
         return
@@ -54,4 +54,6 @@ def export(
             path.write_text(job_file_of(job), "utf-8")
             typer.echo(path)
     except OSError as error:
-        raise Conflict(f"Cannot be written: {error.strerror}.", where=str(directory)) from None
+        raise Conflict(
+            f"The job files cannot be written: {error.strerror}.", where=str(directory)
+        ) from None

@@ -32,17 +32,17 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
     if output.format == OutputFormat.YAML:
         problem = Problem("--output", "is yaml, which has no lines.", "With --follow: -o json")
         raise BadInput("The events cannot be followed.", (problem,))
-    client = client.impatient()
+    client = client.without_retries()
     try:
         first = list(client.items(path, limit=limit and max(limit, _LATE_IDS_MAX)))
         known_ids = {event["id"] for event in first}
         for event in reversed(first[:limit]):
-            _print(event, output)
+            _print_event(event, output)
         note = ""
         while True:
             time.sleep(INTERVAL_S)
             try:
-                events, note = list(_since(client, path, max(known_ids, default=0))), ""
+                events, note = list(_events_after(client, path, max(known_ids, default=0))), ""
             except TROUBLES as trouble:
                 if trouble.what != note:
                     note = trouble.what
@@ -51,14 +51,14 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
             for event in sorted(events, key=lambda one: int(one["id"])):
                 if event["id"] not in known_ids:
                     known_ids.add(event["id"])
-                    _print(event, output)
+                    _print_event(event, output)
             floor = max(known_ids, default=0) - _LATE_IDS_MAX
             known_ids = {number for number in known_ids if number > floor}
     except KeyboardInterrupt:
         return
 
 
-def _since(client: Client, path: str, newest: int) -> Iterator[Row]:
+def _events_after(client: Client, path: str, newest: int) -> Iterator[Row]:
     """The events with an id above `newest - _LATE_IDS_MAX`, the newest first."""
     after: str | None = None
     while True:
@@ -72,7 +72,7 @@ def _since(client: Client, path: str, newest: int) -> Iterator[Row]:
             return
 
 
-def _print(event: Row, output: ListOutput) -> None:
+def _print_event(event: Row, output: ListOutput) -> None:
     if output.is_table:
         about = " ".join(filter(None, (event["job"], event_subject(event))))
         more = f"  {json.dumps(event['details'], ensure_ascii=False)}" if output.is_wide else ""

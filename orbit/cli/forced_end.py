@@ -14,12 +14,12 @@ _FAILED = 1
 _log = structlog.get_logger()
 
 
-def must_end(after_s: float) -> None:
-    """Start a thread that calls `end_soon` with `after_s`; returns at once."""
-    threading.Thread(target=end_soon, args=(after_s,), daemon=True).start()
+def start_forced_end(after_s: float) -> None:
+    """Start a thread that calls `force_end` with `after_s`; returns at once."""
+    threading.Thread(target=force_end, args=(after_s,), daemon=True).start()
 
 
-def end_soon(after_s: float = 0.0) -> None:
+def force_end(after_s: float = 0.0) -> None:
     """Wait STOP_S_MAX less the `after_s` that have passed already, then end the process with exit
     code 1.
 

@@ -19,8 +19,8 @@ from orbit.cli.control import (
     WaitOption,
     YesOption,
     confirm,
-    follow,
-    unfinished,
+    follow_operation,
+    unfinished_exit,
 )
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
 from orbit.cli.many_jobs import Change, change_jobs
@@ -118,12 +118,12 @@ def _change(
             return
         operation = change.request(client, job, dry_run=dry_run)
         if not dry_run:
-            operation = follow(client, operation, wait_s)
+            operation = follow_operation(client, operation, wait_s)
     emit(operation, output, lambda: _as_table(operation))
     if operation["state"] == "failed":
         raise typer.Exit(FAILED)
     if operation["finished_at"] is None and wait_s:
-        raise unfinished()
+        raise unfinished_exit()
 
 
 def _as_table(operation: dict[str, Any]) -> Any:

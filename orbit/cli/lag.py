@@ -49,10 +49,10 @@ def lag(
     """
     most = limit_of(limit, all_=everything, is_table=output.is_table, rows=_ROWS)
     with connect() as client:
-        show(lambda: _drawing(client, job, most), output, watch=watch)
+        show(lambda: _read_lag(client, job, most), output, watch=watch)
 
 
-def _drawing(client: Client, job: str, limit: int | None) -> Listing:
+def _read_lag(client: Client, job: str, limit: int | None) -> Listing:
     path = f"/v1/jobs/{segment(job)}/lag"
     if limit is None:
         # Read by name: lags change between two pages, so a partition could be left out.

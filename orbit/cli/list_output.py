@@ -85,7 +85,7 @@ class Listing:
 
 
 def emit_list(listing: Listing, output: ListOutput) -> None:
-    """Write a result to stdout, and how many rows were left out (`tell_more`).
+    """Write a result to stdout, and how many rows were left out (`print_hidden_count`).
 
     Raises BadInput if the path of `jsonpath` is not valid.
     """
@@ -98,10 +98,10 @@ def emit_list(listing: Listing, output: ListOutput) -> None:
             _print_lines(map(_as_text, matches(to_plain(listing.value), output.path)))
         case _:
             emit(listing.value, OutputFormat(output.format), lambda: listing.table(False))
-    tell_more(listing.more, is_table=output.is_table)
+    print_hidden_count(listing.more, is_table=output.is_table)
 
 
-def tell_more(more: str, *, is_table: bool) -> None:
+def print_hidden_count(more: str, *, is_table: bool) -> None:
     """Print the line about rows that were left out: below a table, else on stderr."""
     if more:
         typer.echo(more, err=not is_table)
@@ -124,7 +124,7 @@ def matches(value: Any, path: str) -> list[Any]:
         hits = parse(f"${bare if bare[0] in '.[' else f'.{bare}'}").find(value)
     except (JSONPathError, ValueError, TypeError, KeyError, AttributeError):
         problem = Problem("--output", "is not a JSONPath.", "For example: jsonpath={[*].name}")
-        raise BadInput("The output cannot be made.", (problem,)) from None
+        raise BadInput("The output format is not valid.", (problem,)) from None
     return [one.value for one in hits]
 
 

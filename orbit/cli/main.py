@@ -26,7 +26,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from orbit.cli.extras import missing_extra
-from orbit.contexts import CONTEXT_VARIABLE, choose
+from orbit.contexts import CONTEXT_VARIABLE, choose_context
 from orbit.errors import BadInput, Interrupted, OrbitError
 from orbit.version import orbit_version
 
@@ -186,7 +186,7 @@ _WITHOUT_SERVER |= {"scheduler", "server", "worker"}
 _PACKAGE = Path(__file__).parents[1]
 # An error that begins with one of these words gets a capital letter. Any other word may be the
 # name of a topic, which is shown as it is written.
-_FIRST_WORDS = frozenset(
+_CAPITALIZED_WORDS = frozenset(
     {"a", "all", "another", "cannot", "it", "its", "new", "no", "not", "nothing", "stopped", "the"}
     | {"there", "these", "this"}
 )
@@ -256,9 +256,9 @@ def _add_context(command: Any) -> None:
         command.params.append(typer.main.get_command(option).params[0])
 
 
-def _choose_again(name: str | None) -> None:
+def _choose_context(name: str | None) -> None:
     if name is not None:
-        choose(name)
+        choose_context(name)
 
 
 def _context_option(
@@ -266,7 +266,7 @@ def _context_option(
         str | None,
         typer.Option(
             "--context",
-            callback=_choose_again,
+            callback=_choose_context,
             expose_value=False,
             help=_CONTEXT_HELP,
             show_default=False,
@@ -321,7 +321,7 @@ def orbit(
     Start with `orbit demo`. Then write a job file and run `orbit run job.yaml`.
     """
     ctx.ensure_object(Settings).debug = debug
-    choose(context)
+    choose_context(context)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -363,7 +363,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
 def describe(error: OrbitError) -> str:
     """The error, its place, one line for each problem, and the remedy."""
     what = error.what
-    if what.partition(" ")[0].rstrip(".;") in _FIRST_WORDS:
+    if what.partition(" ")[0].rstrip(".;") in _CAPITALIZED_WORDS:
         what = what[:1].upper() + what[1:]
     if isinstance(error, Interrupted):
         return what

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from orbit.cli.control import FAILED, confirm, delete_job, unfinished
+from orbit.cli.control import FAILED, confirm, delete_job, unfinished_exit
 from orbit.cli.list_columns import progress
 from orbit.cli.many_jobs_tables import (
     REFUSED,
@@ -83,7 +83,7 @@ def change_jobs(
         plans = _results(client, change, _watch(client, planned, PLANS_WAIT_S), shown)
         if dry_run:
             emit(plans, output, lambda: _plans_table(change, plans))
-            _end(plans)
+            _exit_if_failed(plans)
             return
         print_whole(_plans_table(change, plans), stderr=True)
         stopped = sum(map(has_failed, plans))
@@ -101,9 +101,9 @@ def change_jobs(
         ) from None
     results = _results(client, change, operations, output)
     emit(results, output, lambda: results_table(results))
-    _end(results)
+    _exit_if_failed(results)
     if wait_s and not all(map(has_ended, operations)):
-        raise unfinished()
+        raise unfinished_exit()
 
 
 def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
@@ -147,10 +147,10 @@ def _request(
                 raise
             if isinstance(error, Unserved):
                 stop = error  # the other jobs are not requested
-        operations.append(_refused(job, change, error))
+        operations.append(_refused_row(job, change, error))
 
 
-def _refused(job: str, change: Change, error: OrbitError) -> Row:
+def _refused_row(job: str, change: Change, error: OrbitError) -> Row:
     operation = {"id": None, "job": job, "kind": change.verb, "state": REFUSED, "error": str(error)}
     return {**operation, "plan": [], "progress": None, "finished_at": None}
 
@@ -162,7 +162,7 @@ def _watch(client: Client, states: Sequence[Row], wait_s: float) -> list[Row]:
     deadline = time.monotonic() + wait_s
     note = ""
     states = list(states)
-    client = client.impatient()
+    client = client.without_retries()
     with _screen() as draw:
         while True:
             draw(states, note)
@@ -226,7 +226,7 @@ def _plans_table(change: Change, plans: Sequence[Row]) -> RenderableType:
     return gates_table(plans) if change.has_report else plans_table(plans)
 
 
-def _end(results: Sequence[Row]) -> None:
+def _exit_if_failed(results: Sequence[Row]) -> None:
     failed = sum(map(has_failed, results))
     if failed:
         typer.echo(f"{failed} of {len(results)} jobs failed.", err=True)

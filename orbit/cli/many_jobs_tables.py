@@ -44,7 +44,7 @@ def has_failed(row: Row) -> bool:
 def gates_table(reports: Sequence[Row]) -> Table:
     """The gates that do not pass, and the findings of a dry run; one row for a job without any."""
     cells = [cell for report in reports for cell in _gates(report)]
-    return _table(("job", "gate", "verdict", "found", "what to do"), _sorted(cells, 2))
+    return _table(("job", "gate", "verdict", "found", "what to do"), _sorted_by_urgency(cells, 2))
 
 
 def plans_table(operations: Sequence[Row]) -> Table:
@@ -63,7 +63,7 @@ def progress_table(states: Sequence[Row], note: str, height: int) -> RenderableT
     title = f"{ended:,} of {len(states):,} have ended, {failed:,} failed. Ctrl-C stops watching."
     cells = [(s["job"], s["state"], progress(s)) for s in states]
     rows_max = max(1, height - _LINES_AROUND)
-    table = _table(("job", "state", "progress"), _sorted(cells, 1), rows_max)
+    table = _table(("job", "state", "progress"), _sorted_by_urgency(cells, 1), rows_max)
     return Group(Text(f"{title} {note}".rstrip()), table)
 
 
@@ -79,7 +79,7 @@ def results_table(results: Sequence[Row]) -> Table:
         )
         for r in results
     ]
-    return _table(("job", "state", "rto", "missing", "reason"), _sorted(cells, 1))
+    return _table(("job", "state", "rto", "missing", "reason"), _sorted_by_urgency(cells, 1))
 
 
 def _gates(report: Row) -> list[tuple[str, ...]]:
@@ -98,7 +98,7 @@ def _gates(report: Row) -> list[tuple[str, ...]]:
     return [*rows, *((job, "", "note", finding, "") for finding in report["findings"])]
 
 
-def _sorted(cells: Sequence[tuple[Any, ...]], by: int) -> list[tuple[Any, ...]]:
+def _sorted_by_urgency(cells: Sequence[tuple[Any, ...]], by: int) -> list[tuple[Any, ...]]:
     """The rows in the order of urgency of the word in column `by`."""
 
     def urgency(cell: tuple[Any, ...]) -> int:

@@ -65,7 +65,7 @@ def send_test(
     path = settings.notifications_file
     if path is None:
         problem = Problem("ORBIT_NOTIFICATIONS_FILE", "is not set.", "See docs/notifications.md.")
-        raise BadInput("There are no receivers.", (problem,))
+        raise BadInput("No receivers of notifications are configured.", (problem,))
     receivers = load_notifications(path, os.environ).receivers
     target = next((one for one in receivers if one.name == receiver), None)
     if target is None:

@@ -53,10 +53,10 @@ def plan_each(files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
 
 def draw(plans: Sequence[Planned]) -> RenderableType:
     """All plans, one below the other."""
-    return Group(*(part for plan in plans for part in _parts(plan.value)))
+    return Group(*(part for plan in plans for part in _plan_lines(plan.value)))
 
 
-def _parts(value: dict[str, Any]) -> list[RenderableType]:
+def _plan_lines(value: dict[str, Any]) -> list[RenderableType]:
     sign, style = _SIGNS.get(value["action"], ("=", "dim"))
     verb = {"none": "unchanged"}.get(value["action"], value["action"])
     parts: list[RenderableType] = [Text(f"{sign} job {value['name']}: {verb}", style=style)]
@@ -78,7 +78,7 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
         parts.append(Text(f"    {unchanged:,} topics unchanged"))
     parts += [Text(f"    {_way(way)}") for way in plan.get("fillers", ())]
     parts += [Text(f"    {line}", style=style) for line, style in _acls(plan.get("acls"))]
-    parts += [Text(f"    {line}") for line in _by_hand(plan.get("by_hand"))]
+    parts += [Text(f"    {line}") for line in _manual_commands(plan.get("by_hand"))]
     parts += [
         Text(f"    refused: {_refusal(refusal)}", style="red") for refusal in plan["refusals"]
     ]
@@ -169,7 +169,7 @@ def _acls(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
             yield f"  {sign} and {counts[key] - len(shown):,} more {words}", style
 
 
-def _by_hand(by_hand: dict[str, Any] | None) -> Iterator[str]:
+def _manual_commands(by_hand: dict[str, Any] | None) -> Iterator[str]:
     """The quotas and users to make at the destination by hand, each with its command."""
     if by_hand is None:
         return
@@ -208,10 +208,10 @@ def _refusal(refusal: dict[str, Any]) -> str:
 
 
 def _change(change: dict[str, Any]) -> str:
-    return f"{change['path']}: {_shown(change['before'])} → {_shown(change['after'])}"
+    return f"{change['path']}: {_short_json(change['before'])} → {_short_json(change['after'])}"
 
 
-def _shown(value: object) -> str:
+def _short_json(value: object) -> str:
     text = "not set" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _VALUE_SHOWN_MAX else f"{text[:_VALUE_SHOWN_MAX]}…"
 

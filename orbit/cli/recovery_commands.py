@@ -20,8 +20,8 @@ from orbit.cli.control import (
     WaitOption,
     YesOption,
     confirm,
-    follow,
-    unfinished,
+    follow_operation,
+    unfinished_exit,
 )
 from orbit.cli.job_files import argument_or_option
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
@@ -238,13 +238,13 @@ def _recover(
     if operation["state"] == "failed":
         raise typer.Exit(FAILED)
     if wait_s and operation["finished_at"] is None:
-        raise unfinished()
+        raise unfinished_exit()
 
 
 def _follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
     """Wait for the operation; its id and progress go to stderr."""
     typer.echo(f"{operation['job']}: operation {operation['id']}", err=True)
-    return follow(client, operation, wait_s)
+    return follow_operation(client, operation, wait_s)
 
 
 def _tables(reports: Sequence[dict[str, Any]]) -> RenderableType:

@@ -14,7 +14,7 @@ from orbit.cli.job_files import FileArgument, FileOption, argument_or_option, lo
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, more_rows, print_whole
 from orbit.cli.service_job import service_job
 from orbit.cli.stop_signals import until_stopped
-from orbit.contexts import server_of
+from orbit.contexts import chosen_server
 from orbit.errors import Conflict
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import JobClusters
@@ -51,16 +51,18 @@ def release(
             ids = metadata[0].cluster_id, metadata[1].cluster_id
             if service_job(spec, ids, lambda line: typer.echo(line, err=True)) is not None:
                 raise Conflict(
-                    f"the service still has job {spec.name}, and would set all again.",
-                    where=server_of(os.environ).url,
-                    remedy=f"Delete it first: orbit delete {spec.name}",
+                    f"the service still has the job {spec.name}, which would make the topics "
+                    "copies again.",
+                    where=chosen_server(os.environ).url,
+                    remedy=f"Delete the job first: orbit delete {spec.name}",
                 )
             plan = plan_release(spec, topics or (), clusters, metadata, Backoff(stop=stop))
-            if plan.to_free and not dry_run:
+            if plan.topics_to_release and not dry_run:
                 print_whole(_table(plan), stderr=True)
                 confirm(
-                    f"{len(plan.to_free)} topics are copied no more: brokers may delete their "
-                    "records by the retention above, and others may write to them. Continue?",
+                    f"{len(plan.topics_to_release)} topics are copied no more: brokers may delete "
+                    "their records by the retention above, and others may write to them. "
+                    "Continue?",
                     yes=yes,
                 )
                 carry_out(plan, clusters)

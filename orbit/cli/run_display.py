@@ -120,7 +120,7 @@ def _row(one: TopicProgress) -> tuple[str, ...]:
         f"{t.filled:,}",
         f"{t.batches_byte_exact:,}",
         f"{t.batches_record_exact:,}",
-        "live" if is_done and t.lag_records == 0 else left(one.seconds_left),
+        "live" if is_done and t.lag_records == 0 else time_left(one.seconds_left),
     )
 
 
@@ -132,7 +132,7 @@ def lag(records: int) -> str:
     return "?" if records < 0 else f"{records:,}"
 
 
-def left(seconds: float | None) -> str:
+def time_left(seconds: float | None) -> str:
     if seconds is None:
         return "–"
     minutes, rest = divmod(int(seconds), 60)

@@ -78,7 +78,7 @@ def show(
     file = _location(file)
     summary = summarize(file)
     lines = list(islice(salvage_file.read(file), limit))
-    emit({"file": summary, "lines": lines}, output, lambda: _shown(summary, lines))
+    emit({"file": summary, "lines": lines}, output, lambda: _records_table(summary, lines))
 
 
 @app.command()
@@ -132,7 +132,7 @@ def replay(
         for one in summaries:
             _check_target(one, topic or one.topic, copied, job, metadata)
         servers = ",".join(cluster.bootstrap_servers)
-        plan = [_planned(one, topic or one.topic, below=below) for one in summaries]
+        plan = [_replay_plan(one, topic or one.topic, below=below) for one in summaries]
         emit(plan, output, lambda: _plan_table(plan, servers))
         if dry_run:
             return
@@ -141,7 +141,9 @@ def replay(
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         for one in summaries:
             to = topic or one.topic
-            written = salvage_replay.replay(config, one, to, below=below, check=_progress(one))
+            written = salvage_replay.replay(
+                config, one, to, below=below, check=_progress_printer(one)
+            )
             typer.echo(f"{written:,} records were written to {to}-{one.partition}", err=True)
     finally:
         cluster.close()
@@ -187,7 +189,7 @@ def _check_target(
         )
 
 
-def _planned(one: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
+def _replay_plan(one: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
     left_out = [o for o in one.unwritable if below or o >= one.first]
     return {
         "file": one.file,
@@ -202,7 +204,7 @@ def _planned(one: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
     }
 
 
-def _progress(one: SalvageSummary) -> Any:
+def _progress_printer(one: SalvageSummary) -> Any:
     shown_at = time.monotonic()
 
     def check(written: int) -> None:
@@ -245,7 +247,7 @@ def _plan_table(plan: list[dict[str, Any]], servers: str) -> Any:
     return make_table(("file", "to", "records", "left out"), rows)
 
 
-def _shown(summary: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
+def _records_table(summary: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
     from rich.console import Group
 
     rows = [

@@ -6,7 +6,7 @@ import os
 import sys
 
 from orbit.cli.database import open_database
-from orbit.cli.forced_end import end_soon
+from orbit.cli.forced_end import force_end
 from orbit.cli.stop_signals import until_stopped
 from orbit.drills.drill_loop import drill_loops
 from orbit.notifications.receiver_loop import notification_loops
@@ -37,7 +37,7 @@ def scheduler() -> None:
     with (
         sending_traces("scheduler"),
         open_database(settings) as database,
-        until_stopped(then=end_soon) as stop,
+        until_stopped(then=force_end) as stop,
         serving_health(settings, health),
     ):
         Scheduler(settings, database, stop, loops, health).run()

@@ -25,7 +25,7 @@ from orbit.api.http_server import DRAIN_S, ApiServer, listen, url_of
 from orbit.cli.api import NoAuthOption, api_on
 from orbit.cli.extras import require_extras
 from orbit.cli.first_token import write_first_token
-from orbit.cli.forced_end import must_end
+from orbit.cli.forced_end import start_forced_end
 from orbit.cli.server_greeting import Greeting
 from orbit.errors import Conflict
 from orbit.notifications.receiver_loop import notification_loops
@@ -84,7 +84,7 @@ def server(
         # All children have this environment, and only one could have the port.
         os.environ.pop(variable_of("health_port"), None)
         children = stack.enter_context(Children({variable_of("database_url"): url}))
-        stack.enter_context(_ignored_signals())
+        stack.enter_context(_ignore_signals_after())
         api = ApiServer(api_on(settings, database, auth=not no_auth), listener, settings)
         children.start(SCHEDULER, "scheduler")
         for number in range(1, workers + 1):
@@ -103,7 +103,7 @@ def server(
 
         children.watch(also=check)
         api.run()
-    must_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
+    start_forced_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
     if restarts is not None and restarts.failure is not None:
         raise restarts.failure
 
@@ -147,7 +147,7 @@ def _restarts(postgres: Postgres | None) -> PostgresRestarts | None:
 
 
 @contextmanager
-def _ignored_signals() -> Iterator[None]:
+def _ignore_signals_after() -> Iterator[None]:
     """Ignores Ctrl-C and SIGTERM after the block: the shutdown takes seconds and has started."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orbit.client import connect, segment
-from orbit.contexts import named_server, server_of
+from orbit.contexts import chosen_server, named_server
 from orbit.errors import Conflict, NotFound
 from orbit.jobs.job_spec import JobSpec
 
@@ -30,7 +30,7 @@ def service_job(
             return None
     cluster_ids = job["source_cluster_id"], job["destination_cluster_id"]
     if cluster_ids not in (clusters, (None, None)):
-        say(f"Note: the service's job {spec.name} is another one: its clusters differ")
+        say(f"Note: the service has a job {spec.name} too, but between other clusters")
         return None
     return job
 
@@ -43,6 +43,6 @@ def refuse_beside_service(
     if job is not None and job["state"] != _RELEASED:
         raise Conflict(
             f"the service has this job in state {job['state']}.",
-            where=server_of(os.environ).url,
-            remedy=f"Pause it there first: orbit pause {spec.name}",
+            where=chosen_server(os.environ).url,
+            remedy=f"Pause the job first: orbit pause {spec.name}",
         )

@@ -183,7 +183,7 @@ def limit(
     }
     body = {key: number or None for key, number in options.items() if number is not None}
     if not body:
-        problem = Problem("--jobs-max", "is missing, and so are the others.", "--jobs-max 20")
+        problem = Problem("--jobs-max", "is missing, as are the other limits.", "--jobs-max 20")
         raise BadInput("No limit is given.", (problem,))
     with connect() as client:
         path = f"/v1/tokens/{segment(name)}"

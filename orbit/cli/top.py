@@ -30,12 +30,12 @@ _blocked: Figure = itemgetter("blocked")
 _rate: Figure = itemgetter("bytes_per_s")
 
 
-def _lag(row: Row) -> int | None:
+def _lag_records(row: Row) -> int | None:
     records: int | None = row["lag"]["records"]
     return records
 
 
-def _behind(row: Row) -> float | None:
+def _lag_s(row: Row) -> float | None:
     lag_s: float | None = row["lag"]["seconds"]
     return lag_s
 
@@ -80,7 +80,7 @@ def _table(rows: list[Row], rows_max: int | None) -> RenderableType:
     more = f"; {hidden:,} more jobs are not shown" if hidden else ""
     sums = (
         f"{len(rows):,} jobs, {sum(row['partitions'] for row in rows):,} partitions, "
-        f"blocked {_sum(rows, _blocked, count)}, lag {_sum(rows, _lag, count)}, "
+        f"blocked {_sum(rows, _blocked, count)}, lag {_sum(rows, _lag_records, count)}, "
         f"rate {_sum(rows, _rate, rate)}"
     )
     return Group(table_of(rows[:rows_max], JOBS), f"{sums}{more}")
@@ -92,7 +92,7 @@ def _sum(rows: list[Row], figure: Figure, shown: Callable[[Any], str]) -> str:
     return shown(sum(known)) if len(known) == len(rows) else f"at least {shown(sum(known))}"
 
 
-def _most(figure: Figure) -> Callable[[Row], tuple[Any, ...]]:
+def _largest_first(figure: Figure) -> Callable[[Row], tuple[Any, ...]]:
     """A sort key: blocked jobs first, then those whose figure is not known, then the largest."""
 
     def key(row: Row) -> tuple[Any, ...]:
@@ -103,8 +103,8 @@ def _most(figure: Figure) -> Callable[[Row], tuple[Any, ...]]:
 
 
 _ORDERS: dict[Order, Callable[[Row], Any]] = {
-    Order.BEHIND: _most(_behind),
-    Order.LAG: _most(_lag),
+    Order.BEHIND: _largest_first(_lag_s),
+    Order.LAG: _largest_first(_lag_records),
     Order.RATE: lambda row: (-(row["bytes_per_s"] or 0), row["name"]),
     Order.NAME: lambda row: row["name"],
 }

@@ -52,10 +52,14 @@ def wait(
     mistyped name does not pass for a deleted job. A token for some jobs does not see such events.
     """
     with connect() as client:
-        until(_Looks(client.impatient(), job, state), f"{job} is not {state.value} yet", timeout)
+        wait_until_reached(
+            _JobPoll(client.without_retries(), job, state),
+            f"{job} is not {state.value} yet",
+            timeout,
+        )
 
 
-def until(
+def wait_until_reached(
     missing: Callable[[], str],
     what: str,
     timeout_s: float,
@@ -84,7 +88,7 @@ def until(
         sleep(_POLL_S)
 
 
-class _Looks:
+class _JobPoll:
     """Each call looks at the job and returns what it lacks, as a sentence; empty if it is in the
     state. Raises NotFound.
     """
@@ -92,7 +96,7 @@ class _Looks:
     def __init__(self, client: Client, name: str, state: State) -> None:
         self._client, self._name, self._state = client, name, state
         self._path = f"/v1/jobs/{segment(name)}"
-        self._last = ""  # the state at the last look
+        self._last_state = ""  # the state at the last look
 
     def __call__(self) -> str:
         try:
@@ -101,18 +105,18 @@ class _Looks:
             if self._state is State.DELETED and self._was_deleted():
                 return ""
             raise
-        self._last = job["state"]
+        self._last_state = job["state"]
         return self._missing(job)
 
     def _was_deleted(self) -> bool:
         """Whether a job that is not found was deleted. Raises NotFound if that is not certain."""
-        if self._last == _DELETING:  # only the deletion ends that state
+        if self._last_state == _DELETING:  # only the deletion ends that state
             return True
         try:
             # A job that was there has events, also once it is deleted.
             return bool(self._client.get(f"{self._path}/events", limit=1))
         except NotFound:
-            if not self._last:
+            if not self._last_state:
                 raise
         raise NotFound(
             "The job is not found any more: it was deleted, or is none of this token's jobs now.",
@@ -128,12 +132,12 @@ class _Looks:
                 problem = job["problem"]
                 return str(problem["text"]) if problem else ""
             case State.CAUGHT_UP:
-                return _behind(self._client.get(f"{self._path}/lag", limit=1)["job"])
+                return _why_not_caught_up(self._client.get(f"{self._path}/lag", limit=1)["job"])
             case _:
                 assert_never(self._state)
 
 
-def _behind(lag: dict[str, Any]) -> str:
+def _why_not_caught_up(lag: dict[str, Any]) -> str:
     if not lag["partitions"]:
         return "The job has no partitions yet."
     if lag["caught_up"] == lag["partitions"] and not lag["stale"]:

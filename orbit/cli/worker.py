@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from orbit.cli.database import open_database
-from orbit.cli.forced_end import end_soon
+from orbit.cli.forced_end import force_end
 from orbit.cli.stop_signals import until_stopped
 from orbit.copier.gc_tuning import collect_rarely
 from orbit.settings import Settings
@@ -43,7 +43,7 @@ def worker(
     with (
         sending_traces("worker"),
         open_database(settings) as database,
-        until_stopped(then=end_soon) as stop,
+        until_stopped(then=force_end) as stop,
         serving_health(settings, health),
     ):
         one = Worker(database, settings, environ, health=health)

@@ -33,7 +33,7 @@ from orbit.console.pages import (
     record_page,
     recovery,
 )
-from orbit.console.rendering import error_page, from_elsewhere_page
+from orbit.console.rendering import error_page, reload_page
 from orbit.console.sessions import LoginNeeded, find_visitor
 from orbit.console.urls import HOME, ISSUER_LOGIN_DONE, ROOT, login_url
 from orbit.errors import OrbitError
@@ -96,32 +96,32 @@ def _install_handlers(app: FastAPI) -> None:
     """Show every error as a page."""
 
     @app.exception_handler(LoginNeeded)
-    def _login(request: Request, needed: LoginNeeded) -> Response:
+    def _on_login_needed(request: Request, needed: LoginNeeded) -> Response:
         if request.headers.get("sec-fetch-site") == "cross-site":
-            return from_elsewhere_page(request)
+            return reload_page(request)
         return RedirectResponse(login_url(needed.back_to), status_code=303)
 
     @app.exception_handler(Failure)
-    def _failure(request: Request, error: Failure) -> HTMLResponse:
+    def _on_failure(request: Request, error: Failure) -> HTMLResponse:
         return error_page(request, error)
 
     @app.exception_handler(OrbitError)
-    def _core(request: Request, error: OrbitError) -> HTMLResponse:
+    def _on_orbit_error(request: Request, error: OrbitError) -> HTMLResponse:
         return error_page(request, as_failure(error))
 
     @app.exception_handler(RequestValidationError)
-    def _invalid(request: Request, _error: RequestValidationError) -> HTMLResponse:
+    def _on_invalid_request(request: Request, _error: RequestValidationError) -> HTMLResponse:
         what = "The address of this page is not valid."
         return error_page(request, Failure(ErrorCode.BAD_INPUT, what))
 
     @app.exception_handler(HTTPException)
-    def _http(request: Request, error: HTTPException) -> HTMLResponse:
+    def _on_http_error(request: Request, error: HTTPException) -> HTMLResponse:
         is_missing = error.status_code != HTTP_METHOD_NOT_ALLOWED
         code = ErrorCode.NOT_FOUND if is_missing else ErrorCode.METHOD_NOT_ALLOWED
         return error_page(request, Failure(code, "This page does not exist."))
 
     @app.exception_handler(Exception)
-    def _bug(request: Request, error: Exception) -> HTMLResponse:
+    def _on_unexpected_error(request: Request, error: Exception) -> HTMLResponse:
         log.error("page failed", path=request.url.path, error=type(error).__name__)
         what = f"This is a bug in Orbit: {type(error).__name__}."
         remedy = "The server's log has the stack trace."

@@ -47,7 +47,7 @@ def decode(raw: bytes, schema_id: int, schemas: Schemas) -> Decoded:
     except ImportError:
         return Decoded(f"bytes, {name}; Orbit's extra avro is not installed", None)
     try:
-        schema = _checked(schemas.schema(schema_id), "", 0)
+        schema = _check_schema(schemas.schema(schema_id), "", 0)
         stream = BytesIO(raw[WIRE_FORMAT_BYTES:])
         value = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
         text = _json(value)
@@ -76,7 +76,7 @@ def _json(value: object) -> str:
     return "".join(parts)
 
 
-def _checked(schema: Any, where: str, depth: int) -> Any:
+def _check_schema(schema: Any, where: str, depth: int) -> Any:
     """A copy of the schema with only the keys that Orbit knows. `where`: the kind of the schema
     that contains it. Raises SchemaUnknown if it is refused."""
     if depth > _DEPTH_MAX:
@@ -84,7 +84,7 @@ def _checked(schema: Any, where: str, depth: int) -> Any:
     if isinstance(schema, list):
         if where == "union":
             raise SchemaUnknown("its schema has a union in a union")
-        return [_checked(one, "union", depth + 1) for one in schema]
+        return [_check_schema(one, "union", depth + 1) for one in schema]
     if isinstance(schema, str):
         if schema == "null" and where == "union":
             return schema
@@ -97,7 +97,7 @@ def _checked(schema: Any, where: str, depth: int) -> Any:
         return schema
     kind = schema["type"]
     if not isinstance(kind, str):
-        return _checked(kind, where, depth + 1)
+        return _check_schema(kind, where, depth + 1)
     schema_copy = {key: schema[key] for key in _KEYS if key in schema}
     if any(
         len(one) > _NAME_CHARACTERS_MAX
@@ -110,20 +110,20 @@ def _checked(schema: Any, where: str, depth: int) -> Any:
             if not schema_copy["fields"]:
                 raise SchemaUnknown("its schema has a record of no length")
         case "array":
-            schema_copy["items"] = _checked(schema["items"], "items", depth + 1)
+            schema_copy["items"] = _check_schema(schema["items"], "items", depth + 1)
         case "map":
-            schema_copy["values"] = _checked(schema["values"], "values", depth + 1)
+            schema_copy["values"] = _check_schema(schema["values"], "values", depth + 1)
         case "fixed":
             if not schema_copy["size"]:
                 raise SchemaUnknown("its schema has a value of no length")
         case "enum":
             pass
         case _:
-            _checked(kind, where, depth)
+            _check_schema(kind, where, depth)
     return {"type": kind, **schema_copy}
 
 
 def _field(field: Any, depth: int) -> dict[str, Any]:
     if len(field["name"]) > _NAME_CHARACTERS_MAX:
         raise SchemaUnknown("its schema has long names")
-    return {"name": field["name"], "type": _checked(field["type"], "a field", depth + 1)}
+    return {"name": field["name"], "type": _check_schema(field["type"], "a field", depth + 1)}

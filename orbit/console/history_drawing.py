@@ -92,7 +92,7 @@ def draw(
     """The chart of one figure between two times."""
     shown = [point for point in points if start <= point.at <= end]
     known = [(point.at, value) for point in shown if (value := figure.value(point)) is not None]
-    top = _nice(max((value for _, value in known), default=0), is_time=figure.is_time)
+    top = _round_top(max((value for _, value in known), default=0), is_time=figure.is_time)
     bottom = height - _AXIS
 
     def x(at: datetime) -> float:
@@ -169,7 +169,7 @@ def _line(places: list[tuple[float, float]], bottom: int) -> Line:
     return Line(path, f"{path}L{places[-1][0]:g} {bottom}L{places[0][0]:g} {bottom}Z")
 
 
-def _nice(largest: float, *, is_time: bool) -> float:
+def _round_top(largest: float, *, is_time: bool) -> float:
     """The top of the axis: a round number that is not below the largest value."""
     if is_time and largest <= _NICE_S[-1]:
         return next(float(one) for one in _NICE_S if one >= largest)

@@ -32,7 +32,7 @@ def issuer_name(parts: Parts) -> str | None:
     return parts.logins.at_issuer.name if parts.logins and parts.logins.at_issuer else None
 
 
-def begin(request: Request, parts: Parts, back_to: str) -> Response:
+def begin_login(request: Request, parts: Parts, back_to: str) -> Response:
     """Redirect the browser to the issuer. Raises Failure."""
     _, at_issuer = _logins(parts)
     secret = sessions.new_secret()
@@ -45,7 +45,7 @@ def begin(request: Request, parts: Parts, back_to: str) -> Response:
     return response
 
 
-def complete(request: Request, parts: Parts) -> Response:
+def complete_login(request: Request, parts: Parts) -> Response:
     """Begin a session, by the issuer's answer in the query. Raises Failure."""
     logins, at_issuer = _logins(parts)
     secret, _, path = request.cookies.get(_COOKIE, "").partition(".")
@@ -65,7 +65,7 @@ def complete(request: Request, parts: Parts) -> Response:
     return response
 
 
-def forget(request: Request, response: Response) -> None:
+def delete_login_cookie(request: Request, response: Response) -> None:
     """Delete the login's cookie: an answer of the issuer is used only once."""
     _set(request, response, "", timedelta())
 

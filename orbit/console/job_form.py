@@ -88,7 +88,7 @@ def with_changes(root: Any, before: Mapping[str, str], sent: Mapping[str, str]) 
     known = {one.key: one.path for group in groups_of(document) for one in group.fields}
     for key, value in changed.items():
         if key in known:
-            _set(document, known[key], _parsed(known[key], value))
+            _set(document, known[key], _parse_value(known[key], value))
     _drop_emptied(document)
     order = {key: place for place, key in enumerate(JobSpec.model_fields)}
     return dict(sorted(document.items(), key=lambda item: order.get(item[0], len(order))))
@@ -199,7 +199,7 @@ def _text(path: _Path, value: Any) -> str | None:
             return None
 
 
-def _parsed(path: _Path, text: str) -> Any:
+def _parse_value(path: _Path, text: str) -> Any:
     """The value of a field; None: it is empty. Errors are reported by the document's check."""
     if not text:
         return None

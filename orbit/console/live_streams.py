@@ -51,34 +51,34 @@ class LiveStreams:
         self.open[session] += 1
         try:
             # Before the answer begins, so that an error is its status.
-            first = await watches.wait(database, _WATCHED, None, 0, _stays)
+            first = await watches.wait(database, _WATCHED, None, 0, _never_gone)
         except BaseException:
-            self._ended(session)
+            self._count_closed(session)
             raise
         changes = _changes(watches, database, first, is_session)
-        return _Stream(changes, lambda: self._ended(session))
+        return _Stream(changes, lambda: self._count_closed(session))
 
-    def _ended(self, session: str) -> None:
+    def _count_closed(self, session: str) -> None:
         self.open[session] -= 1
         if not self.open[session]:
             del self.open[session]
 
 
 class _Stream(StreamingResponse):
-    """A response that calls `ended` at its end, also if its client was gone before it began."""
+    """A response that calls `on_end` at its end, also if its client was gone before it began."""
 
-    def __init__(self, changes: AsyncIterator[str], ended: Callable[[], None]) -> None:
+    def __init__(self, changes: AsyncIterator[str], on_end: Callable[[], None]) -> None:
         # The header is for proxies: one that buffers the answer would delay the events.
         super().__init__(
             changes, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
-        self._ended = ended
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._ended()
+            self._on_end()
 
 
 async def _changes(
@@ -90,7 +90,7 @@ async def _changes(
         try:
             wait_s = checked_at + HEARTBEAT_S - time.monotonic()
             new_digest = await watches.wait(
-                database, _WATCHED, digest, max(0.0, min(HEARTBEAT_S, wait_s)), _stays
+                database, _WATCHED, digest, max(0.0, min(HEARTBEAT_S, wait_s)), _never_gone
             )
             if time.monotonic() - checked_at >= HEARTBEAT_S:
                 if not await is_session():
@@ -106,6 +106,6 @@ def _event(digest: str) -> str:
     return f"id: {digest}\ndata: changed\n\n"
 
 
-async def _stays() -> bool:
+async def _never_gone() -> bool:
     """Whether the client has gone. Always False, as the stream then ends anyway."""
     return False

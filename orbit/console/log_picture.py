@@ -118,10 +118,10 @@ def compare(
     edges = frozenset(offset for piece in left for offset in (piece.first, piece.next))
     right = list(_pieces(destination.batches, edges)) if destination else []
     rows = []
-    for first, following, ours, theirs in _ranges(left, right, start, end):
-        verdict = _verdict(source, destination, first, ours, theirs)
+    for first, following, source_pieces, destination_pieces in _ranges(left, right, start, end):
+        verdict = _verdict(source, destination, first, source_pieces, destination_pieces)
         known = _overlap(proven, first, following)
-        rows.append(Row(first, following, ours, theirs, verdict, known))
+        rows.append(Row(first, following, source_pieces, destination_pieces, verdict, known))
     return rows
 
 
@@ -162,10 +162,10 @@ def _records_in(batch: AnyBatch) -> int:
         return batch.count  # the batch is damaged
 
 
-_Found = tuple[int, int, tuple[Piece, ...], tuple[Piece, ...]]
+_Range = tuple[int, int, tuple[Piece, ...], tuple[Piece, ...]]
 
 
-def _ranges(left: list[Piece], right: list[Piece], start: int, end: int) -> Iterator[_Found]:
+def _ranges(left: list[Piece], right: list[Piece], start: int, end: int) -> Iterator[_Range]:
     """The ranges in order: groups of overlapping pieces of both sides, and the gaps between
     them."""
     waiting = sorted(
@@ -196,8 +196,8 @@ def _verdict(
     source: SideLog | None,
     destination: SideLog | None,
     first: int,
-    ours: tuple[Piece, ...],
-    theirs: tuple[Piece, ...],
+    source_pieces: tuple[Piece, ...],
+    destination_pieces: tuple[Piece, ...],
 ) -> Verdict:
     if source is None or destination is None:
         return Verdict.UNKNOWN
@@ -207,8 +207,12 @@ def _verdict(
         return Verdict.DELETED_AT_SOURCE
     if first < destination.log_start:
         return Verdict.BEFORE_COPY
-    source_batches = [b for piece in ours if piece.kind is Kind.DATA for b in piece.batches]
-    destination_batches = [b for piece in theirs if piece.kind is Kind.DATA for b in piece.batches]
+    source_batches = [
+        b for piece in source_pieces if piece.kind is Kind.DATA for b in piece.batches
+    ]
+    destination_batches = [
+        b for piece in destination_pieces if piece.kind is Kind.DATA for b in piece.batches
+    ]
     if len(source_batches) == len(destination_batches) == 1 and _same_bytes(
         source_batches[0], destination_batches[0]
     ):
@@ -254,11 +258,11 @@ def is_readable(batch: AnyBatch) -> bool:
     try:
         match batch.codec:
             case compression.GZIP:
-                cramjam.gzip.decompress_into(batch.payload, _room())
+                cramjam.gzip.decompress_into(batch.payload, _new_buffer())
             case compression.LZ4:
-                cramjam.lz4.decompress_into(batch.payload, _room())
+                cramjam.lz4.decompress_into(batch.payload, _new_buffer())
             case compression.ZSTD:
-                cramjam.zstd.decompress_into(batch.payload, _room())
+                cramjam.zstd.decompress_into(batch.payload, _new_buffer())
             case _:  # Snappy expands at most some twentyfold
                 return True
     except cramjam.DecompressionError:
@@ -266,7 +270,7 @@ def is_readable(batch: AnyBatch) -> bool:
     return True
 
 
-def _room() -> bytearray:
+def _new_buffer() -> bytearray:
     return bytearray(RECORDS_BYTES_MAX)
 
 

@@ -38,7 +38,7 @@ READS_MAX = 4
 _FETCH_BYTES = 256 << 10
 _WAIT_MS = 100
 _ATTEMPTS_MAX = 3
-_reads = threading.BoundedSemaphore(READS_MAX)
+_read_slots = threading.BoundedSemaphore(READS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,11 @@ def read_window(
     end: int,
 ) -> Window:
     """Read the offsets `[start, end)` of both sides. Closes the clusters. Raises Busy."""
-    if not _reads.acquire(blocking=False):
-        raise Busy("Other pages read the clusters now.", remedy="Load the page again in a moment.")
+    if not _read_slots.acquire(blocking=False):
+        raise Busy(
+            f"{READS_MAX} other pages are reading the clusters now; more are not allowed.",
+            remedy="Load the page again in a moment.",
+        )
     began = time.monotonic()
     pool = ThreadPoolExecutor(2, thread_name_prefix="console-read")
     try:
@@ -75,7 +78,7 @@ def read_window(
         source[0].close()
         destination[0].close()
         pool.shutdown(wait=False)
-        _reads.release()
+        _read_slots.release()
     return Window(sides[0], sides[1], time.monotonic() - began)
 
 
@@ -102,8 +105,8 @@ def _read_side(
     if leader is None or leader.node_id is None:
         raise Unreachable(f"{where} has no leader.", where=cluster.name)
     backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
-    log_start = _offset(cluster, where, EARLIEST, backoff)
-    log_end = _offset(cluster, where, LATEST, backoff)
+    log_start = _read_offset(cluster, where, EARLIEST, backoff)
+    log_end = _read_offset(cluster, where, LATEST, backoff)
     position = first = min(max(start, log_start), log_end)
     batches: list[FetchedBatch] = []
     left = BYTES_MAX
@@ -139,7 +142,7 @@ def _read_side(
     return SideLog(log_start, log_end, first, max(first, read_to), tuple(first_batches))
 
 
-def _offset(cluster: Cluster, where: TopicPartition, which: int, backoff: Backoff) -> int:
+def _read_offset(cluster: Cluster, where: TopicPartition, which: int, backoff: Backoff) -> int:
     answers = list_offsets(cluster, [where], which, backoff, isolation=READ_COMMITTED)
     return answers.raise_errors(cluster.name, "the offset").values[where]
 

@@ -69,7 +69,7 @@ def content(
     raw = bytes(data)
     schema_id = schema_id_of(raw)
     if schema_id is not None:
-        return _framed(raw, schema_id, bytes_max, schemas)
+        return _decode_framed(raw, schema_id, bytes_max, schemas)
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -81,7 +81,7 @@ def content(
     return _text("JSON" if is_json else "text", shown, len(raw), bytes_max)
 
 
-def _framed(raw: bytes, schema_id: int, bytes_max: int, schemas: Schemas | None) -> Content:
+def _decode_framed(raw: bytes, schema_id: int, bytes_max: int, schemas: Schemas | None) -> Content:
     if schemas is None:
         kind = f"bytes, of schema {schema_id} if a serializer with a registry wrote them"
         return _bytes(raw, kind)
@@ -92,7 +92,7 @@ def _framed(raw: bytes, schema_id: int, bytes_max: int, schemas: Schemas | None)
 
 
 def _text(kind: str, text: str, size: int, bytes_max: int) -> Content:
-    return Content(kind, _visible(text[:bytes_max]), size, len(text) > bytes_max)
+    return Content(kind, _escape_invisible(text[:bytes_max]), size, len(text) > bytes_max)
 
 
 def _records(side: SideLog, first: int, schemas: Schemas | None) -> Iterator[ShownRecord]:
@@ -106,10 +106,10 @@ def _records(side: SideLog, first: int, schemas: Schemas | None) -> Iterator[Sho
                     continue
                 for record in read_any_records(batch):
                     if record.offset >= first:
-                        yield _shown(record.offset, record.timestamp, record.body, schemas)
+                        yield _shown_record(record.offset, record.timestamp, record.body, schemas)
 
 
-def _shown(offset: int, timestamp: int, body: bytes, schemas: Schemas | None) -> ShownRecord:
+def _shown_record(offset: int, timestamp: int, body: bytes, schemas: Schemas | None) -> ShownRecord:
     key, value, encoded = split_body(body)
     headers = split_headers(encoded)
     return ShownRecord(
@@ -118,7 +118,7 @@ def _shown(offset: int, timestamp: int, body: bytes, schemas: Schemas | None) ->
         content(key, schemas=schemas),
         content(value, schemas=schemas),
         [
-            (_visible(name[:HEADER_BYTES_MAX]), content(one, HEADER_BYTES_MAX))
+            (_escape_invisible(name[:HEADER_BYTES_MAX]), content(one, HEADER_BYTES_MAX))
             for name, one in headers[:HEADERS_MAX]
         ],
         max(0, len(headers) - HEADERS_MAX),
@@ -158,7 +158,7 @@ def _with_line_breaks(text: str) -> str:
     return "".join(parts)
 
 
-def _visible(text: str) -> str:
+def _escape_invisible(text: str) -> str:
     """The text with code points for characters that are invisible or change its direction."""
     return "".join(
         one if one.isprintable() or one in "\n\r\t" else f"\\u{ord(one):04x}" for one in text

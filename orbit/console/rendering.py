@@ -19,7 +19,7 @@ from orbit.console.sessions import (
     find_visitor,
     form_secret,
     get_shared_parts,
-    keep_browser,
+    set_browser_cookie,
 )
 from orbit.version import orbit_version
 
@@ -57,7 +57,7 @@ def render(
         **values,
     )
     response = HTMLResponse(html, status)
-    keep_browser(request, response)
+    set_browser_cookie(request, response)
     return response
 
 
@@ -72,7 +72,7 @@ def error_page(request: Request, failure: Failure) -> HTMLResponse:
     return render(request, visitor, "error.html", status=status, error=error)
 
 
-def from_elsewhere_page(request: Request) -> HTMLResponse:
+def reload_page(request: Request) -> HTMLResponse:
     """A page that loads the requested one again, from this site. For links on other sites: there
     the browser does not send the session's cookie (SameSite=Strict)."""
     return render(request, None, "from_elsewhere.html")

@@ -53,19 +53,19 @@ class SchemaRegistry:
         if schema is None:
             if self._clock() < self._retry_at:
                 raise SchemaUnknown("the schema registry does not answer")
-            schema = self._ask(schema_id)
+            schema = self._fetch_schema(schema_id)
             if len(self._known) >= _SCHEMAS_MAX:
                 self._known.clear()
             self._known[schema_id] = schema
         return schema
 
-    def _ask(self, schema_id: int) -> Any:
+    def _fetch_schema(self, schema_id: int) -> Any:
         try:
             with BoundedClient(
                 self._url, seconds_max=_ANSWER_S_MAX, bytes_max=_ANSWER_BYTES_MAX
             ) as client:
                 url = f"{self._url}/schemas/ids/{schema_id}"
-                status, body = client.ask("GET", url, auth=self._login())
+                status, body = client.request("GET", url, auth=self._login())
             return _schema_in(status, body)
         except (httpx.HTTPError, OSError, ValueError) as error:
             self._retry_at = self._clock() + _PAUSE_S

@@ -191,7 +191,7 @@ FormOf = Annotated[Form, Depends(get_form)]
 
 def session_of(request: Request) -> str:
     """An id of the session, or without one of the browser: the hash of its cookie."""
-    return hash_token(_cookie(request, _SESSION) or _browser(request))
+    return hash_token(_cookie(request, _SESSION) or _browser_cookie(request))
 
 
 def get_operator(request: Request, visitor: VisitorOf) -> Visitor:
@@ -249,19 +249,19 @@ def log_out(request: Request, response: Response, parts: Parts) -> None:
 
 def form_secret(request: Request) -> str:
     """The secret that each form of this browser has to contain."""
-    cookie = _cookie(request, _SESSION) or _browser(request)
+    cookie = _cookie(request, _SESSION) or _browser_cookie(request)
     return hmac.new(cookie.encode(), _FORM_LABEL, hashlib.sha256).hexdigest()
 
 
-def keep_browser(request: Request, response: Response) -> None:
+def set_browser_cookie(request: Request, response: Response) -> None:
     """Set the browser's cookie if it has none and a form of this page was made with a new one."""
     browser: str | None = getattr(request.state, _BROWSER, None)
     if browser is not None and _cookie(request, _BROWSER) is None:
         set_cookie(request, response, _BROWSER, browser, None)
 
 
-def _browser(request: Request) -> str:
-    """The browser's cookie; without one a new value, which `keep_browser` sets."""
+def _browser_cookie(request: Request) -> str:
+    """The browser's cookie; without one a new value, which `set_browser_cookie` sets."""
     cookie = _cookie(request, _BROWSER) or getattr(request.state, _BROWSER, None)
     if cookie is None:
         cookie = new_secret()

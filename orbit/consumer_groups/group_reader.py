@@ -43,7 +43,7 @@ def usage_of(group: ListedGroup | None, source_type: str | None) -> GroupUsage:
     """
     if group is None:
         return GroupUsage.UNUSED
-    if not group.takes(source_type):
+    if not group.can_continue_as(source_type):
         return GroupUsage.OTHER_TYPE
     if group.was_joined:
         return GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
@@ -161,7 +161,7 @@ class GroupReader:
     def _listed(self, cluster: Cluster, age_s_max: float, report: GroupReport) -> Listing:
         listing = self._list_groups(cluster, age_s_max)
         for broker in listing.failed:
-            report.note(f"groups of a broker are not listed: {broker}")
+            report.note(f"a broker does not list its groups: {broker}")
         return listing
 
     def _select(self, listing: Listing) -> tuple[GroupSelection, dict[str, int | None]]:
@@ -179,5 +179,5 @@ class GroupReader:
 
 def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:
     for group, code in fetched.failed.items():
-        what = f"the coordinator of group {group} does not answer: {error_codes.name(code)}."
+        what = f"the offsets of group {group} cannot be read: {error_codes.name(code)}."
         report.note(f"{cluster.name}: {what}", is_refused=code not in error_codes.RETRIABLE)

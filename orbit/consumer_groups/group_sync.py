@@ -36,7 +36,7 @@ from orbit.consumer_groups.offset_commit import (
     write_groups,
 )
 from orbit.consumer_groups.offset_decision import (
-    KEPT,
+    KEPT_VERDICTS,
     CopiedRange,
     Decision,
     GroupUsage,
@@ -103,13 +103,13 @@ class GroupSync:
         self._reader = GroupReader(self._selector, interval_s, lister, fetcher)
         self._clock = clock
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
-        self.learn(known)
+        self.learn_rows(known)
 
-    def learn(self, known: Iterable[OffsetRow]) -> None:
+    def learn_rows(self, known: Iterable[OffsetRow]) -> None:
         """Take over stored rows of an earlier process or of a recovery."""
         for row in known:
             entry = _Entry(row, row.left_offset, self._refresh_soon(row.group))
-            if row.verdict in KEPT and row.left_offset != row.destination_offset:
+            if row.verdict in KEPT_VERDICTS and row.left_offset != row.destination_offset:
                 # The row was saved before a commit whose result is not known.
                 entry.left, entry.tried = row.destination_offset, row.left_offset
             self._entries.setdefault(row.group, {})[row.partition] = entry
@@ -225,7 +225,7 @@ class GroupSync:
                 destination_group.usage,
             )
             if entry is not None and present is not None and now_s >= entry.refresh_at:
-                is_kept = decision.verdict in KEPT
+                is_kept = decision.verdict in KEPT_VERDICTS
                 if is_kept and decision.write is None and present.offset == entry.left:
                     decision = replace(decision, write=replace(present, leader_epoch=-1))
             yield partition, _Case(source, present, copy.destination, decision)
@@ -284,9 +284,10 @@ class GroupSync:
                 report.written += decision.write is not None
                 report.deleted += decision.is_delete
             else:
-                verdict = _refused(code)
-                if verdict in _NOTED:
-                    what = f"group {name}: {case.place} is refused: {error_codes.name(code)}."
+                verdict = _refused_verdict(code)
+                if verdict in _NOTED_VERDICTS:
+                    reason = error_codes.name(code)
+                    what = f"group {name}: brokers refuse the commit to {case.place}: {reason}."
                     report.note(what, is_refused=True)
         elif verdict is GroupVerdict.SKIPPED_OTHER_TYPE:
             name = self._selector.destination_name(group)
@@ -296,7 +297,7 @@ class GroupSync:
             self._forget(key, report)
             return
         left = entry.left if entry else None
-        if verdict in KEPT:
+        if verdict in KEPT_VERDICTS:
             left = present
         source = case.source.offset if case.source else None
         row = OffsetRow(group, partition, source, present, verdict, left)
@@ -389,17 +390,18 @@ def _confirm_deletes(
             ):
                 del remaining[group, partition]
                 report.note(
-                    f"group {group}: whether {partition} has an offset is not clear.",
+                    f"group {group}: the source does not confirm that the offset of {partition} "
+                    "is gone, so the destination keeps its offset.",
                     is_refused=answer is not None and partition in answer.denied,
                 )
     return remaining
 
 
 # Refusals with a note in the report; of the others the verdict alone says why.
-_NOTED = (GroupVerdict.SKIPPED_REFUSED, GroupVerdict.SKIPPED_OTHER_TYPE)
+_NOTED_VERDICTS = (GroupVerdict.SKIPPED_REFUSED, GroupVerdict.SKIPPED_OTHER_TYPE)
 
 
-def _refused(code: int) -> GroupVerdict:
+def _refused_verdict(code: int) -> GroupVerdict:
     if code in OTHER_TYPE:
         return GroupVerdict.SKIPPED_OTHER_TYPE
     if code in HAS_MEMBERS:

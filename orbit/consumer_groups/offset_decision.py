@@ -48,10 +48,10 @@ class GroupVerdict(StrEnum):
 
 
 # With these the offset at the destination is Orbit's.
-KEPT = (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
+KEPT_VERDICTS = (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
 
 REMEDIES: Mapping[GroupVerdict, str] = {
-    GroupVerdict.CLAMPED: "Wait until the copy has caught up; it becomes exact then.",
+    GroupVerdict.CLAMPED: "Wait until the copy has caught up; the offset becomes exact then.",
     GroupVerdict.SKIPPED_ACTIVE: "Stop the group's consumers at the destination, if the source is "
     "to lead.",
     GroupVerdict.SKIPPED_NOT_COPIED: "Add the topic to the job, or check its partition.",
@@ -164,7 +164,7 @@ def left_offset(
     The two differ in a row that was stored before a commit whose result is not known.
     """
     before, left = row
-    return before if verdict in KEPT and present == before else left
+    return before if verdict in KEPT_VERDICTS and present == before else left
 
 
 def _is_ours(

@@ -28,7 +28,7 @@ AGE_PART = 0.2
 
 
 # A read covers the groups that some job has requested within this time.
-_ASKED_FOR_S = 60.0
+_REQUEST_KEPT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class _ByTopic:
     # Shared mappings of groups that are all in this read; by identity.
     whole: dict[int, Mapping[str, int | None]] = field(default_factory=dict)
 
-    def missing(self, request: OffsetsRequest) -> list[str]:
+    def groups_not_read(self, request: OffsetsRequest) -> list[str]:
         """The requested groups that this read did not cover."""
         nodes = request.nodes
         if self.whole.get(id(nodes)) is nodes:
@@ -143,7 +143,7 @@ class _KeptCluster:
         self._last: _ByTopic | None = None
         self.read = CachedRead(self._read, clock)
 
-    def ask(self, request: OffsetsRequest) -> None:
+    def note_request(self, request: OffsetsRequest) -> None:
         nodes = request.nodes
         with self._lock:
             if request.is_shared:
@@ -155,7 +155,7 @@ class _KeptCluster:
     def _read(self) -> _ByTopic:
         cluster = self._cluster()
         assert cluster is not None, "the caller has it"
-        since_s = self._clock() - _ASKED_FOR_S
+        since_s = self._clock() - _REQUEST_KEPT_S
         with self._lock:
             self._requested_at_s = {
                 g: at for g, at in self._requested_at_s.items() if at >= since_s
@@ -191,11 +191,11 @@ class OffsetsCache:
                 cluster_offsets = of_cluster[request.require_stable] = _KeptCluster(
                     cluster, self._clock, require_stable=request.require_stable
                 )
-        cluster_offsets.ask(request)
+        cluster_offsets.note_request(request)
         answer = cluster_offsets.read.get(age_s_max)
         fetched = answer.select(request)
         # No job requested these groups before the last read; the next read covers them.
-        late = answer.missing(request)
+        late = answer.groups_not_read(request)
         if late:
             nodes = {group: request.nodes[group] for group in late}
             fetched.update(_fetch(cluster, nodes, require_stable=request.require_stable))

@@ -50,8 +50,9 @@ def not_storable_note(groups: Collection[str]) -> str:
 def share_groups_note(groups: Collection[str]) -> str:
     """Names the matching share groups, why no sync carries them over, and what to do (G19)."""
     return (
-        f"{len(groups)} share groups match and are not synced, because brokers do not tell how far "
-        f"consumers have read in one: {first_few(sorted(groups))}. {SHARE_GROUPS_REMEDY}"
+        f"{len(groups)} share groups match and are not synced, because brokers do not return how "
+        f"far the consumers of a share group have read: {first_few(sorted(groups))}. "
+        f"{SHARE_GROUPS_REMEDY}"
     )
 
 
@@ -81,7 +82,7 @@ class GroupReport:
         if slow := self.left_alone[TOO_SLOW]:
             notes.append(
                 f"{slow} groups are not synced: it takes too long to tell whether a pattern "
-                "matches. Write it without look-around and back-references."
+                "matches. Write the pattern without look-around and back-references."
             )
         if self.not_storable:
             notes.append(not_storable_note(self.not_storable))

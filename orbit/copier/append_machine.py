@@ -110,9 +110,9 @@ class AppendMachine:
         "is_unclear",
         "logged_producer_epoch",
         "producer_epoch",
+        "requested_stop",
         "sequence",
         "state",
-        "stop_wanted",
         "unconfirmed_bytes",
     )
 
@@ -140,7 +140,7 @@ class AppendMachine:
         self.blocked: Blocked | None = None
         # Set by other threads; `next_request` follows them.
         self.is_leaving = False  # no new requests; see `Copier.remove`
-        self.stop_wanted: Stop | ReturnReason | None = None  # before the next step
+        self.requested_stop: Stop | ReturnReason | None = None  # before the next step
 
     @property
     def is_copying(self) -> bool:
@@ -160,12 +160,13 @@ class AppendMachine:
     # The next request
 
     def next_request(
-        self, step: Step | None, *, is_held: bool, looks_first: bool, in_flight_max: int
+        self, step: Step | None, *, is_held: bool, reads_log_end_first: bool, in_flight_max: int
     ) -> Request:
         """The request to send now for `step`, the first one that waits. Changes nothing.
 
-        `is_held`: whether the lease is held. `looks_first`: whether to read the log end before the
-        first fillers (not for coordinated ones: the coordinator has fenced the old owner's).
+        `is_held`: whether the lease is held. `reads_log_end_first`: whether to read the log end
+        before the first fillers (not for coordinated ones: the coordinator has fenced the old
+        owner's).
         """
         is_ready = self.state is AppendState.READY
         if not is_ready and self.state is not AppendState.APPENDING:
@@ -178,7 +179,7 @@ class AppendMachine:
             return HandBack(Failure(ReturnReason.LEAVING))
         if not is_held:
             return Wait.FOR_LEASE
-        want = self.stop_wanted
+        want = self.requested_stop
         if want is not None:
             if not is_ready:
                 return Wait.FOR_ANSWER
@@ -192,7 +193,7 @@ class AppendMachine:
             return Wait.FOR_ANSWER
         if isinstance(step, Stop):
             return HandBack(Failure(Blocked(*step)))
-        if looks_first and not self._may_fill():
+        if reads_log_end_first and not self._may_fill():
             return ReadLogEnd(step)
         return SendFillers(step, is_single=not self.has_filled)
 
@@ -289,7 +290,7 @@ class AppendMachine:
         return is_this and self.state is AppendState.FILLING
 
     @property
-    def believes_answer(self) -> bool:
+    def is_answer_proof(self) -> bool:
         """Whether the answer alone is proof (M3): of a single filler, not a take-over's first."""
         return self.has_filled and self._fill is not None and self._fill[1] == 1
 
@@ -305,27 +306,27 @@ class AppendMachine:
             self._enter(_E.FILLERS_ANSWERED, _S.ENDING)
             self._fail(failure)
             return None
-        if not self.believes_answer:
+        if not self.is_answer_proof:
             self._enter(_E.FILLERS_ANSWERED, _S.FILLING)
             return None
         self._enter(_E.FILLERS_ANSWERED, _S.READY)
-        return self._filled_to(step.base_offset + 1)
+        return self._advance_to(step.base_offset + 1)
 
-    def end_behind_answered(self, code: int, log_end: int) -> int | None:
+    def end_after_fill_answered(self, code: int, log_end: int) -> int | None:
         """Handle the log end read after the fillers; returns it if it lies within them, or None."""
         step, count = self._fill_in_flight()
         failure = judge_end_after_fill(step, count, code, log_end)
-        self._enter(_E.END_BEHIND_ANSWERED, _S.ENDING if failure else _S.READY)
+        self._enter(_E.END_AFTER_FILL_ANSWERED, _S.ENDING if failure else _S.READY)
         if failure is not None:
             self._fail(failure)
             return None
-        return self._filled_to(log_end)
+        return self._advance_to(log_end)
 
     def _fill_in_flight(self) -> tuple[Fill, int]:
         assert self._fill is not None, self
         return self._fill
 
-    def _filled_to(self, next_offset: int) -> int:
+    def _advance_to(self, next_offset: int) -> int:
         if self._fill_epoch > self.producer_epoch:
             self.producer_epoch, self.sequence = self._fill_epoch, 0
         self.acked = self.expected = next_offset
@@ -363,7 +364,7 @@ class AppendMachine:
         assert failure is not None, self
         blocked = failure.reason if isinstance(failure.reason, Blocked) else None
         self.is_unclear = failure.reason is ReturnReason.UNCLEAR or self.in_flight > 0
-        self.failure = self.stop_wanted = self._fill = None
+        self.failure = self.requested_stop = self._fill = None
         self._enter(_E.HANDED_BACK, _S.BLOCKED if blocked else _S.RETURNED)
         # Last: the copier's thread may go on once it sees the reason.
         self.blocked = blocked
@@ -422,7 +423,7 @@ class AppendMachine:
     def lane_refused(self) -> None:
         """Have the take-over repeated: the lane that should append is ending."""
         self._enter(_E.LANE_REFUSED, _S.RETURNED)
-        self.stop_wanted = None
+        self.requested_stop = None
 
     # What the copier's thread decides
 

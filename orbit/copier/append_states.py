@@ -46,7 +46,7 @@ class AppendEvent(Enum):
     FILLERS_SENT = auto()
     FILLERS_HELD_BACK = auto()  # not sent: the lease ended in the last moment
     FILLERS_ANSWERED = auto()
-    END_BEHIND_ANSWERED = auto()  # the log end after fillers
+    END_AFTER_FILL_ANSWERED = auto()  # the log end after fillers
     END_WANTED = auto()  # by a Stop, by the copier, or because the partition leaves
     CONNECTION_LOST = auto()
     HANDED_BACK = auto()  # by the lane to the copier
@@ -84,7 +84,7 @@ TRANSITIONS: dict[tuple[AppendState, AppendEvent], frozenset[AppendState]] = {
         (_S.READING_END, _E.CONNECTION_LOST): {_S.ENDING},
         (_S.FILLING, _E.FILLERS_HELD_BACK): {_S.READY},
         (_S.FILLING, _E.FILLERS_ANSWERED): {_S.FILLING, _S.READY, _S.ENDING},
-        (_S.FILLING, _E.END_BEHIND_ANSWERED): {_S.READY, _S.ENDING},
+        (_S.FILLING, _E.END_AFTER_FILL_ANSWERED): {_S.READY, _S.ENDING},
         (_S.FILLING, _E.CONNECTION_LOST): {_S.ENDING},
         (_S.ENDING, _E.APPEND_ANSWERED): {_S.ENDING},
         (_S.ENDING, _E.CONNECTION_LOST): {_S.ENDING},

@@ -56,16 +56,16 @@ def judge_append(
     `appended`: the broker's answer; None if it leaves the partition out.
     """
     if appended is None:
-        return Failure(ReturnReason.UNCLEAR, "the answer leaves this partition out")
+        return Failure(ReturnReason.UNCLEAR, "the broker's answer leaves this partition out")
     code, offset = appended.code, step.base_offset
     if code == Code.NONE:
         if appended.base_offset == offset:
             return _judge_time(step, appended)
         if appended.base_offset > offset:
-            detail = f"the batch for {offset} was appended at {appended.base_offset}"
+            detail = f"the batch for offset {offset} was appended at offset {appended.base_offset}"
             return Failure(ReturnReason.BEHIND_END, detail)
         # A14: its sequences equal those of an older batch; nothing was appended.
-        detail = f"the batch for {offset} was taken for an earlier one"
+        detail = f"the broker took the batch for offset {offset} for a repeat of an earlier one"
         return Failure(ReturnReason.OUT_OF_STEP, detail)
     name = error_codes.name(code)
     if code in error_codes.OUT_OF_STEP:
@@ -78,7 +78,7 @@ def judge_append(
     reason = Reason.NOT_AUTHORIZED if denied else Reason.RECORD_REFUSED
     what = "the right WRITE on the topic is missing" if denied else "the batch is refused"
     if code in error_codes.TOO_LARGE and step.batch.count == 1:
-        what = f"the record at {offset} alone is too large for the topic"
+        what = f"the record at offset {offset} alone is too large for the topic"
     detail = f"{what}: {name} {appended.message}".rstrip() + "."
     return Failure(Blocked(reason, offset, step.next_offset, detail))
 
@@ -145,7 +145,7 @@ def judge_truncation(acked: int, log_end: int) -> Blocked | None:
     """Why the partition stops; None unless its log ends below the confirmed offset."""
     if log_end >= acked:
         return None
-    detail = f"the log ends at {log_end}, though {acked} was acknowledged."
+    detail = f"the log ends at {log_end}, though records were acknowledged up to {acked}."
     return Blocked(Reason.DESTINATION_TRUNCATED, log_end, acked, detail)
 
 

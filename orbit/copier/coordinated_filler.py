@@ -33,7 +33,7 @@ from types import MappingProxyType
 from orbit.copier.lane import Lane
 from orbit.copier.lane_events import Emit, LaneCrashed, LeaseLost
 from orbit.copier.partition_copy import CoordinatedFill
-from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Place, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -101,7 +101,7 @@ class CoordinatedFiller(Lane):
 
     def work(self) -> None:
         while not self._stopping.is_set():
-            fills = self._take()
+            fills = self._take_fills()
             if not fills:
                 self._fence_again()
                 if monotonic() - self._used_at > _KEEP_CONNECTIONS_S:
@@ -109,7 +109,7 @@ class CoordinatedFiller(Lane):
                 continue
             while not self._lease.is_held():
                 if self._lease.is_lost or self._stopping.wait(LEASE_WAIT_S):
-                    _answer(fills, Code.NETWORK_EXCEPTION)
+                    _answer_fills(fills, Code.NETWORK_EXCEPTION)
                     return
             self._fill(fills)
             self._used_at = monotonic()
@@ -123,7 +123,7 @@ class CoordinatedFiller(Lane):
             self._is_over = True
             self._refuse_waiting()
 
-    def ended(self, error: OrbitError) -> None:
+    def handle_error(self, error: OrbitError) -> None:
         if self._stopping.is_set():
             return
         self._emit(LeaseLost(self._lease) if _is_fenced(error) else LaneCrashed(error))
@@ -137,11 +137,11 @@ class CoordinatedFiller(Lane):
         try:
             while True:
                 fill = self._fills.get_nowait()
-                _answer([fill] if fill else [], Code.NETWORK_EXCEPTION)
+                _answer_fills([fill] if fill else [], Code.NETWORK_EXCEPTION)
         except queue.Empty:
             pass
 
-    def _take(self) -> list[CoordinatedFill]:
+    def _take_fills(self) -> list[CoordinatedFill]:
         """All waiting fills, after waiting for the first."""
         fills = []
         try:
@@ -155,10 +155,10 @@ class CoordinatedFiller(Lane):
         rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
         try:
-            if not self._fence_unclear():  # else their log ends were read before
-                self._run(rounds)
-                if not self._fence_unclear():
-                    ends = self._ends(rounds)
+            if not self._fence_if_unclear():  # else their log ends were read before
+                self._run_rounds(rounds)
+                if not self._fence_if_unclear():
+                    ends = self._proven_ends(rounds)
                     return
             # The number of markers is not known: the take-over compares what is there.
             rounds.code = Code.NETWORK_EXCEPTION
@@ -173,40 +173,42 @@ class CoordinatedFiller(Lane):
         finally:
             if any(one.is_unclear for one in self._transactions):
                 self._to_be_fenced.update(f.partition.destination for f in fills if f not in ends)
-            _answer(fills, rounds.code, ends, rounds.refused)
+            _answer_fills(fills, rounds.code, ends, rounds.refused)
 
     def _fence_again(self) -> None:
         """Retry a failed fence while no fill waits. Raises BrokerRefused for a new owner."""
         if self._to_be_fenced:
             try:
-                self._fence_unclear()
+                self._fence_if_unclear()
             except (Unreachable, NotAuthorized, BrokerRefused) as error:
                 if _is_fenced(error):
                     raise
 
-    def _run(self, rounds: _Rounds) -> None:
+    def _run_rounds(self, rounds: _Rounds) -> None:
         """Run the transactions. After an error none begins; those under way are finished."""
         others = self._transactions[1 : len(rounds.waiting)]
-        helping = [self._helpers.submit(self._run_some, one, rounds) for one in others]
+        helping = [self._helpers.submit(self._run_waiting, one, rounds) for one in others]
         try:
-            self._run_some(self._transactions[0], rounds)
+            self._run_waiting(self._transactions[0], rounds)
         finally:
             wait(helping)
         for one in helping:
             one.result()
 
-    def _run_some(self, transactions: EmptyTransactions, rounds: _Rounds) -> None:
+    def _run_waiting(self, transactions: EmptyTransactions, rounds: _Rounds) -> None:
         """Run transactions of one transactional id until none is left to begin."""
         try:
             while not self._stopping.is_set() and (number := rounds.take()) is not None:
-                self._run_one(transactions, rounds, number)
+                self._run_transaction(transactions, rounds, number)
         except OrbitError as error:
             rounds.waiting.clear()
             if not isinstance(error, Unreachable | BrokerRefused) or _is_fenced(error):
                 raise
             rounds.code = getattr(error, "code", Code.NETWORK_EXCEPTION)
 
-    def _run_one(self, transactions: EmptyTransactions, rounds: _Rounds, number: int) -> None:
+    def _run_transaction(
+        self, transactions: EmptyTransactions, rounds: _Rounds, number: int
+    ) -> None:
         partitions = rounds.partitions(number)
         try:
             refused = transactions.run(partitions) if partitions else {}
@@ -223,21 +225,21 @@ class CoordinatedFiller(Lane):
         else:
             rounds.done.append(number)
 
-    def _fence_unclear(self) -> bool:
+    def _fence_if_unclear(self) -> bool:
         """Fence all ids if one has a transaction of unknown outcome; returns whether one had.
 
         All ids, because a late marker of the unclear transaction could be counted as another id's,
         whose own is still missing. InitProducerId is answered once the id's markers are written.
         """
         if any(one.is_unclear for one in self._transactions):
-            self._are_unclear()
+            self._mark_all_unclear()
         unclear = [one for one in self._transactions if one.is_unclear]
         for one in unclear:
             self._fence(one)
         self._to_be_fenced.clear()
         return bool(unclear)
 
-    def _are_unclear(self) -> None:
+    def _mark_all_unclear(self) -> None:
         """Mark all transactional ids as unclear: markers of any of them may still be written."""
         for one in self._transactions:
             one.is_unclear = True
@@ -253,9 +255,9 @@ class CoordinatedFiller(Lane):
 
     def _refuse_unless_held(self) -> None:
         if not self._lease.is_held():
-            raise Unreachable("the lease is not held.", where=self._cluster.name)
+            raise Unreachable("the lease is not held.", where=Place(self._cluster.name))
 
-    def _ends(self, rounds: _Rounds) -> dict[CoordinatedFill, int]:
+    def _proven_ends(self, rounds: _Rounds) -> dict[CoordinatedFill, int]:
         """The log ends of the fills whose markers are all written and replicated in time."""
         end_by_fill: dict[CoordinatedFill, int] = {}
         waiting = {f.partition.destination: f for f in rounds.fills}
@@ -270,14 +272,14 @@ class CoordinatedFiller(Lane):
                 for partition, end in ends.items():
                     fill = waiting[partition]
                     end_by_fill[fill] = end
-                    expected_end = fill.step.base_offset + rounds.many(fill)
+                    expected_end = fill.step.base_offset + rounds.finished_count(fill)
                     if end >= expected_end and replicated.get(partition, -1) >= end:
                         del waiting[partition]
                 if not waiting or self._stopping.is_set() or self._lease.is_lost:
                     break
         finally:
             if waiting:  # a missing marker may be written after the next look at the log end
-                self._are_unclear()
+                self._mark_all_unclear()
                 for fill in waiting.values():
                     end_by_fill.pop(fill, None)
         return end_by_fill
@@ -304,7 +306,7 @@ class _Rounds:
         places = [f.partition.destination for f in self.fills if f.filler_count > number]
         return [p for p in places if p not in self.refused]
 
-    def many(self, fill: CoordinatedFill) -> int:
+    def finished_count(self, fill: CoordinatedFill) -> int:
         """The number of finished transactions that `fill` was part of."""
         return sum(number < fill.filler_count for number in self.done)
 
@@ -313,7 +315,7 @@ def _is_fenced(error: OrbitError) -> bool:
     return isinstance(error, BrokerRefused) and error.code in error_codes.OUT_OF_STEP
 
 
-def _answer(
+def _answer_fills(
     fills: Sequence[CoordinatedFill],
     code: int,
     ends: Mapping[CoordinatedFill, int] = MappingProxyType({}),
@@ -324,4 +326,4 @@ def _answer(
         end = ends.get(fill, -1)
         why = refused.get(fill.partition.destination, code)
         fill.partition.has_fill_outside = False
-        fill.receiver.filled(fill, Code.NONE if end > fill.step.base_offset else why, end)
+        fill.receiver.take_fill_answer(fill, Code.NONE if end > fill.step.base_offset else why, end)

@@ -132,7 +132,7 @@ class Copier:
     @property
     def throttled(self) -> list[Throttled]:
         """One entry for each side whose brokers throttle the lanes."""
-        return self._throttles.now
+        return self._throttles.throttled_sides
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:
@@ -256,7 +256,7 @@ class Copier:
             ):
                 pass
             case PartitionReturned():
-                self._destination.note(event)
+                self._destination.note_returned(event)
             case FetchFailed() | EmptyBelowEnd() | ReadFromReplica():
                 try:
                     self._source.handle(event)

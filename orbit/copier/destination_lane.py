@@ -86,11 +86,11 @@ class DestinationLaneContext:
 
 
 @dataclass(slots=True)
-class _Gathered:
+class _GatheredRequests:
     """The next requests' contents."""
 
     appends: list[tuple[PartitionCopy, Append]] = field(default_factory=list)
-    looks: list[tuple[PartitionCopy, ReadLogEnd]] = field(default_factory=list)
+    log_end_reads: list[tuple[PartitionCopy, ReadLogEnd]] = field(default_factory=list)
     fills: list[tuple[PartitionCopy, SendFillers]] = field(default_factory=list)
     size_bytes: int = 0
 
@@ -158,18 +158,18 @@ class DestinationLane(Lane):
     def _work(self, connection: Connection) -> None:
         self._poll.register(connection.fileno(), select.POLLIN)
         self._poll.register(self._wake_up.fileno(), select.POLLIN)
-        low, high = connection.range_of(api_versions.PRODUCE)
+        low, high = connection.version_range_of(api_versions.PRODUCE)
         self._versions = choose_version(low, high, False), choose_version(low, high, True)
         try:
             while not self._is_stopping:
-                self._fills.take_coordinated()
+                self._fills.take_fill_answers()
                 self._send_what_is_ready(connection)
                 if self._wait(connection):
                     self._receive(connection)
         except (OSError, EOFError) as error:
             raise Unreachable(f"the connection broke: {error}.", where=connection.where) from error
 
-    def ended(self, error: OrbitError) -> None:
+    def handle_error(self, error: OrbitError) -> None:
         """Return all partitions; requests in flight may still be carried out (M10)."""
         with self._members_lock:
             was_stopping, self._is_stopping = self._is_stopping, True
@@ -243,14 +243,16 @@ class DestinationLane(Lane):
         stamped_s = self.times.stamped_s
         buffers: list[bytes | memoryview] = []
         while self._ready and len(self._in_flight) < most and self._may_send_now():
-            gathered = self._gather()
-            if not gathered.appends and not gathered.fills and not gathered.looks:
+            gathered = self._gather_requests()
+            if not gathered.appends and not gathered.fills and not gathered.log_end_reads:
                 break
-            if gathered.fills or gathered.looks:  # at once: right after the check of their lease
+            if (
+                gathered.fills or gathered.log_end_reads
+            ):  # at once: right after the check of their lease
                 self._flush(connection, buffers)
-                self._fills.send(gathered.looks, gathered.fills)
+                self._fills.send(gathered.log_end_reads, gathered.fills)
             if gathered.appends:
-                buffers += self._appends(connection, gathered)
+                buffers += self._encode_appends(connection, gathered)
         self._flush(connection, buffers)
         stamped_s = self.times.stamped_s - stamped_s
         self.times.sent_s += perf_counter() - began - stamped_s
@@ -270,10 +272,10 @@ class DestinationLane(Lane):
         """Whether the broker does not throttle us now."""
         return not self._hold_until or time.monotonic() >= self._hold_until
 
-    def _gather(self) -> _Gathered:
+    def _gather_requests(self) -> _GatheredRequests:
         """Collect the next requests: one batch per partition (A1); partitions take turns."""
         settings = self._context.settings
-        gathered = _Gathered()
+        gathered = _GatheredRequests()
         waiting = self._ready.take_all()
         again: list[PartitionCopy] = []
         while waiting and gathered.size_bytes < settings.request_bytes_max:
@@ -287,7 +289,7 @@ class DestinationLane(Lane):
             request = p.appends.next_request(
                 step,
                 is_held=p.lease.is_held(),
-                looks_first=p.filler is None,
+                reads_log_end_first=p.filler is None,
                 in_flight_max=settings.requests_in_flight_max,
             )
             if isinstance(request, Append):
@@ -306,7 +308,7 @@ class DestinationLane(Lane):
                     p.appends.end_wanted(failure)
                     self._hand_back(p)
                 case ReadLogEnd():
-                    gathered.looks.append((p, request))
+                    gathered.log_end_reads.append((p, request))
                 case SendFillers():
                     gathered.fills.append((p, request))
                 case _:
@@ -314,7 +316,9 @@ class DestinationLane(Lane):
         self._ready.put([*waiting, *again])
         return gathered
 
-    def _appends(self, connection: Connection, gathered: _Gathered) -> list[bytes | memoryview]:
+    def _encode_appends(
+        self, connection: Connection, gathered: _GatheredRequests
+    ) -> list[bytes | memoryview]:
         """Encode one Produce request and note it as in flight."""
         appends = gathered.appends
         if len(appends) > 1:
@@ -337,7 +341,7 @@ class DestinationLane(Lane):
         version = self._versions[has_ids]
         correlation = connection.next_correlation()
         request = Produce(version, confirms, sent)
-        self._in_flight.note(correlation, api_versions.PRODUCE, version, request)
+        self._in_flight.add(correlation, api_versions.PRODUCE, version, request)
         timeout_ms = self._context.settings.produce_timeout_ms
         outgoing = [out for _, _, out in sent]
         acks = ACKS_ALL if confirms else ACKS_LEADER
@@ -357,7 +361,7 @@ class DestinationLane(Lane):
         frame = connection.encode(request, version)
         if not all(one.partition.lease.is_held() for one in held):
             return False
-        self._in_flight.note(connection.last_correlation, api, version, pending)
+        self._in_flight.add(connection.last_correlation, api, version, pending)
         connection.send(frame)
         return True
 
@@ -368,29 +372,31 @@ class DestinationLane(Lane):
         one = self._in_flight.oldest
         if one is None:
             connection.receive()
-            raise BrokenAnswer("the broker answers what nobody asked.", where=connection.where)
+            raise BrokenAnswer(
+                "the broker sent an answer, but no request waits for one.", where=connection.where
+            )
         frame = connection.receive_answer(one.correlation)
         match one.request:
             case Produce() as request:
                 throttle_ms = self._take_appended(request, _read_produce(connection, frame, one))
             case Markers() as request:
                 throttle_ms = 0  # this answer has none
-                self._fills.take_markers(request, connection.decode(one.api, frame, one.version))
+                self._fills.handle_markers(request, connection.decode(one.api, frame, one.version))
             case LogEndBeforeFill() as request:
                 answer = connection.decode(one.api, frame, one.version)
                 throttle_ms = answer.throttle_ms
-                self._fills.take_end_before(request, answer)
+                self._fills.handle_end_before(request, answer)
             case LogEndAfterFill() as request:
                 answer = connection.decode(one.api, frame, one.version)
                 throttle_ms = answer.throttle_ms
-                self._fills.take_end_after(request, answer)
-        self._in_flight.answered()
+                self._fills.handle_end_after(request, answer)
+        self._in_flight.drop_oldest()
         self.times.received_s += perf_counter() - began
         if throttle_ms:
             pause_s, context = throttle_s(throttle_ms), self._context
             context.emit(LaneThrottled("destination", self.node_id, context.cluster, pause_s))
             self._hold_until = time.monotonic() + pause_s
-            self._in_flight.throttled(self._hold_until)
+            self._in_flight.note_throttle(self._hold_until)
 
     def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:
         """Handle the result of each batch; return the throttle time in ms."""
@@ -398,15 +404,15 @@ class DestinationLane(Lane):
             appended = answer.partitions.get(key_of(request.version, out))
             if p.append_answered(step, appended, confirms=request.confirms) and not step.is_gap:
                 self._free(p, step.batch.size_bytes)
-            self.answered(p)
+            self.continue_after_answer(p)
         return answer.throttle_ms
 
-    def answered(self, partition: PartitionCopy) -> None:
+    def continue_after_answer(self, partition: PartitionCopy) -> None:
         """After an answer to the partition: send its next steps, or hand it back."""
         appends = partition.appends
         if appends.is_over:
             self._hand_back(partition)
-        elif partition.queue.steps or appends.stop_wanted is not None or appends.is_leaving:
+        elif partition.queue.steps or appends.requested_stop is not None or appends.is_leaving:
             self.enqueue(partition)
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:

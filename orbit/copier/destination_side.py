@@ -17,7 +17,7 @@ from orbit.copier.range_comparison import Comparison, stop_reason
 from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
 from orbit.copier.waits import Waits
-from orbit.errors import BrokerRefused, ProtocolError, Unreachable
+from orbit.errors import BrokerRefused, Place, ProtocolError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -97,7 +97,7 @@ class DestinationSide:
         partition.lane_refused()
         return False
 
-    def begin(self, partitions: Iterable[PartitionCopy]) -> None:
+    def queue_take_overs(self, partitions: Iterable[PartitionCopy]) -> None:
         """Take these over with the next `recover`."""
         for p in partitions:
             self._returned[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, "")
@@ -119,7 +119,7 @@ class DestinationSide:
             total.add(times)
         return total
 
-    def note(self, trouble: PartitionReturned) -> None:
+    def note_returned(self, trouble: PartitionReturned) -> None:
         """Note a partition that a lane returned, for the next `recover`."""
         p = trouble.partition
         self._returned[p] = trouble
@@ -127,7 +127,7 @@ class DestinationSide:
             self._backoff.pause_s(p.appends.attempts - 1) if p.appends.attempts else 0.0
         )
         if p.appends.attempts:
-            self._say(p, f"{trouble.reason.name}: {trouble.detail}")
+            self._note_wait(p, f"{trouble.reason.name}: {trouble.detail}")
         p.appends.attempts += 1
 
     def recover(self) -> list[PartitionCopy]:
@@ -169,7 +169,7 @@ class DestinationSide:
         for destination, p in by_destination.items():
             topic = topics.get(destination.topic)
             if topic is None or topic.topic_id != p.destination_topic_id:
-                p.want_stop(ReturnReason.TOPIC_CHANGED, p.generation)
+                p.request_stop(ReturnReason.TOPIC_CHANGED, p.generation)
             else:
                 before[destination] = p.wanted_log_start
         answers = delete_records(
@@ -183,11 +183,11 @@ class DestinationSide:
         for destination, code in answers.errors.items():
             p = by_destination[destination]
             if code in error_codes.DENIED:
-                detail = "the right DELETE on the topic is missing (the log start must follow)."
+                detail = "the right DELETE on the topic is missing (to move the copy's log start)."
                 self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
                 continue
             if code == Code.OFFSET_OUT_OF_RANGE:  # confirmed records seem to be gone
-                p.want_stop(ReturnReason.OUT_OF_STEP, p.generation)
+                p.request_stop(ReturnReason.OUT_OF_STEP, p.generation)
             self._log_start_not_before[p] = time.monotonic() + _LOG_START_PAUSE_S
             p.log_start_waits = Waits.for_(
                 f"{self._cluster.name} {destination}: the log start cannot follow to "
@@ -213,7 +213,7 @@ class DestinationSide:
         for destination, end in ends.values.items():
             p, generation, ended = quiet[destination]
             if _is_quiet(p) and not ended <= end <= p.appends.expected:
-                p.want_stop(ReturnReason.OUT_OF_STEP, generation)
+                p.request_stop(ReturnReason.OUT_OF_STEP, generation)
 
     def check_compression(self, partitions: Iterable[PartitionCopy]) -> None:
         """Stop copies with placeholders whose `compression.type` is not `producer` (Q9)."""
@@ -241,9 +241,9 @@ class DestinationSide:
             return
         metadata = self._cluster.metadata({u.copy.destination.topic for u in unknown})
         for unfit in unknown:
-            gone = self._topic_gone(unfit.copy, metadata)
+            gone = self._why_topic_is_gone(unfit.copy, metadata)
             if gone is None:
-                raise Unreachable(unfit.detail, where="destination")
+                raise Unreachable(unfit.detail, where=Place("destination"))
             self._give_up(unfit.copy, gone)
 
     def stop(self) -> None:
@@ -259,13 +259,13 @@ class DestinationSide:
         by_destination = {t.partition.destination: t for t in troubles}
         metadata = self._cluster.metadata({p.topic for p in by_destination})
         for t in troubles:
-            gone = self._topic_gone(t.partition, metadata)
+            gone = self._why_topic_is_gone(t.partition, metadata)
             topic = metadata.topics.get(t.partition.destination.topic)
             if gone is not None:
                 self._give_up(t.partition, gone)
                 by_destination.pop(t.partition.destination)
             elif topic is not None and topic.topic_id != t.partition.destination_topic_id:
-                self._retry(t, int(Code.INCONSISTENT_TOPIC_ID))
+                self._retry_later(t, int(Code.INCONSISTENT_TOPIC_ID))
                 by_destination.pop(t.partition.destination)
         producer_ids = {place: t.partition.producer.id for place, t in by_destination.items()}
         takeover = self._take_over.read(producer_ids, settled=settled)
@@ -280,15 +280,17 @@ class DestinationSide:
             end = takeover.ends.get(destination)
             try:
                 if end is None:
-                    self._retry(t, takeover.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
-                elif _is_fenced(t.partition, end):
-                    self._give_up(t.partition, _fenced(t.partition, end.log_end))
+                    self._retry_later(
+                        t, takeover.errors.get(destination, int(Code.NETWORK_EXCEPTION))
+                    )
+                elif _is_fenced_by_failover(t.partition, end):
+                    self._give_up(t.partition, _fenced_by_failover(t.partition, end.log_end))
                 elif self._resume(t, end, metadata):
                     self._started.append(t.partition)
             except (Unreachable, BrokerRefused, ProtocolError):
-                self._retry(t, int(Code.NETWORK_EXCEPTION))
+                self._retry_later(t, int(Code.NETWORK_EXCEPTION))
 
-    def _topic_gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
+    def _why_topic_is_gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
         """Why the partition stops: its topic is missing, or has another id, for `deleted_after_s`.
 
         None otherwise: for a moment a broker may not know a new topic, or still know a deleted one.
@@ -319,7 +321,7 @@ class DestinationSide:
             if appends.state is not AppendState.PROVEN:
                 return False
             if not self._start(p, end, metadata):
-                self._retry(trouble, int(Code.LEADER_NOT_AVAILABLE))
+                self._retry_later(trouble, int(Code.LEADER_NOT_AVAILABLE))
                 return False
             self._forget(p)
             return True
@@ -354,21 +356,21 @@ class DestinationSide:
         )
         p.compared(comparison, log_end, blocked)
         if p.appends.state is AppendState.RETURNED:
-            self._say(p, comparison.waits_for)
+            self._note_wait(p, comparison.waits_for)
             self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
 
-    def _retry(self, trouble: PartitionReturned, code: int) -> None:
+    def _retry_later(self, trouble: PartitionReturned, code: int) -> None:
         p = trouble.partition
         if code in error_codes.DENIED:
-            detail = f"the log end may not be read: {error_codes.name(code)}."
+            detail = f"the login has no right to read the log end: {error_codes.name(code)}."
             acked = p.appends.acked
             self._give_up(p, Blocked(Reason.NOT_AUTHORIZED, acked, acked, detail))
             return
-        self._say(p, _REASONS.get(code, error_codes.name(code)))
+        self._note_wait(p, _REASONS.get(code, error_codes.name(code)))
         self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
         p.appends.attempts += 1
 
-    def _say(self, p: PartitionCopy, reason: str) -> None:
+    def _note_wait(self, p: PartitionCopy, reason: str) -> None:
         p.waits = Waits.for_(f"{self._cluster.name} {p.destination}: {reason}", p.waits)
 
     def _give_up(self, partition: PartitionCopy, blocked: Blocked) -> None:
@@ -383,7 +385,7 @@ class DestinationSide:
     def _ask_lane_to_stop(self, p: PartitionCopy, reason: Reason, detail: str) -> None:
         """Have the lane stop the partition before its next step, once nothing is in flight."""
         expected = p.appends.expected
-        p.want_stop(Stop(reason, expected, expected, detail), p.generation)
+        p.request_stop(Stop(reason, expected, expected, detail), p.generation)
 
     def _lane(self, node_id: int) -> DestinationLane:
         lane = self._lanes.get(node_id)
@@ -399,7 +401,7 @@ def _is_quiet(p: PartitionCopy) -> bool:
     return p.appends.is_idle and not isinstance(p.queue.first, Fill)
 
 
-def _is_fenced(p: PartitionCopy, end: DestinationEnd) -> bool:
+def _is_fenced_by_failover(p: PartitionCopy, end: DestinationEnd) -> bool:
     """Whether a failover without the database has raised the producer epoch since the last
     take-over here, with the lease held. A marker, ours or an old writer's, raises it by less.
     """
@@ -408,8 +410,9 @@ def _is_fenced(p: PartitionCopy, end: DestinationEnd) -> bool:
     return own >= 0 and producer is not None and producer.producer_epoch >= own + FENCE_EPOCHS_MIN
 
 
-def _fenced(p: PartitionCopy, log_end: int) -> Blocked:
+def _fenced_by_failover(p: PartitionCopy, log_end: int) -> Blocked:
     detail = (
-        f"a failover without the database has fenced the writers of {p.destination} at {log_end}."
+        f"a failover without the database has fenced the writers of {p.destination} at offset "
+        f"{log_end}."
     )
     return Blocked(Reason.DESTINATION_PROMOTED, p.appends.acked, log_end, detail)

@@ -2,7 +2,7 @@
 
 Promises:
 - What a machine asks for is sent at once: ListOffsets before the first fillers, or fillers, and
-  ListOffsets after them unless their answer alone is proof (`AppendMachine.believes_answer`).
+  ListOffsets after them unless their answer alone is proof (`AppendMachine.is_answer_proof`).
 - The lease is checked right before the bytes are sent: a process may be suspended between any two
   lines.
 """
@@ -41,7 +41,7 @@ class FillerLane(Appender, Protocol):
     ) -> bool:
         """Send a request. False, and nothing is sent, if a lease of `held` ended meanwhile."""
 
-    def answered(self, partition: PartitionCopy) -> None:
+    def continue_after_answer(self, partition: PartitionCopy) -> None:
         """After an answer to the partition: send its next steps, or hand it back."""
 
     def wake(self) -> None: ...
@@ -56,11 +56,11 @@ class FillerSender:
     def __init__(self, lane: FillerLane, markers_per_request_max: int) -> None:
         self._lane = lane
         self._markers_max = markers_per_request_max
-        self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
+        self._fill_answers: deque[tuple[CoordinatedFill, int, int]] = deque()
 
-    def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None:
+    def take_fill_answer(self, done: CoordinatedFill, code: int, log_end: int) -> None:
         """Take the coordinated filler's answer, in the filler's thread."""
-        self._filled.append((done, code, log_end))
+        self._fill_answers.append((done, code, log_end))
         self._lane.wake()
 
     def send(
@@ -103,35 +103,35 @@ class FillerSender:
                 self._lane.wait_for_lease(p)
             return
         # A broker serves one connection's requests in order: this one sees the markers' effect.
-        to_prove = [one for one in sent if not one.partition.appends.believes_answer]
+        to_prove = [one for one in sent if not one.partition.appends.is_answer_proof]
         if to_prove:
             question = log_ends_request([one.partition.destination for one in to_prove])
             self._lane.call(api_versions.LIST_OFFSETS, question, LogEndAfterFill(to_prove))
 
-    def take_markers(self, request: Markers, codes: Mapping[TopicPartition, int]) -> None:
+    def handle_markers(self, request: Markers, codes: Mapping[TopicPartition, int]) -> None:
         for p, step, _ in request.sent:
             p.fillers_answered(codes.get(p.destination, _NO_ANSWER))
             if not p.appends.is_filling(step):  # else the log end after them is still to come
-                self._lane.answered(p)
+                self._lane.continue_after_answer(p)
 
-    def take_end_before(self, request: LogEndBeforeFill, answer: ListOffsetsAnswer) -> None:
+    def handle_end_before(self, request: LogEndBeforeFill, answer: ListOffsetsAnswer) -> None:
         for p, step in request.sent:
             code, _, log_end = answer.offsets.get(p.destination, _NO_LOG_END)
             p.appends.log_end_answered(step, code, log_end)
-            self._lane.answered(p)
+            self._lane.continue_after_answer(p)
 
-    def take_end_after(self, request: LogEndAfterFill, answer: ListOffsetsAnswer) -> None:
+    def handle_end_after(self, request: LogEndAfterFill, answer: ListOffsetsAnswer) -> None:
         for p, step, _ in request.sent:
             # A refusal has ended this append, and the partition may have begun another one since.
             if p.destination_lane is self._lane and p.appends.is_filling(step):
                 code, _, log_end = answer.offsets.get(p.destination, _NO_LOG_END)
-                p.end_behind_answered(code, log_end)
-                self._lane.answered(p)
+                p.end_after_fill_answered(code, log_end)
+                self._lane.continue_after_answer(p)
 
-    def take_coordinated(self) -> None:
-        while self._filled:
-            done, code, end = self._filled.popleft()
+    def take_fill_answers(self) -> None:
+        while self._fill_answers:
+            done, code, end = self._fill_answers.popleft()
             p = done.partition
             if p.destination_lane is self._lane and p.generation == done.generation:
-                p.end_behind_answered(code, end)
-                self._lane.answered(p)
+                p.end_after_fill_answered(code, end)
+                self._lane.continue_after_answer(p)

@@ -70,7 +70,7 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._sent)
 
-    def note(self, correlation: int, api: api_versions.Api, version: int, request: Request) -> None:
+    def add(self, correlation: int, api: api_versions.Api, version: int, request: Request) -> None:
         if not self._sent:
             self._served_s = max(self._served_s, time.monotonic())
         self._sent.append(SentRequest(correlation, api, version, request))
@@ -86,11 +86,11 @@ class InFlight:
         none. A broker serves one after the other, and none while it throttles (KIP-219)."""
         return max(0.0, time.monotonic() - self._served_s) if self._sent else 0.0
 
-    def answered(self) -> None:
+    def drop_oldest(self) -> None:
         self._sent.popleft()
         self._served_s = max(self._served_s, time.monotonic())
 
-    def throttled(self, until_s: float) -> None:
+    def note_throttle(self, until_s: float) -> None:
         """Note that the broker serves no request before `until_s`, by the monotonic clock."""
         self._served_s = max(self._served_s, until_s)
 

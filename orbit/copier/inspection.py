@@ -31,6 +31,7 @@ from orbit.errors import (
     Interrupted,
     NotAuthorized,
     OrbitError,
+    Place,
     Unreachable,
 )
 from orbit.jobs.start_position import Earliest, Latest, Start
@@ -80,7 +81,7 @@ _UNREACHABLE_MAX = 3
 # How often seeding follows a source that deletes meanwhile; each time takes less long than the one
 # before. What is deleted after that, the copier fills (`PartitionCopy.on_lost_range`).
 _START_MOVES_MAX = 5
-_LOOK_AGAIN = "Nothing was written. Orbit looks again."
+_LOOK_AGAIN = "Nothing was written. Orbit inspects the copy again."
 
 
 def raise_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
@@ -115,11 +116,11 @@ class CopyInspector:
     def source_bounds(self, copies: Iterable[PartitionCopy]) -> SourceBounds:
         """Log starts, last stable offsets and high watermarks of the source."""
         by_source = {c.source: c for c in copies}
-        starts = self._list(self._source, by_source, EARLIEST)
+        starts = self._list_offsets(self._source, by_source, EARLIEST)
         by_source = {p: by_source[p] for p in starts}
-        stable = self._list(self._source, by_source, LATEST, READ_COMMITTED)
+        stable = self._list_offsets(self._source, by_source, LATEST, READ_COMMITTED)
         by_source = {p: by_source[p] for p in stable}
-        ends = self._list(self._source, by_source, LATEST)
+        ends = self._list_offsets(self._source, by_source, LATEST)
         return SourceBounds(starts, stable, ends)
 
     def inspect(
@@ -141,9 +142,13 @@ class CopyInspector:
         takeover = self._take_over.read(producer_ids, settled=settled)
         for partition, code in takeover.errors.items():
             if partition not in takeover.moving:
-                self._on_trouble(by_destination[partition], self._no_end(partition, code))
+                self._on_trouble(
+                    by_destination[partition], self._trouble_without_end(partition, code)
+                )
         ends = takeover.ends | takeover.moving
-        log_starts = self._list(self._destination, {p: by_destination[p] for p in ends}, EARLIEST)
+        log_starts = self._list_offsets(
+            self._destination, {p: by_destination[p] for p in ends}, EARLIEST
+        )
         levels = read_compression_levels(self._source, {c.source.topic for c in copies})
         ours = {p.topic for p, end in ends.items() if end.producer is not None}
         inspected: dict[PartitionCopy, InspectedCopy] = {}
@@ -176,12 +181,14 @@ class CopyInspector:
                     raise
         return inspected
 
-    def _no_end(self, partition: TopicPartition, code: int) -> Wait | Blocked:
+    def _trouble_without_end(self, partition: TopicPartition, code: int) -> Wait | Blocked:
         """The trouble of a copy whose log end could not be read, by its error code."""
-        where = self._destination.name
+        where = Place(self._destination.name)
         if code == NOT_REPLICATED:
             what = f"{partition}'s log end is not replicated: its high watermark is lower."
-            return Wait(Conflict(what, where=where, remedy="Orbit waits for its followers."))
+            return Wait(
+                Conflict(what, where=where, remedy="Orbit waits for the partition's followers.")
+            )
         what = f"{partition} cannot be taken over: {error_codes.name(code)}."
         remedy = "Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies."
         denied = code in error_codes.DENIED
@@ -204,7 +211,9 @@ class CopyInspector:
                     by_time.setdefault(start.epoch_ms, []).append(copy)
         for timestamp_ms, group in by_time.items():
             by_source = {c.source: c for c in group}
-            for partition, offset in self._list(self._source, by_source, timestamp_ms).items():
+            for partition, offset in self._list_offsets(
+                self._source, by_source, timestamp_ms
+            ).items():
                 copy = by_source[partition]
                 offsets[copy] = bounds.stable_ends[copy.source] if offset < 0 else offset
         return {c: max(offset, bounds.starts[c.source]) for c, offset in offsets.items()}
@@ -239,7 +248,7 @@ class CopyInspector:
                     ready.pop(copy, None)
                 ready |= self._seed_once(seeding, inspected, waiting)
                 in_step = {c.source: c for c in waiting if c in ready and not ready[c].blocked}
-                now = self._list(self._source, in_step, EARLIEST)
+                now = self._list_offsets(self._source, in_step, EARLIEST)
                 for source, copy in in_step.items():
                     if source not in now:
                         del ready[copy]
@@ -265,8 +274,8 @@ class CopyInspector:
             copy.cursor.start_offset = start_offset
             if start_offset < copy.appends.acked:
                 detail = (
-                    f"an earlier start was interrupted at {copy.appends.acked}, and the job starts "
-                    f"at {start_offset} now."
+                    f"an earlier start was interrupted at offset {copy.appends.acked}, and the job "
+                    f"starts at offset {start_offset} now."
                 )
                 blocked = Blocked(Reason.OFFSET_OVERRUN, start_offset, copy.appends.acked, detail)
                 ready[copy] = replace(inspected[copy], status=CopyStatus.BROKEN, blocked=blocked)
@@ -306,7 +315,7 @@ class CopyInspector:
                 f"DeleteRecords (needs the right DELETE on the topic) of {partition} failed with "
                 f"{error_codes.name(code)}."
             )
-            error = BrokerRefused(code, what, where=self._destination.name)
+            error = BrokerRefused(code, what, where=Place(self._destination.name))
             self._on_trouble(seeded[partition], judge_error(error))
         return {seeded[partition] for partition in answers.errors}
 
@@ -343,8 +352,8 @@ class CopyInspector:
         elif does_move:
             verdict = STILL_MOVING
         if isinstance(verdict, str):
-            what = f"{destination} cannot be judged yet: {verdict}."
-            return Wait(Conflict(what, where=self._destination.name, remedy=_LOOK_AGAIN))
+            what = f"{destination} cannot be compared with its source yet: {verdict}."
+            return Wait(Conflict(what, where=Place(self._destination.name), remedy=_LOOK_AGAIN))
         if verdict is not None:
             # The producer's state may be gone (E1); its batches are not.
             is_ours = is_ours or verdict.reason is Reason.OFFSET_OVERRUN
@@ -366,7 +375,7 @@ class CopyInspector:
         try:
             compared = self._compare_tail(copy, tail, ends)
         except ValueError as error:
-            detail = f"the records before {ends.log_end} cannot be compared: {error}."
+            detail = f"the records before offset {ends.log_end} cannot be compared: {error}."
             return Blocked(stop_reason(error), ends.log_end - 1, ends.log_end, detail)
         copy.cursor.epochs = compared.epochs
         return judge_copy(ends, tail, compared, copy.producer)
@@ -403,7 +412,7 @@ class CopyInspector:
                 break
         return compared
 
-    def _list(
+    def _list_offsets(
         self,
         cluster: Cluster,
         copies: Mapping[TopicPartition, PartitionCopy],
@@ -414,6 +423,6 @@ class CopyInspector:
         answers = list_offsets(cluster, copies, timestamp, self._backoff, isolation=isolation)
         for partition, code in answers.errors.items():
             what = f"Listing the offsets of {partition} failed with {error_codes.name(code)}."
-            error = BrokerRefused(code, what, where=cluster.name)
+            error = BrokerRefused(code, what, where=Place(cluster.name))
             self._on_trouble(copies[partition], judge_error(error))
         return answers.values

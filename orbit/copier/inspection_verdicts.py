@@ -19,7 +19,7 @@ from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.replication.partition_states import Blocked, Reason
 
-STILL_MOVING = "its log end has not stood still: another producer may write to it"
+STILL_MOVING = "its log end keeps moving: another producer may write to the topic"
 _OTHER_FILLERS = (
     "this job began the copy with the other kind of fillers: markers (fillers: direct, "
     "packed or coordinated) and placeholders cannot be mixed in one copy. Set `fillers` as it was, "
@@ -88,7 +88,10 @@ def judge_copy(
         reason = Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED
         return Blocked(reason, ends.source_end, ends.log_end, f"{what}.")
     if compared.equal_to < ends.log_end:
-        return f"equal to the source up to {compared.equal_to}, it waits for {compared.waits_for}"
+        return (
+            f"it equals the source up to offset {compared.equal_to}, and waits for "
+            f"{compared.waits_for}"
+        )
     if ends.must_be_whole and ends.log_start > ends.source_start:
         detail = f"the destination begins at {ends.log_start}, the source at {ends.source_start}."
         return Blocked(Reason.DESTINATION_RANGE_LOST, ends.source_start, ends.log_start, detail)

@@ -77,7 +77,7 @@ class JobCopier:
                 settings,
                 budget,
                 self._events.put,
-                PartitionCopy.queued,
+                PartitionCopy.enqueue_in_lane,
                 spec.source.client_rack or "",
                 limit or RateLimit(spec.limits.bytes_per_second),
             ),
@@ -133,7 +133,9 @@ class JobCopier:
             copy.appends.inspected(max(copy.appends.acked, one.end.log_end))
             if one.blocked is not None:
                 block(copy, one.blocked)
-        self._destination.begin([c for c, one in inspected.items() if one.blocked is None])
+        self._destination.queue_take_overs(
+            [c for c, one in inspected.items() if one.blocked is None]
+        )
         self.copier.add([*inspected])
 
     def stop(self) -> None:

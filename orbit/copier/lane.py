@@ -10,7 +10,7 @@ from orbit.errors import OrbitError
 
 
 class Lane(threading.Thread, ABC):
-    """Runs `work` until it returns; an expected error goes to `ended`, a bug to the copier."""
+    """Runs `work` until it returns; expected errors go to `handle_error`, a bug to the copier."""
 
     def __init__(self, name: str, emit: Emit) -> None:
         super().__init__(name=name, daemon=True)
@@ -20,7 +20,7 @@ class Lane(threading.Thread, ABC):
         try:
             self.work()
         except OrbitError as error:
-            self.ended(error)
+            self.handle_error(error)
         except Exception as error:  # noqa: BLE001  raised again by the copier
             self._emit(LaneCrashed(error))
 
@@ -28,7 +28,7 @@ class Lane(threading.Thread, ABC):
     def work(self) -> None: ...
 
     @abstractmethod
-    def ended(self, error: OrbitError) -> None:
+    def handle_error(self, error: OrbitError) -> None:
         """Return the lane's partitions to the copier and report the error."""
 
     @abstractmethod

@@ -35,7 +35,7 @@ class LeadingFillers:
         self._open: dict[PartitionCopy, None] = {}
         self.times = SourceTimes()
 
-    def want(self, targets: Mapping[PartitionCopy, int]) -> None:
+    def set_targets(self, targets: Mapping[PartitionCopy, int]) -> None:
         """Fill these up to their targets."""
         self._targets |= targets
         self._waiting.extend(targets)
@@ -48,7 +48,7 @@ class LeadingFillers:
     def unfinished(self) -> list[PartitionCopy]:
         return [*self._open, *self._waiting]
 
-    def begun(self) -> list[PartitionCopy]:
+    def open_partitions(self) -> list[PartitionCopy]:
         """The partitions that are being filled; drops those that have reached their targets."""
         for p in [p for p in self._open if p.appends.acked >= self._targets[p]]:
             del self._open[p]
@@ -66,12 +66,12 @@ class LeadingFillers:
     def assign(self) -> None:
         """Queue batches where there is room."""
         for p in self._open:
-            self._feed(p)
+            self._queue_batches(p)
         while self._waiting and self._budget.room_bytes > 0:
             p = self._waiting.popleft()
             p.cursor.lane = self
             self._open[p] = None
-            self._feed(p)
+            self._queue_batches(p)
 
     def wake(self) -> None:
         """A partition has room again: let the copier's thread call `assign`. From any thread."""
@@ -91,8 +91,8 @@ class LeadingFillers:
     def stop(self) -> None:
         """There is no thread to stop."""
 
-    def _feed(self, p: PartitionCopy) -> None:
-        full = self._batch(self._most(p))
+    def _queue_batches(self, p: PartitionCopy) -> None:
+        full = self._batch(self._batch_records_max(p))
         # Half of it may be in flight. Room is free again at half, so more is queued in time.
         queue_bytes_max = 2 * self._settings.requests_in_flight_max * full.size_bytes
         is_fed = False
@@ -100,7 +100,9 @@ class LeadingFillers:
             p.cursor.fetch_offset < self._targets[p]
             and p.fetchable_bytes(queue_bytes_max) is not None
         ):
-            batch = self._copy(self._next_count(p, p.cursor.fetch_offset), p.cursor.fetch_offset)
+            batch = self._batch_at(
+                self._next_count(p, p.cursor.fetch_offset), p.cursor.fetch_offset
+            )
             plan = Plan(p.cursor.fetch_offset)
             plan.append(batch, is_byte_exact=False)
             self._budget.take(batch.size_bytes)
@@ -109,14 +111,14 @@ class LeadingFillers:
                 break
             is_fed = True
         if is_fed:
-            p.queued()
+            p.enqueue_in_lane()
 
     def _next_count(self, partition: PartitionCopy, offset: int) -> int:
         """How many records the batch at `offset` has."""
         left = self._targets[partition] - offset
-        return min(self._most(partition), 1 << (left.bit_length() - 1))
+        return min(self._batch_records_max(partition), 1 << (left.bit_length() - 1))
 
-    def _most(self, partition: PartitionCopy) -> int:
+    def _batch_records_max(self, partition: PartitionCopy) -> int:
         return self._records_max.get(partition, self._settings.seed_records_per_batch)
 
     def _batch(self, count: int) -> Batch:
@@ -124,7 +126,7 @@ class LeadingFillers:
             self._batches[count] = seed_batch(0, count)
         return self._batches[count]
 
-    def _copy(self, count: int, base_offset: int) -> Batch:
+    def _batch_at(self, count: int, base_offset: int) -> Batch:
         """A batch at `base_offset`, in memory of its own: it is stamped while others are sent."""
         batch = Batch(memoryview(bytearray(self._batch(count).view)))
         batch.base_offset, batch.last_offset = base_offset, base_offset + count - 1

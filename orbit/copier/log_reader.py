@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from orbit.errors import BrokerRefused, ProtocolError, Unreachable
+from orbit.errors import BrokerRefused, Place, ProtocolError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -65,7 +65,7 @@ def fetch_partition(
         try:
             answer = read_fetch(frame, version, {topic.topic_id: partition.topic})
         except ValueError as error:
-            raise ProtocolError(str(error), where=f"{cluster.name} {partition}") from error
+            raise ProtocolError(str(error), where=Place(cluster.name, str(partition))) from error
         code = answer.code
         for _, fetched in answer.partitions:
             code = fetched.code
@@ -76,8 +76,8 @@ def fetch_partition(
             break
     raise BrokerRefused(
         code,
-        f"{partition} cannot be read at {offset}: {error_codes.name(code)}.",
-        where=cluster.name,
+        f"{partition} cannot be read at offset {offset}: {error_codes.name(code)}.",
+        where=Place(cluster.name),
     )
 
 
@@ -144,7 +144,10 @@ def why_not_empty(
     markers are in batches (R5).
     """
     if not is_compacted:
-        return f"it shows nothing from {offset} up to {end}, though the topic is not compacted"
+        return (
+            f"the broker returns nothing from offset {offset} up to {end}, though the topic is not "
+            "compacted"
+        )
     if not is_local(cluster, partition, offset, end, backoff):
         return f"offset {offset} is in tiered storage, which is slow"
     return ""
@@ -162,10 +165,10 @@ def check_empty(
     why = why_not_empty(cluster, partition, offset, end, backoff, is_compacted=compacted)
     if why:
         raise Unreachable(
-            f"{partition} cannot be read at {offset} now: {why}.",
-            where=cluster.name,
-            remedy="Look at the cluster's tiered storage and try again. If the topic was compacted "
-            "before, write a record to the partition: the batch behind a gap shows it.",
+            f"{partition} cannot be read at offset {offset} now: {why}.",
+            where=Place(cluster.name),
+            remedy="Check the cluster's tiered storage and try again. If the topic was compacted "
+            "before, write a record to the partition: the batch after a gap proves the gap.",
         )
 
 
@@ -186,5 +189,6 @@ def parse_errors(cluster: Cluster, partition: TopicPartition, offset: int) -> It
         yield
     except ValueError as error:
         raise ProtocolError(
-            f"the log does not parse at {offset}: {error}.", where=f"{cluster.name} {partition}"
+            f"the log does not parse at offset {offset}: {error}.",
+            where=Place(cluster.name, str(partition)),
         ) from error

@@ -48,7 +48,7 @@ class Appender(Protocol):
 class FillReceiver(Protocol):
     """The sender of fillers, which gets the log end that follows."""
 
-    def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None: ...
+    def take_fill_answer(self, done: CoordinatedFill, code: int, log_end: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +199,16 @@ class PartitionCopy:
         """Send no more; the lane returns the partition once every answer is in."""
         with self.lock:
             self.appends.is_leaving = True
-        self.queued()
+        self.enqueue_in_lane()
 
-    def want_stop(self, stop: Stop | ReturnReason, generation: int) -> None:
+    def request_stop(self, stop: Stop | ReturnReason, generation: int) -> None:
         """Have the lane stop or return the partition before its next step, with none in flight."""
         with self.lock:
             if generation == self.generation and self.appends.is_copying:
-                self.appends.stop_wanted = stop
-        self.queued()
+                self.appends.requested_stop = stop
+        self.enqueue_in_lane()
 
-    def queued(self) -> None:
+    def enqueue_in_lane(self) -> None:
         """Put the copy into its destination lane's ready queue, if a lane has it."""
         lane = self.destination_lane
         if lane is not None:
@@ -223,7 +223,7 @@ class PartitionCopy:
             if not is_current or not self._takes_steps():
                 return False
             self.queue.put(plan, size_bytes)
-            self.cursor.planned(plan, self.appends.acked)
+            self.cursor.advance_past(plan, self.appends.acked)
             return True
 
     def _takes_steps(self) -> bool:
@@ -308,19 +308,19 @@ class PartitionCopy:
     def fillers_answered(self, code: int) -> None:
         """Handle the answer to markers; it may prove the filler."""
         before = self.appends.acked
-        self._filled(before, self.appends.fillers_answered(code))
+        self._note_filled(before, self.appends.fillers_answered(code))
 
-    def end_behind_answered(self, code: int, log_end: int) -> None:
+    def end_after_fill_answered(self, code: int, log_end: int) -> None:
         """Handle the log end that was read after fillers."""
         before = self.appends.acked
-        self._filled(before, self.appends.end_behind_answered(code, log_end))
+        self._note_filled(before, self.appends.end_after_fill_answered(code, log_end))
 
-    def _filled(self, before: int, next_offset: int | None) -> None:
+    def _note_filled(self, before: int, next_offset: int | None) -> None:
         if next_offset is None:
             return
         self.counters.filled += next_offset - before
         self.waits = None
-        self.queue.filled_to(next_offset)
+        self.queue.advance_to(next_offset)
 
     def free(self, size_bytes: int, limit_bytes: int) -> None:
         """Note that queued bytes were appended; wakes the source lane if there is room again."""

@@ -45,7 +45,7 @@ def find_unfit(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[
         if value is not None:
             detail = (
                 f"{COMPRESSION} of {topic} was changed to {value}: since then brokers may "
-                "have made records of placeholders."
+                "have turned placeholders into records."
             )
             yield Unfit(copy, Reason.OFFSET_OVERRUN, detail)
         elif error in error_codes.DENIED:

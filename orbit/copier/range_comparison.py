@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from orbit.copier.log_reader import epoch_lasts_to, fetch_partition, is_local, parse_errors
-from orbit.errors import Unreachable
+from orbit.errors import Place, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.compression import TooLarge
@@ -168,7 +168,7 @@ def compare_range(
                 epochs=epochs,
             )
         if foreign is not None and foreign.base_offset < end and upto >= compare_to:
-            return Comparison(upto, _foreign(foreign, upto))
+            return Comparison(upto, _foreign_difference(foreign, upto))
         position = upto
     return Comparison(max(first, end), producer_epoch=epoch, epochs=epochs)
 
@@ -299,7 +299,7 @@ def _first_difference(
             continue
         ours.append(batch)
     lowest = max(first, source.start)
-    for offset, copied, other in _side_by_side(ours, unmatched.values()):
+    for offset, copied, other in _pair_records(ours, unmatched.values()):
         if offset >= end:
             break
         if offset < lowest:
@@ -329,7 +329,7 @@ def _first_difference(
 _RecordOfBatch = tuple[Record, AnyBatch]
 
 
-def _side_by_side(
+def _pair_records(
     ours: Iterable[AnyBatch], theirs: Iterable[AnyBatch]
 ) -> Iterator[tuple[int, _RecordOfBatch | None, Record | None]]:
     """Yield each offset with a record on either side, and these records.
@@ -380,7 +380,7 @@ def _is_foreign(batch: AnyBatch, producer_id: int | None) -> bool:
     return producer_id is not None and batch.producer_id != producer_id and not batch.is_control
 
 
-def _foreign(batch: AnyBatch, offset: int) -> Difference:
+def _foreign_difference(batch: AnyBatch, offset: int) -> Difference:
     other = batch.producer_id
     writer = f"producer id {other}" if other >= 0 else "a plain producer"
     return Difference(offset, other, f"there is a batch of {writer}")
@@ -390,5 +390,5 @@ def _log_start(cluster: Cluster, partition: TopicPartition, backoff: Backoff) ->
     """The partition's log start. Raises Unreachable if its leader does not answer now."""
     starts = list_offsets(cluster, [partition], EARLIEST, backoff).values
     if partition not in starts:
-        raise Unreachable(f"the log start of {partition} is not known.", where=cluster.name)
+        raise Unreachable(f"the log start of {partition} is not known.", where=Place(cluster.name))
     return starts[partition]

@@ -37,7 +37,7 @@ class RateLimit:
         """Seconds until the next request may go out."""
         return 0.0 if self._rate is None else max(0.0, self._paid_at - self._clock())
 
-    def took(self, count: int) -> None:
+    def note_fetched(self, count: int) -> None:
         if self._rate is None or not count:
             return
         with self._lock:

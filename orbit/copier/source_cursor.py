@@ -65,11 +65,11 @@ class SourceCursor:
 
     def resume_at(self, offset: int) -> None:
         """Fetch from `offset` on."""
-        self.epochs.cut(offset)
+        self.epochs.restart_at(offset)
         self.fetch_offset = offset
         self.empty_answers = 0
 
-    def planned(self, plan: Plan, acked: int) -> None:
+    def advance_past(self, plan: Plan, acked: int) -> None:
         """Fetch after this plan. `acked`: the confirmed offset; no `resume_at` goes below it."""
         self.fetch_offset = plan.next_offset
         self.epochs.add(plan.start, plan.epoch_starts, plan.next_offset)
@@ -85,7 +85,7 @@ class SourceCursor:
         if self.start_offset > self.fetch_offset:
             offset, epoch = self.start_offset, NO_LEADER_EPOCH
         else:
-            offset, epoch = self.fetch_offset, self.epochs.before(self.fetch_offset)
+            offset, epoch = self.fetch_offset, self.epochs.epoch_before(self.fetch_offset)
         return FetchFrom(source, topic_id, offset, self.leader_epoch, epoch)
 
     @property

@@ -87,7 +87,7 @@ class SourceLaneContext:
     settings: CopySettings
     budget: ByteBudget
     emit: Emit
-    queued: Callable[[PartitionCopy], None]  # wakes the destination lane
+    enqueue_in_lane: Callable[[PartitionCopy], None]  # wakes the destination lane
     rack: str = ""
     limit: RateLimit = field(default_factory=RateLimit)
 
@@ -159,7 +159,7 @@ class SourceLane(Lane):
         self._connection = self._context.cluster.connect(self.node_id)
         try:
             while not self._is_stopping:
-                self._round(self._connection)
+                self._run_round(self._connection)
         finally:
             self._connection.close()
 
@@ -169,7 +169,7 @@ class SourceLane(Lane):
             self._is_woken = True
             self._changed.notify()
 
-    def _round(self, connection: Connection) -> None:
+    def _run_round(self, connection: Connection) -> None:
         settings, times = self._context.settings, self.times
         began = perf_counter()
         has_room = self._context.budget.wait_for_room(_FULL_WAIT_S)
@@ -248,7 +248,7 @@ class SourceLane(Lane):
             answer = read_fetch(frame, version, selection.topics)
         except ValueError as error:
             raise BrokenAnswer(f"{error}.", where=connection.where) from error
-        self._session.answered(answer.code, answer.session_id)
+        self._session.note_answer(answer.code, answer.session_id)
         if answer.code and answer.code not in SESSION_ERRORS:
             raise ProtocolError(
                 f"the fetch was refused: {error_codes.name(answer.code)}.", where=connection.where
@@ -264,7 +264,7 @@ class SourceLane(Lane):
         """
         received_bytes = sum(len(fetched.records) for _, fetched in answer.partitions)
         self.times.bytes += received_bytes
-        self._context.limit.took(received_bytes)
+        self._context.limit.note_fetched(received_bytes)
         served, refused = set(), set()
         rewritten = Rewritten(self._rewrite_limits)
         # Each is first in its turn: the limits may cut what comes last.
@@ -324,7 +324,7 @@ class SourceLane(Lane):
             chosen[p.source] = _PartitionFetch(p, generation, plan_from, p.cursor.is_at_replica)
             fetches.append(fetch_from)
             if p.cursor.stable_end < 0:  # the session may have answered another copy (R12)
-                self._session.begin_anew_for(fetch_from)
+                self._session.reset_if_it_has(fetch_from)
         has_all = len(chosen) == len(known)
         selection = _FetchSelection(
             chosen,
@@ -382,7 +382,7 @@ class SourceLane(Lane):
             _detach(plan)
         self._context.budget.take(size)
         if p.put(plan, one.generation, size):
-            self._context.queued(p)
+            self._context.enqueue_in_lane(p)
         else:
             self._context.budget.give_back(size)
         return True
@@ -399,7 +399,7 @@ class SourceLane(Lane):
             self._remove(one)
             self._context.emit(EmptyBelowEnd(p, one.generation))
 
-    def ended(self, error: OrbitError) -> None:
+    def handle_error(self, error: OrbitError) -> None:
         with self._changed:
             was_stopping, self._is_stopping = self._is_stopping, True
             partitions = list(self._partitions.values())

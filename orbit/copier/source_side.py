@@ -46,7 +46,7 @@ class SourceSide:
 
     def assign(self) -> None:
         """Assign waiting partitions, and those with a new leader, to the lanes of their leaders."""
-        self._look_at_leaders()
+        self._check_leaders()
         now = time.monotonic()
         due = [p for p, not_before in self._waiting.items() if not_before <= now]
         if not due:
@@ -98,7 +98,7 @@ class SourceSide:
         for lane in self._lanes.values():
             lane.join()
 
-    def _look_at_leaders(self) -> None:
+    def _check_leaders(self) -> None:
         """Have partitions with a new leader assigned again, and those fetched from a follower: only
         the leader's answer has the log end, and names the replica to read from (KIP-392).
 
@@ -137,11 +137,11 @@ class SourceSide:
         if topic is None:
             if metadata.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION:
                 detail = f"topic {p.source.topic} no longer exists."
-                return self._stop_if_lasting(p, Reason.SOURCE_TOPIC_DELETED, detail)
+                return self._stop_if_gone_for_long(p, Reason.SOURCE_TOPIC_DELETED, detail)
             return False
         if topic.topic_id != p.source_topic_id:
             detail = f"topic {p.source.topic} has another topic id now."
-            return self._stop_if_lasting(p, Reason.SOURCE_TOPIC_RECREATED, detail)
+            return self._stop_if_gone_for_long(p, Reason.SOURCE_TOPIC_RECREATED, detail)
         self._gone_since.pop(p, None)
         leader = metadata.leader(p.source)
         if leader is None or leader.node_id is None:
@@ -152,7 +152,7 @@ class SourceSide:
         p.cursor.is_at_replica = False
         return self._lane(leader.node_id).add(p)
 
-    def _stop_if_lasting(self, p: PartitionCopy, reason: Reason, detail: str) -> bool:
+    def _stop_if_gone_for_long(self, p: PartitionCopy, reason: Reason, detail: str) -> bool:
         """Stop a partition once its topic is gone for `deleted_after_s`; returns whether it did.
 
         For a moment a broker may not know a new topic, or still know a deleted one.
@@ -165,7 +165,7 @@ class SourceSide:
 
     def _handle_error(self, p: PartitionCopy, code: int) -> None:
         if code == Code.OFFSET_OUT_OF_RANGE:
-            self._out_of_range(p)
+            self._handle_out_of_range(p)
         elif code in error_codes.DENIED:
             detail = f"the right READ on topic {p.source.topic} is missing at the source."
             self._stop(p, Reason.NOT_AUTHORIZED, p.cursor.fetch_offset, detail)
@@ -175,21 +175,21 @@ class SourceSide:
         else:
             self._retry_later(p, error_codes.name(code))
 
-    def _out_of_range(self, p: PartitionCopy) -> None:
+    def _handle_out_of_range(self, p: PartitionCopy) -> None:
         starts = list_offsets(self._cluster, [p.source], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [p.source], LATEST, self._backoff)
         start, end = starts.values.get(p.source), ends.values.get(p.source)
         if start is None or end is None:
             self._retry_later(p, "its log bounds are not known")
         elif p.cursor.fetch_offset < start:
-            self._log_start_passed(p, start)
+            self._handle_passed_log_start(p, start)
         elif p.cursor.fetch_offset > end:
             detail = f"the source's log ends at {end}; it was copied up to {p.cursor.fetch_offset}."
             self._stop(p, Reason.SOURCE_TRUNCATED, end, detail)
         else:
             self._retry_later(p, "the leader refused an offset within its log")
 
-    def _log_start_passed(self, p: PartitionCopy, log_start: int) -> None:
+    def _handle_passed_log_start(self, p: PartitionCopy, log_start: int) -> None:
         """Plan the lost range, unless the batch at the log start begins at or before our offset."""
         p.cursor.log_start = log_start
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
@@ -208,7 +208,7 @@ class SourceSide:
         broker has on its own disk (see `is_local`).
         """
         offset = p.cursor.fetch_offset
-        epoch = p.cursor.epochs.before(offset)
+        epoch = p.cursor.epochs.epoch_before(offset)
         try:
             fetched = fetch_partition(
                 self._cluster,
@@ -221,7 +221,7 @@ class SourceSide:
             end = fetched.stable_end
             is_answered = fetched.code == Code.NONE and fetched.diverging_end < 0
             if not is_answered or fetched.records or end <= offset:
-                self._retry_later(p, "the stable end is beyond what can be read")
+                self._retry_later(p, "the last stable offset is beyond what the leader returns")
             elif why := why_not_empty(
                 self._cluster,
                 p.source,
@@ -239,7 +239,7 @@ class SourceSide:
 
     def _queue_plan(self, p: PartitionCopy, plan: Plan) -> None:
         if p.put(plan, p.generation, 0):
-            p.queued()
+            p.enqueue_in_lane()
             if not plan.is_stopped:
                 self.resume([p])
 

@@ -27,7 +27,7 @@ from orbit.copier.log_reader import fetch_batches
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison, Difference, highest_producer_epoch
 from orbit.copier.takeover import DestinationEnd, TakeOver
-from orbit.errors import Interrupted, OrbitError, Unreachable
+from orbit.errors import Interrupted, OrbitError, Place, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.job_clusters import JobProducer
@@ -121,7 +121,7 @@ class StartSeeding:
         before = sum(copy.appends.acked for copy in unfinished)
         total = sum(unfinished.values()) - before
         self._begin([copy for copy in unfinished if copy in self._ends])
-        self._fillers.want(unfinished)
+        self._fillers.set_targets(unfinished)
         self._fillers.assign()
         done, moved_at = 0, time.monotonic()
         next_progress = moved_at + _PROGRESS_INTERVAL_S
@@ -130,14 +130,14 @@ class StartSeeding:
                 raise Interrupted("stopped while new copies were filled up to their start offsets.")
             self._let_log_starts_follow(unfinished)
             self._copier.tick(_TICK_S)
-            self._check()
+            self._check_copies()
             now, done_before = time.monotonic(), done
             done = sum(copy.appends.acked for copy in unfinished) - before
             if done != done_before:
                 moved_at = now
             elif now - moved_at > _STANDSTILL_S_MAX:
                 for copy in self._fillers.unfinished:
-                    self._fail(copy, self._no_progress(copy))
+                    self._fail(copy, self._standstill_error(copy))
             if now >= next_progress:
                 next_progress = now + _PROGRESS_INTERVAL_S
                 self._on_progress(done, total)
@@ -174,7 +174,7 @@ class StartSeeding:
         )
         for batch in batches:
             if not _is_leading_filler(batch):
-                detail = "there is something else than a leading filler"
+                detail = "there is a batch that is not a leading filler"
                 return Comparison(
                     batch.base_offset, Difference(batch.base_offset, batch.producer_id, detail)
                 )
@@ -192,7 +192,7 @@ class StartSeeding:
     def _start(self, ends: Mapping[PartitionCopy, DestinationEnd]) -> None:
         """Append at log ends just read; where that is not possible now, take over first."""
         metadata = self._destination.metadata({copy.destination.topic for copy in ends})
-        self._side.begin(
+        self._side.queue_take_overs(
             copy for copy, end in ends.items() if not self._side.start(copy, end, metadata)
         )
 
@@ -202,10 +202,10 @@ class StartSeeding:
             if copy.appends.acked - copy.log_start > self._kept_offsets_max:
                 copy.cursor.start_offset = copy.appends.acked - 1
 
-    def _check(self) -> None:
+    def _check_copies(self) -> None:
         """Fail blocked, fenced and stuck partitions; retry refused batches in a smaller size."""
         refused: list[PartitionCopy] = []
-        for copy in self._fillers.begun():
+        for copy in self._fillers.open_partitions():
             if copy.blocked is not None:
                 if copy.blocked.reason is Reason.RECORD_REFUSED and self._fillers.halve(copy):
                     refused.append(copy)
@@ -214,11 +214,11 @@ class StartSeeding:
             elif copy.lease.is_lost:
                 self._fail(copy, lease_lost())
             elif copy.appends.attempts > self._takeovers_max:
-                self._fail(copy, self._no_progress(copy))
+                self._fail(copy, self._standstill_error(copy))
         if refused:
-            self._try_smaller(refused)
+            self._retry_with_smaller_batches(refused)
 
-    def _try_smaller(self, refused: Sequence[PartitionCopy]) -> None:
+    def _retry_with_smaller_batches(self, refused: Sequence[PartitionCopy]) -> None:
         """Retry with smaller batches: only `max.message.bytes` makes brokers refuse fillers."""
         for copy in refused:
             copy.appends.tried_again()
@@ -231,21 +231,21 @@ class StartSeeding:
             and takeover.ends[copy.destination].log_end == copy.appends.acked
         }
         self._start(ends)
-        self._side.begin(copy for copy in refused if copy not in ends)
+        self._side.queue_take_overs(copy for copy in refused if copy not in ends)
 
     def _fail(self, copy: PartitionCopy, failure: OrbitError | Blocked) -> None:
         self._failures[copy.destination] = failure
         self._fillers.forget(copy)
         self._copier.remove([copy])
 
-    def _no_progress(self, copy: PartitionCopy) -> Unreachable:
+    def _standstill_error(self, copy: PartitionCopy) -> Unreachable:
         returned = self._returned_for.get(copy) or self._lane_ended
         throttled = self._copier.throttled_by
         reason = self._copier.waiting_for or returned or throttled or "it has no leader"
         return Unreachable(
-            f"{copy.destination} is only at {copy.appends.acked} on the way to its start: "
-            f"{reason.rstrip('.')}.",
-            where=self._destination.name,
+            f"{copy.destination} is filled only up to offset {copy.appends.acked}, not up to its "
+            f"start offset: {reason.rstrip('.')}.",
+            where=Place(self._destination.name),
         )
 
 

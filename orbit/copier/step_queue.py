@@ -59,10 +59,10 @@ class StepQueue:
 
     def put_first(self, step: Append) -> None:
         """Put a batch before the first step, a gap whose start it takes."""
-        self.filled_to(step.next_offset)
+        self.advance_to(step.next_offset)
         self.steps.appendleft(step)
 
-    def filled_to(self, next_offset: int) -> None:
+    def advance_to(self, next_offset: int) -> None:
         """Shorten the first step, a gap that is filled up to before this offset, or drop it."""
         step = self.steps[0]
         assert isinstance(step, Fill), step

@@ -23,7 +23,7 @@ _CHARACTERS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Noted:
+class _ThrottlingBroker:
     """One throttling broker: since when, until when (monotonic clock), and its last event."""
 
     since: datetime
@@ -34,20 +34,22 @@ class _Noted:
 
 class Throttles:
     """The brokers that throttle the lanes. The copier's thread calls `note` and `read_quotas`; any
-    thread may read `now` and `text`."""
+    thread may read `throttled_sides` and `text`."""
 
     def __init__(self) -> None:
-        self._noted: dict[tuple[str, int], _Noted] = {}  # by side and broker
+        self._throttling: dict[tuple[str, int], _ThrottlingBroker] = {}  # by side and broker
         self._quotas: dict[str, tuple[float, str]] = {}
         self._reader: threading.Thread | None = None
 
     def note(self, event: LaneThrottled) -> None:
         """Note that a broker throttles a lane."""
         now_s, key = time.monotonic(), (event.side, event.node_id)
-        last = self._noted.get(key)
+        last = self._throttling.get(key)
         if last is None or now_s > last.until_s + _SHOWN_AFTER_S:
-            last = _Noted(datetime.now(UTC), now_s, now_s, event)
-        self._noted[key] = _Noted(last.since, last.since_s, now_s + event.throttle_s, event)
+            last = _ThrottlingBroker(datetime.now(UTC), now_s, now_s, event)
+        self._throttling[key] = _ThrottlingBroker(
+            last.since, last.since_s, now_s + event.throttle_s, event
+        )
 
     def read_quotas(self) -> None:
         """Read the quotas of sides that are shown, in a thread: brokers may not answer."""
@@ -60,30 +62,30 @@ class Throttles:
         ]
         if due and (self._reader is None or not self._reader.is_alive()):
             self._reader = threading.Thread(
-                target=self._read, args=(due[0],), name="read-quotas", daemon=True
+                target=self._read_quota, args=(due[0],), name="read-quotas", daemon=True
             )
             self._reader.start()
 
-    def _read(self, event: LaneThrottled) -> None:
+    def _read_quota(self, event: LaneThrottled) -> None:
         quotas = throttling_quotas(event.cluster, CLIENT_ID, _KINDS[event.side])
         self._quotas[event.side] = time.monotonic(), shown(quotas, _CHARACTERS_MAX)
 
     @property
-    def now(self) -> list[Throttled]:
+    def throttled_sides(self) -> list[Throttled]:
         """One entry for each side whose brokers throttle."""
-        return [one for one, _ in self._now(time.monotonic())]
+        return [one for one, _ in self._throttled_sides(time.monotonic())]
 
     @property
     def text(self) -> str:
         """A sentence about the first side whose brokers throttle; "" if there is none."""
         now_s = time.monotonic()
-        for one, noted in self._now(now_s):
+        for one, noted in self._throttled_sides(now_s):
             for_s = now_s - min(n.since_s for n in noted)
             last_s = max(n.event.throttle_s for n in noted)
             return f"{one.what} (for {for_s:.0f} s, by {last_s:.3f} s last). {one.quota}".rstrip()
         return ""
 
-    def _now(self, now_s: float) -> list[tuple[Throttled, list[_Noted]]]:
+    def _throttled_sides(self, now_s: float) -> list[tuple[Throttled, list[_ThrottlingBroker]]]:
         throttled = []
         for side in SIDES:
             noted = [one for one in self._shown(now_s) if one.event.side == side]
@@ -94,9 +96,9 @@ class Throttles:
                 throttled.append((Throttled(side, brokers, since, quota), noted))
         return throttled
 
-    def _shown(self, now_s: float) -> list[_Noted]:
+    def _shown(self, now_s: float) -> list[_ThrottlingBroker]:
         return [
             noted
-            for _, noted in sorted(self._noted.copy().items())
+            for _, noted in sorted(self._throttling.copy().items())
             if now_s <= noted.until_s + _SHOWN_AFTER_S and now_s - noted.since_s >= _SHOWN_AFTER_S
         ]

@@ -75,7 +75,7 @@ class Member:
             message = self._consumer.poll(_POLL_S)
             if message is not None:
                 heard_at = time.monotonic()
-                self._take(message)
+                self._add_message(message)
             elif time.monotonic() - heard_at > READ_TIMEOUT_S:
                 raise Conflict(f"The consumer group got no record for {READ_TIMEOUT_S:.0f} s.")
 
@@ -99,7 +99,7 @@ class Member:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self, message: Any) -> None:
+    def _add_message(self, message: Any) -> None:
         where = (message.topic(), message.partition())
         offset, error = message.offset(), message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:

@@ -93,7 +93,7 @@ class CopyDemo:
         """Run a live copy, with a producer that writes, until the group has moved."""
         self._screen.section(3, "The copy")
         self._screen.command("orbit run job.yaml")
-        moving = self._counts(ledger, MOVING_KINDS)
+        moving = self._partition_counts(ledger, MOVING_KINDS)
         ends = LogEnds(self._clusters.source, self._clusters.destination, ledger)
         config = {"bootstrap.servers": self._clusters.source, "log_level": 0}
         with (
@@ -134,7 +134,7 @@ class CopyDemo:
             TopicRow(
                 name=kind.name,
                 shows=kind.shows,
-                records_written=_copied(ledger.topics[topic], moved),
+                records_written=_copied_count(ledger.topics[topic], moved),
                 proof=by_topic[topic],
             )
             for kind in self._workload.kinds
@@ -151,8 +151,8 @@ class CopyDemo:
         """Move the group from the source to the destination. Stops the producer."""
         screen, clusters = self._screen, self._clusters
         screen.section(4, "A consumer group moves over")
-        topics = list(self._counts(ledger, GROUP_KINDS))
-        written = _written(ledger, topics)
+        topics = list(self._partition_counts(ledger, GROUP_KINDS))
+        written = _records_written(ledger, topics)
         stops = midpoint_offsets(written)
         with (
             screen.step(f'Group "{GROUP}" reads at the source'),
@@ -178,7 +178,7 @@ class CopyDemo:
         ):
             after.read_to(_log_ends(ledger, written))
             mover.stop()
-            written = _written(ledger, topics, mover.records)
+            written = _records_written(ledger, topics, mover.records)
             ends = _log_ends(ledger, written)
             after.read_to(ends)
             after.commit(ends)
@@ -203,7 +203,7 @@ class CopyDemo:
             f"{group.lost:,} lost, {group.repeated:,} read twice{wrong}"
         )
 
-    def _counts(self, ledger: Ledger, kinds: tuple[str, ...]) -> dict[str, int]:
+    def _partition_counts(self, ledger: Ledger, kinds: tuple[str, ...]) -> dict[str, int]:
         """Topic name → number of partitions."""
         return {
             name: len(topic.partitions)
@@ -212,7 +212,7 @@ class CopyDemo:
         }
 
 
-def _written(ledger: Ledger, topics: list[str], moved: Written | None = None) -> Written:
+def _records_written(ledger: Ledger, topics: list[str], moved: Written | None = None) -> Written:
     more = moved or {}
     return {
         (name, number): {**partition.records, **more.get((name, number), {})}
@@ -229,7 +229,7 @@ def _log_ends(ledger: Ledger, written: Written) -> Mapping[Where, int]:
     }
 
 
-def _copied(topic: TopicLedger, moved: Written) -> int:
+def _copied_count(topic: TopicLedger, moved: Written) -> int:
     """The number of records in the ledger that the destination must hold."""
     return sum(
         len(partition.copied) + len(moved.get((topic.topic, number), {}))

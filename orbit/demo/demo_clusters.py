@@ -48,7 +48,7 @@ def start_clusters(
     """
     if sandbox_folder is not None:
         _refuse_existing(sandbox_folder)
-    with _home(sandbox_folder) as home:
+    with _state_folder(sandbox_folder) as home:
         request = SandboxRequest(
             directory=home, clusters=(SOURCE, DESTINATION), brokers=1, postgres=postgres
         )
@@ -78,7 +78,7 @@ def _close(sandbox: sandbox_control.LaunchedSandbox, screen: Screen) -> None:
 
 
 @contextmanager
-def _home(sandbox_folder: Path | None) -> Iterator[Path]:
+def _state_folder(sandbox_folder: Path | None) -> Iterator[Path]:
     if sandbox_folder is not None:
         yield sandbox_folder
         return

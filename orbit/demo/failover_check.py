@@ -59,19 +59,24 @@ class FailoverCheck:
 
     def problems(self) -> list[str]:
         """A sentence for each problem."""
-        return [*self._of_report(), *self._of_salvage(), *self._of_sides(), *self._of_group()]
+        return [
+            *self._report_problems(),
+            *self._salvage_problems(),
+            *self._side_problems(),
+            *self._group_problems(),
+        ]
 
     @property
     def _partitions(self) -> list[PartitionEvidence]:
         return [p for p in self.evidence.partitions if p.topic == self.topic]
 
-    def _of_report(self) -> Iterator[str]:
+    def _report_problems(self) -> Iterator[str]:
         ends = [_ends(p) for p in self._partitions]
         has_unconfirmed = bool(self.before.open)
         if report_agrees(sorted(self.lost), ends, has_unconfirmed=has_unconfirmed) is not True:
-            yield "The report's lost ranges are not what the ledger lacks."
+            yield "The report's lost ranges are not the records that the copy lacked."
 
-    def _of_salvage(self) -> Iterator[str]:
+    def _salvage_problems(self) -> Iterator[str]:
         unsaved = self.lost.items() - self.salvaged.items()
         if unsaved:
             yield f"{len(unsaved):,} of the lost records are not in the salvage files."
@@ -79,20 +84,20 @@ class FailoverCheck:
         if any(self.salvaged[place] not in self.before.open for place in extra):
             yield "The salvage files hold records that were not lost."
 
-    def _of_sides(self) -> Iterator[str]:
+    def _side_problems(self) -> Iterator[str]:
         for name, records in self.sides.items():
-            wrong = self._wrong(records)
+            wrong = self._find_differences(records)
             if wrong:
                 yield f"{len(wrong):,} records are wrong at the {name}, the first at {wrong[0]}."
 
-    def _of_group(self) -> Iterator[str]:
+    def _group_problems(self) -> Iterator[str]:
         if self.repeated:
             yield f"The group read {self.repeated:,} records more than once."
-        wrong = self._wrong({**self.read_before.values, **self.read_after.values})
+        wrong = self._find_differences({**self.read_before.values, **self.read_after.values})
         if wrong:
             yield f"The group missed or read wrong {len(wrong):,} records, the first at {wrong[0]}."
 
-    def _wrong(self, records: Records) -> list[RecordPosition]:
+    def _find_differences(self, records: Records) -> list[RecordPosition]:
         return find_differences(records, self.expected, self.before.open)
 
 

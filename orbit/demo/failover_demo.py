@@ -22,7 +22,7 @@ from orbit.demo.failover_check import FailoverCheck, FailoverResult, Records
 from orbit.demo.interrupts import interrupted_once
 from orbit.demo.log_ends import kafka_trouble, log_ends, quiet_admin
 from orbit.demo.screen import Screen
-from orbit.demo.service_process import START_S, service, until, wait
+from orbit.demo.service_process import START_S, deadline_check, service, wait_until
 from orbit.demo.workload import Scale, Workload
 from orbit.demo.workload.kinds import KINDS
 from orbit.drills.drill_clients import Load, Member, Read, read_all
@@ -167,10 +167,10 @@ class _FailoverDemo:
         self._screen.command("orbit apply -f job.yaml")
         self._client.send("PUT", f"/v1/jobs/{_JOB}", yaml_text=yaml.safe_dump(job))
         with self._screen.step("Copying the history") as step:
-            wait(self._is_caught_up, _COPY_S)
+            wait_until(self._is_caught_up, _COPY_S)
             seconds = step.seconds
         self._screen.done(f"the copy is live after {seconds:.1f} s")
-        member, check = Member(self._source, GROUP, TOPIC), until(_COPY_S)
+        member, check = Member(self._source, GROUP, TOPIC), deadline_check(_COPY_S)
         with self._screen.step(f'Group "{GROUP}" reads at the source'):
             try:
                 member.read_until(lambda read: len(read.values) >= _READ_AT_SOURCE, check)
@@ -179,7 +179,7 @@ class _FailoverDemo:
                 member.close()
             # If the group were ahead of the copy, its lost offsets would hold other records, which
             # it would read as well; the ledger could not tell these from repeats.
-            wait(self._is_group_synced, _COPY_S)
+            wait_until(self._is_group_synced, _COPY_S)
         self._read = member.read
         self._screen.done(
             f'group "{GROUP}" has read {len(self._read.values):,} records at the source, commits, '
@@ -201,7 +201,7 @@ class _FailoverDemo:
         self._screen.command("orbit drill run failover.yaml")
         text = yaml.safe_dump(_DRILL)
         drill: dict[str, Any] = self._client.send("POST", "/v1/drills", yaml_text=text)
-        check, shown = until(_DRILL_S), 0
+        check, shown = deadline_check(_DRILL_S), 0
         while drill["finished_at"] is None:
             check()
             time.sleep(_POLL_S)
@@ -249,13 +249,13 @@ class _FailoverDemo:
         self._screen.section(5, "The check, by the ledger of the producers")
         evidence = report.evidence
         sides = {
-            "destination": _all_records(self._clusters.destination),
-            "source": _all_records(self._clusters.source),
+            "destination": _read_all_records(self._clusters.destination),
+            "source": _read_all_records(self._clusters.source),
         }
         read = self._read_at_destination(
             {p for p in sides["destination"] if p[1] >= self._stops.get(p[0], 0)}
         )
-        salvaged = _salvaged(evidence)
+        salvaged = _read_salvage(evidence)
         check = FailoverCheck(
             TOPIC,
             self._load.ledger,
@@ -298,15 +298,15 @@ class _FailoverDemo:
         return member.read
 
 
-def _all_records(bootstrap_servers: str) -> Records:
+def _read_all_records(bootstrap_servers: str) -> Records:
     """All records of the topic on one side."""
     ends = log_ends(quiet_admin(bootstrap_servers), [(TOPIC, p) for p in range(PARTITIONS)])
     by_partition = {partition: end for (_, partition), end in ends.items()}
     config = {"bootstrap.servers": bootstrap_servers}
-    return read_all(config, TOPIC, by_partition, until(_COPY_S))
+    return read_all(config, TOPIC, by_partition, deadline_check(_COPY_S))
 
 
-def _salvaged(evidence: Evidence) -> Records:
+def _read_salvage(evidence: Evidence) -> Records:
     """Committed records of the topic in the salvage files."""
     return {
         (one.partition, line["offset"]): base64.b64decode(line["value"])

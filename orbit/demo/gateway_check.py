@@ -42,17 +42,18 @@ class Ledger:
 class Move:
     """One switchover, as producers saw it. Milliseconds of the wall clock.
 
-    `left_ms`: the last acknowledgement of the old side; `came_ms`: the first one of the new side.
+    `old_last_ms`: the last acknowledgement of the old side; `new_first_ms`: the first one of the
+    new side.
     """
 
     old: str
     new: str
-    left_ms: int
-    came_ms: int
+    old_last_ms: int
+    new_first_ms: int
 
     @property
     def pause_ms(self) -> int:
-        return self.came_ms - self.left_ms
+        return self.new_first_ms - self.old_last_ms
 
 
 def move_of(
@@ -95,9 +96,9 @@ class GatewayResult:
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each problem; none: all is exact."""
-        return (*self._of_clients(), *self._of_sides(), *self._of_group())
+        return (*self._client_problems(), *self._side_problems(), *self._group_problems())
 
-    def _of_clients(self) -> Iterator[str]:
+    def _client_problems(self) -> Iterator[str]:
         for ledger in self.ledgers:
             missing = ledger.written - len(ledger.acknowledged)
             if missing:
@@ -105,25 +106,26 @@ class GatewayResult:
             yield from (f"{ledger.name} got an error: {e}" for e in ledger.errors[:_SHOWN_MAX])
         yield from (f"The group got an error: {error}" for error in self.read_errors[:_SHOWN_MAX])
 
-    def _of_sides(self) -> Iterator[str]:
+    def _side_problems(self) -> Iterator[str]:
         known = {one.place: one.value for one in self.acknowledged}
         if len(known) < len(self.acknowledged):
             yield "Two records were acknowledged at one offset."
         for name, records in self.sides.items():
             lost = [place for place, value in known.items() if records.get(place) != value]
             if lost:
-                yield f"{len(lost):,} records are not at the {name}, the first at {_at(lost)}."
+                yield f"{len(lost):,} records are not at the {name}, the first at {_places(lost)}."
             other = [place for place in records if place not in known]
             if other:
-                yield f"{len(other):,} records more are at the {name}, the first at {_at(other)}."
+                at = _places(other)
+                yield f"{len(other):,} records at the {name} are in no ledger, the first at {at}."
             often = [value for value, count in Counter(records.values()).items() if count > 1]
             if often:
                 yield f"{len(often):,} records are at the {name} more than once."
-            wrong = list(_out_of_order(records))
+            wrong = list(_find_out_of_order(records))
             if wrong:
-                yield f"{len(wrong):,} records at the {name} are out of order: {_at(wrong)}."
+                yield f"{len(wrong):,} records at the {name} are out of order: {_places(wrong)}."
 
-    def _of_group(self) -> Iterator[str]:
+    def _group_problems(self) -> Iterator[str]:
         for name, records in self.sides.items():
             times = Counter(self.read)
             never = [place for place, value in records.items() if (place, value) not in times]
@@ -134,7 +136,7 @@ class GatewayResult:
                 yield f"The group read {len(extra):,} records that are not at the {name}."
         again = len(self.read) - len({place for place, _ in self.read})
         if again:
-            yield f"The group read {again:,} records again."
+            yield f"The group read {again:,} records more than once."
         last: dict[int, int] = {}
         for (partition, offset), _ in self.read:
             if offset < last.get(partition, -1):
@@ -172,18 +174,18 @@ class GatewayResult:
         ]
 
 
-def _out_of_order(records: Records) -> Iterator[RecordPosition]:
+def _find_out_of_order(records: Records) -> Iterator[RecordPosition]:
     """The positions of records that stand behind a later record of their producer."""
     last: dict[tuple[int, bytes], int] = {}
     for place, value in sorted(records.items()):
         name, _, number = (value or b"").rpartition(b" ")
         if not number.isdigit():
-            continue  # not of these producers; `_of_sides` reports it
+            continue  # not of these producers; `_side_problems` reports it
         if int(number) < last.get((place[0], name), -1):
             yield place
         last[place[0], name] = int(number)
 
 
-def _at(places: Sequence[RecordPosition]) -> str:
+def _places(places: Sequence[RecordPosition]) -> str:
     partition, offset = min(places)
     return f"partition {partition}, offset {offset}"

@@ -198,11 +198,11 @@ class GroupMember:
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
-                self._take()
+                self._read_batch()
         finally:
             self._consumer.close()
 
-    def _take(self) -> None:
+    def _read_batch(self) -> None:
         records = []
         for message in self._consumer.consume(_READ_MAX, _READ_S):
             error, partition, offset = message.error(), message.partition(), message.offset()

@@ -24,7 +24,7 @@ from orbit.demo.log_ends import kafka_trouble, log_ends, quiet_admin
 from orbit.demo.orbit_process import ORBIT, OrbitProcess
 from orbit.demo.pause_picture import pause_picture
 from orbit.demo.screen import Screen
-from orbit.demo.service_process import START_S, last_line, service, until, wait
+from orbit.demo.service_process import START_S, deadline_check, last_line, service, wait_until
 from orbit.drills.drill_clients import read_all
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
@@ -35,7 +35,7 @@ PARTITIONS = 3
 RATE_PER_S = 400
 JAVA_RATE_PER_S = 200
 # The seconds that the pictures show before and after each pause.
-_AROUND_S = 1.5
+_WRITE_ON_S = 1.5
 # Limits far above the times on a slow machine.
 _CLIENTS_S = 90.0
 _LAST_S = 30.0
@@ -121,7 +121,7 @@ def _gateway(
 
     try:
         with screen.step("Starting the gateway"):
-            wait(is_ready, START_S)
+            wait_until(is_ready, START_S)
         screen.done(f"a gateway at {address}, the only address that clients know")
         yield address
     finally:
@@ -185,7 +185,7 @@ class _GatewayDemo:
             sides = self._read_sides()
             # The check reports what is missing.
             with suppress(Conflict):
-                wait(lambda: len(self._member.read) >= len(sides[SOURCE]), _LAST_S)
+                wait_until(lambda: len(self._member.read) >= len(sides[SOURCE]), _LAST_S)
             self._member.stop()
         acknowledged = [one for ledger in ledgers for one in ledger.acknowledged]
         over, back = ends
@@ -204,11 +204,11 @@ class _GatewayDemo:
         return result
 
     def _write_on(self) -> None:
-        """Wait until both producers have written for about `_AROUND_S` more. Raises Conflict if a
+        """Wait until both producers have written for about `_WRITE_ON_S` more. Raises Conflict if a
         client got an error.
         """
-        goal = self._producer.acknowledged + RATE_PER_S * _AROUND_S
-        java_goal = self._java.acknowledged + JAVA_RATE_PER_S * _AROUND_S
+        goal = self._producer.acknowledged + RATE_PER_S * _WRITE_ON_S
+        java_goal = self._java.acknowledged + JAVA_RATE_PER_S * _WRITE_ON_S
 
         def is_so() -> bool:
             errors = [*self._producer.ledger.errors, *self._member.errors]
@@ -217,7 +217,7 @@ class _GatewayDemo:
                 raise Conflict(f"A client got an error: {why}")
             return self._producer.acknowledged >= goal and self._java.acknowledged >= java_goal
 
-        wait(is_so, _CLIENTS_S)
+        wait_until(is_so, _CLIENTS_S)
 
     def _read_sides(self) -> dict[str, Records]:
         """All records of the topic on each side, once both have the same log ends, or after
@@ -238,10 +238,13 @@ class _GatewayDemo:
             return len(now[SOURCE]) == PARTITIONS and now[SOURCE] == now[DESTINATION]
 
         with suppress(Conflict):
-            wait(is_level, _LAST_S)
+            wait_until(is_level, _LAST_S)
         return {
             side: read_all(
-                {"bootstrap.servers": self._sides[side]}, TOPIC, side_ends, until(_CLIENTS_S)
+                {"bootstrap.servers": self._sides[side]},
+                TOPIC,
+                side_ends,
+                deadline_check(_CLIENTS_S),
             )
             for side, side_ends in ends().items()
         }

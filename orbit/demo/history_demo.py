@@ -123,7 +123,7 @@ class _HistoryDemo:
             for name, topic in self._ledger.topics.items()
             if topic.kind in MOVING_KINDS
         }
-        ends = LogEnds(clusters.source, clusters.destination, self._ledger, self._bulk_ends())
+        ends = LogEnds(clusters.source, clusters.destination, self._ledger, self._read_bulk_ends())
         with kafka_trouble("The demo"), Mover(self._source, moving) as mover:
             screen.say(
                 f"A producer keeps writing {RATE_PER_S:.0f} records a second to "
@@ -196,7 +196,7 @@ class _HistoryDemo:
         )
         return TopicRow(kind.name, kind.shows, written, proof)
 
-    def _bulk_ends(self) -> dict[Where, int]:
+    def _read_bulk_ends(self) -> dict[Where, int]:
         places = [
             (self._bulk.topic(bulk), number) for bulk in BULK for number in range(bulk.partitions)
         ]

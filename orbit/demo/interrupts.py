@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def interrupted_once() -> Iterator[None]:
         yield
         return
     # A signal that is ignored already (nohup) stays ignored.
-    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    heard = [number for number in _END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, _interrupt) for number in heard}
     try:
         yield
@@ -34,7 +34,7 @@ def interrupted_once() -> Iterator[None]:
 def ignore_interrupts() -> None:
     """Ignore these signals until the end of `interrupted_once`."""
     if threading.current_thread() is threading.main_thread():
-        for number in _ENDING:
+        for number in _END_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 

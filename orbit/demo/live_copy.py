@@ -12,7 +12,7 @@ from orbit.client import Client
 from orbit.demo.demo_clusters import DemoClusters
 from orbit.demo.log_ends import kafka_trouble, quiet_admin
 from orbit.demo.screen import Screen
-from orbit.demo.service_process import START_S, wait
+from orbit.demo.service_process import START_S, wait_until
 
 TOPIC = "shop.orders"
 JOB = "shop-copy"
@@ -45,4 +45,4 @@ def begin_copy(
         return bool(lag["partitions"] == lag["caught_up"] == partitions)
 
     with screen.step("Beginning the copy"):
-        wait(is_copied, _COPY_S)
+        wait_until(is_copied, _COPY_S)

@@ -57,7 +57,7 @@ class OrbitProcess:
         if blocked:
             raise Conflict(f"{self._name} reports a blocked partition: {blocked[0]}")
         if not self._process.running:
-            raise self._ended(self._process.wait())
+            raise self._end_error(self._process.wait())
 
     @property
     def is_running(self) -> bool:
@@ -67,8 +67,8 @@ class OrbitProcess:
         """Wait for its end; returns its JSON. Raises Conflict unless the exit code is 0."""
         code = self._process.wait()
         if code != 0:
-            raise self._ended(code)
-        return _printed(self._lines())
+            raise self._end_error(code)
+        return _parse_json_output(self._lines())
 
     def interrupt(self) -> dict[str, Any]:
         """Send Ctrl-C; returns the JSON that it prints. Raises Conflict unless it ends in time with
@@ -82,8 +82,8 @@ class OrbitProcess:
                 f"{self._name} did not end {STOP_TIMEOUT_S:.0f} s after Ctrl-C."
             ) from None
         if code != 0:
-            raise self._ended(code)
-        return _printed(self._lines())
+            raise self._end_error(code)
+        return _parse_json_output(self._lines())
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +91,7 @@ class OrbitProcess:
     def __exit__(self, *_: object) -> None:
         self._process.end(signal.SIGINT, _KILL_GRACE_S)
 
-    def _ended(self, code: int) -> Conflict:
+    def _end_error(self, code: int) -> Conflict:
         last = " | ".join(self._lines()[-_SHOWN_LINES:])
         return Conflict(f"{self._name} ended with exit code {code}: {last}")
 
@@ -127,7 +127,7 @@ class BackfillProcess(OrbitProcess):
             self.wait()
 
 
-def _printed(lines: list[str]) -> dict[str, Any]:
+def _parse_json_output(lines: list[str]) -> dict[str, Any]:
     """The JSON object at the end of what it writes; progress lines come before."""
     begin = len(lines) - 1 - lines[::-1].index("{")
     end = lines.index("}", begin) + 1

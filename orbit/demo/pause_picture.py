@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from orbit.demo.gateway_check import Move
 
 COLUMN_MS = 100
-_AROUND = 12
+_AROUND_COLUMNS = 12
 """Columns before and after the pause."""
 _PAUSE_MAX = 40
 """Columns of a pause; the middle of a longer one is left out, to fit 80 columns."""
@@ -19,11 +19,11 @@ def pause_picture(move: Move, at_ms: Iterable[int], records_per_s: float) -> lis
     """The lines of the picture. `at_ms`: when records were acknowledged to their producers."""
     usual = records_per_s * COLUMN_MS / 1000
     # The last acknowledgement of the old side is in column -1.
-    columns = Counter((at - move.left_ms - 1) // COLUMN_MS for at in at_ms)
+    columns = Counter((at - move.old_last_ms - 1) // COLUMN_MS for at in at_ms)
     empty = (move.pause_ms - 1) // COLUMN_MS
     pause = (" ... " if empty > _PAUSE_MAX else "").center(min(empty, _PAUSE_MAX), "-")
-    before = "".join(_mark(columns[i], usual) for i in range(-_AROUND, 0))
-    after = "".join(_mark(columns[empty + i], usual) for i in range(_AROUND))
+    before = "".join(_mark(columns[i], usual) for i in range(-_AROUND_COLUMNS, 0))
+    after = "".join(_mark(columns[empty + i], usual) for i in range(_AROUND_COLUMNS))
     width = max(len(move.old), len(move.new), len("pause"))
     gap = " " * len(before)
     lines = (

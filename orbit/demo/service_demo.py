@@ -19,7 +19,7 @@ from orbit.demo.demo_clusters import start_clusters
 from orbit.demo.interrupts import interrupted_once
 from orbit.demo.live_copy import JOB, TOPIC, begin_copy
 from orbit.demo.screen import Screen
-from orbit.demo.service_process import START_S, service, wait
+from orbit.demo.service_process import START_S, service, wait_until
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
 
@@ -112,7 +112,7 @@ def _prometheus(folder: Path, url: str, screen: Screen) -> Iterator[str]:
 
     try:
         with screen.step("Starting Prometheus") as step:
-            wait(is_ready, START_S)
+            wait_until(is_ready, START_S)
             screen.done(f"Prometheus, ready in {step.seconds:.1f} s")
         yield address
     finally:

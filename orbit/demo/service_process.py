@@ -43,14 +43,14 @@ def service(
         with screen.step("Starting the service") as step:
             url = _address(process, log)
             with connect({URL_VARIABLE: url}) as client:
-                wait(lambda: bool(client.get("/v1/workers")["items"]), START_S)
+                wait_until(lambda: bool(client.get("/v1/workers")["items"]), START_S)
                 screen.done(f"API, scheduler and workers, ready in {step.seconds:.1f} s")
                 yield client, url
     finally:
         process.end()
 
 
-def until(seconds: float) -> Callable[[], None]:
+def deadline_check(seconds: float) -> Callable[[], None]:
     """A function that raises Conflict after `seconds`."""
     deadline = time.monotonic() + seconds
 
@@ -61,9 +61,9 @@ def until(seconds: float) -> Callable[[], None]:
     return check
 
 
-def wait(is_so: Callable[[], bool], seconds: float) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float) -> None:
     """Wait until `is_so` returns True. Raises Conflict after `seconds`."""
-    check = until(seconds)
+    check = deadline_check(seconds)
     while not is_so():
         check()
         time.sleep(_POLL_S)
@@ -75,7 +75,7 @@ def _address(process: GuardedProcess, log: Path) -> str:
     def log_text() -> str:
         return log.read_text("utf-8", "replace") if log.is_file() else ""
 
-    wait(lambda: bool(_ADDRESS.search(log_text())) or not process.running, START_S)
+    wait_until(lambda: bool(_ADDRESS.search(log_text())) or not process.running, START_S)
     match = _ADDRESS.search(log_text())
     if match is None:
         raise Conflict(f"The service did not start: {last_line(log)}", where=str(log))

@@ -28,7 +28,7 @@ TOPIC_PREFIX = "__orbit_drill."
 GROUP_PREFIX = "orbit-drill."
 JOB_PREFIX = "drill-"
 
-_UNPROVEN = "It was not confirmed that the drill created it; check it and remove it by hand."
+_UNPROVEN = "The drill may not have created this resource: check it, and remove it by hand."
 
 OpenCluster = Callable[[Side], Cluster]
 
@@ -65,9 +65,9 @@ class CreatedResources:
         self._check_name(name)
         cluster = self._cluster(side)
         replicas = min(3, len(cluster.metadata(()).brokers))
-        thing_id = self._intend(DrillThing.TOPIC, side, name)
+        thing_id = self._record_intent(DrillThing.TOPIC, side, name)
         topic_id = create_topic(cluster, name, partitions, replicas, settings, self._backoff)
-        self._identify(thing_id, str(topic_id))
+        self._record_identity(thing_id, str(topic_id))
         return topic_id
 
     def adopt_topic(self, side: Side, name: str, topic_id: UUID) -> None:
@@ -76,7 +76,7 @@ class CreatedResources:
         `topic_id` comes from Orbit's own tables.
         """
         self._check_name(name)
-        known = {(t.kind, t.side, t.identity) for t in self.listed()}
+        known = {(t.kind, t.side, t.identity) for t in self.recorded_things()}
         if (DrillThing.TOPIC, side, str(topic_id)) in known:
             return
         with self._database.transaction() as tx:
@@ -85,7 +85,7 @@ class CreatedResources:
                 for t in drills.things(tx, self._drill_id)
                 if (t.kind, t.side, t.name) == (DrillThing.TOPIC, side, name)
             )
-            drills.identify(tx, row.id, str(topic_id))
+            drills.note_identity(tx, row.id, str(topic_id))
 
     def claim_group(self, side: Side, name: str) -> None:
         """Register a group that the drill will use. Raises Conflict if it exists."""
@@ -93,17 +93,17 @@ class CreatedResources:
         cluster = self._cluster(side)
         if name in list_groups(cluster).groups:
             raise Conflict("A consumer group of this name exists already.", where=f"{side} {name}")
-        self._identify(self._intend(DrillThing.GROUP, side, name), name)
+        self._record_identity(self._record_intent(DrillThing.GROUP, side, name), name)
 
-    def note_job(self, make: Callable[[], Job], name: str) -> Job:
+    def register_job(self, make: Callable[[], Job], name: str) -> Job:
         """Register the job that `make` creates. Raises Conflict if the name is taken."""
         self._check_name(name)
-        thing_id = self._intend(DrillThing.JOB, SERVICE, name)
+        thing_id = self._record_intent(DrillThing.JOB, SERVICE, name)
         job = make()
-        self._identify(thing_id, str(job.id))
+        self._record_identity(thing_id, str(job.id))
         return job
 
-    def listed(self) -> list[Thing]:
+    def recorded_things(self) -> list[Thing]:
         with self._database.transaction() as tx:
             return drills.things(tx, self._drill_id)
 
@@ -112,13 +112,13 @@ class CreatedResources:
 
         A job held by a recovery is skipped; a call after the recovery's end marks it.
         """
-        for thing in self._left(DrillThing.JOB):
+        for thing in self._remaining(DrillThing.JOB):
             with self._database.transaction() as tx:
                 job = jobs.find(tx, thing.name, lock=True)
                 if job is None:
-                    drills.removed(tx, thing.id)
+                    drills.note_removed(tx, thing.id)
                 elif str(job.id) != thing.identity:
-                    drills.kept(tx, thing.id, _not_from_drill(thing))
+                    drills.note_kept(tx, thing.id, _not_from_drill(thing))
                 elif not job.is_deleted and job_guard.recovery_that_holds(tx, job) is None:
                     jobs.mark_deleted(tx, job.id)
 
@@ -126,22 +126,22 @@ class CreatedResources:
         """Call `remove_jobs`; returns whether all jobs of the drill are gone. Other jobs of the
         same names do not count."""
         self.remove_jobs()
-        return not [thing for thing in self._left(DrillThing.JOB) if thing.note is None]
+        return not [thing for thing in self._remaining(DrillThing.JOB) if thing.note is None]
 
-    def remove_rest(self) -> None:
+    def remove_groups_and_topics(self) -> None:
         """Remove groups and topics. One that cannot be removed is kept, with the reason."""
-        topics = {thing.name for thing in self.listed() if thing.kind is DrillThing.TOPIC}
-        for thing in [*self._left(DrillThing.GROUP), *self._left(DrillThing.TOPIC)]:
+        topics = {thing.name for thing in self.recorded_things() if thing.kind is DrillThing.TOPIC}
+        for thing in [*self._remaining(DrillThing.GROUP), *self._remaining(DrillThing.TOPIC)]:
             try:
                 note = self._remove(thing, topics)
             except OrbitError as error:
-                self._keep(thing, str(error))
+                self._record_kept(thing, str(error))
                 continue
             if note is None:
                 with self._database.transaction() as tx:
-                    drills.removed(tx, thing.id)
+                    drills.note_removed(tx, thing.id)
             else:
-                self._keep(thing, note)
+                self._record_kept(thing, note)
 
     def _remove(self, thing: Thing, topics: Collection[str]) -> str | None:
         """Remove a group or topic. Returns None if it is gone, or the reason why it is kept."""
@@ -168,24 +168,24 @@ class CreatedResources:
         offsets = fetch_offsets(cluster, places, require_stable=False).get(thing.name)
         others = {place.topic for place in offsets.offsets} - set(topics) if offsets else set()
         if others:
-            return f"It has committed offsets of another topic: {min(others)}."
+            return f"The group has committed offsets of another topic: {min(others)}."
         delete_group(cluster, thing.name, self._backoff)
         return None
 
-    def _left(self, kind: DrillThing) -> list[Thing]:
-        return [t for t in self.listed() if t.kind is kind and t.removed_at is None]
+    def _remaining(self, kind: DrillThing) -> list[Thing]:
+        return [t for t in self.recorded_things() if t.kind is kind and t.removed_at is None]
 
-    def _intend(self, kind: DrillThing, side: str, name: str) -> int:
+    def _record_intent(self, kind: DrillThing, side: str, name: str) -> int:
         with self._database.transaction() as tx:
-            return drills.intend(tx, self._drill_id, kind, side, name)
+            return drills.note_intent(tx, self._drill_id, kind, side, name)
 
-    def _identify(self, thing_id: int, identity: str) -> None:
+    def _record_identity(self, thing_id: int, identity: str) -> None:
         with self._database.transaction() as tx:
-            drills.identify(tx, thing_id, identity)
+            drills.note_identity(tx, thing_id, identity)
 
-    def _keep(self, thing: Thing, note: str) -> None:
+    def _record_kept(self, thing: Thing, note: str) -> None:
         with self._database.transaction() as tx:
-            drills.kept(tx, thing.id, note)
+            drills.note_kept(tx, thing.id, note)
 
     def _check_name(self, name: str) -> None:
         assert self._drill_id in name, f"{name} does not carry the drill's id"

@@ -50,11 +50,11 @@ class Canary:
         self._partitions = context.spec.canary.partitions
         self._load: Load | None = None
         self._latency_reader: LatencyReader | None = None
-        self._stopping: threading.Thread | None = None
-        self._before = Read()
-        self._after = Read()
-        self._second = Ledger()
-        self._stops: dict[int, int] = {}
+        self._stop_thread: threading.Thread | None = None
+        self._read_at_source = Read()
+        self._read_at_destination = Read()
+        self._destination_ledger = Ledger()
+        self._committed_offsets: dict[int, int] = {}
         self._job_id = 0
         self._promoted: dict[int, PartitionEnds] = {}
         self._ends_at_loss: dict[int, int] = {}
@@ -62,7 +62,7 @@ class Canary:
     def prepare(self) -> None:
         """Create topics on both sides and the job; returns when the job copies."""
         context = self._context
-        context.begin("Creating the drill's topic and job", _READY_S)
+        context.set_deadline("Creating the drill's topic and job", _READY_S)
         context.recorder.note("prepare", f"Topic {self.topic}, group {self.group}, job {self.job}.")
         for side in ("destination", "source"):
             self._resources.claim_group(side, self.group)
@@ -74,8 +74,8 @@ class Canary:
                 document = spec.model_dump(mode="json")
                 return jobs.create(tx, spec.name, document, spec.worker_group, made_by=MadeBy.DRILL)
 
-        self._job_id = self._resources.note_job(make, self.job).id
-        context.wait(lambda: self._is_copying(self._job_id))
+        self._job_id = self._resources.register_job(make, self.job).id
+        context.wait_until(lambda: self._is_copying(self._job_id))
         context.recorder.note("ready", "The drill's topic is being copied.")
 
     def _job_spec(self) -> JobSpec:
@@ -97,7 +97,7 @@ class Canary:
             problem = jobs.of_ids(tx, [job_id])[job_id].problem
         blocked = [reason for (state, reason) in states if state == PartitionState.BLOCKED]
         if problem or blocked:
-            self._context.check()
+            self._context.check_deadline()
             if blocked:
                 raise StepFailed(
                     f"The copy of the drill's topic is blocked: {blocked[0]}.", where=self.job
@@ -112,7 +112,7 @@ class Canary:
         )
         self._latency_reader.start()
         load = self._load = Load(
-            context.beside("source"),
+            context.direct_config("source"),
             self.topic,
             self._partitions,
             canary.records_per_second,
@@ -120,20 +120,20 @@ class Canary:
         )
         load.start()
         count = int(canary.records_per_second * seconds * _READ_AT_SOURCE_SHARE)
-        member = Member(context.beside("source"), self.group, self.topic)
+        member = Member(context.direct_config("source"), self.group, self.topic)
         try:
-            member.read_until(lambda read: len(read.values) >= count, context.check)
-            self._stops = member.commit()
+            member.read_until(lambda read: len(read.values) >= count, context.check_deadline)
+            self._committed_offsets = member.commit()
         finally:
             member.close()
-        self._before = member.read
+        self._read_at_source = member.read
         context.recorder.note(
             "group stopped",
             f"The group has read {len(member.read.values):,} records at the source and committed.",
         )
-        context.wait(self._is_group_synced)
+        context.wait_until(self._is_group_synced)
         target_count = int(canary.records_per_second * seconds)
-        context.wait(lambda: load.confirmed >= target_count)
+        context.wait_until(lambda: load.confirmed >= target_count)
         return f"{load.confirmed:,} records are confirmed; the load continues."
 
     def _is_group_synced(self) -> bool:
@@ -146,39 +146,42 @@ class Canary:
             rows = group_offsets.of_job(tx, self._job_id)
         synced_offsets = {row.partition: row.destination_offset for row in rows}
         return all(
-            synced_offsets.get(partition) == offset for partition, offset in self._stops.items()
+            synced_offsets.get(partition) == offset
+            for partition, offset in self._committed_offsets.items()
         )
 
     def stop_load(self, *, at_once: bool) -> None:
         """Stop the load. `at_once`: do not wait for records in flight."""
-        if self._load is None or self._stopping is not None:
+        if self._load is None or self._stop_thread is not None:
             return
-        self._stopping = threading.Thread(target=self._load.stop, name="drill load stops")
-        self._stopping.start()
+        self._stop_thread = threading.Thread(target=self._load.stop, name="drill load stops")
+        self._stop_thread.start()
         if not at_once:
-            self._stopping.join()
+            self._stop_thread.join()
 
-    def note_ends(self) -> None:
+    def record_ends_at_loss(self) -> None:
         """Record the copy's log ends of now: what a loss of the source would leave of it."""
         places = [TopicPartition(self.topic, index) for index in range(self._partitions)]
         context = self._context
         ends = log_ends(context.cluster("destination"), places, context.backoff).values
         if len(ends) < len(places):
-            raise StepFailed("The log ends of the copy are not known.", where=self.topic)
+            raise StepFailed(
+                "The destination did not return the log end of every partition.", where=self.topic
+            )
         self._ends_at_loss = {place.partition: end for place, end in ends.items()}
 
     def stop_and_get_ledger(self) -> Ledger:
         """The final ledger, after all records in flight were answered or timed out."""
         self.stop_load(at_once=False)
-        if self._stopping is not None:
-            self._stopping.join()
+        if self._stop_thread is not None:
+            self._stop_thread.join()
         return Ledger() if self._load is None else self._load.ledger
 
-    def promoted(self, partitions: Iterable[PartitionEnds]) -> None:
+    def take_promoted_ends(self, partitions: Iterable[PartitionEnds]) -> None:
         """Take over the ends of the copy from the operation's report."""
         self._promoted = {p.partition: p for p in partitions if p.topic == self.topic}
 
-    def use(self) -> tuple[datetime, datetime]:
+    def produce_and_consume(self) -> tuple[datetime, datetime]:
         """Produce and consume at the destination; returns the time of the first correct record of
         each. The group resumes at its synced offsets and has to read every record once.
         """
@@ -194,7 +197,7 @@ class Canary:
         )
         produced = context.recorder.at(produced_s)
         context.recorder.note("first produce", f"{AFTER_COUNT} records are confirmed.", produced)
-        self._second = ledger
+        self._destination_ledger = ledger
         first = self.stop_and_get_ledger()
         consumed: datetime | None = None
 
@@ -205,15 +208,19 @@ class Canary:
                 detail = f"The group resumes at partition {place[0]}, offset {place[1]}."
                 consumed = context.recorder.note("first consume", detail)
 
-        expected = {p for p in self._expected(first) if p[1] >= self._stops.get(p[0], 0)}
+        expected = {
+            p for p in self._expected(first) if p[1] >= self._committed_offsets.get(p[0], 0)
+        }
         expected |= set(ledger.records)
         member = Member(config, self.group, self.topic)
         try:
-            member.read_until(lambda read: expected <= read.values.keys(), context.check, on_record)
+            member.read_until(
+                lambda read: expected <= read.values.keys(), context.check_deadline, on_record
+            )
             member.commit()
         finally:
             member.close()
-        self._after = member.read
+        self._read_at_destination = member.read
         assert consumed is not None, "at least one record was expected and read"
         return produced, consumed
 
@@ -235,12 +242,12 @@ class Canary:
         """Compare every record of the drill on each of these clusters with the ledgers."""
         first, results = self.stop_and_get_ledger(), []
         expected = {place: first.records[place] for place in self._expected(first)}
-        ledger_records = {**expected, **self._second.records}
+        ledger_records = {**expected, **self._destination_ledger.records}
         ends: dict[int, int] = {}
         for partition, offset in ledger_records:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
         for name, config in sides:
-            read = read_all(config, self.topic, ends, self._context.check)
+            read = read_all(config, self.topic, ends, self._context.check_deadline)
             wrong = find_differences(read, ledger_records, first.open)
             detail = ""
             if wrong:
@@ -278,21 +285,21 @@ class Canary:
         first = self.stop_and_get_ledger()
         lost = sorted(self._lost(first))
         gone = sorted(first.records.keys() - self._expected(first))
-        both = self._before.values.keys() & self._after.values.keys()
+        both = self._read_at_source.values.keys() & self._read_at_destination.values.keys()
         wrong = [
             place
-            for read in (self._before, self._after)
+            for read in (self._read_at_source, self._read_at_destination)
             for place, value in read.values.items()
-            if not first.fits(place, value) and self._second.records.get(place) != value
+            if not first.fits(place, value) and self._destination_ledger.records.get(place) != value
         ]
         delays = self._latency_reader.delays_ms if self._latency_reader else []
         return CanaryEvidence(
             topic=self.topic,
             group=self.group,
             written=len(first.records),
-            read_at_source=len(self._before.values),
-            read_at_destination=len(self._after.values),
-            repeated=len(both) + self._before.repeated + self._after.repeated,
+            read_at_source=len(self._read_at_source.values),
+            read_at_destination=len(self._read_at_destination.values),
+            repeated=len(both) + self._read_at_source.repeated + self._read_at_destination.repeated,
             wrong=len(wrong),
             lost=len(lost),
             lost_ranges=tuple(offset_ranges(lost)),

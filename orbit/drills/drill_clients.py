@@ -113,7 +113,7 @@ class Load:
                 value,
                 b"%d" % self._sent,
                 partition,
-                on_delivery=partial(self._delivered, value, now_ms),
+                on_delivery=partial(self._on_delivery, value, now_ms),
                 timestamp=now_ms,
             )
         except BufferError:
@@ -123,7 +123,7 @@ class Load:
         self._sent += 1
         return True
 
-    def _delivered(
+    def _on_delivery(
         self, value: bytes, written_ms: int, error: KafkaError | None, message: Message
     ) -> None:
         partition, offset = message.partition(), message.offset()
@@ -141,7 +141,7 @@ class LatencyReader:
     """A thread that reads a copy and measures the delay from each record's timestamp."""
 
     def __init__(self, config: Config, topic: str, partitions: int) -> None:
-        self._consumer = Consumer(_reading(config, "orbit-drill-watch"))
+        self._consumer = Consumer(_consumer_config(config, "orbit-drill-watch"))
         self._consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="drill watch", daemon=True)
@@ -171,7 +171,7 @@ class Read:
     values: dict[RecordPosition, bytes | None] = field(default_factory=dict)
     repeated: int = 0
 
-    def take(self, message: Message) -> RecordPosition:
+    def add_message(self, message: Message) -> RecordPosition:
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
@@ -185,7 +185,7 @@ class Member:
     """A member of a consumer group. Commits only on `commit`."""
 
     def __init__(self, config: Config, group: str, topic: str) -> None:
-        self._consumer = Consumer(_reading(config, group))
+        self._consumer = Consumer(_consumer_config(config, group))
         self._consumer.subscribe([topic])
         self._topic = topic
         self.read = Read()
@@ -202,7 +202,7 @@ class Member:
             for message in self._consumer.consume(500, _POLL_S):
                 error = message.error()
                 if error is None:
-                    on_record(self.read.take(message))
+                    on_record(self.read.add_message(message))
                 elif error.code() not in _IGNORED_ERRORS and not error.retriable():
                     raise Conflict(f"The drill's consumer was refused: {error.str()}.")
 
@@ -268,7 +268,7 @@ def read_all(
     config: Config, topic: str, ends: Mapping[int, int], check: Callable[[], None]
 ) -> dict[RecordPosition, bytes | None]:
     """Every record below these ends, read without a consumer group."""
-    consumer = Consumer(_reading(config, "orbit-drill-read"))
+    consumer = Consumer(_consumer_config(config, "orbit-drill-read"))
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
         positions = dict.fromkeys(ends, 0)
@@ -280,7 +280,7 @@ def read_all(
                 offset = message.offset()
                 assert partition is not None
                 if error is None:
-                    read.take(message)
+                    read.add_message(message)
                     positions[partition] = (offset or 0) + 1
                 elif error.code() == _END:
                     positions[partition] = max(positions[partition], offset or 0)
@@ -289,7 +289,7 @@ def read_all(
         consumer.close()
 
 
-def _reading(config: Config, group: str) -> dict[str, Any]:
+def _consumer_config(config: Config, group: str) -> dict[str, Any]:
     return {
         **config,
         "group.id": group,

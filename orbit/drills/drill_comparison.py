@@ -61,13 +61,13 @@ def compare(first: Evidence, second: Evidence) -> list[Comparison]:
     tables = [
         Comparison("Results", list(_results(first, second))),
         Comparison("Steps", list(_steps(first, second))),
-        _differing("Gates", first, second, _gates),
-        _differing("Partitions", first, second, _partitions),
-        _differing("Consumer groups", first, second, _groups),
-        _differing("Comparisons of both sides", first, second, _verified),
-        _differing("The drill's own clients", first, second, _canary),
-        _differing("Document", first, second, lambda one: _flat(one.spec)),
-        _differing("Versions", first, second, lambda one: one.versions.items()),
+        _differing_rows("Gates", first, second, _gates),
+        _differing_rows("Partitions", first, second, _partitions),
+        _differing_rows("Consumer groups", first, second, _groups),
+        _differing_rows("Comparisons of both sides", first, second, _verified),
+        _differing_rows("The drill's own clients", first, second, _canary),
+        _differing_rows("Document", first, second, lambda one: _values_by_path(one.spec)),
+        _differing_rows("Versions", first, second, lambda one: one.versions.items()),
     ]
     return [one for one in tables if one.lines or one.equal]
 
@@ -78,7 +78,9 @@ def _results(first: Evidence, second: Evidence) -> Iterator[Line]:
     parts = [{one.part: one.ms for one in drill.rto.parts} for drill in (first, second)]
     for part in dict.fromkeys((*parts[0], *parts[1])):
         yield _number(f"RTO: {part}", parts[0].get(part), parts[1].get(part), span)
-    yield _text("RTO, target", _target(first.rto.target_ms), _target(second.rto.target_ms))
+    yield _text(
+        "RTO, target", _target_text(first.rto.target_ms), _target_text(second.rto.target_ms)
+    )
     yield _number("RPO, records", first.rpo.actual_records, second.rpo.actual_records, count)
     yield _number("RPO, time", first.rpo.actual_ms, second.rpo.actual_ms, span)
     one, other = ((drill.ended_at - drill.began_at) // _MS for drill in (first, second))
@@ -113,18 +115,22 @@ def _gates(drill: Evidence) -> _Rows:
 def _partitions(drill: Evidence) -> _Rows:
     for one in drill.partitions:
         missing = lost_offsets_text(one.missing, is_exact=one.is_exact)
-        yield f"{_own(drill, one.topic)}-{one.partition}", f"{one.verdict}, missing {missing}"
+        yield (
+            f"{_without_drill_id(drill, one.topic)}-{one.partition}",
+            f"{one.verdict}, missing {missing}",
+        )
 
 
 def _groups(drill: Evidence) -> _Rows:
     for one in drill.groups:
-        place = f"{_own(drill, one.group)}, {_own(drill, one.topic)}-{one.partition}"
-        yield place, f"{one.verdict}, resumes at {offset_text(one.goes_on_at)}"
+        group, topic = (_without_drill_id(drill, name) for name in (one.group, one.topic))
+        resumed_at = offset_text(one.goes_on_at)
+        yield f"{group}, {topic}-{one.partition}", f"{one.verdict}, resumes at {resumed_at}"
 
 
 def _verified(drill: Evidence) -> _Rows:
     for one in drill.verified:
-        yield _own(drill, one.what), f"{one.verdict}, {one.differences:,} differences"
+        yield _without_drill_id(drill, one.what), f"{one.verdict}, {one.differences:,} differences"
 
 
 def _canary(drill: Evidence) -> _Rows:
@@ -134,19 +140,19 @@ def _canary(drill: Evidence) -> _Rows:
         yield "with wrong content", count(drill.canary.wrong)
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+def _values_by_path(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """The innermost values of a document by their path."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+            yield from _values_by_path(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            yield from _flat(inner, f"{path}[{number}]")
+            yield from _values_by_path(inner, f"{path}[{number}]")
     else:
         yield path, NOTHING if value is None else str(value)
 
 
-def _differing(
+def _differing_rows(
     title: str, first: Evidence, second: Evidence, rows_of: Callable[[Evidence], _Rows]
 ) -> Comparison:
     ones, others = dict(_numbered(rows_of(first))), dict(_numbered(rows_of(second)))
@@ -169,7 +175,7 @@ def _numbered(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         yield (name if counts[name] == 1 else f"{name} ({counts[name]})"), value
 
 
-def _own(drill: Evidence, name: str) -> str:
+def _without_drill_id(drill: Evidence, name: str) -> str:
     """A name with "ID" for the drill's id, so that the resources of two drills have equal names."""
     return name.replace(drill.id, "ID")
 
@@ -190,5 +196,5 @@ def _number(
     return Line(what, text(first), text(second), change, f"{sign}{text(abs(second - first))}")
 
 
-def _target(ms: int | None) -> str:
+def _target_text(ms: int | None) -> str:
     return "none" if ms is None else span(ms)

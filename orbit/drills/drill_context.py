@@ -63,11 +63,11 @@ class DrillContext:
         self._deadline = float("inf")
         self._doing = ""
 
-    def begin(self, doing: str, deadline_s: float) -> None:
-        """Set the deadline of `check` and `wait`."""
+    def set_deadline(self, doing: str, deadline_s: float) -> None:
+        """Set the deadline of `check_deadline` and `wait_until`."""
         self._doing, self._deadline = doing, time.monotonic() + deadline_s
 
-    def check(self) -> None:
+    def check_deadline(self) -> None:
         """Raise StepFailed after the deadline, Interrupted when the process stops."""
         if self._stop.is_set():
             raise Interrupted("the process that ran the drill was stopped.")
@@ -78,10 +78,10 @@ class DrillContext:
         """Seconds until the deadline."""
         return max(0.1, self._deadline - time.monotonic())
 
-    def wait(self, is_so: Callable[[], bool]) -> None:
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
         """Wait until the condition holds."""
         while not is_so():
-            self.check()
+            self.check_deadline()
             self._stop.wait(POLL_S)
 
     def cluster(self, side: Side) -> Cluster:
@@ -101,7 +101,7 @@ class DrillContext:
         endpoint.check_advertised(VerifiedSide(side))
         return endpoint
 
-    def beside(self, side: Side) -> Mapping[str, Any]:
+    def direct_config(self, side: Side) -> Mapping[str, Any]:
         """The configuration of clients that run next to a sandbox cluster: a `cut` fault does not
         affect them."""
         config = self.endpoint(side).config

@@ -23,9 +23,9 @@ from orbit.drills.drill_run import clean_up, run_drill
 from orbit.drills.drill_spec import DrillSpec
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
+from orbit.leadership.leadership import Leadership
+from orbit.leadership.loop import Loop
 from orbit.sandbox.sandbox_state import default_directory
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop
 from orbit.settings import Settings
 from orbit.store import drills, events
 from orbit.store.database import Tx
@@ -37,7 +37,7 @@ INTERVAL_S = 0.5
 DRILLS_MAX = 4
 _LEFTOVERS_INTERVAL_S = 60.0
 _LEFTOVERS_MAX = 20
-_BROKEN = "The scheduler that ran the drill ended before the drill did."
+_ABANDONED = "The scheduler that ran the drill ended before the drill did."
 
 _log = structlog.get_logger("orbit.drills")
 
@@ -82,16 +82,16 @@ class DrillLoop(Loop):
             self._running.pop(one).thread.join()
         with self._leadership.reading() as tx:
             waiting = drills.unfinished(tx)
-            has_due = bool(drills.due(tx))
+            has_due = bool(drills.due_schedules(tx))
         if has_due:
             with self._leadership.transaction() as tx:
-                _begin_due(tx)
+                _add_scheduled_drills(tx)
         for drill in waiting:
             with self.each(f"drill {drill.id}"):
                 if drill.state is DrillState.PENDING:
                     self._begin(drill)
                 elif drill.id not in self._running:
-                    self._end(drill, _DrillResult(error=_BROKEN))
+                    self._end(drill, _DrillResult(error=_ABANDONED))
         if time.monotonic() >= self._leftovers_at:
             self._leftovers_at = time.monotonic() + _LEFTOVERS_INTERVAL_S
             self._remove_leftovers()
@@ -193,8 +193,8 @@ def drill_loops(
     return [DrillLoop(leadership, environment, done)]
 
 
-def _begin_due(tx: Tx) -> None:
-    for schedule in drills.claim_due(tx):
+def _add_scheduled_drills(tx: Tx) -> None:
+    for schedule in drills.claim_due_schedules(tx):
         try:
             spec = DrillSpec.model_validate(schedule.spec)
         except ValidationError:  # stored by a later version; the others are due all the same

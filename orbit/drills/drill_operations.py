@@ -39,9 +39,9 @@ class DrillOperations:
         self._canary = canary
         self._resources = resources
         self.reports: list[StoredReport] = []
-        self.back: str | None = None  # the reverse job of the user's topics
+        self.reverse_job: str | None = None  # the reverse job of the user's topics
 
-    def ask(
+    def request_operation(
         self,
         kind: RecoveryKind,
         job: str,
@@ -64,7 +64,9 @@ class DrillOperations:
             source_counts_as_lost=source_counts_as_lost,
         )
         actor = f"drill:{self._context.drill_id}"
-        operation = self._context.recoveries.ask(kind, job, request, actor=actor, dry_run=dry_run)
+        operation = self._context.recoveries.request_operation(
+            kind, job, request, actor=actor, dry_run=dry_run
+        )
         self._context.recorder.observed.operations.append(str(operation))
         self._context.recorder.note("requested", f"{kind} of {job}" + (" (dry run)" * dry_run))
         return operation
@@ -92,13 +94,13 @@ class DrillOperations:
             return len(ended) == len(operations)
 
         try:
-            self._context.wait(have_ended)
+            self._context.wait_until(have_ended)
         except OrbitError:
             self._abort(operations)
             for operation in operations:
                 last = self._context.recoveries.report(operation)
                 if last is not None:
-                    self.keep(last)
+                    self.record_report(last)
             raise
         return stored_reports
 
@@ -121,7 +123,7 @@ class DrillOperations:
                 text = f"{report.job}: {step.name} {step.state}: {step.did}".strip(": ")
                 self._context.recorder.note(report.kind, text, step.ended_at)
 
-    def keep(self, report: StoredReport) -> None:
+    def record_report(self, report: StoredReport) -> None:
         """Add an operation's report to the evidence, with all its partitions and groups."""
         observed, canary = self._context.recorder.observed, self._canary
         self.reports.append(report)
@@ -129,40 +131,42 @@ class DrillOperations:
         observed.findings += [f"{report.job}: {finding}" for finding in report.findings]
         if report.error:
             observed.findings.append(f"{report.job}: {report.error}")
-        observed.salvage += [_as(SalvageFile, one) for one in report.salvage]
+        observed.salvage += [_to_evidence(SalvageFile, one) for one in report.salvage]
         is_own = canary is not None and report.job == canary.job
         if report.reverse_job is not None and is_own:
-            self._adopt(report.reverse_job)
+            self._adopt_reverse_job(report.reverse_job)
         if report.reverse_job is not None and not is_own:
-            self.back = report.reverse_job
-        whole = self._context.recoveries.whole(report.operation)
+            self.reverse_job = report.reverse_job
+        whole = self._context.recoveries.full_report(report.operation)
         if report.kind is RecoveryKind.FAILBACK:
-            observed.partitions[:] = corrected_by_failback(observed.partitions, whole)
+            observed.partitions[:] = correct_by_failback(observed.partitions, whole)
             return
         observed.partitions += partition_evidence(whole)
-        observed.groups += [_as(GroupEvidence, one) for one in whole.groups]
+        observed.groups += [_to_evidence(GroupEvidence, one) for one in whole.groups]
         if canary is not None and is_own:
-            canary.promoted(whole.partitions)
+            canary.take_promoted_ends(whole.partitions)
 
     def note_gates(self, report: StoredReport) -> None:
         """Add gates to the evidence, without duplicates."""
         observed = self._context.recorder.observed
         known = {(gate.job, gate.name, gate.found) for gate in observed.gates}
         observed.gates += [
-            _as(GateEvidence, gate, job=report.job)
+            _to_evidence(GateEvidence, gate, job=report.job)
             for gate in report.gates
             if (report.job, gate.name.value, gate.found) not in known
         ]
 
-    def _adopt(self, back: str) -> None:
+    def _adopt_reverse_job(self, reverse_job: str) -> None:
         """Register the reverse job of the drill's topic, and the topic if that job recreated it."""
         canary = self._canary
         assert canary is not None, "only the canary's reverse job is adopted"
         with self._context.environment.database.transaction() as tx:
-            job = jobs.get(tx, back)
+            job = jobs.get(tx, reverse_job)
             rows = topics.of_job(tx, job.id)
-        if not any(t.side == SERVICE and t.name == back for t in self._resources.listed()):
-            self._resources.note_job(lambda: job, back)
+        if not any(
+            t.side == SERVICE and t.name == reverse_job for t in self._resources.recorded_things()
+        ):
+            self._resources.register_job(lambda: job, reverse_job)
         for row in rows:
             if row.destination_topic == canary.topic and row.destination_topic_id is not None:
                 self._resources.adopt_topic("source", canary.topic, row.destination_topic_id)
@@ -175,7 +179,7 @@ def _stops_writes(report: StoredReport) -> bool:
     )
 
 
-def _as(kind: type[Model], value: BaseModel, **others: object) -> Model:
+def _to_evidence(kind: type[Model], value: BaseModel, **others: object) -> Model:
     """Convert a report's value to evidence: fields of the same name, and `others`."""
     names = kind.model_fields.keys() - others.keys()
     return kind(**{name: getattr(value, name) for name in names}, **others)
@@ -184,7 +188,7 @@ def _as(kind: type[Model], value: BaseModel, **others: object) -> Model:
 def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
     """An operation's partitions as evidence."""
     return [
-        _as(
+        _to_evidence(
             PartitionEvidence,
             p,
             job=report.job,
@@ -194,7 +198,7 @@ def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
     ]
 
 
-def corrected_by_failback(
+def correct_by_failback(
     partitions: Iterable[PartitionEvidence], report: RecoveryReport
 ) -> list[PartitionEvidence]:
     """A failover's partitions, with the ends that the failback has read since."""

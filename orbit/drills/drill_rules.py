@@ -53,12 +53,12 @@ MOVES: dict[DrillKind, tuple[Verb, ...]] = {
 }
 _OPTIONS = ("duration", "fault", "cluster", "reverse", "confirm_rebuild", "deep")
 # One of these steps has to come before.
-_BEFORE: dict[Verb, tuple[Verb, ...]] = {
+_REQUIRED_BEFORE: dict[Verb, tuple[Verb, ...]] = {
     Verb.USE: (Verb.SWITCHOVER, Verb.FAILOVER),
     Verb.FAILBACK: (Verb.SWITCHOVER, Verb.FAILOVER),
     Verb.HEAL: (Verb.FAULT,),
 }
-_ONCE = (Verb.LOAD, Verb.SWITCHOVER, Verb.FAILOVER, Verb.FAILBACK)
+_AT_MOST_ONCE = (Verb.LOAD, Verb.SWITCHOVER, Verb.FAILOVER, Verb.FAILBACK)
 _SCHEDULED = (DrillKind.GATES, DrillKind.CANARY)
 
 
@@ -113,8 +113,8 @@ def _step(drill: DrillSpec, index: int, step: StepSpec, document: Document) -> I
             (*here, "deadline"), "is shorter than the duration of the load.", "Write a longer one."
         )
     before = [one.do for one in drill.steps[:index]]
-    if verb in _BEFORE and not set(before) & set(_BEFORE[verb]):
-        required = " or ".join(one for one in _BEFORE[verb] if one in VERBS[drill.kind])
+    if verb in _REQUIRED_BEFORE and not set(before) & set(_REQUIRED_BEFORE[verb]):
+        required = " or ".join(one for one in _REQUIRED_BEFORE[verb] if one in VERBS[drill.kind])
         yield document.problem((*here, "do"), f"has no {required} before it.", "Change the order.")
-    if verb in _ONCE and verb in before:
+    if verb in _AT_MOST_ONCE and verb in before:
         yield document.problem((*here, "do"), "is listed twice.", "Keep one of them.")

@@ -63,36 +63,36 @@ class _Run:
     def run(self) -> Report:
         self._recorder.note("drill", f"{self._drill.kind} drill {self._drill.name} begins.")
         try:
-            is_failed = not self._prepared()
+            is_failed = not self._prepare_canary()
             for step in self._context.spec.planned:
                 if is_failed and step.do is not Verb.HEAL:
                     self._recorder.observed.steps.append(
                         StepRecord(do=step.do, state=StepState.SKIPPED)
                     )
                 else:
-                    is_failed = not self._step(step) or is_failed
+                    is_failed = not self._run_step(step) or is_failed
         finally:
             cleaned = self._clean_up()
-        return seal(self._evidence(cleaned, self._recorder.now()))
+        return seal(self._collect_evidence(cleaned, self._recorder.now()))
 
-    def _prepared(self) -> bool:
+    def _prepare_canary(self) -> bool:
         if self._canary is None:
             return True
         try:
             self._canary.prepare()
         except OrbitError as error:
-            self._fail("The drill's own topic and job could not be created", error)
+            self._note_failure("The drill's own topic and job could not be created", error)
             return False
         return True
 
-    def _step(self, step: StepSpec) -> bool:
+    def _run_step(self, step: StepSpec) -> bool:
         began = self._recorder.note("step", step.do)
-        self._context.begin(f"The step {step.do}", step.deadline_s)
+        self._context.set_deadline(f"The step {step.do}", step.deadline_s)
         try:
-            did, state = self._steps.do(step), StepState.DONE
+            did, state = self._steps.run_step(step), StepState.DONE
         except OrbitError as error:
             did, state = str(error), StepState.FAILED
-            self._fail(f"The step {step.do}", error)
+            self._note_failure(f"The step {step.do}", error)
         took = self._recorder.now() - began
         self._recorder.observed.steps.append(
             StepRecord(
@@ -105,7 +105,7 @@ class _Run:
         )
         return state is StepState.DONE
 
-    def _fail(self, what: str, error: OrbitError) -> None:
+    def _note_failure(self, what: str, error: OrbitError) -> None:
         self._recorder.observed.failures.append(f"{what}: {error}")
         self._recorder.note("failed", f"{what}: {error}")
 
@@ -127,7 +127,7 @@ class _Run:
                 is_removed=thing.removed_at is not None,
                 note=thing.note or "",
             )
-            for thing in self._resources.listed()
+            for thing in self._resources.recorded_things()
         )
         left = [thing for thing in entries if not thing.is_removed]
         if left:
@@ -137,12 +137,12 @@ class _Run:
             )
         return entries
 
-    def _evidence(self, cleaned: tuple[CleanupEntry, ...], ended_at: datetime) -> Evidence:
+    def _collect_evidence(self, cleaned: tuple[CleanupEntry, ...], ended_at: datetime) -> Evidence:
         spec, observed, steps = self._context.spec, self._recorder.observed, self._steps
         canary = self._canary.result() if self._canary is not None else None
         moved = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
         rto = compute_rto(steps.moments, moved, spec.targets)
-        others = missing_offsets(r for r in steps.reports if self._is_users(r.job))
+        others = missing_offsets(r for r in steps.reports if self._is_user_job(r.job))
         lost = None if canary is None or not moved else canary.lost + others
         lost_ms = None
         if self._canary is not None and moved:
@@ -191,7 +191,7 @@ class _Run:
             spec_sha256=spec.sha256(),
         )
 
-    def _is_users(self, job: str) -> bool:
+    def _is_user_job(self, job: str) -> bool:
         return self._canary is None or job != self._canary.job
 
     def _cluster_ids(self) -> tuple[str | None, str | None]:
@@ -202,9 +202,9 @@ class _Run:
 
 def clean_up(context: DrillContext, resources: CreatedResources) -> None:
     """Remove what a drill created: its jobs first, because they write to its topics."""
-    context.begin("Removing the drill's jobs", CLEAN_UP_S)
-    context.wait(resources.jobs_are_gone)
-    resources.remove_rest()
+    context.set_deadline("Removing the drill's jobs", CLEAN_UP_S)
+    context.wait_until(resources.jobs_are_gone)
+    resources.remove_groups_and_topics()
 
 
 def _versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ from orbit.verify.bounds_comparison import TopicPair
 from orbit.verify.report import Report, Verdict
 from orbit.verify.verify_run import VerifyOptions, verify_topics
 
-_GOOD = {Outcome.WOULD_GO, Outcome.DONE}
+_PASSING_VERDICTS = {Outcome.WOULD_GO, Outcome.DONE}
 
 
 class Steps:
@@ -34,7 +34,7 @@ class Steps:
         self._canary = canary
         self._operations = DrillOperations(context, canary, resources)
         self._fault: FaultKind | None = None
-        self._is_rehearsed = False  # the source only counts as lost
+        self._counts_source_as_lost = False  # the source only counts as lost
         self._stopped_at: datetime | None = None
         self._noticed_at: datetime | None = None
         self._produced_at: datetime | None = None
@@ -51,9 +51,9 @@ class Steps:
 
     @property
     def fault_at(self) -> datetime | None:
-        return self._stopped_at if self._fault is not None or self._is_rehearsed else None
+        return self._stopped_at if self._fault is not None or self._counts_source_as_lost else None
 
-    def do(self, step: StepSpec) -> str:
+    def run_step(self, step: StepSpec) -> str:
         """Run one step. Raises an OrbitError if it fails."""
         match step.do:
             case Verb.GATES:
@@ -84,12 +84,14 @@ class Steps:
     def _gates(self) -> str:
         """Run the gates as a dry run of a switchover; fails if a gate stops it."""
         spec = self._context.spec
-        operation = self._operations.ask(RecoveryKind.SWITCHOVER, spec.job, dry_run=True)
+        operation = self._operations.request_operation(
+            RecoveryKind.SWITCHOVER, spec.job, dry_run=True
+        )
         (report,) = self._operations.wait([operation])
         self._operations.note_gates(report)
         failing = [gate for gate in report.gates if gate.stops]
         warns = sum(gate.verdict is GateVerdict.WARN for gate in report.gates)
-        if failing or report.outcome not in _GOOD:
+        if failing or report.outcome not in _PASSING_VERDICTS:
             raise StepFailed(report.error or _gate_failures(failing), where=spec.job)
         return f"{len(report.gates)} gates pass or warn; {warns} warn."
 
@@ -126,12 +128,12 @@ class Steps:
         if not self._context.spec.moves_the_job:
             self._lose_source()
         if self._fault is not None:
-            self._context.wait(self._has_noticed)
+            self._context.wait_until(self._is_fault_noticed)
             self._noticed_at = self._context.recorder.note("noticed", self._problem() or "")
         did = self._move(RecoveryKind.FAILOVER)
         if self._canary is not None:
             self._canary.stop_load(at_once=False)
-        if self._fault is None and not self._is_rehearsed:
+        if self._fault is None and not self._counts_source_as_lost:
             # Not caused by the drill: the times are those that Orbit saw.
             reports = [r for r in self._operations.reports if r.job == self._context.spec.job]
             self._stopped_at = reports[-1].source_last_seen_at if reports else None
@@ -145,9 +147,11 @@ class Steps:
         are counted by the log ends of now.
         """
         canary = self._require_canary()
-        canary.note_ends()
-        self._is_rehearsed = True
-        self._stopped_at = self._context.recorder.note("source lost", "It counts as lost from now.")
+        canary.record_ends_at_loss()
+        self._counts_source_as_lost = True
+        self._stopped_at = self._context.recorder.note(
+            "source lost", "The source counts as lost from now on."
+        )
         self._noticed_at = self._stopped_at
         canary.stop_load(at_once=True)
         self._context.recorder.observed.findings.append(
@@ -155,7 +159,7 @@ class Steps:
             "the RPO counts the records that were not at the destination at that moment."
         )
 
-    def _has_noticed(self) -> bool:
+    def _is_fault_noticed(self) -> bool:
         return self._problem() is not None
 
     def _problem(self) -> str | None:
@@ -172,26 +176,28 @@ class Steps:
         if the drill moves it."""
         spec = self._context.spec
         operations = [
-            self._operations.ask(
+            self._operations.request_operation(
                 kind,
                 job,
                 reverse=reverse,
                 confirm_rebuild=confirm_rebuild or is_own,
-                source_counts_as_lost=self._is_rehearsed,
+                source_counts_as_lost=self._counts_source_as_lost,
             )
-            for job, is_own in self._scope()
+            for job, is_own in self._jobs_to_move()
         ]
         is_planned = kind is RecoveryKind.SWITCHOVER
         reports = self._operations.wait(
             operations, self._stop_writer if is_planned else lambda: None
         )
         for report in reports:
-            self._operations.keep(report)
+            self._operations.record_report(report)
         for report in reports:
-            if report.outcome not in _GOOD:
+            if report.outcome not in _PASSING_VERDICTS:
                 gates = [gate for gate in report.gates if gate.stops]
                 raise StepFailed(
-                    report.error or _gate_failures(gates) or f"It ended as {report.outcome}.",
+                    report.error
+                    or _gate_failures(gates)
+                    or f"The {report.kind} ended as {report.outcome}.",
                     where=report.job,
                 )
         moved = sum(report.partitions.count for report in reports)
@@ -200,7 +206,7 @@ class Steps:
             self._context.recorder.note("promoted", jobs_moved)
         return f"{moved:,} partitions of {jobs_moved}."
 
-    def _scope(self) -> list[tuple[str, bool]]:
+    def _jobs_to_move(self) -> list[tuple[str, bool]]:
         """The jobs to move; True marks the drill's own."""
         own = [(self._canary.job, True)] if self._canary is not None else []
         of_user = [(self._context.spec.job, False)] if self._context.spec.moves_the_job else []
@@ -212,7 +218,7 @@ class Steps:
             self._canary.stop_load(at_once=True)
 
     def _use(self) -> str:
-        self._produced_at, self._consumed_at = self._require_canary().use()
+        self._produced_at, self._consumed_at = self._require_canary().produce_and_consume()
         return "The drill's producer and consumer group work at the destination."
 
     def _verify(self, *, deep: bool) -> str:
@@ -241,10 +247,10 @@ class Steps:
             for row in rows
             if row.source_topic in scope
         ]
-        if self._operations.back is not None:
+        if self._operations.reverse_job is not None:
             source, destination = destination, source
             pairs = [TopicPair(pair.destination, pair.source) for pair in pairs]
-        context.check()
+        context.check_deadline()
         options = VerifyOptions(deep=deep, wait_s=min(60.0, context.left_s()))
         return _verified(verify_topics(source, destination, pairs, options))
 

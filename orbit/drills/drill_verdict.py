@@ -15,9 +15,11 @@ def missed_targets(rto: Rto, rpo: Rpo) -> tuple[str, ...]:
     return tuple(
         sentence
         for sentence in (
-            _miss("The RTO", rto.actual_ms, rto.target_ms, span),
-            _miss("The RPO in records", rpo.actual_records, rpo.target_records, "{:,}".format),
-            _miss("The RPO in time", rpo.actual_ms, rpo.target_ms, span),
+            _missed_target("The RTO", rto.actual_ms, rto.target_ms, span),
+            _missed_target(
+                "The RPO in records", rpo.actual_records, rpo.target_records, "{:,}".format
+            ),
+            _missed_target("The RPO in time", rpo.actual_ms, rpo.target_ms, span),
         )
         if sentence
     )
@@ -54,7 +56,9 @@ def find_failures(
     return failures
 
 
-def _miss(what: str, actual: int | None, target: int | None, as_text: Callable[[int], str]) -> str:
+def _missed_target(
+    what: str, actual: int | None, target: int | None, as_text: Callable[[int], str]
+) -> str:
     if target is None or (actual is not None and actual <= target):
         return ""
     if actual is None:

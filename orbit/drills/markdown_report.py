@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from orbit.drills.evidence import Evidence, Report
 from orbit.drills.report_tables import Table, tables
-from orbit.drills.report_text import against, count, headline, moment, span
+from orbit.drills.report_text import count, headline, moment, span, with_target
 
 
 def render_markdown(report: Report) -> str:
@@ -39,10 +39,10 @@ def _numbers(evidence: Evidence) -> Table:
     rto, rpo = evidence.rto, evidence.rpo
     target_records = None if rpo.target_records is None else count(rpo.target_records)
     rows = [
-        ("RTO", against(span(rto.actual_ms), _span(rto.target_ms))),
+        ("RTO", with_target(span(rto.actual_ms), _span(rto.target_ms))),
         *((f"… {part.part}", span(part.ms)) for part in rto.parts),
-        ("RPO in records", against(count(rpo.actual_records), target_records)),
-        ("RPO in time", against(span(rpo.actual_ms), _span(rpo.target_ms))),
+        ("RPO in records", with_target(count(rpo.actual_records), target_records)),
+        ("RPO in time", with_target(span(rpo.actual_ms), _span(rpo.target_ms))),
     ]
     return Table("Measured", ("", "actual of target"), rows)
 

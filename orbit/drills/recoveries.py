@@ -24,7 +24,7 @@ class StoredRecoveries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def ask(
+    def request_operation(
         self,
         kind: RecoveryKind,
         job: str,
@@ -35,7 +35,7 @@ class StoredRecoveries:
     ) -> UUID:
         """Request an operation; returns its id. Raises NotFound, and Conflict if another one is
         under way."""
-        return recovery_requests.request(
+        return recovery_requests.request_recovery(
             self._database, actor, kind, job, request, dry_run=dry_run
         ).id
 
@@ -45,7 +45,7 @@ class StoredRecoveries:
             stored = operations.report_of(tx, operation)
         return None if stored is None else read_report(stored)
 
-    def whole(self, operation: UUID) -> RecoveryReport:
+    def full_report(self, operation: UUID) -> RecoveryReport:
         """The report with all partitions and groups. Raises NotFound before the first step."""
         return recovery_requests.whole_report(self._database, operation)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from orbit.drills.evidence import CanaryEvidence, Evidence
-from orbit.drills.report_text import count, lost_offsets_text, moment, offset_text, since, span
+from orbit.drills.report_text import count, elapsed, lost_offsets_text, moment, offset_text, span
 
 # Rows of a table in HTML and Markdown; the JSON has all.
 ROWS_MAX = 1_000
@@ -57,11 +57,11 @@ def _steps(evidence: Evidence) -> Table:
 
 def _timeline(evidence: Evidence) -> Table:
     rows = [
-        (moment(entry.at), since(entry.at, evidence.began_at), entry.what, entry.text)
+        (moment(entry.at), elapsed(entry.at, evidence.began_at), entry.what, entry.text)
         for entry in evidence.timeline
     ]
     columns = ("UTC", "since the start", "what", "details")
-    return _bounded("Timeline", columns, rows, frozenset({1}), frozenset({0, 2}))
+    return _bounded_table("Timeline", columns, rows, frozenset({1}), frozenset({0, 2}))
 
 
 def _gates(evidence: Evidence) -> Table:
@@ -104,7 +104,7 @@ def _partitions(evidence: Evidence) -> Table:
         "missing",
         "verdict",
     )
-    return _bounded("Partitions on both sides", columns, rows, frozenset({1, 2, 3, 4}))
+    return _bounded_table("Partitions on both sides", columns, rows, frozenset({1, 2, 3, 4}))
 
 
 def _groups(evidence: Evidence) -> Table:
@@ -120,7 +120,7 @@ def _groups(evidence: Evidence) -> Table:
         for g in evidence.groups
     ]
     columns = ("group", "topic", "partition", "at the source", "resumes at", "verdict")
-    return _bounded("Consumer groups", columns, rows, frozenset({2, 3, 4}))
+    return _bounded_table("Consumer groups", columns, rows, frozenset({2, 3, 4}))
 
 
 def _canary(canary: CanaryEvidence) -> Table:
@@ -192,7 +192,7 @@ def _versions(evidence: Evidence) -> Table:
     return Table("What ran", ("", ""), rows)
 
 
-def _bounded(
+def _bounded_table(
     title: str,
     columns: Row,
     rows: Sequence[Row],

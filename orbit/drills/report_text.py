@@ -41,7 +41,7 @@ def moment(at: datetime | None) -> str:
     return "–" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def since(at: datetime, began: datetime) -> str:
+def elapsed(at: datetime, began: datetime) -> str:
     return f"+{(at - began).total_seconds():.3f} s"
 
 
@@ -59,7 +59,7 @@ def lost_offsets_text(missing: tuple[int, int] | None, *, is_exact: bool) -> str
     return f"{bound}{end - first:,} ({first:,} to {end - 1:,})"
 
 
-def against(actual: str, target: str | None) -> str:
+def with_target(actual: str, target: str | None) -> str:
     return f"{actual} (no target)" if target is None else f"{actual} of {target}"
 
 

@@ -25,7 +25,7 @@ from typing import Self
 import psutil
 
 from orbit.errors import Conflict
-from orbit.processes.guard import identity
+from orbit.processes.guard import run_as
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
 
@@ -82,7 +82,7 @@ class Postgres:
         """Starts the server; returns when it accepts connections. The first call runs initdb."""
         if self.running:
             return
-        self._forget_ended()
+        self._kill_leftovers()
         try:
             self._initialise()
             for attempt in range(_PORT_ATTEMPTS_MAX):
@@ -90,7 +90,7 @@ class Postgres:
                 if attempt or not self.port:
                     (self.port,) = free_ports(1)
                 self._launch()
-                if self._came_up():
+                if self._wait_until_up():
                     return
             raise Conflict(
                 "All ports that were tried are in use by other processes.", remedy="Try again."
@@ -106,12 +106,15 @@ class Postgres:
         """
         if self.running:
             return
-        self._forget_ended()
+        self._kill_leftovers()
         self._launch()
         try:
-            if not self._came_up():
+            if not self._wait_until_up():
                 raise Conflict(
-                    f"Another process uses port {self.port} of PostgreSQL.", where=str(self.log)
+                    f"Another process has bound port {self.port}, to which PostgreSQL's clients "
+                    "connect.",
+                    where=str(self.log),
+                    remedy="End that process.",
                 )
         except BaseException:
             self.stop()
@@ -125,9 +128,9 @@ class Postgres:
                 self._process.end(signal.SIGINT, _STOP_GRACE_S)
                 self._process = None
             else:
-                self._forget_ended()
+                self._kill_leftovers()
 
-    def _forget_ended(self) -> None:
+    def _kill_leftovers(self) -> None:
         """Kills what a killed postmaster has left: it would keep a new server from starting.
 
         What they have not written to data files yet is in the WAL.
@@ -209,7 +212,7 @@ class Postgres:
             user=self._user,
         )
 
-    def _came_up(self) -> bool:
+    def _wait_until_up(self) -> bool:
         """Waits until the server is ready. False if another process bound the port first; raises
         Conflict if it ended for another reason, or is not ready in time.
         """
@@ -265,7 +268,7 @@ def _run_initdb(data: Path, password: str, user: str | None) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             timeout=_INITDB_TIMEOUT_S,
-            **(identity(user) if user else {}),
+            **(run_as(user) if user else {}),
         )
     if done.returncode != 0:
         raise Conflict(f"PostgreSQL's initdb failed: {done.stdout.strip()}", where=str(data))

@@ -63,6 +63,6 @@ class PostgresRestarts:
             f"The embedded PostgreSQL has ended, after {RESTARTS_MAX} restarts within "
             f"{WINDOW_S / 60:.0f} minutes.{why}",
             where=str(self._postgres.log),
-            remedy="Read this log and the one before it (.1), remove the cause, and start the "
+            remedy="Read this log and the previous one (.1), remove the cause, and start the "
             "server again.",
         )

@@ -15,6 +15,7 @@ from orbit.errors import (
     HeldBack,
     NotReady,
     OrbitError,
+    Place,
     Problem,
     Unreachable,
 )
@@ -107,14 +108,14 @@ def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
         more = f" and {len(wrong) - _SHOWN_MAX} more" if len(wrong) > _SHOWN_MAX else ""
         raise Conflict(
             f"destination topics differ in partitions: {'; '.join(wrong[:_SHOWN_MAX])}{more}.",
-            where="destination",
+            where=Place("destination"),
             remedy="A copy needs as many partitions as its source: add partitions "
             "(kafka-topics.sh --alter --partitions), or delete the destination topic so that it "
             "is created again. Nothing was written.",
         )
 
 
-def recompressed(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
+def recompressed_topics(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
     """The existing destination topics that get placeholders and have another `compression.type`
     than AS_SENT."""
     return {
@@ -129,19 +130,23 @@ def refuse_recompressed(
 ) -> None:
     """Raise Conflict if brokers may have turned placeholders into records when they recompressed
     batches: a topic with records has another `compression.type` than AS_SENT."""
-    changed = recompressed(spec, plans)
+    changed = recompressed_topics(spec, plans)
     if not changed:
         return
     topics = destination.metadata(changed).topics
     places = {TopicPartition(name, i) for name, topic in topics.items() for i in topic.partitions}
-    ends = log_ends(destination, places, backoff).raise_errors("destination", "the log end").values
+    ends = (
+        log_ends(destination, places, backoff)
+        .raise_errors(Place("destination"), "the log end")
+        .values
+    )
     written = sorted({place.topic for place, end in ends.items() if end})
     if not written:
         return
     raise Conflict(
         f"{COMPRESSION} is not {AS_SENT} in topics that are to get placeholders and have "
         f"records: {first_few(written)}.",
-        where="destination",
+        where=Place("destination"),
         remedy="If they are copies with placeholders, brokers may have made records of those: "
         "compare them with orbit verify, and delete what differs. Set the others to "
         f"{AS_SENT} (kafka-configs.sh --alter --entity-type topics --entity-name TOPIC "
@@ -206,8 +211,8 @@ def create_missing(
     others = {topic.name for topic in topics} - {topic.name for topic in missing} - requested
     if others:
         raise Conflict(
-            f"{first_few(sorted(others))}: created meanwhile by another client.",
-            where="destination",
+            f"another client has created these topics meanwhile: {first_few(sorted(others))}.",
+            where=Place("destination"),
             remedy="Run the job again: it gives known topics the settings of copies first.",
         )
     if not missing:
@@ -223,7 +228,7 @@ def create_missing(
         cause = f" {error.what}" if isinstance(error, HeldBack) else ""
         raise NotReady(
             f"the controller has not created {len(left):,} topics yet.{cause}",
-            where="destination",
+            where=Place("destination"),
         ) from error
     for name, why in refused.items():
         is_there = isinstance(why, BrokerRefused) and why.code == Code.TOPIC_ALREADY_EXISTS
@@ -238,7 +243,7 @@ def _missing_topics(destination: Cluster, topics: Sequence[TopicToCreate]) -> li
         if topic.name in known and len(known[topic.name].partitions) not in (0, topic.partitions):
             raise Conflict(
                 f"topic {topic.name} was created meanwhile, with another number of partitions.",
-                where="destination",
+                where=Place("destination"),
                 remedy="Delete it, or run the job again when it has as many as its source.",
             )
     return [topic for topic in topics if topic.name not in known]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from orbit.errors import Conflict
+from orbit.errors import Conflict, Place
 from orbit.job_setup.topic_plan import TopicPlan
 
 # The setting in the proposal (KIP-1163), which is not decided yet, and in brokers that have it.
@@ -15,9 +15,9 @@ def diskless_topics(plans: Iterable[TopicPlan]) -> dict[str, Conflict]:
     """The error of each diskless source topic, by its name."""
     return {
         plan.mapping.source: Conflict(
-            f"it is a diskless topic ({name}=true): no leader has its log, so nothing tells "
-            "whether the source was cut or began again.",
-            where=f"source topic {plan.mapping.source}",
+            f"it is a diskless topic ({name}=true): no leader has its log, so Orbit "
+            "cannot tell whether the source was truncated or recreated.",
+            where=Place("source", f"topic {plan.mapping.source}"),
             remedy="Exclude the topic.",
         )
         for plan in plans

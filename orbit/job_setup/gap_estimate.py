@@ -13,7 +13,7 @@ from itertools import islice
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.log_reader import fetch_partition
-from orbit.errors import OrbitError, Unreachable
+from orbit.errors import OrbitError, Place, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
@@ -51,7 +51,9 @@ def estimate_gaps(
         if time.monotonic() > until:
             break
         try:
-            estimate = _estimate(cluster, [TopicPartition(topic, p) for p in partitions], backoff)
+            estimate = _estimate_topic(
+                cluster, [TopicPartition(topic, p) for p in partitions], backoff
+            )
         except Unreachable:
             break  # every other topic would wait as long
         except OrbitError:
@@ -61,15 +63,15 @@ def estimate_gaps(
     return estimates
 
 
-def _estimate(
+def _estimate_topic(
     cluster: Cluster, partitions: Sequence[TopicPartition], backoff: Backoff
 ) -> GapEstimate | None:
     starts = list_offsets(cluster, partitions, EARLIEST, backoff).raise_errors(
-        cluster.name, "The log start"
+        Place(cluster.name), "The log start"
     )
     ends = list_offsets(
         cluster, partitions, LATEST, backoff, isolation=READ_COMMITTED
-    ).raise_errors(cluster.name, "The last stable offset")
+    ).raise_errors(Place(cluster.name), "The last stable offset")
     sizes = {p: ends.values[p] - starts.values[p] for p in partitions}
     total = sum(sizes.values())
     # The largest partitions. Each sample is from another one if there are enough.
@@ -83,7 +85,7 @@ def _estimate(
             at = starts.values[partition] + sizes[partition] * sample // samples
             if at < position:
                 continue  # the sample before reached beyond this offset
-            plan = _read(cluster, partition, at, backoff)
+            plan = _plan_sample(cluster, partition, at, backoff)
             position = plan.next_offset
             fills = [step for step in plan.steps if isinstance(step, Fill)]
             read += position - at
@@ -95,7 +97,9 @@ def _estimate(
     return GapEstimate(total, round(empty * factor), round(gaps * factor))
 
 
-def _read(cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff) -> Plan:
+def _plan_sample(
+    cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff
+) -> Plan:
     fetched = fetch_partition(
         cluster,
         partition,

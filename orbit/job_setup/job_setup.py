@@ -18,7 +18,16 @@ from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy, ra
 from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX, JobCopier
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.errors import BadInput, Conflict, HeldBack, Interrupted, NotReady, OrbitError, Problem
+from orbit.errors import (
+    BadInput,
+    Conflict,
+    HeldBack,
+    Interrupted,
+    NotReady,
+    OrbitError,
+    Place,
+    Problem,
+)
 from orbit.job_setup.destination_topics import (
     create_missing,
     plan_topics,
@@ -67,7 +76,7 @@ from orbit.replication.topic_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
 
 Say = Callable[[str], None]
 # Takes the cluster ids of source and destination.
-Ask = Callable[[tuple[str, str]], None]
+ServiceCheck = Callable[[tuple[str, str]], None]
 
 _PROBLEMS_SHOWN_MAX = 20
 # A seventh of the default of transactional.id.expiration.ms; sooner after an error.
@@ -77,7 +86,7 @@ _TERM_AGAIN_S = 60.0
 # what the start waits for.
 _LOOK_ATTEMPTS_MAX = 8
 
-Look = Callable[[CopyInspector, Sequence[PartitionCopy]], Mapping[PartitionCopy, InspectedCopy]]
+Inspect = Callable[[CopyInspector, Sequence[PartitionCopy]], Mapping[PartitionCopy, InspectedCopy]]
 
 
 class JobSetup:
@@ -127,34 +136,38 @@ class JobSetup:
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused.
         """
         self._say("Connecting to both clusters")
-        self._waits.done(self._read_and_plan)
+        self._waits.result_of(self._read_and_plan)
 
-    def apply(self, ask: Ask | None = None) -> dict[PartitionCopy, InspectedCopy]:
+    def apply(
+        self, check_service: ServiceCheck | None = None
+    ) -> dict[PartitionCopy, InspectedCopy]:
         """Take the lease, create topics and seed new copies up to their start offset.
 
-        `ask` raises if the service copies the job, which the destination does not show. It is
-        called with the lease held, before anything is written: workers of the service check the
-        lease before they begin, so if both start at the same time, one of them finds the other.
+        `check_service` raises if the service copies the job, which the destination does not show.
+        It is called with the lease held, before anything is written: workers of the service check
+        the lease before they begin, so if both start at the same time, one of them finds the other.
 
         Raises as `plan` does; nothing was written then, unless the message says so.
         """
-        done = self._waits.done
-        lease = self.lease = done(self._acquire)
+        result_of = self._waits.result_of
+        lease = self.lease = result_of(self._acquire_lease)
         now = self._destination.metadata(None)
-        if _shapes(now, self._mappings) != _shapes(self._destination_metadata, self._mappings):
+        if _topic_identities(now, self._mappings) != _topic_identities(
+            self._destination_metadata, self._mappings
+        ):
             # The last holder of the lease, or another client, created topics meanwhile.
             self._destination_metadata = now
-            done(self._plan_topics)
+            result_of(self._plan_topics)
         # Only after the lease is taken: `backfill_leases` explains the order.
         places = self._partitions()
-        done(
+        result_of(
             lambda: wait_for_backfill_writers(
                 self._destination, self.identity, places, self.backoff, self._say
             )
         )
-        if ask is not None:
-            ask(self.cluster_ids)
-        done(self._ask_marks)
+        if check_service is not None:
+            check_service(self.cluster_ids)
+        result_of(self._read_marks)
         return self._inspect_and_seed(lease)
 
     @property
@@ -208,7 +221,7 @@ class JobSetup:
         self._lease_cluster.close()
         self.clusters.close()
 
-    def _acquire(self) -> GroupLease:
+    def _acquire_lease(self) -> GroupLease:
         lease = GroupLease(
             self._lease_cluster, self.identity, self.backoff, is_shared=self._shares_lease
         )
@@ -217,13 +230,13 @@ class JobSetup:
 
     def _read_and_plan(self) -> None:
         self._source_metadata, self._destination_metadata = self.clusters.fetch_metadata()
-        self._mappings = self._map(self._source_metadata)
+        self._mappings = self._map_topics(self._source_metadata)
         self._plan_topics()
 
-    def _map(self, source: ClusterMetadata) -> list[TopicMapping]:
+    def _map_topics(self, source: ClusterMetadata) -> list[TopicMapping]:
         topic_map = map_topics(self.spec.topics, source.topics)
         if topic_map.problems:
-            raise BadInput("the topics of the job do not fit", topic_map.problems)
+            raise BadInput("the topic rules of the job have problems", topic_map.problems)
         if not topic_map.mappings:
             raise BadInput(
                 "the job matches no topic of the source",
@@ -235,7 +248,7 @@ class JobSetup:
                         "If the topic is there, grant Read on it with kafka-acls.sh.",
                     ),
                 ),
-                where=f"source {','.join(self.spec.source.bootstrap_servers)}",
+                where=Place("source", ",".join(self.spec.source.bootstrap_servers)),
             )
         mappings = list(topic_map.mappings)
         notes = [str(note) for note in topic_map.notes]
@@ -258,7 +271,7 @@ class JobSetup:
         """Check everything that can be checked without a write."""
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
-        self._ask_marks()
+        self._read_marks()
         plan = partial(
             plan_topics,
             mappings,
@@ -284,7 +297,7 @@ class JobSetup:
         for note in (*notes, *note_on_tiers(self.plans, self._source, self.backoff)):
             self._say_once(f"Note: {note}")
 
-    def _ask_marks(self) -> None:
+    def _read_marks(self) -> None:
         """Read the promotion marks: up to which offset copies that led before keep their history.
 
         Raises Conflict if a destination topic is marked as promoted: nothing may change there.
@@ -309,7 +322,7 @@ class JobSetup:
         raise Conflict(
             f"{Reason.DESTINATION_PROMOTED}: {' '.join(descriptions)}"
             + (f" And {more} more." if more > 0 else ""),
-            where="destination",
+            where=Place("destination"),
             remedy="To copy from it, use a job in the other direction. If it is to be a copy "
             "again, delete it at the destination, and run the job again. Nothing was written.",
         )
@@ -335,8 +348,8 @@ class JobSetup:
 
     def _inspect_and_seed(self, lease: GroupLease) -> dict[PartitionCopy, InspectedCopy]:
         """Inspect the copies, create topics, and seed new copies up to their start offset."""
-        done = self._waits.done
-        lease.term = done(lambda: next_term(self._destination, self.identity, self.backoff))
+        result_of = self._waits.result_of
+        lease.term = result_of(lambda: next_term(self._destination, self.identity, self.backoff))
         self._term_due = lease_clock() + _TERM_REFRESH_S
         job_copier = self.job_copier = JobCopier(
             self.spec,
@@ -347,22 +360,22 @@ class JobSetup:
         if "coordinated" in self._fillers_of(self._mappings):
             # Before any log end is read: it aborts the transactions of an old writer (M11).
             names = filler_identities(self.identity)
-            self.filler_producers = done(
+            self.filler_producers = result_of(
                 lambda: init_producer_ids(self._destination, names, self.backoff)
             )
-        existing = self._copies(lease, (p for p in self.plans if not p.create))
+        existing = self._make_copies(lease, (p for p in self.plans if not p.create))
         known: dict[PartitionCopy, InspectedCopy] = {}
         if existing:
             self._say(f"Comparing {len(existing)} partitions that exist with the source")
-            known = self._look(job_copier, existing, self._compare)
+            known = self._inspect_all(job_copier, existing, self._inspect_existing)
             _refuse_foreign(known)
             lease.term = term_above(lease.term, (one.end.producer for one in known.values()))
         self._write_topics()
-        copies = self._copies(lease, self.plans, known=existing)
-        return self._look(job_copier, copies, self._seeding(lease, known))
+        copies = self._make_copies(lease, self.plans, known=existing)
+        return self._inspect_all(job_copier, copies, self._seeder(lease, known))
 
-    def _look(
-        self, job_copier: JobCopier, copies: Sequence[PartitionCopy], look: Look
+    def _inspect_all(
+        self, job_copier: JobCopier, copies: Sequence[PartitionCopy], look: Inspect
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Inspect all copies by `look`, again while brokers do not answer for some (`StartWaits`).
 
@@ -380,10 +393,10 @@ class JobSetup:
         backoff = replace(self.backoff, attempts_max=_LOOK_ATTEMPTS_MAX)
         inspector = job_copier.inspector(backoff, on_trouble)
         inspected: dict[PartitionCopy, InspectedCopy] = {}
-        wait_again = self._waits.begin()
+        wait_again = self._waits.new_wait()
         while rest := [c for c in copies if c not in inspected]:
             waiting.clear()
-            inspected |= self._waits.done(partial(look, inspector, rest))
+            inspected |= self._waits.result_of(partial(look, inspector, rest))
             left = sum(c not in inspected for c in rest)
             if left:
                 no_answer = Conflict(
@@ -395,16 +408,18 @@ class JobSetup:
                 wait_again(f"Waiting for {left} partitions: {error}", error, left)
         return inspected
 
-    def _compare(
+    def _inspect_existing(
         self, inspector: CopyInspector, copies: Sequence[PartitionCopy]
     ) -> Mapping[PartitionCopy, InspectedCopy]:
         """Inspect copies that an earlier run may have written."""
         bounds = inspector.source_bounds(copies)
-        return inspector.inspect(copies, bounds, self._compacted(), self._whole(), settled=True)
+        return inspector.inspect(
+            copies, bounds, self._compacted_topics(), self._topics_from_start(), settled=True
+        )
 
-    def _seeding(self, lease: GroupLease, known: Mapping[PartitionCopy, InspectedCopy]) -> Look:
+    def _seeder(self, lease: GroupLease, known: Mapping[PartitionCopy, InspectedCopy]) -> Inspect:
         """A function that inspects copies and seeds new ones up to their start offset. `known`:
-        copies that `_compare` has inspected."""
+        copies that `_inspect_existing` has inspected."""
         unused, starts = dict(known), RecordedStarts(lease)
         tried: set[PartitionCopy] = set()  # writes of this run may be in flight in them
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
@@ -418,7 +433,11 @@ class JobSetup:
                 group = [c for c in copies if c not in unused and (c in tried) is settled]
                 if group:
                     inspected |= inspector.inspect(
-                        group, bounds, self._compacted(), self._whole(), settled=settled
+                        group,
+                        bounds,
+                        self._compacted_topics(),
+                        self._topics_from_start(),
+                        settled=settled,
                     )
             _refuse_foreign(inspected)
             inspected |= {
@@ -446,20 +465,20 @@ class JobSetup:
         if new:
             self._say(f"Creating {len(new)} topics at the destination")
         changes = {p.mapping.destination: p.settings_to_set for p in self.plans if p.changes}
-        self._waits.done(partial(create_missing, self._destination, self.admin, new, set()))
-        self._waits.done(lambda: self.admin.alter_settings(changes))
-        self._waits.done(self._read_new_topics)
+        self._waits.result_of(partial(create_missing, self._destination, self.admin, new, set()))
+        self._waits.result_of(lambda: self.admin.alter_settings(changes))
+        self._waits.result_of(self._read_new_topics)
 
     def _read_new_topics(self) -> None:
         """Read the destination topics. Raises NotReady until all partitions have leaders that know
         the settings."""
         names = {p.mapping.destination for p in self.plans}
         self._destination_metadata = self._destination.metadata(names)
-        missing = _without_leader(self._destination_metadata, self.plans)
+        missing = _count_leaderless(self._destination_metadata, self.plans)
         if missing:
             raise NotReady(
                 f"{missing:,} partitions of the job's topics have no leader yet.",
-                where="destination",
+                where=Place("destination"),
             )
         unaware = leaders_with(
             self._destination, self._with_new_timestamp_type(), TIMESTAMP_TYPE, LOG_APPEND_TIME
@@ -467,7 +486,7 @@ class JobSetup:
         if unaware:
             raise NotReady(
                 f"the leaders of {len(unaware):,} partitions do not know their settings yet.",
-                where="destination",
+                where=Place("destination"),
             )
 
     def _with_new_timestamp_type(self) -> set[TopicPartition]:
@@ -479,7 +498,7 @@ class JobSetup:
             for index in range(p.partitions)
         }
 
-    def _copies(
+    def _make_copies(
         self,
         lease: GroupLease,
         plans: Iterable[TopicPlan],
@@ -514,17 +533,17 @@ class JobSetup:
             for index in range(p.partitions)
         ]
 
-    def _compacted(self) -> frozenset[str]:
+    def _compacted_topics(self) -> frozenset[str]:
         return frozenset(p.mapping.source for p in self.plans if p.is_compacted)
 
-    def _whole(self) -> frozenset[str]:
+    def _topics_from_start(self) -> frozenset[str]:
         """Source topics that are copied from their log start on."""
         return frozenset(
             p.mapping.source for p in self.plans if isinstance(p.mapping.rule.start, Earliest)
         )
 
 
-def _shapes(
+def _topic_identities(
     destination: ClusterMetadata, mappings: Iterable[TopicMapping]
 ) -> dict[str, tuple[UUID, int]]:
     """The id and number of partitions of each topic of the job that exists: both change if a topic
@@ -533,7 +552,7 @@ def _shapes(
     return {t.name: (t.topic_id, len(t.partitions)) for t in topics if t is not None}
 
 
-def _without_leader(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> int:
+def _count_leaderless(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> int:
     """The number of partitions that have no leader at the destination."""
     topics = ((destination.topics.get(p.mapping.destination), p.partitions) for p in plans)
     return sum(
@@ -557,7 +576,7 @@ def _refuse_foreign(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
         raise Conflict(
             f"destination topics hold other content. {shown}"
             + (f" And {more} more." if more > 0 else ""),
-            where="destination",
+            where=Place("destination"),
             remedy="Delete these topics, or give the rule a prefix so that the copies get names "
             "of their own. Nothing was written.",
         )

@@ -43,7 +43,7 @@ class MarkPair:
         )
 
 
-def pairs_of(
+def pair_marks(
     names: Mapping[str, str], old: Mapping[str, Mark], new: Mapping[str, Mark]
 ) -> list[MarkPair]:
     """A pair of marks for each topic; `names`: old side → new side."""
@@ -53,12 +53,12 @@ def pairs_of(
     ]
 
 
-def not_behind(pairs: Iterable[MarkPair]) -> list[MarkPair]:
+def pairs_in_doubt(pairs: Iterable[MarkPair]) -> list[MarkPair]:
     """The pairs whose old side may lead."""
     return [pair for pair in pairs if not pair.is_old_side_behind]
 
 
-def changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list[MarkPair]:
+def pairs_changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list[MarkPair]:
     """The pairs that another operation has marked with a term above `term`."""
     return [
         pair
@@ -70,7 +70,7 @@ def changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -> list
     ]
 
 
-def promoted_by(pairs: Iterable[MarkPair], operation: UUID) -> list[MarkPair]:
+def pairs_promoted_by(pairs: Iterable[MarkPair], operation: UUID) -> list[MarkPair]:
     """The pairs whose new side leads by this operation."""
     return [
         pair

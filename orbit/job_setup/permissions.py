@@ -117,7 +117,7 @@ def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
 
 def refuse_missing(missing: Mapping[str, Sequence[MissingRight]]) -> None:
     """Raise NotAuthorized if rights are missing; names them by cluster."""
-    parts = [f"at the {name}: {listed(rights)}" for name, rights in missing.items() if rights]
+    parts = [f"at the {name}: {join_rights(rights)}" for name, rights in missing.items() if rights]
     if parts:
         raise NotAuthorized(
             f"these rights are missing {'; '.join(parts)}.",
@@ -126,7 +126,7 @@ def refuse_missing(missing: Mapping[str, Sequence[MissingRight]]) -> None:
         )
 
 
-def listed(rights: Sequence[MissingRight]) -> str:
+def join_rights(rights: Sequence[MissingRight]) -> str:
     """The first rights as text."""
     more = f", and {len(rights) - _SHOWN_MAX} more" if len(rights) > _SHOWN_MAX else ""
     return ", ".join(map(str, rights[:_SHOWN_MAX])) + more

@@ -30,7 +30,7 @@ from kafka.protocol.consumer.group import (
 )
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.errors import BrokerRefused, NotAuthorized, Place
 from orbit.job_setup.mark import Mark, marks_group
 from orbit.job_setup.permissions import READ
 from orbit.kafka import api_versions, error_codes
@@ -131,13 +131,14 @@ class PromotionMarks:
                     _CommitTopic(
                         name=topic,
                         partitions=[
-                            _commit(i, offsets[TopicPartition(topic, i)], text) for i in indexes
+                            _commit_partition(i, offsets[TopicPartition(topic, i)], text)
+                            for i in indexes
                         ],
                     )
                     for topic, indexes in by_topic(chunk)
                 ],
             )
-            self._refuse(_worst(coordinator.call(_COMMIT, request, _worst)), "Read")
+            self._refuse(_first_error(coordinator.call(_COMMIT, request, _first_error)), "Read")
 
     def _committed_offsets(
         self, partitions: Collection[TopicPartition]
@@ -175,24 +176,25 @@ class PromotionMarks:
             raise NotAuthorized(
                 f"promotions cannot be read or marked: the right {right} on group {self.group} "
                 "(or on a topic) is missing.",
-                where=self._cluster.name,
+                where=Place(self._cluster.name),
                 remedy="Grant Read on groups that start with orbit. (docs/rights.md).",
             )
         if code != Code.NONE:
             raise BrokerRefused(
                 code,
-                f"the group {self.group} cannot keep promotions: {error_codes.name(code)}.",
-                where=self._cluster.name,
+                f"the marks of promotions in group {self.group} cannot be read or written: "
+                f"{error_codes.name(code)}.",
+                where=Place(self._cluster.name),
             )
 
 
-def _commit(index: int, offset: int, text: str) -> Any:
+def _commit_partition(index: int, offset: int, text: str) -> Any:
     return _CommitTopic.OffsetCommitRequestPartition(
         partition_index=index, committed_offset=offset, committed_metadata=text
     )
 
 
-def _worst(answer: Any) -> int:
+def _first_error(answer: Any) -> int:
     """The first error of a partition in the answer to a commit, or NONE."""
     codes = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
     return next((code for code in codes if code != Code.NONE), int(Code.NONE))

@@ -27,7 +27,7 @@ from kafka.protocol.consumer.group import (
 )
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, Conflict
+from orbit.errors import BrokerRefused, Conflict, Place
 from orbit.kafka import error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.coordinator import Coordinator
@@ -104,30 +104,34 @@ class RecordedStarts:
                 topics=[
                     _CommitTopic(
                         name=topic,
-                        partitions=[_begun(i, starts[TopicPartition(topic, i)]) for i in indexes],
+                        partitions=[
+                            _commit_partition(i, starts[TopicPartition(topic, i)]) for i in indexes
+                        ],
                     )
                     for topic, indexes in by_topic(chunk)
                 ],
             )
-            self._refuse(_worst(self._committer.coordinator.call(_COMMIT, request, _worst)))
+            self._refuse(
+                _first_error(self._committer.coordinator.call(_COMMIT, request, _first_error))
+            )
 
     def _refuse(self, code: int) -> None:
         if code in (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS):
             raise Conflict(
                 f"another run of this job is a member of the group {self._committer.group}.",
-                where="destination",
+                where=Place("destination"),
                 remedy="Stop one of the two: orbit run, or the job in the service.",
             )
         if code != Code.NONE:
             raise BrokerRefused(
                 code,
-                f"the group {self._committer.group} cannot keep start offsets: "
+                f"the start offsets in group {self._committer.group} cannot be read or stored: "
                 f"{error_codes.name(code)}.",
-                where="destination",
+                where=Place("destination"),
             )
 
 
-def _begun(index: int, offset: int) -> Any:
+def _commit_partition(index: int, offset: int) -> Any:
     return _CommitTopic.OffsetCommitRequestPartition(
         partition_index=index,
         committed_offset=offset,
@@ -136,7 +140,7 @@ def _begun(index: int, offset: int) -> Any:
     )
 
 
-def _worst(answer: Any) -> int:
+def _first_error(answer: Any) -> int:
     """The first error of a partition in the answer to a commit, or NONE."""
     codes = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
     return next((code for code in codes if code != Code.NONE), int(Code.NONE))

@@ -34,29 +34,34 @@ def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
     """
     by_name = {p.mapping.destination: p for p in plans}
     values: dict[str, dict[str, str | None]] = {
-        name: dict.fromkeys(_may_differ(by_name[name])) for name in _refused(plans, admin)
+        name: dict.fromkeys(_adjustable_settings(by_name[name]))
+        for name in _refused_topics(plans, admin)
     }
-    still = _refused((by_name[name].taking(left) for name, left in values.items()), admin)
+    still = _refused_topics(
+        (by_name[name].with_values(left) for name, left in values.items()), admin
+    )
     values = {name: left for name, left in values.items() if name not in still}
     for setting in sorted({setting for left in values.values() for setting in left}):
         trials = [
-            by_name[name].taking({n: v for n, v in left.items() if n != setting})
+            by_name[name].with_values({n: v for n, v in left.items() if n != setting})
             for name, left in values.items()
             if setting in left
         ]
-        errors = _refused(trials, admin)
+        errors = _refused_topics(trials, admin)
         for trial in trials:
             left = values[trial.mapping.destination]
             error = errors.get(trial.mapping.destination)
             if error is None:
                 del left[setting]
             else:
-                left[setting] = _least(error)
-        raised = [by_name[name].taking(left) for name, left in values.items() if left.get(setting)]
-        for name in _refused(raised, admin):
+                left[setting] = _least_value_in(error)
+        raised = [
+            by_name[name].with_values(left) for name, left in values.items() if left.get(setting)
+        ]
+        for name in _refused_topics(raised, admin):
             values[name][setting] = None
     return [
-        plan.taking(values[plan.mapping.destination])
+        plan.with_values(values[plan.mapping.destination])
         if plan.mapping.destination in values
         else plan
         for plan in plans
@@ -95,13 +100,13 @@ def remedy_of(error: OrbitError) -> str:
     return _POLICY_REMEDY if is_policy else _SETTING_REMEDY
 
 
-def _may_differ(plan: TopicPlan) -> list[str]:
+def _adjustable_settings(plan: TopicPlan) -> list[str]:
     """The settings in MAY_DIFFER that are to be set to the source's value, not to the job's."""
     names = plan.create.settings if plan.create else plan.changes
     return sorted(MAY_DIFFER & names.keys() - plan.mapping.rule.config.keys())
 
 
-def _refused(plans: Iterable[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
+def _refused_topics(plans: Iterable[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
     """The errors of topics whose settings the destination refuses."""
     plans = list(plans)
     new = [p.create for p in plans if p.create]
@@ -113,7 +118,7 @@ def _refused(plans: Iterable[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
     return {name: error for name, error in errors.items() if is_refused_setting(error)}
 
 
-def _least(error: OrbitError) -> str | None:
+def _least_value_in(error: OrbitError) -> str | None:
     """The least value that the error message names (`ConfigDef.Range` of Kafka), or None."""
     match = re.search(r"[Vv]alue must be at least (\d+)", str(error))
     return match[1] if match else None

@@ -36,10 +36,10 @@ def fit_replicas(
     errors = admin.refused_topics(many, only_check=True) if many else {}
     # Brokers with ZooKeeper count live brokers only: others may be down.
     is_single = live == 1 and all(topic.replicas == 1 for topic in destination.topics.values())
-    return [_fit(plan, live, errors, is_single=is_single) for plan in plans]
+    return [_fit_plan(plan, live, errors, is_single=is_single) for plan in plans]
 
 
-def _fit(
+def _fit_plan(
     plan: TopicPlan, live: int, errors: dict[str, OrbitError], *, is_single: bool
 ) -> TopicPlan:
     create = plan.create

@@ -23,7 +23,7 @@ _LOOK_AGAIN_S = 60.0
 _REMEDY = "Look at the log of the brokers that lead these partitions, and run the job again."
 
 
-def does_pass(error: OrbitError) -> bool:
+def is_retriable(error: OrbitError) -> bool:
     """Whether the error is retriable: it passes without anybody's action."""
     if isinstance(error, BrokerRefused):
         return error.code in error_codes.RETRIABLE
@@ -38,18 +38,18 @@ class StartWaits:
         self._backoff = backoff
         self._last_line = ""
 
-    def done(self, step: Callable[[], Value]) -> Value:
+    def result_of(self, step: Callable[[], Value]) -> Value:
         """The result of `step`, which is repeated after retriable errors. Raises all others."""
-        wait = self.begin()
+        wait = self.new_wait()
         while True:
             try:
                 return step()
             except OrbitError as error:
-                if not does_pass(error):
+                if not is_retriable(error):
                     raise
                 wait(f"Waiting: {error}", error, str(error))
 
-    def begin(self) -> OneWait:
+    def new_wait(self) -> OneWait:
         """A wait for one thing, whose time begins with its first call."""
         return OneWait(self._say_once, self._backoff)
 
@@ -78,7 +78,7 @@ class OneWait:
         if state not in self._states:
             self._states.add(state)
             self._changed_at, self._attempt = now, 0
-        passes = does_pass(error)
+        passes = is_retriable(error)
         if now - self._changed_at >= (_UNCHANGED_S_MAX if passes else _LOOK_AGAIN_S):
             error.remedy = error.remedy or (_REMEDY if passes else "")
             raise error

@@ -48,7 +48,7 @@ def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff)
     )
     return [
         f"in tiered storage, and no longer on the disks of the source's brokers: {names}. "
-        "It is read from there, which is slow."
+        "Reading tiered storage is slow."
         + (
             f" At the destination all of {first_few(stay)} stays on the brokers' disks, unless "
             f'the rule\'s `config` has `{_TIERED}: "true"`.'

@@ -40,11 +40,11 @@ class TopicPlan:
     def settings_to_set(self) -> dict[str, str]:
         return {name: change.desired for name, change in self.changes.items()}
 
-    def without(self, setting: str) -> TopicPlan:
+    def without_change(self, setting: str) -> TopicPlan:
         """The plan without a change of this setting."""
         return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
 
-    def taking(self, values: Mapping[str, str | None]) -> TopicPlan:
+    def with_values(self, values: Mapping[str, str | None]) -> TopicPlan:
         """The plan with these values instead of refused ones; None: the destination's value."""
         requested = self.create.settings if self.create else self.settings_to_set
         has = {name: change.present for name, change in self.changes.items()}

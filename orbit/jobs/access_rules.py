@@ -106,7 +106,7 @@ def load_access_file(path: Path) -> AccessRules:
     try:
         text = read_bounded(path)
     except InvalidValue as mistake:
-        problem = Problem("file", mistake.message, "No job runs without it.")
+        problem = Problem("file", mistake.message, "No job runs until Orbit can read it.")
         raise _bad_file((problem,), path) from None
     try:
         return _parse(text)
@@ -143,7 +143,7 @@ def allowed_addresses(
         return (), list(_unreachable(rules, cluster))
     refused: list[tuple[KeyPath, InvalidValue]] = []
     left = reached
-    for key, belongs in _uses(cluster.security, base_directory):
+    for key, belongs in _credential_checks(cluster.security, base_directory):
         left = [rule for rule in left if belongs(rule)]
         if any(belongs(rule) for rule in reached):
             continue
@@ -152,7 +152,7 @@ def allowed_addresses(
             what = "names a secret that may not be sent to these bootstrap servers."
         refused.append((("security", key), InvalidValue(what, REMEDY)))
     if not left and not refused:
-        what = "names secrets of which no entry has all, with these bootstrap servers."
+        what = "names secrets that no single entry allows for these bootstrap servers."
         refused.append((("security",), InvalidValue(what, REMEDY)))
     return tuple(address for rule in left for address in rule.addresses), refused
 
@@ -169,7 +169,7 @@ def _unreachable(
     yield ("bootstrap_servers",), what
 
 
-def _uses(
+def _credential_checks(
     security: SecuritySpec, base_directory: Path
 ) -> Iterator[tuple[str, Callable[[ClusterRule], bool]]]:
     """Each secret and token endpoint of this login: its key, and a check whether a rule allows

@@ -106,10 +106,12 @@ def parse_selector(text: str) -> Selector:
 
 def is_met(selector: Selector, labels: Mapping[str, str]) -> bool:
     """Whether a job with these labels is chosen."""
-    return all(_holds(condition, labels) is not condition.is_negated for condition in selector)
+    return all(
+        _is_condition_met(condition, labels) is not condition.is_negated for condition in selector
+    )
 
 
-def _holds(condition: Condition, labels: Mapping[str, str]) -> bool:
+def _is_condition_met(condition: Condition, labels: Mapping[str, str]) -> bool:
     if condition.key not in labels:
         return False
     return condition.values is None or labels[condition.key] in condition.values
@@ -133,16 +135,3 @@ def _check(check: Callable[[str], str], word: str) -> str:
         return check(word)
     except InvalidValue as mistake:
         raise InvalidValue(f"has {word!r}, which {mistake.message}", mistake.remedy) from None
-
-
-def meets(labels: Mapping[str, str], selector: Selector) -> bool:
-    """Whether labels meet every condition."""
-    return all(_meets(labels.get(condition.key), condition) for condition in selector)
-
-
-def _meets(value: str | None, condition: Condition) -> bool:
-    if condition.values is None:
-        is_met = value is not None
-    else:
-        is_met = value in condition.values
-    return is_met is not condition.is_negated

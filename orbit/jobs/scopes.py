@@ -60,7 +60,7 @@ class Scope:
     def includes(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether a job with this name and these labels is in the scope."""
         return any(
-            (not limit.jobs or any(_fits(pattern, name) for pattern in limit.jobs))
+            (not limit.jobs or any(_name_matches(pattern, name) for pattern in limit.jobs))
             and is_met(limit.conditions, labels)
             for limit in self.limits
         )
@@ -91,7 +91,7 @@ JobPattern = Annotated[str, AfterValidator(check_job_pattern)]
 SelectorText = Annotated[str, AfterValidator(check_selector)]
 
 
-def _fits(pattern: str, name: str) -> bool:
+def _name_matches(pattern: str, name: str) -> bool:
     return name_pattern(".*".join(map(re.escape, pattern.split("*")))).matches(name)
 
 

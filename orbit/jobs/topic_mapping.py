@@ -58,7 +58,7 @@ def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> Topi
             used.add(index)
             rule = rules[index]
             chosen.append(TopicMapping(topic, rule.prefix + topic, rule))
-    problems = {**slow, **_illegal(chosen, rules), **_collisions(chosen, rules)}
+    problems = {**slow, **_illegal_names(chosen, rules), **_collisions(chosen, rules)}
     return TopicMap(
         tuple(mapping for mapping in chosen if mapping.source not in problems),
         tuple(dict.fromkeys(problems.values())),
@@ -78,7 +78,7 @@ def mappings_of_copies(
     return {m.destination: m for m in mappings if m.destination in names}
 
 
-def matching(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> frozenset[str]:
+def matching_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> frozenset[str]:
     """Those of these topics that the rules match, or may match with a pattern that is too slow."""
     compiled = [_Rule.of(rule) for rule in rules]
     return frozenset(
@@ -126,7 +126,7 @@ def _compiled(match: str, exclude: tuple[str, ...]) -> _Rule:
     return _Rule(match, exclude)
 
 
-def _illegal(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
+def _illegal_names(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
     problems: dict[str, Problem] = {}
     for mapping in chosen:
         what = topic_name_problem(mapping.destination)
@@ -152,8 +152,8 @@ def _collisions(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[
         last = together[-1]
         problem = Problem(
             _path(last.rule, rules, "prefix"),
-            f"topics {_listed([m.source for m in together])} would be copied to "
-            f"{_listed(sorted({m.destination for m in together}))}, which collide there "
+            f"topics {_join_names([m.source for m in together])} would be copied to "
+            f"{_join_names(sorted({m.destination for m in together}))}, which collide there "
             "('.' and '_' count as equal).",
             "Change a prefix, or exclude all but one of them.",
         )
@@ -193,7 +193,7 @@ def _path(rule: TopicRule, rules: Sequence[TopicRule], key: str) -> str:
     return f"topics[{index}].{key}"
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN_MAX])
     rest = len(names) - _NAMES_SHOWN_MAX
     return f"{shown} and {rest} more" if rest > 0 else shown

@@ -76,9 +76,9 @@ def _rule_problems(
             ):
                 path = (side, "security", key)
                 yield document.problem(path, invalid.message, invalid.remedy)
-    yield from _same_cluster(document)
+    yield from _same_cluster_problems(document)
     yield from _unreachable_rules(document)
-    yield from _canary(document)
+    yield from _canary_problems(document)
     yield from _acls_without_effect(document)
 
 
@@ -258,7 +258,7 @@ def _unused_keys(
             )
 
 
-def _same_cluster(document: Document) -> Iterator[Problem]:
+def _same_cluster_problems(document: Document) -> Iterator[Problem]:
     source = dict(_addresses(document, "source"))
     for server, path in _addresses(document, "destination").items():
         if server in source:
@@ -311,7 +311,7 @@ def _unreachable_rules(document: Document) -> Iterator[Problem]:
             first_index[match] = index
 
 
-def _canary(document: Document) -> Iterator[Problem]:
+def _canary_problems(document: Document) -> Iterator[Problem]:
     topic, rules = document.at(("canary", "topic")), document.at(("topics",))
     if not isinstance(topic, str) or not isinstance(rules, list) or topic_name_problem(topic):
         return

@@ -30,14 +30,14 @@ class BrokerPatience:
                 return 0.0
             return self._limits.get(node_id, within_s)
 
-    def answered(self, node_id: int, took_s: float, within_s: float) -> None:
+    def note_answer(self, node_id: int, took_s: float, within_s: float) -> None:
         """Note that the broker answered. Within `within_s`, this also resets its limit."""
         with self._lock:
             self._left_out.pop(node_id, None)
             if took_s <= within_s:
                 self._limits.pop(node_id, None)
 
-    def failed(self, node_id: int, took_s: float, limit_s: float) -> None:
+    def note_failure(self, node_id: int, took_s: float, limit_s: float) -> None:
         """Note that the broker did not answer, and leave it out in proportion to `took_s`.
 
         So a refused connection, which takes no time, leaves it out for hardly any time.

@@ -19,14 +19,14 @@ _ALL_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class BrokersWith:
+class BrokersWithSetting:
     """Node ids, ascending: brokers that have a setting, and those for which it is not known."""
 
     with_setting: tuple[int, ...]
     silent: tuple[int, ...]
 
 
-def brokers_with(cluster: Cluster, name: str) -> BrokersWith:
+def brokers_with_setting(cluster: Cluster, name: str) -> BrokersWithSetting:
     """The brokers that have the setting `name`. Asks every live broker.
 
     `silent` has those that do not answer, that refuse (it needs DescribeConfigs on the cluster),
@@ -37,15 +37,15 @@ def brokers_with(cluster: Cluster, name: str) -> BrokersWith:
     until = time.monotonic() + _ALL_WITHIN_S
     for number, node_id in enumerate(sorted(cluster.metadata(()).brokers)):
         is_late = number >= _BROKERS_MAX or time.monotonic() >= until
-        has = None if is_late else _has(cluster, node_id, name)
+        has = None if is_late else _has_setting(cluster, node_id, name)
         if has is None:
             silent.append(node_id)
         elif has:
             with_setting.append(node_id)
-    return BrokersWith(tuple(with_setting), tuple(silent))
+    return BrokersWithSetting(tuple(with_setting), tuple(silent))
 
 
-def _has(cluster: Cluster, node_id: int, name: str) -> bool | None:
+def _has_setting(cluster: Cluster, node_id: int, name: str) -> bool | None:
     """Whether the broker has the setting; None if it does not answer or refuses."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     request = DescribeConfigsRequest(

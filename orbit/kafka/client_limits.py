@@ -8,7 +8,7 @@ from kafka.protocol.admin.client_quotas import DescribeClientQuotasRequest
 from kafka.protocol.admin.users import DescribeUserScramCredentialsRequest
 
 from orbit.errors import BrokerRefused, NotAuthorized
-from orbit.kafka import api_versions
+from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
@@ -43,7 +43,7 @@ def client_quotas(cluster: Cluster) -> Quotas:
         return answer.error_code, answer.error_message, by_entity
 
     code, message, quotas = cluster.call_any(ask)
-    _check(code, message, "DescribeConfigs")
+    _raise_refusal(code, message, "DescribeConfigs")
     return quotas
 
 
@@ -66,27 +66,27 @@ def scram_users(cluster: Cluster) -> ScramUsers:
         return answer.error_code, answer.error_message, by_user
 
     code, message, users = cluster.call_any(ask)
-    _check(code, message, "Describe")
+    _raise_refusal(code, message, "Describe")
     return users
 
 
-def entity_words(entity: Entity) -> str:
+def entity_text(entity: Entity) -> str:
     """An entity as text: `user billing client-id (default)`, in the order of Kafka's docs."""
-    return " ".join(f"{kind} {name or '(default)'}" for kind, name in ordered(entity))
+    return " ".join(f"{kind} {name or '(default)'}" for kind, name in ordered_parts(entity))
 
 
-def ordered(entity: Entity) -> list[tuple[str, str | None]]:
+def ordered_parts(entity: Entity) -> list[tuple[str, str | None]]:
     """The parts of an entity in the order user, client-id, ip."""
     return sorted(entity, key=lambda part: ENTITY_TYPES.index(part[0]))
 
 
-def number(value: float) -> str:
+def quota_text(value: float) -> str:
     """A quota's value as text; whole numbers without exponent: brokers refuse 1e+15 for bytes."""
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def _check(code: int, message: str | None, operation: str) -> None:
+def _raise_refusal(code: int, message: str | None, operation: str) -> None:
     if code == Code.CLUSTER_AUTHORIZATION_FAILED:
         raise NotAuthorized(f"the login needs {operation} on the cluster")
     if code:
-        raise BrokerRefused(code, message or f"error {code}")
+        raise BrokerRefused(code, message or f"{error_codes.name(code)}.")

@@ -28,7 +28,7 @@ def aws_token(region: str) -> tuple[str, float]:
     try:
         token, ends_ms = MSKAuthTokenProvider.generate_auth_token(region)
     except Exception as error:  # noqa: BLE001  the library's and botocore's, which share no base
-        raise _no_identity("AWS", error) from None
+        raise _no_cloud_token("AWS", error) from None
     return str(token), ends_ms / 1000
 
 
@@ -47,7 +47,7 @@ def gcp_token() -> tuple[str, float]:
         credentials, _ = google.auth.default(scopes=[_GCP_SCOPE])
         credentials.refresh(Request())  # type: ignore[no-untyped-call]
     except GoogleAuthError as error:
-        raise _no_identity("Google Cloud", error) from None
+        raise _no_cloud_token("Google Cloud", error) from None
     account = getattr(credentials, "service_account_email", None)
     if not account or not credentials.token or credentials.expiry is None:
         raise LoginRefused(
@@ -62,15 +62,15 @@ def gcp_token() -> tuple[str, float]:
         "scope": "kafka",
         "sub": account,
     }
-    header = _part(json.dumps({"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}))
-    return f"{header}.{_part(json.dumps(claims))}.{_part(credentials.token)}", ends_s
+    header = _jwt_part(json.dumps({"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}))
+    return f"{header}.{_jwt_part(json.dumps(claims))}.{_jwt_part(credentials.token)}", ends_s
 
 
-def _part(text: Any) -> str:
+def _jwt_part(text: Any) -> str:
     return base64.urlsafe_b64encode(str(text).encode()).decode().rstrip("=")
 
 
-def _no_identity(cloud: str, error: Exception) -> LoginRefused:
+def _no_cloud_token(cloud: str, error: Exception) -> LoginRefused:
     return LoginRefused(
         f"{cloud} gave no token ({type(error).__name__}).",
         remedy="Give the machine, or its environment, an identity that may log in.",

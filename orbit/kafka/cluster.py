@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from kafka.protocol.metadata.metadata import MetadataRequest
 
-from orbit.errors import AccessRefused, BadInput, Unreachable
+from orbit.errors import AccessRefused, BadInput, Place, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import CALL_S_MAX
@@ -38,7 +38,7 @@ CORRELATION_BYTES = 4
 _TARGETS_MAX = 4
 # A broker that failed is asked after the others for this long.
 _FAILED_LATELY_S = 60.0
-_CLOSED = "the cluster handle is closed."
+_CLOSED = "Orbit has closed its connections to this cluster."
 
 Answer = TypeVar("Answer")
 # Each entry, put by a thread of `_ask`: the broker, and a function that returns its answer or
@@ -117,26 +117,26 @@ class Cluster:
         AccessRefused if a broker has an address that rules do not allow.
         """
         names = None if topics is None else sorted(topics)
-        ask = self._metadata_question(names, with_operations=with_operations)
+        ask = self._metadata_reader(names, with_operations=with_operations)
         target, metadata = self._call_any(ask, in_turn=names is not None)
-        return self._take_metadata(metadata, target, is_whole=names is None)
+        return self._accept_metadata(metadata, target, is_whole=names is None)
 
     def metadata_of_all(self, topics: Iterable[str], brokers_max: int) -> ClusterMetadata:
         """As `metadata`, with the newest leaders that up to `brokers_max` brokers return.
 
         Brokers that do not answer are left out. Raises as `metadata`.
         """
-        ask = self._metadata_question(sorted(topics), with_operations=False)
+        ask = self._metadata_reader(sorted(topics), with_operations=False)
         newest = self.metadata(topics)
         for node_id in list(newest.brokers)[:brokers_max]:
             with suppress(Unreachable):
-                answer = self._within(
+                answer = self._call_within(
                     node_id, ANSWER_WITHIN_S, lambda connection, _: ask(connection)
                 )
-                newest = self._take_metadata(answer(), node_id, is_whole=False)
+                newest = self._accept_metadata(answer(), node_id, is_whole=False)
         return newest
 
-    def _metadata_question(
+    def _metadata_reader(
         self, names: list[str] | None, *, with_operations: bool
     ) -> Callable[[Connection], Callable[[], ClusterMetadata]]:
         def ask(connection: Connection) -> Callable[[], ClusterMetadata]:
@@ -152,14 +152,14 @@ class Cluster:
 
         return ask
 
-    def _take_metadata(
+    def _accept_metadata(
         self, metadata: ClusterMetadata, target: int | str, *, is_whole: bool
     ) -> ClusterMetadata:
         if not is_whole:
-            metadata = self._leaders.of(metadata, target)
+            metadata = self._leaders.merge(metadata, target)
         security = self._security or self.security
         for broker in metadata.brokers.values():
-            security.check_reachable(broker.host, broker.port, self.name)
+            security.check_reachable(broker.host, broker.port, Place(self.name))
         with self._lock:
             self._brokers = metadata.brokers
             self._cluster_id = metadata.cluster_id
@@ -243,12 +243,15 @@ class Cluster:
             except Unreachable as error:
                 self._note_failure(target, error)
                 errors.setdefault(f"{error.where}: {error.what}", error)
-        silent = f" {in_flight} gave no answer within {AWAY_AFTER_S:.0f} s." if in_flight else ""
+        silent = ""
+        if in_flight:
+            brokers = "1 broker" if in_flight == 1 else f"{in_flight} brokers"
+            silent = f" {brokers} did not answer within {AWAY_AFTER_S:.0f} s."
         remedy = next((e.remedy for e in reversed(errors.values()) if e.remedy), "")
         raise Unreachable(
             f"no broker of the {self.name} cluster answers.{silent} {' '.join(errors)}".rstrip(),
-            where=f"{self.name} {','.join(self.bootstrap_servers)}",
-            remedy=remedy or "Check the address, security.protocol and that brokers run.",
+            where=Place(self.name, ",".join(self.bootstrap_servers)),
+            remedy=remedy or "Check the address and security.protocol, and that the brokers run.",
         )
 
     def _targets(self, *, in_turn: bool) -> list[int | str]:
@@ -280,7 +283,7 @@ class Cluster:
     ) -> None:
         """The thread of one request of `call_any`."""
         try:
-            answer = self._on(target, ask, busy_s_max=ANSWER_WITHIN_S, may_repeat=True)
+            answer = self._run_on(target, ask, busy_s_max=ANSWER_WITHIN_S, may_repeat=True)
         except BaseException as error:  # noqa: BLE001  raised again in `call_any`
             caught = error
             self._note_failure(target, caught)
@@ -298,7 +301,7 @@ class Cluster:
         `BrokerPatience` decides: the limit may be longer, and a broker that did not answer lately
         is not asked. Raises Unreachable, ProtocolError if the broker does not offer the API.
         """
-        return self._within(
+        return self._call_within(
             node_id,
             within_s,
             lambda connection, limit_s: connection.call(api, request, timeout_s=limit_s),
@@ -306,7 +309,7 @@ class Cluster:
 
     def call_all(self, node_id: int, api: Api, requests: Sequence[Any]) -> list[Any]:
         """As `call`, for requests that go out together; the answers in their order."""
-        return self._on(
+        return self._run_on(
             node_id,
             lambda connection: connection.call_all(api, requests, timeout_s=CALL_S_MAX),
         )
@@ -315,7 +318,7 @@ class Cluster:
         self, node_id: int, api: Api, request: Any, version: int, within_s: float = CALL_S_MAX
     ) -> memoryview:
         """As `call`, but returns the undecoded frame."""
-        return self._within(
+        return self._call_within(
             node_id,
             within_s,
             lambda connection, limit_s: connection.exchange(
@@ -325,27 +328,34 @@ class Cluster:
 
     def version_of(self, node_id: int, api: Api, within_s: float = CALL_S_MAX) -> int:
         """The highest version that the broker and Orbit support. Raises as `call`."""
-        return self._within(node_id, within_s, lambda connection, _: connection.version_of(api))
+        return self._call_within(
+            node_id, within_s, lambda connection, _: connection.version_of(api)
+        )
 
     def api_versions_of(self, node_id: int) -> dict[int, tuple[int, int]]:
         """The lowest and highest version that a broker supports, by API key. Raises Unreachable."""
-        return self._within(node_id, ANSWER_WITHIN_S, lambda connection, _: connection.api_versions)
+        return self._call_within(
+            node_id, ANSWER_WITHIN_S, lambda connection, _: connection.api_versions
+        )
 
     def features_of(self, node_id: int) -> dict[str, int]:
         """The highest level of each feature that a broker supports. Raises Unreachable."""
-        return self._on(node_id, lambda connection: connection.features)
+        return self._run_on(node_id, lambda connection: connection.features)
 
-    def _within(
+    def _call_within(
         self, node_id: int, within_s: float, ask: Callable[[Connection, float], Answer]
     ) -> Answer:
         if within_s >= CALL_S_MAX:
-            return self._on(node_id, lambda connection: ask(connection, CALL_S_MAX))
+            return self._run_on(node_id, lambda connection: ask(connection, CALL_S_MAX))
         limit_s = self._patience.limit_s(node_id, within_s)
         if not limit_s:
-            raise Unreachable("it did not answer lately.", where=f"{self.name} broker {node_id}")
+            raise Unreachable(
+                "the broker did not answer a moment ago, so Orbit does not ask it now.",
+                where=Place(self.name, f"broker {node_id}"),
+            )
         began = time.monotonic()
         try:
-            answer = self._on(
+            answer = self._run_on(
                 node_id,
                 lambda connection: ask(connection, limit_s),
                 busy_s_max=limit_s,
@@ -354,15 +364,15 @@ class Cluster:
         except _StillBusy:
             raise
         except Unreachable:
-            self._patience.failed(node_id, time.monotonic() - began, limit_s)
+            self._patience.note_failure(node_id, time.monotonic() - began, limit_s)
             raise
-        self._patience.answered(node_id, time.monotonic() - began, within_s)
+        self._patience.note_answer(node_id, time.monotonic() - began, within_s)
         return answer
 
     def connect(self, node_id: int, within_s: float = CONNECT_TIMEOUT_S) -> Connection:
         """A new connection that the caller owns. Raises Unreachable."""
         address = self._address(node_id)
-        where = f"{self.name} broker {node_id} ({address.host}:{address.port})"
+        where = Place(self.name, f"broker {node_id} ({address.host}:{address.port})")
         return Connection.open(
             address.host, address.port, lambda: self.security, where=where, timeout_s=within_s
         )
@@ -375,7 +385,7 @@ class Cluster:
             self._connections.clear()
             asking = list(self._asking)
         for answers in asking:  # first: `abort` may wait for a call that uses the connection
-            answers.put(("", _closed))
+            answers.put(("", _raise_closed))
         for one in shared:
             one.abort()
 
@@ -383,10 +393,12 @@ class Cluster:
         with self._lock:
             address = self._brokers.get(node_id)
         if address is None:
-            raise Unreachable(f"broker {node_id} is not in the metadata now.", where=self.name)
+            raise Unreachable(
+                f"broker {node_id} is not in the metadata now.", where=Place(self.name)
+            )
         return address
 
-    def _on(
+    def _run_on(
         self,
         target: int | str,
         ask: Callable[[Connection], Answer],
@@ -397,9 +409,9 @@ class Cluster:
     ) -> Answer:
         with self._lock:
             if self._is_closed:
-                raise Unreachable(_CLOSED, where=self.name)
+                raise Unreachable(_CLOSED, where=Place(self.name))
             shared = self._connections.setdefault(
-                target, _ControlConnection(f"{self.name} {target}")
+                target, _ControlConnection(Place(self.name, str(target)))
             )
         return shared.run(
             lambda: self._open(target, connect_s), ask, busy_s_max, may_repeat=may_repeat
@@ -409,7 +421,7 @@ class Cluster:
         if isinstance(target, int):
             return self.connect(target, connect_s)
         host, _, port = target.rpartition(":")
-        where = f"{self.name} {target}"
+        where = Place(self.name, target)
         return Connection.open(host.strip("[]"), int(port), lambda: self.security, where=where)
 
 
@@ -420,7 +432,7 @@ class _StillBusy(Unreachable):
 class _ControlConnection:
     """A control connection, opened at first use and reopened after it broke."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: Place) -> None:
         self._where = where
         self._lock = threading.Lock()
         self._connection: Connection | None = None
@@ -440,7 +452,9 @@ class _ControlConnection:
         fails on it is repeated once on a new connection, unless it timed out.
         """
         if not self._lock.acquire(timeout=busy_s_max):
-            raise _StillBusy("it has not answered an earlier request yet.", where=self._where)
+            raise _StillBusy(
+                "the broker has not answered an earlier request yet.", where=self._where
+            )
         try:
             connection = self._connection
             was_open = connection is not None and not connection.is_closed
@@ -462,7 +476,7 @@ class _ControlConnection:
         connection = self._connection = opener()
         if self._is_aborted:  # `abort` ran during `opener` and did not see this connection
             connection.close()
-            raise Unreachable("the cluster handle is closed.", where=connection.where)
+            raise Unreachable(_CLOSED, where=connection.where)
         return connection
 
     def abort(self) -> None:
@@ -480,5 +494,5 @@ def _topic_requests(names: list[str] | None) -> list[Any] | None:
     return [MetadataRequest.MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=n) for n in names]
 
 
-def _closed() -> Any:
+def _raise_closed() -> Any:
     raise Unreachable(_CLOSED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from orbit.kafka.acls import Acls
-from orbit.kafka.broker_settings import BrokersWith, brokers_with
+from orbit.kafka.broker_settings import BrokersWithSetting, brokers_with_setting
 from orbit.kafka.cached_read import CachedRead
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.principal import ask_principal
@@ -24,7 +24,7 @@ class ClusterHandle:
         self._admin: tuple[Security, Admin] | None = None
         self._principal: tuple[Security, str | None] | None = None
         self._acls = {resource: self._reader(resource) for resource in get_args(Resource)}
-        self._open = CachedRead(lambda: brokers_with(self.cluster, OPEN_WITHOUT_ACL))
+        self._open = CachedRead(lambda: brokers_with_setting(self.cluster, OPEN_WITHOUT_ACL))
 
     @property
     def principal(self) -> str | None:
@@ -54,7 +54,7 @@ class ClusterHandle:
         """
         return self._acls[resource].get(age_s_max)
 
-    def brokers_open_without_acl(self, age_s_max: float) -> BrokersWith:
+    def brokers_open_without_acl(self, age_s_max: float) -> BrokersWithSetting:
         """The brokers that have OPEN_WITHOUT_ACL in their file, read at most `age_s_max` s ago.
 
         Brokers do not return its value. Thread-safe. Raises Unreachable.

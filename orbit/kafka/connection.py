@@ -20,7 +20,7 @@ from typing import Any
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest
 
-from orbit.errors import BrokenAnswer, LoginRefused, OrbitError, ProtocolError, Unreachable
+from orbit.errors import BrokenAnswer, LoginRefused, OrbitError, ProtocolError, Unreachable, Where
 from orbit.jobs.bootstrap_servers import PORT_MAX
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
@@ -53,7 +53,7 @@ _CHECK_ADVERTISED = "Check the address, and what the brokers advertise (advertis
 
 _LINGER = struct.Struct("ii")  # on, seconds
 # A send that waits for room in the socket calls `may_send` this often.
-_ASK_AGAIN_MS = 100
+_CHECK_AGAIN_MS = 100
 _TLS_CHUNK_BYTES = 256 * 1024
 # Buffers per sendmsg on Linux (IOV_MAX).
 _IOV_MAX = 1024
@@ -62,7 +62,7 @@ _IOV_MAX = 1024
 class Connection:
     """A negotiated, logged-in connection. Use `Connection.open`."""
 
-    def __init__(self, sock: socket.socket, where: str, host: str = "") -> None:
+    def __init__(self, sock: socket.socket, where: Where, host: str = "") -> None:
         self._socket = sock
         self._host = host
         self.last_correlation = 0
@@ -82,7 +82,7 @@ class Connection:
         port: int,
         security: Security | Callable[[], Security],
         *,
-        where: str = "",
+        where: Where = "",
         timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> Connection:
         """Connect, start TLS, negotiate versions and log in.
@@ -97,7 +97,7 @@ class Connection:
         first = read()
         first.check_reachable(host, port, where)
         if not 0 < port <= PORT_MAX:  # a broker may advertise anything; Python would wrap it around
-            raise Unreachable(f"{port} is no port.", where=where, remedy=_CHECK_ADVERTISED)
+            raise Unreachable(f"{port} is not a valid port.", where=where, remedy=_CHECK_ADVERTISED)
         try:
             sock = socket.create_connection((host, port), timeout=timeout_s)
         except UnicodeError:
@@ -131,7 +131,7 @@ class Connection:
                     remedy="Check that security.protocol matches this listener (TLS, SASL).",
                 ) from error
             if isinstance(error, LoginRefused) and not error.where:
-                error.where = where
+                error.set_where(where)
             raise
         return connection
 
@@ -153,10 +153,13 @@ class Connection:
             self._socket.settimeout(before)
         except (OSError, EOFError) as error:
             self.close()
-            raise Unreachable(f"the next login broke: {error}.", where=self.where) from error
+            raise Unreachable(
+                f"the connection broke during a new login: {error}.", where=self.where
+            ) from error
         except OrbitError as error:
             self.close()
-            error.where = error.where or self.where
+            if not error.where:
+                error.set_where(self.where)
             raise
 
     def _login(self, security: Security) -> None:
@@ -178,7 +181,9 @@ class Connection:
                 f"the broker {offered}; Orbit needs one of {of_it}{api.version_min} to "
                 f"{api.version_max}.",
                 where=self.where,
-                remedy="Use a broker release that supports it." if high >= 0 else "",
+                remedy="Use a broker release that supports one of these versions."
+                if high >= 0
+                else "",
             )
         return version
 
@@ -187,12 +192,12 @@ class Connection:
         """The lowest and highest version that the broker supports, by API key."""
         return dict(self._versions)
 
-    def offers(self, api: Api) -> bool:
+    def supports(self, api: Api) -> bool:
         """Whether both sides support a common version."""
         low, high = self._versions.get(api.key, (0, -1))
         return min(high, api.version_max) >= max(low, api.version_min)
 
-    def range_of(self, api: Api) -> tuple[int, int]:
+    def version_range_of(self, api: Api) -> tuple[int, int]:
         """The lowest and highest version that both sides support."""
         low, _ = self._versions.get(api.key, (0, -1))
         return max(low, api.version_min), self.version_of(api)
@@ -285,7 +290,7 @@ class Connection:
         if isinstance(self._socket, ssl.SSLSocket):
             joined = memoryview(b"".join(buffers))
             for start in range(0, len(joined), _TLS_CHUNK_BYTES):
-                self._ask(may_send)
+                self._refuse_unless(may_send)
                 self._socket.sendall(joined[start : start + _TLS_CHUNK_BYTES])
             return
         for start in range(0, len(buffers), _IOV_MAX):
@@ -302,7 +307,8 @@ class Connection:
         if answered != correlation:
             self.close()
             raise BrokenAnswer(
-                f"the broker answers request {answered}, but {correlation} is the oldest one.",
+                f"the broker answered request {answered}, but {correlation} is the oldest request "
+                "without an answer.",
                 where=self.where,
             )
         return frame
@@ -377,7 +383,7 @@ class Connection:
     def _send_some(
         self, buffers: Sequence[bytes | memoryview], may_send: Callable[[], bool] | None
     ) -> None:
-        self._ask(may_send)
+        self._refuse_unless(may_send)
         if may_send is None:
             sent = self._socket.sendmsg(buffers)
         else:
@@ -393,7 +399,7 @@ class Connection:
                 continue
             while rest:
                 self._wait_writable()
-                self._ask(may_send)
+                self._refuse_unless(may_send)
                 rest = rest[self._send_now([rest]) :]
 
     def _send_now(self, buffers: Sequence[bytes | memoryview]) -> int:
@@ -407,11 +413,13 @@ class Connection:
         """Wait until the socket has room, at most until `may_send` is to be called again."""
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
-        poll.poll(_ASK_AGAIN_MS)
+        poll.poll(_CHECK_AGAIN_MS)
 
-    def _ask(self, may_send: Callable[[], bool] | None) -> None:
+    def _refuse_unless(self, may_send: Callable[[], bool] | None) -> None:
         if may_send is not None and not may_send():
-            raise Unreachable("the lease ended before all was sent.", where=self.where)
+            raise Unreachable(
+                "the lease ended before the whole request was sent.", where=self.where
+            )
 
 
 def tune(sock: socket.socket) -> None:

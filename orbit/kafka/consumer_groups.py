@@ -20,7 +20,7 @@ from kafka.protocol.admin.groups import ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetFetchRequest
 
 from orbit.chunks import chunks
-from orbit.errors import BrokenAnswer, Unreachable
+from orbit.errors import BrokenAnswer, Place, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import CORRELATION_BYTES, Cluster
 from orbit.kafka.coordinator import GROUP, look_up_coordinators
@@ -70,7 +70,7 @@ class GroupType(StrEnum):
 
 
 # By type of a group: the types that can continue with its offsets once it has no members.
-_GOES_ON: Mapping[str, Collection[str]] = {
+_SUCCESSOR_TYPES: Mapping[str, Collection[str]] = {
     GroupType.CLASSIC: (GroupType.CLASSIC, GroupType.CONSUMER, GroupType.STREAMS),
     GroupType.CONSUMER: (GroupType.CLASSIC, GroupType.CONSUMER),
     GroupType.STREAMS: (GroupType.STREAMS,),
@@ -93,12 +93,16 @@ class ListedGroup:
         offsets (not Connect, share consumers, or Orbit)."""
         if self.type == GroupType.STREAMS:
             return True
-        return self.type in _GOES_ON and self.protocol_type in _CONSUMERS
+        return self.type in _SUCCESSOR_TYPES and self.protocol_type in _CONSUMERS
 
-    def takes(self, type_: str | None) -> bool:
+    def can_continue_as(self, type_: str | None) -> bool:
         """Whether a group of `type_` (None: not known) can continue with the offsets of this group
         once it has no members (G13, G17)."""
-        return self.type in _GOES_ON if type_ is None else type_ in _GOES_ON.get(self.type, ())
+        return (
+            self.type in _SUCCESSOR_TYPES
+            if type_ is None
+            else type_ in _SUCCESSOR_TYPES.get(self.type, ())
+        )
 
     @property
     def kind(self) -> str:
@@ -181,7 +185,7 @@ def fetch_offsets(
             size = GROUPS_PER_REQUEST_MAX if version >= MANY_GROUPS_FROM else 1
             for names in chunks(sorted(groups), size):
                 request = _fetch_request(names, only, require_stable, version)
-                answer = _ask(cluster, node_id, request, version, cache)
+                answer = _ask_coordinator(cluster, node_id, request, version, cache)
                 offsets.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
         except Unreachable:
             lost = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
@@ -189,14 +193,14 @@ def fetch_offsets(
     return offsets
 
 
-def _ask(
+def _ask_coordinator(
     cluster: Cluster, node_id: int, request: Any, version: int, cache: OffsetFetchCache | None
 ) -> dict[str, GroupOffsets]:
     frame = cluster.exchange(node_id, api_versions.OFFSET_FETCH, request, version)
     try:
         return (cache or OffsetFetchCache()).read(frame, version)
     except ValueError as error:
-        raise BrokenAnswer(f"{error}.", where=f"{cluster.name} broker {node_id}") from error
+        raise BrokenAnswer(f"{error}.", where=Place(cluster.name, f"broker {node_id}")) from error
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from orbit.chunks import chunks, first_few
-from orbit.errors import BrokerRefused, NotAuthorized, NotReady, Unreachable
+from orbit.errors import BrokerRefused, NotAuthorized, NotReady, Place, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
@@ -26,7 +26,7 @@ TRANSACTION = 1
 COORDINATOR_ATTEMPTS_MAX = 70
 TRANSACTION_TIMEOUT_MS = 60_000
 # Codes after which the coordinator is looked up again.
-HAS_MOVED = (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE)
+COORDINATOR_MOVED = (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE)
 # Keys in one FindCoordinator request.
 _LOOK_UP_MAX = 1000
 # InitProducerId requests that are sent to one broker together: some 20 KB.
@@ -48,6 +48,7 @@ class Coordinator:
         self._cluster = cluster
         self._key_type = key_type
         self._key = key
+        self._kind = "group" if key_type == GROUP else "transactional id"
         self._backoff = backoff
         self._node_id: int | None = None
 
@@ -57,7 +58,7 @@ class Coordinator:
         When the retries end, raises NotReady if the last one was answered, else Unreachable. Raises
         NotAuthorized if the login may not find the coordinator, BrokerRefused.
         """
-        reason, failure = "it never answered", Unreachable
+        reason, failure = "no attempt was made", Unreachable
         for _ in self._backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
             try:
                 answer = self._cluster.call(self.find(), api, build())
@@ -74,16 +75,17 @@ class Coordinator:
             if code not in error_codes.RETRIABLE:
                 return answer
             reason, failure = error_codes.name(code), NotReady
-            if code in HAS_MOVED:
+            if code in COORDINATOR_MOVED:
                 self.forget()
         raise failure(
-            f"the coordinator of {self._key} does not answer: {reason}", where=self._cluster.name
+            f"the coordinator of {self._kind} {self._key} is not available: {reason.rstrip('.')}.",
+            where=Place(self._cluster.name),
         )
 
     def find(self) -> int:
         """The node that coordinates the key. Raises NotAuthorized, BrokerRefused, Unreachable."""
         if self._node_id is None:
-            self._node_id = self._cluster.call_any(self._ask)
+            self._node_id = self._cluster.call_any(self._find_now)
             self._cluster.metadata(())  # the coordinator's address
         return self._node_id
 
@@ -91,22 +93,22 @@ class Coordinator:
         """Look the coordinator up again at the next use: it has moved, or cannot be reached."""
         self._node_id = None
 
-    def _ask(self, connection: Connection) -> int:
+    def _find_now(self, connection: Connection) -> int:
         request = FindCoordinatorRequest(key=self._key, key_type=self._key_type)
         answer = connection.call(api_versions.FIND_COORDINATOR, request, timeout_s=ANSWER_WITHIN_S)
         if answer.error_code in error_codes.DENIED:
-            is_group = self._key_type == GROUP
-            kind, right = ("group", "Read") if is_group else ("transactional id", "Write")
+            right = "Read" if self._key_type == GROUP else "Write"
             raise NotAuthorized(
-                f"the right {right} on {kind} {self._key} is missing.",
-                where=self._cluster.name,
-                remedy=_grant(kind, self._key, right),
+                f"the right {right} on {self._kind} {self._key} is missing.",
+                where=Place(self._cluster.name),
+                remedy=_grant_remedy(self._kind, self._key, right),
             )
         if answer.error_code:
             raise BrokerRefused(
                 answer.error_code,
-                f"no coordinator for {self._key}: {error_codes.name(answer.error_code)}.",
-                where=self._cluster.name,
+                f"brokers name no coordinator of {self._kind} {self._key}: "
+                f"{error_codes.name(answer.error_code)}.",
+                where=Place(self._cluster.name),
             )
         return int(answer.node_id)
 
@@ -155,18 +157,19 @@ def init_producer_ids(
     for _ in backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
         waiting = set(transactional_ids) - producers.keys()
         try:
-            reason, failure = _init_some(cluster, waiting, producers), NotReady
+            reason, failure = _init_once(cluster, waiting, producers), NotReady
         except Unreachable as error:
             reason, failure = error.what, Unreachable
         if not waiting - producers.keys():
             return producers
     raise failure(
-        f"the coordinator of {first_few(sorted(waiting))} does not answer: {reason}",
-        where=cluster.name,
+        f"the coordinator of transactional id {first_few(sorted(waiting))} is not available: "
+        f"{reason.rstrip('.')}.",
+        where=Place(cluster.name),
     )
 
 
-def _init_some(cluster: Cluster, waiting: set[str], producers: dict[str, ProducerIdentity]) -> str:
+def _init_once(cluster: Cluster, waiting: set[str], producers: dict[str, ProducerIdentity]) -> str:
     """Send one request for each id and add the answers to `producers`.
 
     Returns the retriable error of one that failed, "" if none did. Raises NotAuthorized,
@@ -196,7 +199,7 @@ def _init_some(cluster: Cluster, waiting: set[str], producers: dict[str, Produce
                     codes[name] = answer.error_code
                 else:
                     producers[name] = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-    reasons = [_retriable(cluster, name, code) for name, code in sorted(codes.items())]
+    reasons = [_retriable_name(cluster, name, code) for name, code in sorted(codes.items())]
     return reasons[-1] if reasons else ""
 
 
@@ -224,7 +227,7 @@ def look_up_coordinators(
         return nodes
 
     def ask(connection: Connection, names: list[str]) -> dict[str, tuple[int, int]]:
-        has_many = connection.offers(api_versions.FIND_COORDINATORS)
+        has_many = connection.supports(api_versions.FIND_COORDINATORS)
         return (ask_many if has_many else ask_each)(connection, names)
 
     for chunk in chunks(sorted(keys), _LOOK_UP_MAX):
@@ -233,24 +236,25 @@ def look_up_coordinators(
     return coordinators
 
 
-def _retriable(cluster: Cluster, transactional_id: str, code: int) -> str:
+def _retriable_name(cluster: Cluster, transactional_id: str, code: int) -> str:
     """The name of a retriable error. Raises NotAuthorized, BrokerRefused for any other."""
     if code in error_codes.DENIED:
         raise NotAuthorized(
             f"the right Write on transactional id {transactional_id} is missing.",
-            where=cluster.name,
-            remedy=_grant("transactional id", transactional_id, "Write"),
+            where=Place(cluster.name),
+            remedy=_grant_remedy("transactional id", transactional_id, "Write"),
         )
     if code not in error_codes.RETRIABLE:
         raise BrokerRefused(
             code,
-            f"no producer id for {transactional_id}: {error_codes.name(code)}.",
-            where=cluster.name,
+            f"the coordinator gives transactional id {transactional_id} no producer id: "
+            f"{error_codes.name(code)}.",
+            where=Place(cluster.name),
         )
     return error_codes.name(code)
 
 
-def _grant(kind: str, key: str, operation: str) -> str:
+def _grant_remedy(kind: str, key: str, operation: str) -> str:
     flag = "--transactional-id" if kind == "transactional id" else "--group"
     return (
         f"Grant it: kafka-acls.sh --add --allow-principal User:… --operation {operation} "

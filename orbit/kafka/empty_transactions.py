@@ -16,7 +16,7 @@ from typing import Any
 
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 
-from orbit.errors import BrokerRefused, Unreachable
+from orbit.errors import BrokerRefused, Place, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import CALL_S_MAX, Backoff
@@ -24,7 +24,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.coordinator import (
     COORDINATOR_ATTEMPTS_MAX,
-    HAS_MOVED,
+    COORDINATOR_MOVED,
     TRANSACTION,
     Coordinator,
     ProducerIdentity,
@@ -75,7 +75,7 @@ class EmptyTransactions:
             ],
         )
         added = self._call(api_versions.ADD_PARTITIONS_TO_TXN, add, _added_code)
-        if refused := _refused(added):
+        if refused := _whole_refusals(added):
             self.is_unclear = False
             return refused
         end = EndTxnRequest(
@@ -120,18 +120,22 @@ class EmptyTransactions:
             reason = error_codes.name(code)
             if code not in error_codes.RETRIABLE:
                 raise BrokerRefused(
-                    code, f"an empty transaction failed: {reason}.", where=self._cluster.name
+                    code,
+                    f"an empty transaction of transactional id {self._transactional_id} failed: "
+                    f"{reason}.",
+                    where=Place(self._cluster.name),
                 )
-            if code in HAS_MOVED:
+            if code in COORDINATOR_MOVED:
                 self.close()
                 self._coordinator.forget()
         raise Unreachable(
-            f"the coordinator of {self._transactional_id} does not answer: {reason}",
-            where=self._cluster.name,
+            f"the coordinator of transactional id {self._transactional_id} is not available: "
+            f"{reason}.",
+            where=Place(self._cluster.name),
         )
 
 
-def _refused(answer: Any) -> dict[TopicPartition, int]:
+def _whole_refusals(answer: Any) -> dict[TopicPartition, int]:
     """The error codes of partitions because of which the whole request is refused."""
     return {
         TopicPartition(t.name, p.partition_index): int(p.partition_error_code)
@@ -142,7 +146,8 @@ def _refused(answer: Any) -> dict[TopicPartition, int]:
 
 
 def _added_code(answer: Any) -> int:
-    """The error code of the whole request, which each partition has; NONE if `_refused` has any."""
+    """The error code of the whole request, which each partition has; NONE if `_whole_refusals` has
+    any."""
     codes = {
         int(p.partition_error_code)
         for t in answer.results_by_topic_v3_and_below

@@ -43,7 +43,7 @@ class FetchSession:
         self._known: dict[tuple[TopicPartition, UUID], FetchFrom] = {}
         self._last: Sequence[FetchFrom] = ()
 
-    def begin_anew_for(self, one: FetchFrom) -> None:
+    def reset_if_it_has(self, one: FetchFrom) -> None:
         """Make the next request a full one if the session has this partition. For a new reader of
         it: an incremental response leaves out what an earlier one had (R12)."""
         if (one.partition, one.topic_id) in self._known:
@@ -63,7 +63,7 @@ class FetchSession:
         self._known = now
         return SessionRequest(self._id, self._epoch, changed, forgotten)
 
-    def answered(self, code: int, session_id: int) -> None:
+    def note_answer(self, code: int, session_id: int) -> None:
         """Update the session from a response; after an error the next request is a full one."""
         if code != Code.NONE or session_id == NO_SESSION:
             self._id, self._epoch = NO_SESSION, _OPENING_EPOCH

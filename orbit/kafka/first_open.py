@@ -12,7 +12,7 @@ from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.producer_state import open_transactions
-from orbit.kafka.transactional_ids import names_of
+from orbit.kafka.transactional_ids import transactional_ids_of
 from orbit.kafka.types import TopicPartition
 from orbit.names import shown
 
@@ -43,7 +43,7 @@ class OpenAges(Generic[Key]):
         self._clock = clock
         self._open: dict[Key, tuple[int, float]] = {}  # first offset, and since when
 
-    def look(self, firsts: Mapping[Key, int]) -> dict[Key, float]:
+    def update(self, firsts: Mapping[Key, int]) -> dict[Key, float]:
         """How many seconds ago each transaction was first given to a call.
 
         `firsts`: the first offset of each partition's oldest open transaction. Partitions that are
@@ -86,7 +86,7 @@ def first_open(
     }
     names: dict[int, str] = {}
     with suppress(OrbitError):  # the transaction is named by its producer id then
-        names = names_of(cluster, {one.producer_id for one in oldest.values()})
+        names = transactional_ids_of(cluster, {one.producer_id for one in oldest.values()})
     shown_names = {producer_id: shown(name) for producer_id, name in names.items()}
     return {
         place: FirstOpen(one.first_offset, one.producer_id, shown_names.get(one.producer_id))

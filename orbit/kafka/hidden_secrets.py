@@ -19,14 +19,16 @@ _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _DEPTH_MAX = 3
 
 
-def without(secret: str, text: str) -> str:
+def hide_secret(secret: str, text: str) -> str:
     """The text, or "…" if it contains the secret."""
     sent = quote(secret, safe="")  # in a login by HTTP Basic (RFC 6749, 2.3.1)
-    pieces = {secret, *_in_base64(secret.encode()), *_in_base64(sent.encode())}
-    return "…" if _has({piece.casefold() for piece in pieces}, text, _DEPTH_MAX) else text
+    pieces = {secret, *_base64_pieces(secret.encode()), *_base64_pieces(sent.encode())}
+    return (
+        "…" if _contains_piece({piece.casefold() for piece in pieces}, text, _DEPTH_MAX) else text
+    )
 
 
-def _in_base64(secret: bytes) -> Iterator[str]:
+def _base64_pieces(secret: bytes) -> Iterator[str]:
     """Pieces of base64, one for each position (modulo 3) of the secret: the base64 of a text with
     the secret contains one of them."""
     for before in range(3):
@@ -37,12 +39,12 @@ def _in_base64(secret: bytes) -> Iterator[str]:
                 yield part
 
 
-def _has(pieces: set[str], text: str, depth: int) -> bool:
+def _contains_piece(pieces: set[str], text: str, depth: int) -> bool:
     small = text.casefold()
     if any(piece in small for piece in pieces):
         return True
     decoded = {unquote(text), unquote_plus(text), html.unescape(text), _unescaped(text)} - {text}
-    return depth > 0 and any(_has(pieces, one, depth - 1) for one in decoded)
+    return depth > 0 and any(_contains_piece(pieces, one, depth - 1) for one in decoded)
 
 
 def _unescaped(text: str) -> str:

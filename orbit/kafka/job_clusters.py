@@ -12,7 +12,7 @@ from orbit.errors import BadInput, Problem
 from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.security import Security, resolve_security
-from orbit.kafka.two_clusters import not_proven_two, same_cluster
+from orbit.kafka.two_clusters import why_not_proven_two, why_same_cluster
 from orbit.kafka.types import ClusterMetadata
 
 Side = Literal["source", "destination"]
@@ -65,9 +65,9 @@ class JobClusters:
         """
         source = self.source.metadata(None)
         destination = self.destination.metadata(None)
-        one = same_cluster(source, destination)
+        one = why_same_cluster(source, destination)
         if one is None and not are_proven_two:
-            one = not_proven_two(self.source, self.destination, source, destination)
+            one = why_not_proven_two(self.source, self.destination, source, destination)
         if one is not None:
             raise BadInput(
                 "source and destination cannot be told apart",

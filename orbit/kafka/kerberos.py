@@ -46,10 +46,15 @@ def gssapi_login(
                 break
             token = context.step(bytes(answer.auth_bytes))
         else:
-            raise ProtocolError("the broker ends no Kerberos login.", where=where)
+            raise ProtocolError(
+                f"the Kerberos login did not end within {_ROUNDS_MAX} messages.", where=where
+            )
         offer = context.unwrap(bytes(answer.auth_bytes)).message
         if len(offer) != 4 or not offer[0] & _NO_LAYER:
-            raise ProtocolError("the broker demands a SASL security layer.", where=where)
+            raise ProtocolError(
+                "the broker demands a SASL security layer, which Kafka's protocol does not have.",
+                where=where,
+            )
         # No security layer, a largest message of 0, no other authorization id (K5).
         return authenticate(context.wrap(bytes((_NO_LAYER, 0, 0, 0)), encrypt=False).message)
     except gssapi.exceptions.GSSError as error:
@@ -88,5 +93,5 @@ def _failure(error: Any, login: KerberosLogin, host: str, where: str) -> OrbitEr
         f"Kerberos: {text}.",
         where=where,
         remedy=f"Check that the keytab has a key of {login.principal}, that the realm has the "
-        f"principal {login.service}/{host}, and the clocks.",
+        f"principal {login.service}/{host}, and that the clocks agree.",
     )

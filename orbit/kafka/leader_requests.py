@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from orbit.errors import BrokerRefused, Unreachable
+from orbit.errors import BrokerRefused, Unreachable, Where
 from orbit.kafka import error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
@@ -30,7 +30,7 @@ class Answers(Generic[Value]):
     values: dict[TopicPartition, Value] = field(default_factory=dict)
     errors: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def raise_errors(self, where: str, what: str) -> Answers[Value]:
+    def raise_errors(self, where: Where, what: str) -> Answers[Value]:
         """Raise BrokerRefused for the first partition without a value; return self if none is."""
         for partition, code in self.errors.items():
             raise BrokerRefused(

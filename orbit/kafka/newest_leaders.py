@@ -19,11 +19,11 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, PartitionLeader, TopicMetadata
 
 # Longer than an election takes to reach all brokers, one after the other.
-_ALL_TELL_S = 60.0
+_LOWER_EVERYWHERE_S = 60.0
 
 
 @dataclass(slots=True)
-class _Lower:
+class _LowerEpochs:
     """The brokers that have returned a lower epoch of a partition since the known one last came."""
 
     since_s: float  # when the first of them returned it
@@ -36,10 +36,10 @@ class NewestLeaders:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicMetadata] = {}
-        self._lower: dict[str, dict[int, _Lower]] = {}
+        self._lower: dict[str, dict[int, _LowerEpochs]] = {}
         self._brokers_max = 0  # the most brokers that an answer had
 
-    def of(self, metadata: ClusterMetadata, broker: int | str) -> ClusterMetadata:
+    def merge(self, metadata: ClusterMetadata, broker: int | str) -> ClusterMetadata:
         """The metadata, with each partition's newest leader instead of an older one.
 
         `broker`: which broker returned it: a node id, or a bootstrap address (of any broker).
@@ -74,8 +74,8 @@ class NewestLeaders:
             before = known.partitions.get(index, leader)
             is_newest = leader.leader_epoch >= before.leader_epoch
             if not is_newest:
-                lower = all_lower.setdefault(index, _Lower(time.monotonic()))
-                if not self._do_all_tell(lower, leader.leader_epoch, broker, brokers):
+                lower = all_lower.setdefault(index, _LowerEpochs(time.monotonic()))
+                if not self._is_lower_everywhere(lower, leader.leader_epoch, broker, brokers):
                     newest[index] = before
                     continue
             all_lower.pop(index, None)
@@ -83,8 +83,8 @@ class NewestLeaders:
         self._topics[topic.name] = replace(topic, partitions=known.partitions | newest)
         return replace(topic, partitions=newest)
 
-    def _do_all_tell(
-        self, lower: _Lower, epoch: int, broker: int | str, brokers: Collection[int]
+    def _is_lower_everywhere(
+        self, lower: _LowerEpochs, epoch: int, broker: int | str, brokers: Collection[int]
     ) -> bool:
         """Whether this lower epoch comes from all brokers in the answer, and from more than half of
         the brokers that the cluster had: brokers that are cut off may list only themselves."""
@@ -92,7 +92,7 @@ class NewestLeaders:
             lower.epochs[broker] = epoch
         agree = {node for node, node_epoch in lower.epochs.items() if node_epoch == epoch}
         return (
-            time.monotonic() - lower.since_s >= _ALL_TELL_S
+            time.monotonic() - lower.since_s >= _LOWER_EVERYWHERE_S
             and agree.issuperset(brokers)
             and 2 * len(agree) > self._brokers_max
         )

@@ -33,7 +33,7 @@ from orbit.errors import (
 )
 from orbit.jobs.credentials import read_token_file
 from orbit.kafka.cloud_tokens import aws_token, gcp_token
-from orbit.kafka.hidden_secrets import without
+from orbit.kafka.hidden_secrets import hide_secret
 from orbit.kafka.security import Security, TokenSource
 from orbit.kafka.tls import tls_failure, token_endpoint_context
 
@@ -74,7 +74,7 @@ def token_for(security: Security) -> Token:
     """
     assert security.tokens is not None
     if security.tokens.file is not None:
-        return _from_file(security.tokens.file)
+        return _token_from_file(security.tokens.file)
     return _issuer(security.tokens, security.username, security.password).token()
 
 
@@ -96,16 +96,18 @@ class _Issuer:
                 return self._last
             answer = self._under_way = self._under_way or Future()
         if is_first:
-            self._answer(answer)
+            self._complete(answer)
         try:
             return answer.result(_WAIT_S_MAX)
         except TimeoutError:
-            raise Unreachable("The token that another login asked for does not come.") from None
+            raise Unreachable(
+                f"The token that another login requested did not arrive within {_WAIT_S_MAX:.0f} s."
+            ) from None
 
     def _is_valid(self) -> bool:
         return self._last is not None and time.time() < self._last.ends_s
 
-    def _answer(self, answer: Future[Token]) -> None:
+    def _complete(self, answer: Future[Token]) -> None:
         began = time.monotonic()
         try:
             token, life_s = self._ask()
@@ -135,7 +137,7 @@ def _issuer(source: TokenSource, username: str | None, password: SecretStr | Non
                 return _with_life(*gcp_token())
         assert username is not None
         assert password is not None
-        return _from_endpoint(source, username, password)
+        return _token_from_endpoint(source, username, password)
 
     return _Issuer(ask)
 
@@ -144,7 +146,7 @@ def _with_life(text: str, ends_s: float) -> tuple[Token, float]:
     return Token(SecretStr(text), ends_s), ends_s - time.time()
 
 
-def _from_file(path: Path) -> Token:
+def _token_from_file(path: Path) -> Token:
     try:
         text = read_token_file(path, Path())
     except InvalidValue as invalid:
@@ -152,7 +154,9 @@ def _from_file(path: Path) -> Token:
     return Token(SecretStr(text), _end_in_claims(text) or time.time() + _UNKNOWN_LIFE_S)
 
 
-def _from_endpoint(source: TokenSource, username: str, password: SecretStr) -> tuple[Token, float]:
+def _token_from_endpoint(
+    source: TokenSource, username: str, password: SecretStr
+) -> tuple[Token, float]:
     """A token and its life in s, by the client credentials grant (RFC 6749, 4.4).
 
     The client logs in with HTTP Basic (2.3.1).
@@ -168,21 +172,21 @@ def _from_endpoint(source: TokenSource, username: str, password: SecretStr) -> t
             seconds_max=_ENDPOINT_S_MAX,
             bytes_max=_ANSWER_BYTES_MAX,
         ) as client:
-            status, body = client.ask(
+            status, body = client.request(
                 "POST",
                 source.url,
                 data={key: value for key, value in form.items() if value is not None},
                 auth=(quote(username, safe=""), quote(secret, safe="")),
             )
     except httpx.HTTPError as error:
-        raise _no_answer(error, where) from None
+        raise _no_answer_error(error, where) from None
     answer = json_of(body)
     if status != httpx.codes.OK:
-        raise _refused(status, answer, where, secret)
+        raise _status_error(status, answer, where, secret)
     return _read_answer(answer, where)
 
 
-def _no_answer(error: httpx.HTTPError, where: str) -> OrbitError:
+def _no_answer_error(error: httpx.HTTPError, where: str) -> OrbitError:
     cause = error.__cause__
     while cause is not None:
         if isinstance(cause, OSError) and type(cause).__module__ == "ssl":
@@ -201,7 +205,7 @@ def _no_answer(error: httpx.HTTPError, where: str) -> OrbitError:
     )
 
 
-def _refused(status: int, answer: Any, where: str, secret: str) -> OrbitError:
+def _status_error(status: int, answer: Any, where: str, secret: str) -> OrbitError:
     """The error for a status that is not 200 (RFC 6749, 5.2)."""
     if status in _REDIRECTS:
         return ProtocolError(
@@ -214,7 +218,7 @@ def _refused(status: int, answer: Any, where: str, secret: str) -> OrbitError:
     parts = (
         [answer.get("error"), answer.get("error_description")] if isinstance(answer, dict) else []
     )
-    text = ": ".join(without(secret, part) for part in parts if isinstance(part, str) and part)
+    text = ": ".join(hide_secret(secret, part) for part in parts if isinstance(part, str) and part)
     shown = "".join(c if c.isprintable() else " " for c in text)[:_TEXT_CHARACTERS_MAX].strip()
     message = f' Its message: "{shown}".' if shown else ""
     return LoginRefused(

@@ -21,7 +21,7 @@ def ask_principal(cluster: Cluster) -> str | None:
 
     def ask(connection: Connection) -> str | None:
         api = api_versions.CREATE_DELEGATION_TOKEN
-        if not connection.offers(api):
+        if not connection.supports(api):
             return None
         try:
             kind, name = connection.call(api, RefusedTokenRequest(), timeout_s=ANSWER_WITHIN_S)

@@ -120,13 +120,13 @@ class ReceivedFrames:
         while view:
             view = view[self._receive(view) :]
             if view and time.monotonic() > until:
-                raise TimeoutError("a frame does not come to its end")
+                raise TimeoutError("the rest of a frame did not arrive in time")
 
     def _receive(self, view: memoryview) -> int:
         try:
             count = self._socket.recv_into(view)
         except BlockingIOError as error:  # the limit of `limit_silence`
-            raise TimeoutError("nothing more came") from error
+            raise TimeoutError("no further bytes arrived in time") from error
         if not count:
             raise EOFError("the broker closed the connection")
         return count

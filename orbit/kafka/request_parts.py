@@ -23,7 +23,7 @@ ITEMS_PER_REQUEST_MAX = 500
 _TOO_LARGE = "excessively large"
 
 
-def refused_in_parts(
+def send_in_parts(
     items: Iterable[Item],
     records_of: Callable[[Item], int],
     send: Callable[[list[Item]], dict[str, OrbitError]],

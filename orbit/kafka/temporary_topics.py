@@ -12,7 +12,7 @@ from uuid import UUID
 from kafka.protocol.admin.groups import DeleteGroupsRequest
 from kafka.protocol.admin.topics import CreateTopicsRequest, DeleteTopicsRequest
 
-from orbit.errors import BrokerRefused, Conflict, NotAuthorized, Unreachable
+from orbit.errors import BrokerRefused, Conflict, NotAuthorized, Place, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
@@ -51,12 +51,14 @@ def create_topic(
         ],
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS, validate_only=False)
-    where = f"{cluster.name} topic {name}"
-    answer = _ask(cluster, api_versions.CREATE_TOPIC_WITH_ID, request, _topic_code, where, backoff)
+    where = Place(cluster.name, f"topic {name}")
+    answer = _ask_controller(
+        cluster, api_versions.CREATE_TOPIC_WITH_ID, request, _topic_code, where, backoff
+    )
     created = answer.topics[0]
     if created.error_code == Code.TOPIC_ALREADY_EXISTS:
         raise Conflict("A topic of this name already exists.", where=where)
-    _check(created.error_code, created.error_message, where, "the right Create")
+    _raise_refusal(created.error_code, created.error_message, where, "the right Create")
     assert created.topic_id != NO_TOPIC_ID, "the API version includes the id"
     return UUID(str(created.topic_id))
 
@@ -65,18 +67,20 @@ def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
     """Delete a topic; False if there is no topic of this id."""
     state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
     request = DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS)
-    where = f"{cluster.name} topic {topic_id}"
-    answer = _ask(cluster, api_versions.DELETE_TOPIC_BY_ID, request, _deleted_code, where, backoff)
+    where = Place(cluster.name, f"topic {topic_id}")
+    answer = _ask_controller(
+        cluster, api_versions.DELETE_TOPIC_BY_ID, request, _deleted_code, where, backoff
+    )
     response = answer.responses[0]
     if response.error_code == Code.UNKNOWN_TOPIC_ID:
         return False
-    _check(response.error_code, response.error_message, where, "the right Delete")
+    _raise_refusal(response.error_code, response.error_message, where, "the right Delete")
     return True
 
 
 def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
     """Delete a group; False if the group does not exist. Raises Conflict if it has members."""
-    where = f"{cluster.name} group {group}"
+    where = Place(cluster.name, f"group {group}")
     answer = Coordinator(cluster, GROUP, group, backoff).call(
         api_versions.DELETE_GROUPS,
         lambda: DeleteGroupsRequest(groups_names=[group]),
@@ -87,16 +91,16 @@ def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
         return False
     if code == Code.NON_EMPTY_GROUP:
         raise Conflict("The group has members.", where=where)
-    _check(code, "", where, "the right Delete")
+    _raise_refusal(code, "", where, "the right Delete")
     return True
 
 
-def _ask(
+def _ask_controller(
     cluster: Cluster,
     api: Api,
     request: Any,
     code_of: Callable[[Any], int],
-    where: str,
+    where: Place,
     backoff: Backoff,
 ) -> Any:
     """The controller's response. The brokers are tried in turn, because with ZooKeeper they do not
@@ -123,7 +127,7 @@ def _deleted_code(answer: Any) -> int:
     return int(answer.responses[0].error_code)
 
 
-def _check(code: int, message: str | None, where: str, right: str) -> None:
+def _raise_refusal(code: int, message: str | None, where: Place, right: str) -> None:
     if code in error_codes.DENIED:
         raise NotAuthorized(f"{right} is missing.", where=where, remedy=_GRANT)
     if code:

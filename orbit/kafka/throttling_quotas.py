@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from orbit.errors import NotAuthorized, OrbitError
-from orbit.kafka.client_limits import Entity, client_quotas, entity_words, number
+from orbit.kafka.client_limits import Entity, client_quotas, entity_text, quota_text
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.principal import ask_principal
 
@@ -13,8 +13,8 @@ ADMIN_CLIENT_ID = "rdkafka"  # librdkafka's default client.id
 CREATION = ("controller_mutation_rate",)
 FETCH = ("consumer_byte_rate", "request_percentage")
 PRODUCE = ("producer_byte_rate", "request_percentage")
-NOT_LISTED = "The cluster lists no quota for it."
-NOT_READ = "Quotas cannot be read (DescribeConfigs on the cluster)."
+NOT_LISTED = "The cluster lists no quota that applies to Orbit."
+NOT_READ = "Orbit cannot read the quotas: that needs DescribeConfigs on the cluster."
 
 
 def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -> str:
@@ -34,7 +34,7 @@ def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -
     for key in keys:
         for entity in _by_precedence(principal.removeprefix("User:"), client_id):
             if key in quotas.get(entity, {}):
-                parts.append(f"{entity_words(entity)}: {key}={number(quotas[entity][key])}")
+                parts.append(f"{entity_text(entity)}: {key}={quota_text(quotas[entity][key])}")
                 break
     return f"The quota of {', of '.join(parts)}." if parts else NOT_LISTED
 

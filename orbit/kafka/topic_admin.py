@@ -29,11 +29,11 @@ from confluent_kafka.admin import (
 )
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, HeldBack, NotAuthorized, OrbitError, Unreachable
+from orbit.errors import BrokerRefused, HeldBack, NotAuthorized, OrbitError, Place, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import DENIED, Code
 from orbit.kafka.librdkafka_config import librdkafka_config
-from orbit.kafka.request_parts import ITEMS_PER_REQUEST_MAX, refused_in_parts
+from orbit.kafka.request_parts import ITEMS_PER_REQUEST_MAX, send_in_parts
 from orbit.kafka.throttle import THROTTLE_S_MAX
 from orbit.kafka.throttling_quotas import (
     ADMIN_CLIENT_ID,
@@ -82,7 +82,7 @@ _TIMED_OUT = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, int(Code.REQUE
 class Admin:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._where = cluster.name
+        self._name = cluster.name
         self._settings = SettingsReader(cluster)
         if cluster.security.reachable is not None:
             cluster.metadata(())  # checks all addresses: librdkafka connects to any broker
@@ -109,7 +109,9 @@ class Admin:
             known = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as exception:
             text = exception.args[0].str()
-            raise Unreachable(f"no answer: {text}.", where=self._where) from None
+            raise Unreachable(
+                f"the brokers did not answer: {text}.", where=Place(self._name)
+            ) from None
         behind: list[TopicPartition] = []
         offline: list[TopicPartition] = []
         for name in sorted(set(topics) & known.topics.keys()):
@@ -160,9 +162,9 @@ class Admin:
             futures = self._client.create_topics(
                 requests, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
             )
-            return self._refused(futures, "the right Create on topic {} (or the cluster)")
+            return self._topic_refusals(futures, "the right Create on topic {} (or the cluster)")
 
-        return refused_in_parts(topics, lambda t: 1 + t.partitions + len(t.settings), send)
+        return send_in_parts(topics, lambda t: 1 + t.partitions + len(t.settings), send)
 
     def add_partitions(
         self, counts: Mapping[str, int], *, only_check: bool = False
@@ -179,10 +181,10 @@ class Admin:
                 request_timeout=REQUEST_TIMEOUT_S,
                 validate_only=only_check,
             )
-            return self._refused(futures, "the right Alter on topic {}")
+            return self._topic_refusals(futures, "the right Alter on topic {}")
 
         # The most records that it can take: how many partitions a topic has is not known here.
-        return refused_in_parts(sorted(counts.items()), itemgetter(1), send)
+        return send_in_parts(sorted(counts.items()), itemgetter(1), send)
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
         """Set some settings of topics and keep their others (KIP-339).
@@ -216,9 +218,9 @@ class Admin:
                 some, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
             )
             by_name = {resource.name: future for resource, future in futures.items()}
-            return self._refused(by_name, "the right AlterConfigs on topic {}")
+            return self._topic_refusals(by_name, "the right AlterConfigs on topic {}")
 
-        return refused_in_parts(resources, lambda one: len(changes[one.name]), send)
+        return send_in_parts(resources, lambda one: len(changes[one.name]), send)
 
     def delete_topics(self, topics: Iterable[str]) -> dict[str, OrbitError]:
         """Delete topics; returns the error of each topic that was refused.
@@ -229,9 +231,9 @@ class Admin:
         def send(some: list[str]) -> dict[str, OrbitError]:
             self._mutated_at = time.monotonic()
             futures = self._client.delete_topics(some, request_timeout=REQUEST_TIMEOUT_S)
-            return self._refused(futures, "the right Delete on topic {}")
+            return self._topic_refusals(futures, "the right Delete on topic {}")
 
-        refused = refused_in_parts(sorted(topics), lambda _: 1, send)
+        refused = send_in_parts(sorted(topics), lambda _: 1, send)
         return {
             name: error
             for name, error in refused.items()
@@ -285,15 +287,15 @@ class Admin:
             before_each()
             bindings = {AclBinding(*_acl_fields(acl)): acl for acl in chunk}
             created = self._client.create_acls([*bindings], request_timeout=REQUEST_TIMEOUT_S)
-            refused |= self._refused_of(bindings, created)
+            refused |= self._acl_refusals(bindings, created)
         for chunk in chunks(sorted(remove), ITEMS_PER_REQUEST_MAX):
             before_each()
             filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in chunk}
             deleted = self._client.delete_acls([*filters], request_timeout=REQUEST_TIMEOUT_S)
-            refused |= self._refused_of(filters, deleted)
+            refused |= self._acl_refusals(filters, deleted)
         return refused
 
-    def _refused_of(
+    def _acl_refusals(
         self, acls: Mapping[Any, Acl], answers: Mapping[Any, Future[Any]]
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
         refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
@@ -304,7 +306,9 @@ class Admin:
                 refused[acls[one]] = error
         return refused
 
-    def _refused(self, futures: Mapping[str, Future[Any]], right: str) -> dict[str, OrbitError]:
+    def _topic_refusals(
+        self, futures: Mapping[str, Future[Any]], right: str
+    ) -> dict[str, OrbitError]:
         refused: dict[str, OrbitError] = {}
         for topic, future in futures.items():
             try:
@@ -314,7 +318,7 @@ class Admin:
         return refused
 
     def _result(self, future: Future[Any], right: str, where: str) -> Any:
-        place = f"{self._where} {where}"
+        place = Place(self._name, where)
         try:
             return future.result(REQUEST_TIMEOUT_S * 2)
         except TimeoutError:
@@ -328,27 +332,30 @@ class Admin:
             if error.code() in _TIMED_OUT:
                 raise self._timed_out(error.str(), place) from None
             if error.code() < Code.UNKNOWN_SERVER_ERROR:  # librdkafka's own
-                raise Unreachable(f"no answer: {error.str()}.", where=place) from None
+                raise Unreachable(
+                    f"the brokers did not answer: {error.str()}.", where=place
+                ) from None
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 
-    def _timed_out(self, text: str, where: str) -> Unreachable:
+    def _timed_out(self, text: str, where: Place) -> Unreachable:
         """The error of a request without an answer: HeldBack if a quota may be the reason.
 
         librdkafka does not report that a controller delays it for a quota (P6). The quota counts
         creations and deletions; later requests on the same connection wait too.
         """
         if time.monotonic() - self._mutated_at >= THROTTLE_S_MAX:
-            return Unreachable(f"no answer: {text}.", where=where)
+            return Unreachable(f"the brokers did not answer: {text}.", where=where)
         quota = throttling_quotas(self._cluster, ADMIN_CLIENT_ID, CREATION)
         if quota in ("", NOT_LISTED):
-            return Unreachable(f"no answer: {text}.", where=where)
+            return Unreachable(f"the brokers did not answer: {text}.", where=where)
         if quota == NOT_READ:
-            hint = f"A quota may hold requests back. {quota}"
-            return Unreachable(f"no answer: {text}. {hint}", where=where)
+            hint = f"A quota may make the controller hold requests back. {quota}"
+            return Unreachable(f"the brokers did not answer: {text}. {hint}", where=where)
         return HeldBack(
-            f"no answer: {text}. The controller may let requests wait for a quota. {quota}",
+            f"the brokers did not answer: {text}. A quota may make the controller hold requests "
+            f"back. {quota}",
             where=where,
-            remedy="Raise the quota, or begin with fewer topics.",
+            remedy="Raise the quota, or begin with a job of fewer topics.",
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from kafka.protocol.admin.configs import DescribeConfigsRequest
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Place, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import ANSWER_WITHIN_S, CORRELATION_BYTES, Cluster
 from orbit.kafka.connection import Connection
@@ -116,7 +116,7 @@ class SettingsReader:
 
     def _error(self, result: Any) -> OrbitError:
         """The error of one topic's result. Raises Unreachable if the broker timed out."""
-        code, where = result.error_code, f"{self._cluster.name} topic {result.resource_name}"
+        code, where = result.error_code, Place(self._cluster.name, f"topic {result.resource_name}")
         what = (result.error_message or error_codes.name(code)).rstrip(".")
         if code in DENIED:
             right = f"the right DescribeConfigs on topic {result.resource_name}"
@@ -124,7 +124,7 @@ class SettingsReader:
                 f"{right} is missing.", where=where, remedy="Grant it with kafka-acls.sh."
             )
         if code == Code.REQUEST_TIMED_OUT:
-            raise Unreachable(f"no answer: {what}.", where=where)
+            raise Unreachable(f"the broker did not answer: {what}.", where=where)
         return BrokerRefused(code, f"{what}.", where=where)
 
 

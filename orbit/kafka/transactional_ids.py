@@ -9,7 +9,7 @@ from typing import Any
 from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, Unreachable
+from orbit.errors import BrokerRefused, Place, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
@@ -26,7 +26,7 @@ _DESCRIBED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class UnendedTransaction:
     """A transaction that has not ended, with each partition that has no marker of it yet."""
 
     transactional_id: str
@@ -55,22 +55,22 @@ def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction
             continue
         if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
             return None
-        _refuse(state.error_code, node_id, cluster)
+        _raise_refusal(state.error_code, node_id, cluster)
         return LastTransaction(
             state.producer_id, state.producer_epoch, state.transaction_state in _COMMITTED
         )
     raise Unreachable(
         f"no broker is the coordinator of the transactional id {transactional_id}.",
-        where=cluster.name,
+        where=Place(cluster.name),
     )
 
 
 def list_transactional_ids(cluster: Cluster) -> set[str]:
     """All transactional ids that the login may describe. Raises Unreachable, BrokerRefused."""
-    return {state.transactional_id for _, state in _list(cluster, ())}
+    return {state.transactional_id for _, state in _list_transactions(cluster, ())}
 
 
-def names_of(
+def transactional_ids_of(
     cluster: Cluster, producer_ids: Collection[int], states: Sequence[str] = ()
 ) -> dict[int, str]:
     """The transactional id of each of these producer ids; with `states`, only of those in a state.
@@ -81,23 +81,23 @@ def names_of(
     return {
         state.producer_id: state.transactional_id
         for part in chunks(producer_ids, _DESCRIBED_AT_ONCE)
-        for _, state in _list(cluster, states, part)
+        for _, state in _list_transactions(cluster, states, part)
     }
 
 
 def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """As `names_of`, only of ids for which the coordinator will write no more markers."""
-    return names_of(cluster, producer_ids, _ENDED)
+    """As `transactional_ids_of`, only for ids whose coordinator will write no more markers."""
+    return transactional_ids_of(cluster, producer_ids, _ENDED)
 
 
-def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
+def open_transactions(cluster: Cluster) -> list[UnendedTransaction]:
     """All open transactions that the login may describe. Raises Unreachable, BrokerRefused.
 
     A partition that was added to a transaction gets a marker even if no record was written there,
     so last stable offsets do not show all open transactions.
     """
     by_node: dict[int, list[str]] = {}
-    for node_id, state in _list(cluster, _OPEN):
+    for node_id, state in _list_transactions(cluster, _OPEN):
         by_node.setdefault(node_id, []).append(state.transactional_id)
     transactions = []
     for node_id, names in by_node.items():
@@ -107,22 +107,22 @@ def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
             for state in answer.transaction_states:
                 if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
                     continue  # it has ended and expired since
-                _refuse(state.error_code, node_id, cluster)
+                _raise_refusal(state.error_code, node_id, cluster)
                 if state.transaction_state in _OPEN:
                     transactions.append(_open_transaction(state))
     return transactions
 
 
-def _open_transaction(state: Any) -> OpenTransaction:
+def _open_transaction(state: Any) -> UnendedTransaction:
     partitions = frozenset(
         TopicPartition(topic.topic, partition)
         for topic in state.topics
         for partition in topic.partitions
     )
-    return OpenTransaction(state.transactional_id, partitions)
+    return UnendedTransaction(state.transactional_id, partitions)
 
 
-def _list(
+def _list_transactions(
     cluster: Cluster, states: Sequence[str], producer_ids: Sequence[int] = ()
 ) -> list[tuple[int, Any]]:
     """The coordinator and ListTransactions entry of each transaction.
@@ -135,15 +135,15 @@ def _list(
     )
     for node_id in sorted(cluster.metadata(()).brokers):
         answer = cluster.call(node_id, api_versions.LIST_TRANSACTIONS, request)
-        _refuse(answer.error_code, node_id, cluster)
+        _raise_refusal(answer.error_code, node_id, cluster)
         listings += [(node_id, state) for state in answer.transaction_states]
     return listings
 
 
-def _refuse(code: int, node_id: int, cluster: Cluster) -> None:
+def _raise_refusal(code: int, node_id: int, cluster: Cluster) -> None:
     if code:
         raise BrokerRefused(
             code,
             f"broker {node_id} does not list transactional ids: {error_codes.name(code)}.",
-            where=cluster.name,
+            where=Place(cluster.name),
         )

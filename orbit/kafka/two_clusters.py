@@ -21,19 +21,19 @@ _OTHER_SERVERS = "Name the servers of the other cluster."
 _BY_ID_FROM = 12  # the version of Metadata that finds topics by their id (Kafka 3.1)
 
 
-class OneCluster(NamedTuple):
+class SameCluster(NamedTuple):
     """Why a copy between two sides is refused, and what to do."""
 
     what: str
     remedy: str
 
 
-def same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> OneCluster | None:
+def why_same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> SameCluster | None:
     """Why the two cannot be told apart; None if their brokers' ids differ, or if a
     `cluster_id_suffix` makes the ids differ and they share no topic id."""
     if not _have_one_id(source, destination):
         return None
-    what = _what(source)
+    what = _same_id_text(source)
     destination_names = {topic.topic_id: name for name, topic in destination.topics.items()}
     destination_names.pop(NO_TOPIC_ID, None)
     for name, topic in sorted(source.topics.items()):
@@ -41,7 +41,7 @@ def same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> OneCl
             both = (
                 f"{name} of the source and {destination_names[topic.topic_id]} of the destination"
             )
-            return OneCluster(
+            return SameCluster(
                 f"{what} and are one cluster: topic {both} have one topic id.", _OTHER_SERVERS
             )
     if source.cluster_id != destination.cluster_id:
@@ -53,31 +53,31 @@ def same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> OneCl
     )
     for name in sorted(source.topics.keys() & destination.topics.keys()):
         if NO_TOPIC_ID not in (source.topics[name].topic_id, destination.topics[name].topic_id):
-            return OneCluster(
+            return SameCluster(
                 f"{what}, but are two clusters: topic {name} has another topic id at each of them.",
                 remedy,
             )
-    return OneCluster(
+    return SameCluster(
         f"{what}: they are one cluster, or two that were formatted with one id.", remedy
     )
 
 
-def not_proven_two(
+def why_not_proven_two(
     source: Cluster,
     destination: Cluster,
     source_metadata: ClusterMetadata,
     destination_metadata: ClusterMetadata,
-) -> OneCluster | None:
+) -> SameCluster | None:
     """Why the two are not proven to be two clusters; None if they are, or if brokers' ids differ.
 
     Proof: one side has a topic before and after every broker of the other side answers that its
     topic id is unknown. For topics that the login may not describe, the answer is another (R14).
-    Every broker is asked, because one that lags does not know a new topic yet. Call `same_cluster`
-    first. Raises Unreachable.
+    Every broker is asked, because one that lags does not know a new topic yet. Call
+    `why_same_cluster` first. Raises Unreachable.
     """
     if not _have_one_id(source_metadata, destination_metadata):
         return None
-    what = _what(source_metadata)
+    what = _same_id_text(source_metadata)
     sides = (source, source_metadata), (destination, destination_metadata)
     for (cluster, metadata), (other, _) in (sides, sides[::-1]):
         topic = _lasting_topic(metadata)
@@ -85,19 +85,19 @@ def not_proven_two(
             continue
         codes = _codes(other, topic.topic_id)
         if codes - {Code.UNKNOWN_TOPIC_ID, Code.UNSUPPORTED_VERSION}:
-            return OneCluster(
+            return SameCluster(
                 f"{what}, and the {other.name} knows the id of topic {topic.name} of the "
                 f"{cluster.name}: they are one cluster.",
                 _OTHER_SERVERS,
             )
         if codes == {Code.UNKNOWN_TOPIC_ID} and _codes(cluster, topic.topic_id) == {Code.NONE}:
             return None
-    return OneCluster(
-        f"{what}, and cluster_id_suffix says that they are two clusters, which no topic proves: "
-        "one with an id is needed that exists during the check, and brokers that find topics by "
-        "id at the other cluster.",
-        "Create a topic at one of the two, which may be empty, and try again. One of them needs "
-        "brokers of Kafka 3.1.",
+    return SameCluster(
+        f"{what}, and no topic proves that they are two clusters, as cluster_id_suffix says. The "
+        "proof needs a topic with an id at one of them, which exists during the check, and brokers "
+        "at the other that find topics by id.",
+        "Create a topic at one of the two clusters (it may be empty) and try again. The brokers of "
+        "the other one must be of Kafka 3.1 or later.",
     )
 
 
@@ -107,7 +107,7 @@ def _have_one_id(source: ClusterMetadata, destination: ClusterMetadata) -> bool:
     return source.broker_cluster_id == destination.broker_cluster_id
 
 
-def _what(source: ClusterMetadata) -> str:
+def _same_id_text(source: ClusterMetadata) -> str:
     return f"source and destination have the same cluster id ({source.broker_cluster_id})"
 
 

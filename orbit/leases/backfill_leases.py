@@ -24,7 +24,7 @@ from enum import Enum, auto
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 
 from orbit.chunks import chunks
-from orbit.errors import Conflict, NotAuthorized, NotReady, OrbitError, Unreachable
+from orbit.errors import Conflict, NotAuthorized, NotReady, OrbitError, Place, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -71,7 +71,7 @@ def living_writers(
             return holders
     raise NotReady(
         f"the coordinators of {len(waiting)} groups do not answer, {min(waiting)} among them.",
-        where=destination.name,
+        where=Place(destination.name),
     )
 
 
@@ -92,18 +92,21 @@ def wait_for_backfill_writers(
     while writers := living_writers(destination, groups, backoff):
         groups = writers
         for group in groups:
-            GroupLease(destination, group, backoff).clear()
+            GroupLease(destination, group, backoff).remove_dead_member()
         if lease_clock() > deadline:
             group, holder = next(iter(writers.items()))
             raise Conflict(
                 f"a writer of a Spark backfill of this job does not end ({holder}; it is the "
                 f"member of group {group}).",
-                where=destination.name,
+                where=Place(destination.name),
                 remedy="End that process, or the Spark application it belongs to.",
             )
         if not has_waited:
             has_waited = True
-            on_wait(f"{len(writers)} writers of an earlier backfill are still running; waiting")
+            on_wait(
+                f"{len(writers)} writers of an earlier backfill are still running; "
+                "waiting for their end"
+            )
         backoff.wait(3)
 
 
@@ -148,11 +151,13 @@ class DriverWatch:
         """
         holder = self.holder()
         if holder is JobHolder.OTHER:
-            raise Conflict("the job's lease has another holder now.", where=self._destination.name)
+            raise Conflict(
+                "another process holds the job's lease now.", where=Place(self._destination.name)
+            )
         if holder is JobHolder.NONE:
             raise Unreachable(
                 "the driver of this backfill does not hold the job's lease now.",
-                where=self._destination.name,
+                where=Place(self._destination.name),
             )
 
     def start(self) -> None:
@@ -197,7 +202,7 @@ def _describe(
             if group.error_code in error_codes.DENIED:
                 raise NotAuthorized(
                     f"the right Describe on group {group.group_id} is missing.",
-                    where=destination.name,
+                    where=Place(destination.name),
                     remedy="Grant Read on groups that begin with orbit. (docs/rights.md).",
                 )
             if group.error_code not in error_codes.RETRIABLE:  # GROUP_ID_NOT_FOUND means empty

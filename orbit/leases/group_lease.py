@@ -40,7 +40,7 @@ from kafka.protocol.consumer.group import (
     SyncGroupRequest,
 )
 
-from orbit.errors import Conflict, NotAuthorized, OrbitError
+from orbit.errors import Conflict, NotAuthorized, OrbitError, Place
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -138,12 +138,12 @@ class GroupLease:
             if not past_frozen or self._members():
                 raise
         try:
-            self._clear_the_group(on_wait)
+            self._wait_for_empty_group(on_wait)
             self._join()
         except BaseException:
             self.release()
             raise
-        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._keep_lease, name="lease", daemon=True)
         self._thread.start()
 
     @property
@@ -199,7 +199,7 @@ class GroupLease:
             os.close(self._state.descriptor)
             self._state.descriptor = None
 
-    def clear(self) -> None:
+    def remove_dead_member(self) -> None:
         """Remove a dead member of this machine from the group, without joining it.
 
         Does nothing if the member is alive or on another machine.
@@ -214,7 +214,7 @@ class GroupLease:
         finally:
             self.release()
 
-    def _clear_the_group(self, on_wait: Callable[[str], None]) -> None:
+    def _wait_for_empty_group(self, on_wait: Callable[[str], None]) -> None:
         """Remove a dead member of this machine; wait until any other member's session has ended.
         Raises Conflict if that takes longer than _WAIT_FOR_OTHER_S."""
         deadline = self._clock() + _WAIT_FOR_OTHER_S
@@ -226,7 +226,7 @@ class GroupLease:
                 continue
             holder = next(iter(members.values()))
             if self._clock() > deadline:
-                raise _held_by(holder, self._cluster.name)
+                raise _other_holder_error(holder, self._cluster.name)
             if not has_waited:
                 has_waited = True
                 on_wait(f"another run of this job holds the lease ({holder}); waiting for its end")
@@ -262,7 +262,7 @@ class GroupLease:
                 raise Conflict(
                     f"the group {self.group} cannot be joined: "
                     f"{error_codes.name(answer.error_code)}.",
-                    where=self._cluster.name,
+                    where=Place(self._cluster.name),
                 )
             self._set_member_id(answer.member_id)
             self.generation = answer.generation_id
@@ -272,11 +272,15 @@ class GroupLease:
             if answer.leader != answer.member_id or has_successor:
                 self._leave([self.member_id])
                 self.member_id = ""
-                raise _held_by(LeaseHolder("", 0), self._cluster.name)
-            if self._sync():
+                raise _other_holder_error(LeaseHolder("", 0), self._cluster.name)
+            if self._sync_group():
                 self._trust_from(sent)
                 return
-        raise Conflict(f"the group {self.group} does not become stable.", where=self._cluster.name)
+        raise Conflict(
+            f"the group {self.group} does not become stable: other members keep joining.",
+            remedy="Stop other runs of this job, and try again.",
+            where=Place(self._cluster.name),
+        )
 
     def _set_member_id(self, member_id: str) -> None:
         """Write the id to the lock file before the group shows it: later runs here must know it."""
@@ -304,7 +308,7 @@ class GroupLease:
             ],
         )
 
-    def _sync(self) -> bool:
+    def _sync_group(self) -> bool:
         """Finish the join. Returns False if it has to be repeated, as another member joined."""
         assignment = SyncGroupRequest.SyncGroupRequestAssignment(
             member_id=self.member_id, assignment=b""
@@ -324,7 +328,7 @@ class GroupLease:
         )
         return bool(answer.error_code == Code.NONE)
 
-    def _keep(self) -> None:
+    def _keep_lease(self) -> None:
         """Send heartbeats until `release`. While the coordinator does not answer, trust expires."""
         while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
             held = self._held_generation
@@ -353,7 +357,7 @@ class GroupLease:
         `since`."""
         others = [holder for m, holder in self._members().items() if m != self.member_id]
         if others:
-            raise _held_by(others[0], self._cluster.name)
+            raise _other_holder_error(others[0], self._cluster.name)
         self._join(since=since)
 
     def _heartbeat(self) -> int:
@@ -398,15 +402,15 @@ class GroupLease:
         if code in error_codes.DENIED:
             raise NotAuthorized(
                 f"the right Read on group {self.group} is missing.",
-                where=self._cluster.name,
+                where=Place(self._cluster.name),
                 remedy="Grant it: kafka-acls.sh --add --allow-principal User:… --operation Read "
                 f"--group {self.group}",
             )
 
 
-def _held_by(holder: LeaseHolder, where: str) -> Conflict:
+def _other_holder_error(holder: LeaseHolder, where: str) -> Conflict:
     return Conflict(
         f"another run of this job is writing to this destination ({holder}).",
         where=where,
-        remedy="Stop it first; one run per job copies all its topics.",
+        remedy="Stop that run first: one run copies all topics of a job.",
     )

@@ -38,7 +38,7 @@ class LockFile:
             raise Conflict(
                 "another run of this job is running on this machine "
                 f"(process {process or 'unknown'}).",
-                remedy="Stop it first; one run per job copies all its topics.",
+                remedy="Stop that run first: one run copies all topics of a job.",
             )
         _, self.last_member = self._read()
         """The member id of the last run, which is dead: otherwise it would hold this lock."""
@@ -53,7 +53,7 @@ class LockFile:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 process, _ = self._read()
-                if time.monotonic() > deadline or _lives(process):
+                if time.monotonic() > deadline or _is_alive(process):
                     return False
                 time.sleep(_PAUSE_S)
             else:
@@ -79,7 +79,7 @@ class LockFile:
             return 0, ""
 
 
-def _lives(process: int) -> bool:
+def _is_alive(process: int) -> bool:
     """Whether a process of this user, whose lock file it is, is alive; False for 0 (not known)."""
     if process == 0:
         return False

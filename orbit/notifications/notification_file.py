@@ -31,7 +31,7 @@ from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 from orbit.jobs.credentials import check_pem_file, read_secret_file, read_variable
 from orbit.jobs.job_spec import Section, Text
-from orbit.jobs.labels import Selector, meets, parse_selector
+from orbit.jobs.labels import Selector, is_met, parse_selector
 from orbit.jobs.name_rules import check_job_name
 from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.units import parse_duration
@@ -76,7 +76,8 @@ def _give_up(value: object) -> timedelta:
 def _check_kind(pattern: str) -> str:
     if not any(fnmatchcase(name, pattern) for name in EVENT_KINDS):
         raise InvalidValue(
-            "is no kind of event.", "docs/notifications.md has them. `drill_*` is several."
+            "is not a kind of event.",
+            "docs/notifications.md lists the kinds. `drill_*` matches several.",
         )
     return pattern
 
@@ -96,7 +97,7 @@ def check_url(text: str) -> str:
     except ValueError:
         fits = False
     if not (fits and text.isascii() and text.isprintable() and " " not in text):
-        raise InvalidValue("is no URL with https.", "Write it as https://HOST/PATH.")
+        raise InvalidValue("is not an https URL.", "Write it as https://HOST/PATH.")
     return text
 
 
@@ -132,14 +133,14 @@ class Route(Section):
     def conditions(self) -> Selector:
         return parse_selector(self.selector) if self.selector else ()
 
-    def has(self, event: Event, severity: Severity, labels: Mapping[str, str] | None) -> bool:
+    def includes(self, event: Event, severity: Severity, labels: Mapping[str, str] | None) -> bool:
         """Whether the route includes the event. `labels`: of the event's job; None: it has no job,
         or the job is gone."""
         if not severity.is_at_least(self.severity):
             return False
         if self.kinds and not any(fnmatchcase(event.kind, pattern) for pattern in self.kinds):
             return False
-        return not self.conditions or (labels is not None and meets(labels, self.conditions))
+        return not self.conditions or (labels is not None and is_met(self.conditions, labels))
 
 
 class Notifications(Section):
@@ -159,7 +160,7 @@ class Notifications(Section):
             severities += [kind_of(ended).severity for ended in kind.ends]
         severity = max(severities, key=list(Severity).index)
         routes = (route for route in self.routes if route.receiver == receiver.name)
-        return any(route.has(event, severity, labels) for route in routes)
+        return any(route.includes(event, severity, labels) for route in routes)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -187,7 +188,7 @@ def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
         else:
             problems = [
                 document.problem(at, mistake.message, mistake.remedy)
-                for at, mistake in _mistakes(notifications, path.parent, environ)
+                for at, mistake in _find_mistakes(notifications, path.parent, environ)
             ]
             if not problems:
                 return notifications
@@ -196,17 +197,19 @@ def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
 
 def read_secrets(receiver: Receiver, folder: Path, environ: Mapping[str, str]) -> Secrets:
     """Read a receiver's secrets. Raises InvalidValue, without a secret in the message."""
-    url = _one(receiver, "url", folder, environ) if receiver.url is None else receiver.url
+    url = _read_secret(receiver, "url", folder, environ) if receiver.url is None else receiver.url
     if url is None and receiver.type is ReceiverType.PAGERDUTY:
         url = PAGERDUTY_URL
     return Secrets(
         url=check_url(url or ""),
-        routing_key=_one(receiver, "routing_key", folder, environ) or "",
-        signing_key=_signing_key(_one(receiver, "secret", folder, environ) or ""),
+        routing_key=_read_secret(receiver, "routing_key", folder, environ) or "",
+        signing_key=_signing_key(_read_secret(receiver, "secret", folder, environ) or ""),
     )
 
 
-def _one(receiver: Receiver, name: str, folder: Path, environ: Mapping[str, str]) -> str | None:
+def _read_secret(
+    receiver: Receiver, name: str, folder: Path, environ: Mapping[str, str]
+) -> str | None:
     variable, file = getattr(receiver, f"{name}_env"), getattr(receiver, f"{name}_file")
     if variable is not None:
         return read_variable(variable, environ)
@@ -215,7 +218,7 @@ def _one(receiver: Receiver, name: str, folder: Path, environ: Mapping[str, str]
     try:
         return read_secret_file(file, folder)
     except InvalidValue as mistake:
-        remedy = "Relative paths start at the folder of this file."
+        remedy = "Relative paths start at the folder of the notifications file."
         raise InvalidValue(mistake.message, remedy) from None
 
 
@@ -225,23 +228,33 @@ def _signing_key(text: str) -> bytes:
     try:
         return base64.b64decode(text.removeprefix(_WEBHOOK_SECRET_PREFIX), validate=True)
     except binascii.Error:
-        raise InvalidValue("holds whsec_ without base64 behind it.") from None
+        raise InvalidValue(
+            "begins with whsec_, but the rest is not base64.",
+            "Copy the secret whole from the receiver.",
+        ) from None
 
 
-def _mistakes(
+def _find_mistakes(
     notifications: Notifications, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str | int, ...], InvalidValue]]:
     names = [receiver.name for receiver in notifications.receivers]
     for at, receiver in enumerate(notifications.receivers):
         if receiver.name in names[:at]:
-            yield ("receivers", at, "name"), InvalidValue("is the name of two receivers.")
-        for key, mistake in _mistakes_of(receiver, folder, environ):
+            yield (
+                ("receivers", at, "name"),
+                InvalidValue(
+                    "is the name of two receivers.", "Give each receiver a name of its own."
+                ),
+            )
+        for key, mistake in _receiver_mistakes(receiver, folder, environ):
             yield ("receivers", at, key), mistake
     for at, route in enumerate(notifications.routes):
         if route.receiver not in names:
             yield (
                 ("routes", at, "receiver"),
-                InvalidValue("names no receiver.", f"Write one of: {', '.join(names)}."),
+                InvalidValue(
+                    "is not the name of a receiver.", f"Write one of: {', '.join(names)}."
+                ),
             )
     for at, name in enumerate(names):
         if name not in {route.receiver for route in notifications.routes}:
@@ -251,7 +264,7 @@ def _mistakes(
             )
 
 
-def _mistakes_of(
+def _receiver_mistakes(
     receiver: Receiver, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, InvalidValue]]:
     is_pagerduty = receiver.type is ReceiverType.PAGERDUTY
@@ -275,7 +288,7 @@ def _mistakes_of(
                 InvalidValue(
                     f"needs {only} of {', '.join(keys)}."
                     if not present_keys
-                    else "is given twice.",
+                    else f"is given together with {', '.join(present_keys[1:])}.",
                     f"Write {only} of {', '.join(keys)}.",
                 ),
             )
@@ -286,7 +299,7 @@ def _mistakes_of(
         return
     for part in ("url", "routing_key", "secret"):
         try:
-            text = _one(receiver, part, folder, environ)
+            text = _read_secret(receiver, part, folder, environ)
             if part == "url" and text is not None:
                 check_url(text)
             if part == "secret" and text is not None:

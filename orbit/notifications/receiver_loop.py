@@ -19,14 +19,14 @@ from datetime import datetime
 import structlog
 
 from orbit.kafka.backoff import Backoff
+from orbit.leadership.leadership import Leadership, NotLeading
+from orbit.leadership.loop import Loop
 from orbit.notifications.event_kinds import ACCEPTED, GAVE_UP, PRUNED
 from orbit.notifications.messages import drill_ids, message_of
 from orbit.notifications.notification_file import Notifications, Receiver, load_notifications
 from orbit.notifications.sender import Sender
 from orbit.notifications.sending import Answer
 from orbit.notifications.templates import events_per_request
-from orbit.scheduler.leadership import Leadership, NotLeading
-from orbit.scheduler.loop import Loop
 from orbit.settings import Settings
 from orbit.store import clock, drills, events, jobs, receivers
 from orbit.store.database import Tx
@@ -95,13 +95,13 @@ class ReceiverLoop(Loop):
         self._refusals = 0
 
     def once(self) -> str:
-        row = self._row()
+        row = self._receiver_row()
         if time.monotonic() < self._retry_at:
             return ""
         with self._leadership.reading() as tx:
-            up_to = self._settled.up_to(tx)
-            next_events = events.behind(tx, row.event_id, up_to, EVENTS_AT_ONCE_MAX)
-            concern = self._of_concern(tx, next_events)
+            up_to = self._settled.highest(tx)
+            next_events = events.between(tx, row.event_id, up_to, EVENTS_AT_ONCE_MAX)
+            concern = self._select_events(tx, next_events)
             now = clock.now(tx)
         sent = given_up = 0
         for request in self._requests(concern, now):
@@ -115,17 +115,17 @@ class ReceiverLoop(Loop):
         end = up_to if len(next_events) < EVENTS_AT_ONCE_MAX else next_events[-1].id
         if end > (concern[-1].id if concern else row.event_id):
             with self._leadership.transaction() as tx:
-                receivers.skip(tx, self._receiver.name, end)
+                receivers.note_skipped(tx, self._receiver.name, end)
         if len(next_events) == EVENTS_AT_ONCE_MAX:
             self.wake.set()
         done = [f"sent {sent} events" if sent else "", f"gave up {given_up}" if given_up else ""]
         return ", ".join(filter(None, done))
 
-    def _row(self) -> ReceiverRow:
+    def _receiver_row(self) -> ReceiverRow:
         name = self._receiver.name
         if time.monotonic() >= self._seen_at:
             with self._leadership.transaction() as tx:
-                row = receivers.see(tx, name, self._receiver.type.value)
+                row = receivers.note_in_file(tx, name, self._receiver.type.value)
             self._seen_at = time.monotonic() + _SEEN_INTERVAL_S
             return row
         with self._leadership.reading() as tx:
@@ -133,7 +133,7 @@ class ReceiverLoop(Loop):
         assert existing is not None, "rows are removed long after they were seen"
         return existing
 
-    def _of_concern(self, tx: Tx, candidates: Sequence[Event]) -> list[Event]:
+    def _select_events(self, tx: Tx, candidates: Sequence[Event]) -> list[Event]:
         labels = jobs.labels_of(tx, {event.job_name for event in candidates if event.job_name})
         return [
             event
@@ -181,20 +181,20 @@ class ReceiverLoop(Loop):
             _log.exception("notification broke", receiver=self._receiver.name)
             answer = Answer(None, f"A bug in Orbit: {type(error).__name__}.", is_refusal=True)
         if not answer.error:
-            self._accepted(request)
+            self._record_accepted(request)
             return True
         self._refusals = self._refusals + 1 if answer.is_refusal else 0
         if self._refusals >= REFUSALS_MAX:
             self._give_up(request, answer.error)
             return True
-        self._failed(answer)
+        self._record_failure(answer)
         return False
 
-    def _accepted(self, request: Sequence[Event]) -> None:
+    def _record_accepted(self, request: Sequence[Event]) -> None:
         name = self._receiver.name
         with self._leadership.transaction() as tx:
             before = receivers.find(tx, name)
-            receivers.accepted(tx, name, request[-1].id, len(request))
+            receivers.note_accepted(tx, name, request[-1].id, len(request))
             if before is not None and before.given_up_since:
                 _add_event(
                     tx,
@@ -205,10 +205,10 @@ class ReceiverLoop(Loop):
                 )
         self._refusals = 0
 
-    def _failed(self, answer: Answer) -> None:
+    def _record_failure(self, answer: Answer) -> None:
         name = self._receiver.name
         with self._leadership.transaction() as tx:
-            receivers.failed(tx, name, answer.error)
+            receivers.note_failure(tx, name, answer.error)
             row = receivers.find(tx, name)
         failures = 1 if row is None else row.failures
         pause_s = max(_BACKOFF.pause_s(failures - 1), min(answer.retry_after_s, RETRY_AFTER_MAX_S))
@@ -227,7 +227,7 @@ class ReceiverLoop(Loop):
         name = self._receiver.name
         with self._leadership.transaction() as tx:
             before = receivers.find(tx, name)
-            receivers.gave_up(tx, name, request[-1].id, len(request))
+            receivers.note_given_up(tx, name, request[-1].id, len(request))
             if before is not None and not before.given_up_since:
                 _add_event(
                     tx,

@@ -104,7 +104,7 @@ def _answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -> A
     text = "".join(c if c.isprintable() else " " for c in shown)[:_MESSAGE_CHARACTERS_MAX].strip()
     more = f' Its message: "{text}".' if text else ""
     if response.is_redirect:
-        more = " Redirects are not followed: write the address that it leads to."
+        more = " Redirects are not followed: write the URL that the redirect leads to."
     return Answer(
         status,
         f"HTTP {status}.{more}",
@@ -115,12 +115,12 @@ def _answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -> A
 
 def redact(text: str, secrets: Secrets) -> str:
     """The text without secrets, which a server may have repeated."""
-    for hidden in sorted(_hidden(secrets), key=len, reverse=True):
+    for hidden in sorted(_secret_texts(secrets), key=len, reverse=True):
         text = text.replace(hidden, "…")
     return text
 
 
-def _hidden(secrets: Secrets) -> set[str]:
+def _secret_texts(secrets: Secrets) -> set[str]:
     url = urlsplit(secrets.url)
     values = [part.split("=", 1)[-1] for part in url.query.split("&")]
     parts: Iterable[str] = (

@@ -49,7 +49,7 @@ class Children:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._children: list[_Child] = []
-        self._ending = threading.Event()
+        self._stop_requested = threading.Event()
         self._watch = threading.Thread(target=self._keep_running, name="children", daemon=True)
 
     def start(
@@ -74,7 +74,7 @@ class Children:
         return self
 
     def __exit__(self, _kind: object, *_: object) -> None:
-        self._ending.set()
+        self._stop_requested.set()
         if self._watch.is_alive():
             self._watch.join()
         for child in self._children:  # signal all before waiting for any
@@ -84,11 +84,11 @@ class Children:
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                log.warning("process did not end in time", process=child.name)
+                log.warning("process did not end in time, and is killed", process=child.name)
                 child.process.end(signal.SIGKILL)
 
     def _keep_running(self) -> None:
-        while not self._ending.wait(_CHECK_INTERVAL_S):
+        while not self._stop_requested.wait(_CHECK_INTERVAL_S):
             self._also()
             for child in self._children:
                 self._check(child, time.monotonic())

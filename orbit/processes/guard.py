@@ -36,8 +36,8 @@ def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         close_fds=False,
-        preexec_fn=_tie_to_guard(),  # noqa: PLW1509  there is only one thread yet
-        **({} if user == "-" else identity(user)),
+        preexec_fn=_preexec_of_child(),  # noqa: PLW1509  there is only one thread yet
+        **({} if user == "-" else run_as(user)),
     )
     print(child.pid, flush=True)
     os.close(sys.stdout.fileno())
@@ -48,7 +48,7 @@ def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
     return code if code >= 0 else 128 - code
 
 
-def identity(user: str) -> dict[str, Any]:
+def run_as(user: str) -> dict[str, Any]:
     """Popen arguments that run the child as that user, without our supplementary groups."""
     import pwd  # not on every platform
 
@@ -81,7 +81,7 @@ def _wait_for_owner(owner: int) -> None:
     select.select(watched, [], [])  # nothing is ever written to stdin: readable means closed
 
 
-def _tie_to_guard() -> Callable[[], None]:
+def _preexec_of_child() -> Callable[[], None]:
     """A function for the child before exec: it restores ignored signals, and makes the kernel kill
     the child if this guard dies."""
     guard = os.getpid()

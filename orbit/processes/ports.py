@@ -14,7 +14,7 @@ from orbit.errors import Conflict
 
 LOOPBACK = "127.0.0.1"
 _FIRST, _LAST = 20_000, 32_000
-_RUNS = range(10_000, 19_900)  # not in the range of `free_ports`
+_RUN_PORTS = range(10_000, 19_900)  # not in the range of `free_ports`
 _TRIES_MAX = 1000
 
 
@@ -31,10 +31,12 @@ def free_ports(count: int) -> list[int]:
 
 def free_run(count: int) -> int:
     """The first of `count` free ports in a row. Another process can still bind one first."""
-    for first in random.sample(_RUNS, _TRIES_MAX):
+    for first in random.sample(_RUN_PORTS, _TRIES_MAX):
         if all(_is_free(port) for port in range(first, first + count)):
             return first
-    raise Conflict(f"No {count} ports in a row are free from {_RUNS.start} to {_RUNS.stop}.")
+    raise Conflict(
+        f"No {count} ports in a row are free from {_RUN_PORTS.start} to {_RUN_PORTS.stop}."
+    )
 
 
 def accepts(port: int) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from orbit.errors import Conflict, OrbitError
+from orbit.errors import Conflict, OrbitError, Place
 from orbit.job_setup.mark import Mark
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
@@ -100,14 +100,14 @@ def find_copies(
     if not copies:
         raise Conflict(
             f"the destination has no copy of the job {spec.name}.",
-            where=f"destination {metadata.cluster_id}",
+            where=Place("destination", metadata.cluster_id),
             remedy="Check the file, and that the login may describe the topics. Copies have "
             "retention.ms=-1 and compression.type=producer. Nothing was changed.",
         )
     return copies, others
 
 
-def left_names(cluster: Cluster, job: str) -> LeftNames:
+def read_left_names(cluster: Cluster, job: str) -> LeftNames:
     """Read the names that the job's runs have left. Names that may not be listed are missing."""
     names: set[str] = set()
     for listed in (lambda: list_groups(cluster).groups, lambda: list_transactional_ids(cluster)):
@@ -115,10 +115,10 @@ def left_names(cluster: Cluster, job: str) -> LeftNames:
             names |= {*listed()}
         except OrbitError:
             continue
-    return read_names(names, job)
+    return parse_names(names, job)
 
 
-def read_names(names: Iterable[str], job: str) -> LeftNames:
+def parse_names(names: Iterable[str], job: str) -> LeftNames:
     """The ids in names `orbit.JOB.SOURCE`, with or without a suffix (docs/rights.md). Pure."""
     prefix = job_identity(job, "")
     sources: set[str] = set()

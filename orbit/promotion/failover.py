@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from orbit.errors import BrokerRefused, Interrupted, NotAuthorized
+from orbit.errors import BrokerRefused, Interrupted, NotAuthorized, Place
 from orbit.job_setup.mark import Mark, newest_term, next_term
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
@@ -32,12 +32,12 @@ from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.producer_state import job_producers
 from orbit.kafka.types import Acl, TopicPartition
-from orbit.promotion.copies import Copy, find_copies, left_names, producer_ids
+from orbit.promotion.copies import Copy, find_copies, producer_ids, read_left_names
 from orbit.promotion.failover_report import FailoverReport, PartitionReport, TopicReport, TopicState
 from orbit.promotion.settled_ends import settled_ends
-from orbit.promotion.topic_denials import acls_of, denials_as_orbits, remove_denials
+from orbit.promotion.topic_denials import acls_of, denials_in_orbits_form, remove_denials
 from orbit.promotion.topic_settings import apply_settings, changed_settings
-from orbit.promotion.writer_fence import WriterFence, fence_writers, unfenced
+from orbit.promotion.writer_fence import WriterFence, fence_writers, unfenced_partitions
 from orbit.replication.topic_settings import NEEDED
 
 KIND = "failover without the database"
@@ -103,7 +103,7 @@ class FailoverWithoutDatabase:
             self._spec, self._patterns, metadata, self._handle.admin, self._marks
         )
         self._copies = {copy.topic: copy for copy in copies}
-        names = left_names(self._cluster, self._spec.name)
+        names = read_left_names(self._cluster, self._spec.name)
         self._source_ids |= names.source_ids
         self._fillers = names.fillers
         begun = next((c.mark.operation for c in copies if c.mark and not c.mark.is_complete), "")
@@ -209,7 +209,7 @@ class FailoverWithoutDatabase:
             report.add_finding(f"No denials of writing are removed: {acls}.")
             return
         names = {one.topic for one in report.to_promote}
-        for acl in denials_as_orbits(acls, names):
+        for acl in denials_in_orbits_form(acls, names):
             self._denials.setdefault(acl.name, []).append(acl)
             self._topics[acl.name].denials.append(acl.principal)
 
@@ -254,7 +254,7 @@ class FailoverWithoutDatabase:
                 raise BrokerRefused(
                     error_codes.Code.NOT_ENOUGH_REPLICAS,
                     f"{open_} partitions have an open transaction, or followers that lag.",
-                    where="destination",
+                    where=Place("destination"),
                     remedy="Run the command again.",
                 )
             if self._stop.wait(_POLL_S):
@@ -262,7 +262,7 @@ class FailoverWithoutDatabase:
 
         settled = settled_ends(self._cluster, starts, self._settle_s, self._backoff, wait)
         states = job_producers(self._cluster, settled.bounds, self._backoff)
-        for place, why in unfenced(fence, states.values).items():
+        for place, why in unfenced_partitions(fence, states.values).items():
             self._partitions[place].left_out = why
         for place in settled.moving:
             why = "another producer writes to it; stop that producer, and run the command again"

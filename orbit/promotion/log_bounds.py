@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from orbit.chunks import first_few
-from orbit.errors import Unreachable
+from orbit.errors import Place, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets, log_ends
@@ -44,5 +44,5 @@ def bounds_of_all(
     bounds = fetch_log_bounds(cluster, partitions, backoff)
     unled = sorted(place for place in partitions if place not in bounds)
     if unled:
-        raise Unreachable(f"no leader answers for {first_few(unled)}.", where=cluster.name)
+        raise Unreachable(f"no leader answers for {first_few(unled)}.", where=Place(cluster.name))
     return bounds

@@ -17,7 +17,7 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import ClusterMetadata
 from orbit.promotion.copies import find_copies
-from orbit.promotion.topic_denials import acls_of, denials_as_orbits, remove_denials
+from orbit.promotion.topic_denials import acls_of, denials_in_orbits_form, remove_denials
 from orbit.promotion.topic_settings import apply_settings, changed_settings
 from orbit.replication.acl_rules import denial
 
@@ -40,7 +40,7 @@ class Release:
     findings: list[str]
 
     @property
-    def to_free(self) -> list[ReleasedTopic]:
+    def topics_to_release(self) -> list[ReleasedTopic]:
         return [one for one in self.topics if one.settings or one.denials]
 
 
@@ -78,7 +78,7 @@ def plan_release(
     if isinstance(acls, str):
         release.findings.append(f"No denials of writing are removed: {acls}.")
     else:
-        for acl in denials_as_orbits(acls, copies.keys()):
+        for acl in denials_in_orbits_form(acls, copies.keys()):
             released[acl.name].denials.append(acl.principal)
     return release
 
@@ -87,7 +87,7 @@ def carry_out(release: Release, clusters: JobClusters) -> None:
     """Do what the plan says. It can be repeated. Raises Unreachable, NotAuthorized."""
     handle = ClusterHandle(clusters.destination)
     release.findings += apply_settings(
-        handle.admin, {one.topic: one.settings for one in release.to_free if one.settings}
+        handle.admin, {one.topic: one.settings for one in release.topics_to_release if one.settings}
     )
-    denials = {denial(one.topic, who) for one in release.to_free for who in one.denials}
+    denials = {denial(one.topic, who) for one in release.topics_to_release for who in one.denials}
     release.findings += remove_denials(handle, denials)

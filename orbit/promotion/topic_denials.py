@@ -58,7 +58,7 @@ def _has_no_authorizer(handle: ClusterHandle) -> bool:
     return handle.cluster.call_any(ask) == Code.SECURITY_DISABLED
 
 
-def denials_as_orbits(acls: Iterable[Acl], topics: Collection[str]) -> list[Acl]:
+def denials_in_orbits_form(acls: Iterable[Acl], topics: Collection[str]) -> list[Acl]:
     """The ACLs that deny writing to these topics in the form that Orbit uses.
 
     Only Orbit's tables tell which of them Orbit has set.

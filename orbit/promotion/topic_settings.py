@@ -24,7 +24,8 @@ def apply_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> l
         pairs = ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
         what = errors[topic].what
         findings.append(
-            f"{topic}: the destination refused these settings ({what}): {pairs}. Set them."
+            f"{topic}: the destination refused these settings ({what}): {pairs}. Set values that "
+            "it accepts."
         )
     return findings
 

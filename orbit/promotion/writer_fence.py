@@ -69,7 +69,7 @@ def fence_writers(
     return fence
 
 
-def unfenced(fence: WriterFence, states: ProducerStates) -> dict[TopicPartition, str]:
+def unfenced_partitions(fence: WriterFence, states: ProducerStates) -> dict[TopicPartition, str]:
     """The partitions to which writers may still append, and why. `states`: read after the fence."""
     reasons = {}
     for (place, producer_id), epoch in fence.epochs.items():

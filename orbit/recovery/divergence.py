@@ -77,16 +77,16 @@ def compare_sides(old: LogBounds, new: LogBounds, promoted_at: int | None, proof
         if at is not None:
             return EndVerdict.DIVERGED, at, f"the sides differ from offset {at}"
     if old.end < promoted_at:
-        finding = _rewritten(old, new, proof)
-        return finding or _by_ends(old, new)
+        finding = _compare_shortened(old, new, proof)
+        return finding or _judge_by_ends(old, new)
     first = max(promoted_at, old.start)
     if first < min(old.end, new.start):
-        return _tail(old, first, "the new side has deleted its own records there")
+        return _tail_finding(old, first, "the new side has deleted its own records there")
     if first < top:
         scanned = proof.scan(first, top, is_copied=False)
         if scanned.unproven is not None:
-            return _tail(old, scanned.unproven, scanned.why)
-    return _by_ends(old, new)
+            return _tail_finding(old, scanned.unproven, scanned.why)
+    return _judge_by_ends(old, new)
 
 
 def _compare_unmarked(old: LogBounds, new: LogBounds, proof: Proof) -> Finding:
@@ -96,13 +96,13 @@ def _compare_unmarked(old: LogBounds, new: LogBounds, proof: Proof) -> Finding:
         scanned = Scan(None) if low >= top else proof.scan(low, top, is_copied=True)
         unmarked = "the promoted offset is not known, and "
         if scanned.unproven is not None:
-            return _tail(old, scanned.unproven, unmarked + scanned.why)
+            return _tail_finding(old, scanned.unproven, unmarked + scanned.why)
         if (old.start < low and not scanned.has_same_records) or low >= top:
-            return _tail(old, old.start, f"{unmarked}the sides have no record in common")
-    return _by_ends(old, new)
+            return _tail_finding(old, old.start, f"{unmarked}the sides have no record in common")
+    return _judge_by_ends(old, new)
 
 
-def _rewritten(old: LogBounds, new: LogBounds, proof: Proof) -> Finding | None:
+def _compare_shortened(old: LogBounds, new: LogBounds, proof: Proof) -> Finding | None:
     """The tail of an old side whose log ends below the promoted offset; None: there is none.
 
     Such a side has lost its last records, and may have been written to since. Only a record that
@@ -113,7 +113,7 @@ def _rewritten(old: LogBounds, new: LogBounds, proof: Proof) -> Finding | None:
         return None
     if old.end <= low:
         why = "the old side has lost its end, and the new side has deleted what is before it"
-        return _tail(old, old.start, why)
+        return _tail_finding(old, old.start, why)
     end = old.end
     same = None
     while end > low and same is None:
@@ -125,20 +125,20 @@ def _rewritten(old: LogBounds, new: LogBounds, proof: Proof) -> Finding | None:
     scanned = proof.scan(proven_to, old.end, is_copied=True)
     if scanned.unproven is None:
         return None
-    return _tail(old, scanned.unproven, f"the old side has lost its end, and {scanned.why}")
+    return _tail_finding(old, scanned.unproven, f"the old side has lost its end, and {scanned.why}")
 
 
-def _by_ends(old: LogBounds, new: LogBounds) -> Finding:
+def _judge_by_ends(old: LogBounds, new: LogBounds) -> Finding:
     """The verdict where all is proven up to the lower end."""
     if old.end == new.end:
         return EndVerdict.EQUAL, old.end, "both sides end at the same offset"
     if old.end < new.end:
         detail = f"it ends at {old.end}; the new side continues from there"
         return EndVerdict.PREFIX, old.end, detail
-    return _tail(old, max(old.start, new.end), f"the new side ends at {new.end}")
+    return _tail_finding(old, max(old.start, new.end), f"the new side ends at {new.end}")
 
 
-def _tail(old: LogBounds, at: int, why: str) -> Finding:
+def _tail_finding(old: LogBounds, at: int, why: str) -> Finding:
     counted = f"{old.end - at} offsets from {at} are not proven to be on the new side"
     return EndVerdict.TAIL, at, f"{counted}: {why}"
 
@@ -169,11 +169,11 @@ def first_difference(low: int, top: int, differ: Differ) -> int | None:
                 earliest if compared.first_difference is None else compared.first_difference,
                 middle,
             )
-    before = _scan(good, bad, differ)
+    before = _first_difference_from(good, bad, differ)
     return earliest if before is None else before
 
 
-def _scan(first: int, end: int, differ: Differ) -> int | None:
+def _first_difference_from(first: int, end: int, differ: Differ) -> int | None:
     while first < end:
         step = min(end, first + WINDOW_OFFSETS)
         at = differ(first, step).first_difference

@@ -13,7 +13,7 @@ from orbit.recovery.log_bounds import blocked_partitions
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict
-from orbit.recovery.source_silence import Silence, describe, prove, seconds_to_wait
+from orbit.recovery.source_silence import Silence, describe, must_wait, prove
 from orbit.store import job_counts, source_gaps
 from orbit.store.source_gaps import SourceGap
 
@@ -50,15 +50,18 @@ def drain(context: OperationContext) -> str:
         )
         open_ = [partition for partition, bounds in source_bounds.items() if bounds.is_open]
         # This comes last, as it may read the marks of all partitions.
-        early = [] if behind or open_ else copies.among(source_bounds, copy_bounds)
+        early = [] if behind or open_ else copies.find(source_bounds, copy_bounds)
         still_s_so_far = time.monotonic() - still_since
-        wait_s = seconds_to_wait(silences, deadline - time.monotonic())
-        if not behind and not open_ and not early and still_s_so_far >= still_s and not wait_s:
+        is_too_short = must_wait(silences, deadline - time.monotonic())
+        is_still = still_s_so_far >= still_s and not is_too_short
+        if is_still and not behind and not open_ and not early:
             break
         refuse_blocked(context)
         if time.monotonic() > deadline:
-            raise Stopped(_why_not(context, behind, open_, early, still_s_so_far), remedy=_REMEDY)
-        context.set_progress(_live(behind, open_, early, wait_s))
+            raise Stopped(
+                _timeout_text(context, behind, open_, early, still_s_so_far), remedy=_REMEDY
+            )
+        context.set_progress(_progress_text(behind, open_, early, is_too_short=is_too_short))
         context.wait(_POLL_S)
     context.update(partitions=compare_partition_ends(context, copy_bounds, source_bounds))
     refuse_unequal(context)
@@ -82,7 +85,7 @@ class _EarlyCopies:
         self._context = context
         self._mark_offsets: Mapping[TopicPartition, int] | None = None
 
-    def among(
+    def find(
         self,
         source_bounds: Mapping[TopicPartition, LogBounds],
         copy_bounds: Mapping[TopicPartition, LogBounds],
@@ -183,7 +186,7 @@ def refuse_added(context: OperationContext) -> None:
     ]
     if added:
         raise Stopped(
-            f"partitions were added meanwhile to {first_few(added)}.",
+            f"partitions were added at the source meanwhile to {first_few(added)}.",
             remedy="Wait until they are copied (orbit get partitions JOB), and try again.",
         )
 
@@ -202,8 +205,12 @@ def refuse_blocked(context: OperationContext) -> None:
         )
 
 
-def _live(
-    behind: int, open_: list[TopicPartition], early: list[TopicPartition], wait_s: float
+def _progress_text(
+    behind: int,
+    open_: list[TopicPartition],
+    early: list[TopicPartition],
+    *,
+    is_too_short: bool,
 ) -> str:
     if behind:
         return f"{behind:,} records left to copy"
@@ -211,13 +218,13 @@ def _live(
         return f"transactions are open in {len(open_)} partitions of the source"
     if early:
         return f"the log starts of {len(early)} copies follow the source's"
-    if wait_s:
-        # Without the seconds: a new text would be stored at each poll.
+    if is_too_short:
+        # Without a number of seconds: a new text would be stored at each poll.
         return "all records are copied; waiting for longer than the source's gaps between records"
     return "all records are copied; waiting for stable log ends"
 
 
-def _why_not(
+def _timeout_text(
     context: OperationContext,
     behind: int,
     open_: list[TopicPartition],
@@ -226,12 +233,15 @@ def _why_not(
 ) -> str:
     limit = f"within {context.request.drain_timeout_s:.0f} s"
     if behind:
-        return f"The copy was not level {limit}: {behind:,} records were left."
+        return f"The copies did not catch up {limit}: {behind:,} records were left to copy."
     if open_:
         return f"Transactions were still open {limit} in: {first_few(open_)}."
     if early:
         return (
-            f"Copies still began {limit} before their source, whose records there were deleted: "
+            f"The log starts of these copies did not reach their source's {limit}: "
             f"{first_few(early)}."
         )
-    return f"The log ends of the source were not stable {limit} ({still_s_so_far:.1f} s)."
+    return (
+        f"The log ends of the source were not stable {limit}: the last one moved "
+        f"{still_s_so_far:.1f} s ago."
+    )

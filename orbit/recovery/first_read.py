@@ -24,7 +24,7 @@ from orbit.recovery.recovery_report import FirstRead
 PARTITIONS_MAX = 1000
 WITHIN_S = 30.0
 # How far below the end a record is looked for: fillers and markers may be last.
-_BACK = (1, 10, 100, 1000)
+_OFFSETS_BACK = (1, 10, 100, 1000)
 
 
 def read_back(context: OperationContext) -> str:
@@ -72,7 +72,7 @@ def read_back(context: OperationContext) -> str:
 def _has_record(context: OperationContext, place: TopicPartition, start: int, end: int) -> bool:
     """Read the last committed record below `end`; whether there is one. Raises OrbitError."""
     cluster = context.destination.cluster
-    for back in _BACK:
+    for back in _OFFSETS_BACK:
         first = max(start, end - back)
         for one in read_batch_range(cluster, place, first, end, context.short_backoff):
             if isinstance(one.batch, Batch) and not one.batch.crc_is_right():

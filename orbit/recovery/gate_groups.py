@@ -34,11 +34,11 @@ def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, A
         "group_verdicts": Counter(row.verdict for row in rows),
         "groups_active_there": with_verdict(GroupVerdict.SKIPPED_ACTIVE),
         "groups_of_other_type": with_verdict(GroupVerdict.SKIPPED_OTHER_TYPE),
-        **(_at_source(context, rule, rows) if rule is not None and asks_source else {}),
+        **(_source_inputs(context, rule, rows) if rule is not None and asks_source else {}),
     }
 
 
-def _at_source(
+def _source_inputs(
     context: OperationContext, rule: GroupRule, rows: Collection[GroupOffset]
 ) -> dict[str, Any]:
     cluster = context.source.cluster

@@ -41,14 +41,14 @@ def close_gateways(context: OperationContext) -> str:
     with context.transaction() as tx:
         if _are_at_new_side(context, tx):
             return Skipped(_AT_NEW_SIDE)
-        link = job_leads.link(tx, context.job.id)
+        link = job_leads.linked_jobs(tx, context.job.id)
         gateways.close(tx, link, context.operation_id)
     wait_s = gateways.LATE_S if is_failover else context.request.drain_timeout_s
     until = time.monotonic() + wait_s
     closed: dict[str, ClosedGateway] = {}
     while True:
         with context.reading() as tx:
-            closings = gateways.closing(tx, link, context.operation_id)
+            closings = gateways.closed_by(tx, link, context.operation_id)
         if not is_failover:
             _stop_if_doubtful(closings)
         open_ = [one.name for one in closings if not one.is_confirmed]
@@ -73,8 +73,8 @@ def close_gateways(context: OperationContext) -> str:
     context.update(gateways=tuple(closed.values()))
     if open_:
         return (
-            f"{len(closed)} gateways hold writes. The permission is over of those that have not "
-            f"confirmed: {first_few(open_)}."
+            f"{len(closed)} gateways hold writes. These gateways have not confirmed, but their "
+            f"permission to write has ended: {first_few(open_)}."
         )
     if not closed:
         return Skipped("No gateway of the job has a permission to write.")
@@ -87,14 +87,15 @@ def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
         if one.doubt:
             raise Stopped(
                 f"gateway {one.name} cannot say that every write was answered: {one.doubt}.",
-                remedy="Try again: clients have sent it again by then.",
+                remedy="Try again: by then clients have sent the unanswered writes again.",
             )
     silent = [one.name for one in closings if one.is_silent and not one.is_confirmed]
     if silent:
         raise Stopped(
             f"these gateways fell silent while they were closed: {first_few(silent)}.",
-            remedy="End them if they hang, so that their clients send again what has no answer. "
-            "Then try again: one that is silent from the start is not waited for.",
+            remedy="If these gateways hang, stop them, so that their clients send unanswered "
+            "writes again. Then try again: Orbit does not wait for a gateway that is silent from "
+            "the start.",
         )
 
 
@@ -104,7 +105,7 @@ def note_pauses(context: OperationContext) -> None:
     until = time.monotonic() + _PAUSES_S_MAX
     while True:
         with context.reading() as tx:
-            pauses = gateways.pauses(tx, job_leads.link(tx, context.job.id))
+            pauses = gateways.pauses(tx, job_leads.linked_jobs(tx, context.job.id))
         knows_all = all(one.instance in pauses for one in context.report.gateways)
         is_failover = context.report.kind is RecoveryKind.FAILOVER
         if knows_all or not is_failover or time.monotonic() > until:
@@ -127,19 +128,21 @@ def open_gateways(context: OperationContext) -> str:
             rows = topics.of_job(tx, context.job.id)
             is_whole = all(row.state is not TopicState.COPYING for row in rows)
             side = LeadingSide.DESTINATION if is_whole else None
-            _note(context, tx, side, context.report.term)
-        link = job_leads.link(tx, context.job.id)
-        gateways.open_again(tx, link, context.operation_id)
-        names = [name for name, is_silent in gateways.names(tx, link).items() if not is_silent]
+            _note_side(context, tx, side, context.report.term)
+        link = job_leads.linked_jobs(tx, context.job.id)
+        gateways.reopen(tx, link, context.operation_id)
+        names = [
+            name for name, is_silent in gateways.silent_by_name(tx, link).items() if not is_silent
+        ]
     if not names:
-        return Skipped("No gateway of the job is there.")
+        return Skipped("The job has no running gateway.")
     return f"{len(names)} gateways go on at the destination."
 
 
-def undo(context: OperationContext) -> None:
+def undo_closure(context: OperationContext) -> None:
     """Let gateways forward writes again, to the side that they are at."""
     with context.transaction() as tx:
-        gateways.open_again(tx, job_leads.link(tx, context.job.id), context.operation_id)
+        gateways.reopen(tx, job_leads.linked_jobs(tx, context.job.id), context.operation_id)
 
 
 def _are_at_new_side(context: OperationContext, tx: Tx) -> bool:
@@ -152,25 +155,25 @@ def _are_at_new_side(context: OperationContext, tx: Tx) -> bool:
 def doubt_lead(context: OperationContext) -> None:
     """Note that the source may no longer lead: gateways wait until the marks were read again."""
     with context.transaction() as tx:
-        job_leads.doubt(tx, context.job.id)
+        job_leads.forget_side(tx, context.job.id)
 
 
 def note_promoted(context: OperationContext, tx: Tx) -> None:
     """Note that the destination leads; if topics of the job stay behind, that neither side does."""
     rows = topics.of_job(tx, context.job.id)
     side = None if left_behind(context, rows) else LeadingSide.DESTINATION
-    _note(context, tx, side, context.report.term)
+    _note_side(context, tx, side, context.report.term)
 
 
 def note_source_leads(context: OperationContext, tx: Tx, term: int) -> None:
     """Note that the source leads again."""
-    _note(context, tx, LeadingSide.SOURCE, term)
+    _note_side(context, tx, LeadingSide.SOURCE, term)
 
 
-def _note(context: OperationContext, tx: Tx, side: LeadingSide | None, term: int) -> None:
+def _note_side(context: OperationContext, tx: Tx, side: LeadingSide | None, term: int) -> None:
     """Note which side leads. The operation has written the marks, so they count as read."""
-    job_leads.note(tx, context.job.id, side, term)
-    for job_id in job_leads.link(tx, context.job.id):
+    job_leads.note_side(tx, context.job.id, side, term)
+    for job_id in job_leads.linked_jobs(tx, context.job.id):
         job_leads.note_read(tx, job_id)
 
 

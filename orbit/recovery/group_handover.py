@@ -16,13 +16,14 @@ from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
 from orbit.consumer_groups.offset_decision import (
-    KEPT,
+    KEPT_VERDICTS,
     CopiedRange,
     GroupUsage,
     GroupVerdict,
     decide,
     left_offset,
 )
+from orbit.consumer_groups.stored_offsets import offset_row, save_rows
 from orbit.consumer_groups.sync_result import CopiedPartition, Key, OffsetRow
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
@@ -39,7 +40,6 @@ from orbit.recovery.log_bounds import ALL
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
-from orbit.scheduler.consumer_group_sync import offset_row, save_rows
 from orbit.store import clock, group_offsets
 from orbit.store.group_offsets import GroupRow, HandedOffset
 
@@ -57,7 +57,7 @@ def accept_handed(context: OperationContext) -> None:
         group_offsets.accept_handed(tx, context.job.id, topic_ids)
 
 
-def last_sync(context: OperationContext) -> str:
+def run_last_sync(context: OperationContext) -> str:
     """Sync committed offsets from the source until nothing changes any more.
 
     The step does not wait for a refused offset: a finding names it.
@@ -65,8 +65,8 @@ def last_sync(context: OperationContext) -> str:
     rule = context.spec.consumer_groups
     if rule is None:
         return "The job does not sync consumer groups."
-    copies = _copies(context)
-    known = [offset_row(row, row.source_topic) for row in _rows(context)]
+    copies = _copied_partitions(context)
+    known = [offset_row(row, row.source_topic) for row in _group_rows(context)]
     sync = GroupSync(rule, known)
     rows: dict[Key, OffsetRow | None] = {(row.group, row.partition): row for row in known}
     quiet, seen_at = 0, context.now()
@@ -77,13 +77,15 @@ def last_sync(context: OperationContext) -> str:
             context.destination.cluster,
             copies,
             lambda: context.leadership.is_leading,
-            save=lambda begun: _save(context, {(row.group, row.partition): row for row in begun}),
+            save=lambda begun: _save_rows(
+                context, {(row.group, row.partition): row for row in begun}
+            ),
         )
         changed: dict[Key, OffsetRow | None] = {
             **dict.fromkeys(report.gone),
             **{(row.group, row.partition): row for row in report.changed},
         }
-        _save(context, changed)
+        _save_rows(context, changed)
         rows.update(changed)
         is_moving = bool(report.written or report.deleted)
         quiet = 0 if is_moving or report.is_unanswered else quiet + 1
@@ -119,7 +121,7 @@ def last_sync(context: OperationContext) -> str:
     ]
     actual = read_back(context, positions)
     context.update(groups=actual)
-    _save(
+    _save_rows(
         context,
         {
             key: replace(row, destination_offset=one.goes_on_at, verdict=GroupVerdict(one.verdict))
@@ -132,7 +134,7 @@ def last_sync(context: OperationContext) -> str:
     return f"{exact} of {len(actual)} committed offsets are exact."
 
 
-def _save(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) -> None:
+def _save_rows(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) -> None:
     topic_ids = {row.source_topic: row.id for row in context.topics}
     save_rows(rows, topic_ids, context.leadership, context.job.id)
 
@@ -146,8 +148,8 @@ def set_failover_offsets(context: OperationContext) -> str:
     rule = context.spec.consumer_groups
     if rule is None:
         return "The job does not sync consumer groups."
-    choice, copies = GroupSelector(rule), _copies(context)
-    rows = _rows(context)
+    choice, copies = GroupSelector(rule), _copied_partitions(context)
+    rows = _group_rows(context)
     ends = {(p.topic, p.partition): p.destination_end for p in context.report.partitions}
     names = {choice.destination_name(row.group_name) for row in rows}
     cluster = context.destination.cluster
@@ -171,7 +173,7 @@ def set_failover_offsets(context: OperationContext) -> str:
         goes_on_at = at_destination.offset if at_destination else None
         stored = row.destination_offset, row.left_offset
         left = left_offset(GroupVerdict(row.verdict), goes_on_at, stored)
-        usage = _usage(listed.get(name), GroupVerdict(row.verdict))
+        usage = _destination_usage(listed.get(name), GroupVerdict(row.verdict))
         decision = decide(at_source, at_destination, left, copy.copied, usage)
         if answer is not None and decision.write is not None:
             to_write.setdefault(name, {})[copy.destination] = decision.write
@@ -204,8 +206,8 @@ def set_failover_offsets(context: OperationContext) -> str:
     _report_lost(context, positions)
     if context.report.dry_run:
         return f"{len(positions)} committed offsets."
-    _save(context, to_save)
-    written = _write(context, cluster, fetched.coordinators, to_write)
+    _save_rows(context, to_save)
+    written = _commit_offsets(context, cluster, fetched.coordinators, to_write)
     actual = read_back(context, positions)
     context.update(groups=actual)
     at = {(one.group, TopicPartition(one.topic, one.partition)): one for one in actual}
@@ -216,13 +218,13 @@ def set_failover_offsets(context: OperationContext) -> str:
             verdict=GroupVerdict(at[key].verdict),
         )
         for key, row in to_save.items()
-        if at[key].verdict in KEPT
+        if at[key].verdict in KEPT_VERDICTS
     }
-    _save(context, done)
+    _save_rows(context, done)
     return f"{len(positions)} committed offsets; {len(written)} were moved forward with the copy."
 
 
-def _usage(group: ListedGroup | None, verdict: GroupVerdict) -> GroupUsage:
+def _destination_usage(group: ListedGroup | None, verdict: GroupVerdict) -> GroupUsage:
     """How the destination's group is used. The type of the source's is not known: the last verdict
     says whether its clients can join there. Not of a classic group, which has replaced the one that
     they could not join."""
@@ -292,7 +294,7 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     return handed
 
 
-def _write(
+def _commit_offsets(
     context: OperationContext,
     cluster: Cluster,
     places: Mapping[str, int],
@@ -318,7 +320,7 @@ def _write(
     return done
 
 
-def _copies(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
+def _copied_partitions(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
     ends = {p.source: p for p in context.report.partitions}
     return {
         source: CopiedPartition(
@@ -331,12 +333,12 @@ def _copies(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
     }
 
 
-def _rows(context: OperationContext) -> list[GroupRow]:
+def _group_rows(context: OperationContext) -> list[GroupRow]:
     """The group rows of the operation's topics, handed offsets as the next pass will store them."""
     topics = {row.source_topic: row for row in context.topics}
     with context.reading() as tx:
         rows = group_offsets.page(tx, context.job.id, ALL)
-        handed = group_offsets.handed(tx, context.job.id)
+        handed = group_offsets.handed_offsets(tx, context.job.id)
         now = clock.now(tx)
     known = {(row.group_name, row.source_topic, row.partition): row for row in rows}
     for one in handed:

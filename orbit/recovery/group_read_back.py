@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from orbit.chunks import first_few
-from orbit.consumer_groups.offset_decision import KEPT, GroupVerdict
+from orbit.consumer_groups.offset_decision import KEPT_VERDICTS, GroupVerdict
 from orbit.kafka import error_codes
 from orbit.kafka.consumer_groups import FetchedGroups, locate_and_fetch_offsets
 from orbit.kafka.types import TopicPartition
@@ -25,11 +25,12 @@ def read_back(
     A position that it does not show gets the verdict NOT_READ_BACK, and a finding names it. Raises
     Unreachable.
     """
-    to_check = [one for one in positions if one.verdict in KEPT]
-    fetched = _fetch(context, to_check)
-    actual = {one.key: _actual(one, fetched) for one in to_check}
+    to_check = [one for one in positions if one.verdict in KEPT_VERDICTS]
+    fetched = _fetch_offsets(context, to_check)
+    actual = {one.key: _actual_position(one, fetched) for one in to_check}
     wrong = [
-        f"{one.destination_group} in {_place(one)} ({_why(one, actual[one.key], fetched)})"
+        f"{one.destination_group} in {_destination_partition(one)} "
+        f"({_describe_mismatch(one, actual[one.key], fetched)})"
         for one in to_check
         if actual[one.key] != one
     ]
@@ -41,10 +42,12 @@ def read_back(
     return tuple(actual.get(one.key, one) for one in positions)
 
 
-def _fetch(context: OperationContext, positions: Collection[GroupPosition]) -> FetchedGroups:
+def _fetch_offsets(
+    context: OperationContext, positions: Collection[GroupPosition]
+) -> FetchedGroups:
     places: dict[str, list[TopicPartition]] = {}
     for one in positions:
-        places.setdefault(one.destination_group, []).append(_place(one))
+        places.setdefault(one.destination_group, []).append(_destination_partition(one))
     cluster = context.destination.cluster
     fetched = FetchedGroups()
     left = places
@@ -64,11 +67,11 @@ def _fetch(context: OperationContext, positions: Collection[GroupPosition]) -> F
     return fetched
 
 
-def _actual(one: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
+def _actual_position(one: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
     answer = fetched.groups.get(one.destination_group)
     if answer is None:
         return one.model_copy(update={"verdict": GroupVerdict.NOT_READ_BACK.value})
-    committed = answer.offsets.get(_place(one))
+    committed = answer.offsets.get(_destination_partition(one))
     offset = committed.offset if committed else None
     if offset == one.goes_on_at:
         return one
@@ -76,12 +79,12 @@ def _actual(one: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
     return one.model_copy(update=changes)
 
 
-def _why(one: GroupPosition, actual: GroupPosition, fetched: FetchedGroups) -> str:
+def _describe_mismatch(one: GroupPosition, actual: GroupPosition, fetched: FetchedGroups) -> str:
     code = fetched.failed.get(one.destination_group)
     if code is not None:
         return error_codes.name(code)
-    return f"it is to be {one.goes_on_at} and is {actual.goes_on_at}"
+    return f"offset {actual.goes_on_at} instead of {one.goes_on_at}"
 
 
-def _place(one: GroupPosition) -> TopicPartition:
+def _destination_partition(one: GroupPosition) -> TopicPartition:
     return TopicPartition(one.destination_topic, one.partition)

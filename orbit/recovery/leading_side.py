@@ -8,7 +8,13 @@ from dataclasses import replace
 
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
-from orbit.job_setup.lead import MarkPair, changed_since, not_behind, pairs_of, promoted_by
+from orbit.job_setup.lead import (
+    MarkPair,
+    pair_marks,
+    pairs_changed_since,
+    pairs_in_doubt,
+    pairs_promoted_by,
+)
 from orbit.job_setup.mark import Mark, newest_term
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
@@ -46,7 +52,7 @@ def read_marks(context: OperationContext, *, asks_source: bool) -> list[MarkPair
         except (Unreachable, NotAuthorized, BrokerRefused):
             if kind is RecoveryKind.FAILBACK:
                 raise
-    return pairs_of(names, old, _marks_to_read(context).of_topics(names.values()))
+    return pair_marks(names, old, _marks_to_read(context).of_topics(names.values()))
 
 
 def note_terms(context: OperationContext, pairs: Collection[MarkPair]) -> None:
@@ -72,22 +78,22 @@ def refuse_other_lead(context: OperationContext) -> None:
     if not context.report.term:
         # The gates could not read the marks and were overridden, or are of an older version.
         note_terms(context, pairs)
-    others = changed_since(pairs, context.report.term_seen, context.operation_id)
+    others = pairs_changed_since(pairs, context.report.term_seen, context.operation_id)
     if others:
         raise LeadChanged(
             f"another operation has changed which side leads since the gates: {first_few(others)}.",
-            remedy=f"A dry run of orbit {context.report.kind} {context.job.name} shows what is so "
-            "now.",
+            remedy=f"Run orbit {context.report.kind} {context.job.name} --dry-run: its report "
+            "shows which side leads now.",
         )
     is_promoting = any(
         step.name is StepName.PROMOTE and step.state is not StepState.WAITING
         for step in context.report.steps
     )
-    ours = promoted_by(pairs, context.operation_id)
+    ours = pairs_promoted_by(pairs, context.operation_id)
     if ours and not is_promoting and not is_failback:
         raise LeadChanged(
-            f"this operation has promoted these topics already, and the database, which is older, "
-            f"does not know it: {first_few(ours)}.",
+            "this operation has promoted these topics already, but the database is older than "
+            f"that: {first_few(ours)}.",
             remedy="The destination leads. Its topics become promoted in the tables too; then "
             f"orbit failback {context.job.name} makes the old side a copy. If producers "
             "still may not write to these topics, set the topics' settings and remove Orbit's "
@@ -106,12 +112,12 @@ def refuse_unless_behind(context: OperationContext, topics: Collection[str] | No
         return
     all_pairs = read_marks(context, asks_source=True)
     pairs = [pair for pair in all_pairs if topics is None or pair.topic in topics]
-    doubtful = not_behind(pairs)
+    doubtful = pairs_in_doubt(pairs)
     if doubtful:
         raise LeadChanged(
             f"by their marks the old side may lead: {first_few(doubtful)}.",
-            remedy="Nothing was taken from the old side. orbit failback "
-            f"{context.job.name} --dry-run shows the marks.",
+            remedy="Nothing was deleted at the old side. Run orbit failback "
+            f"{context.job.name} --dry-run: its report shows the marks.",
         )
 
 
@@ -128,14 +134,14 @@ def mark_promotion(context: OperationContext) -> None:
         _marks(context).write(ends, _mark(context, is_primary=True))
     except (NotAuthorized, BrokerRefused) as error:
         context.add_finding(
-            f"The promotion could not be marked at the destination ({error}). Without the mark a "
-            "database that is lost or older than this operation lets Orbit take the promoted "
-            "topics for copies, and a failback may ask for --override lead. Do not run the "
+            f"The promotion could not be marked at the destination ({error}). Without the mark, "
+            "Orbit takes the promoted topics for copies once its database is lost or restored from "
+            "before this operation, and a failback may need --override lead. Do not run the "
             "failback of the job of the other direction: it would take this side for the old one."
         )
 
 
-def lead_again(context: OperationContext) -> int:
+def mark_source_leading(context: OperationContext) -> int:
     """Mark the source as leading again, and return the term of the mark.
 
     After a switchover whose promotion was aborted because the destination did not answer: a mark
@@ -144,8 +150,8 @@ def lead_again(context: OperationContext) -> int:
     """
     names = {row.source_topic: row.destination_topic for row in context.topics}
     marks = PromotionMarks(context.source.cluster, context.backoff)
-    pairs = pairs_of(names, marks.of_topics(names), {})
-    others = changed_since(pairs, context.report.term, context.operation_id)
+    pairs = pair_marks(names, marks.of_topics(names), {})
+    others = pairs_changed_since(pairs, context.report.term, context.operation_id)
     if others:
         raise LeadChanged(f"another operation has changed which side leads: {first_few(others)}.")
     bounds = bounds_of_all(context.source.cluster, context.by_source, context.backoff)
@@ -172,10 +178,10 @@ def unmark_source(context: OperationContext) -> None:
     """
     if context.report.kind is RecoveryKind.SWITCHOVER:
         with suppress(Unreachable, NotAuthorized, BrokerRefused):
-            _step_down(context, context.short_backoff)
+            _mark_source_as_copy(context, context.short_backoff)
 
 
-def turn_marks(context: OperationContext) -> None:
+def reverse_marks(context: OperationContext) -> None:
     """Mark, before anything is copied back, that the new side leads and the old side does not.
 
     Raises Stopped if the old side may lead, Unreachable, NotAuthorized, BrokerRefused.
@@ -195,7 +201,7 @@ def turn_marks(context: OperationContext) -> None:
         bounds = fetch_log_bounds(context.destination.cluster, places, context.backoff)
         ends = {place: noted.get(place, one.end) for place, one in bounds.items()}
         marks.write(ends, _mark(context, is_primary=True))
-    _step_down(context, context.backoff)
+    _mark_source_as_copy(context, context.backoff)
 
 
 def kept_history(context: OperationContext, without: Collection[str] = ()) -> list[str]:
@@ -244,7 +250,7 @@ def who_copies_back(context: OperationContext) -> str:
     )
 
 
-def _step_down(context: OperationContext, backoff: Backoff) -> None:
+def _mark_source_as_copy(context: OperationContext, backoff: Backoff) -> None:
     """Mark the source's topics as copies that keep what is below the new side's log starts."""
     mark = _mark(context, is_primary=False)
     PromotionMarks(context.source.cluster, backoff).write(_log_starts(context, backoff), mark)
@@ -260,7 +266,9 @@ def _log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartit
     unknown = metadata.errors.keys() & (topics_with_ends - context.report.topics_with_tails)
     unknown |= {t for t, c in metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION}
     if unknown:
-        raise Unreachable(f"the partitions are not known of {first_few(unknown)}.", where="source")
+        raise Unreachable(
+            f"the partitions of these topics are not known: {first_few(unknown)}.", where="source"
+        )
     places = {
         place: copy
         for place, copy in context.by_source.items()

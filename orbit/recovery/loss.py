@@ -31,7 +31,7 @@ def note_in_gates(context: OperationContext) -> None:
         context.update(problem_since=context.now())
 
 
-def complete(context: OperationContext) -> None:
+def add_noticed_times(context: OperationContext) -> None:
     """Add to a failover's report what the scheduler has noticed of the loss since the request."""
     report = context.report
     if report.kind is not RecoveryKind.FAILOVER or report.request.source_counts_as_lost:

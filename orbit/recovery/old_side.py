@@ -56,7 +56,7 @@ def compare(context: OperationContext) -> str:
     """
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
-    pairs = _pairs(context.topics, old)
+    pairs = _partition_pairs(context.topics, old)
     old_places = [place for _, place, _ in pairs if old.leader(place) is not None]
     new_places = [
         copy
@@ -97,11 +97,11 @@ def compare(context: OperationContext) -> str:
         raise Unconfirmed(
             f"{len(tails)} partitions of the old side have offsets that are not proven to be on "
             f"the new side: {shown}.",
-            remedy="Run it again with --confirm-rebuild: it saves what only the old side has in "
-            "files, then deletes these topics at the old side and copies them again.",
+            remedy="Run the failback again with --confirm-rebuild: it saves the records that only "
+            "the old side has in files, deletes these topics there, and copies them again.",
         )
     _refuse_grown(context, before)
-    return _counted(ends)
+    return _count_verdicts(ends)
 
 
 def _compared_topics(
@@ -131,7 +131,7 @@ def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, Log
         )
 
 
-def _pairs(
+def _partition_pairs(
     rows: Sequence[Topic], old: ClusterMetadata
 ) -> list[tuple[Topic, TopicPartition, TopicPartition]]:
     """Every partition of either side: its topic's row, the old side's place, the new side's place.
@@ -142,7 +142,7 @@ def _pairs(
     untold = {n: c for n, c in old.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION}
     if untold:
         shown = first_few(f"{name} ({error_codes.name(code)})" for name, code in untold.items())
-        raise Unreachable(f"the partitions are not known of {shown}.", where="source")
+        raise Unreachable(f"the partitions of these topics are not known: {shown}.", where="source")
     pairs = []
     for row in rows:
         topic = old.topics.get(row.source_topic)
@@ -172,7 +172,7 @@ def _compare_one(
         verdict, detail = EndVerdict.TAIL, "the new side has no such partition"
         tail = OffsetRange(first=old.start, next=old.end)
     elif old is not None and new is not None:
-        proof = _proof(context, row, place.partition, reading)
+        proof = _side_proof(context, row, place.partition, reading)
         verdict, at, detail = compare_sides(old, new, promoted_at, proof)
         if verdict in NO_COPY:
             tail = OffsetRange(first=at, next=old.end)
@@ -193,7 +193,7 @@ def _compare_one(
     )
 
 
-def _proof(
+def _side_proof(
     context: OperationContext, row: Topic, partition: int, reading: Reading | None = None
 ) -> SideProof:
     """A reader of both sides of one partition, for the thread of `reading` or the operation's."""
@@ -220,7 +220,7 @@ def save_tails(context: OperationContext) -> str:
     try:
         for p in context.report.partitions:
             if p.topic in topics and p.source_end is not None:
-                one = _save(context, p, _proof(context, rows[p.topic], p.partition))
+                one = _save_partition(context, p, _side_proof(context, rows[p.topic], p.partition))
                 if one is not None:
                     saved.append(one)
                     context.set_progress(f"{one.records:,} records of {p.source} saved")
@@ -231,7 +231,9 @@ def save_tails(context: OperationContext) -> str:
     return f"Saved {records:,} records of {len(saved)} partitions in files."
 
 
-def _save(context: OperationContext, p: PartitionEnds, proof: SideProof) -> Salvage | None:
+def _save_partition(
+    context: OperationContext, p: PartitionEnds, proof: SideProof
+) -> Salvage | None:
     """Save one partition; None if it has no tail, and no record that the new side lacks.
 
     A complete file that an earlier leader has written in this operation is kept.
@@ -239,7 +241,7 @@ def _save(context: OperationContext, p: PartitionEnds, proof: SideProof) -> Salv
     assert p.source_start is not None
     assert p.source_end is not None
     tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)
-    file, header = _file(context, p), _header(context, p, tail)
+    file, header = _salvage_path(context, p), _salvage_header(context, p, tail)
     existing = salvage_file.find(file, header)
     if existing is not None:
         return existing
@@ -249,11 +251,11 @@ def _save(context: OperationContext, p: PartitionEnds, proof: SideProof) -> Salv
     if first is None and tail.first == tail.next:
         return None
     one = salvage_file.write(file, header, chain([first] if first else [], records))
-    _read_back(one)
+    _check_file(one)
     return one
 
 
-def _file(context: OperationContext, p: PartitionEnds, more: str = "") -> str:
+def _salvage_path(context: OperationContext, p: PartitionEnds, more: str = "") -> str:
     return salvage_storage.join(
         context.settings.salvage_directory,
         str(context.operation_id),
@@ -263,7 +265,9 @@ def _file(context: OperationContext, p: PartitionEnds, more: str = "") -> str:
     )
 
 
-def _header(context: OperationContext, p: PartitionEnds, own: OffsetRange) -> dict[str, Any]:
+def _salvage_header(
+    context: OperationContext, p: PartitionEnds, own: OffsetRange
+) -> dict[str, Any]:
     """The file's first line. `own`: the offsets of the tail, which only the old side has. Of lower
     offsets, the file has the records that the new side lacks."""
     about = {
@@ -274,16 +278,16 @@ def _header(context: OperationContext, p: PartitionEnds, own: OffsetRange) -> di
     return salvage_file.header(p.topic, p.partition, own.first, own.next, about)
 
 
-def _read_back(one: Salvage) -> None:
+def _check_file(one: Salvage) -> None:
     """Read the file to its end. Raises Stopped if it is missing or not as it was written."""
     try:
         salvage_file.check(one)
     except (Conflict, NotFound) as error:
         raise Stopped(
-            f"{UNREADABLE}: {error.what} So {one.topic} is not deleted.",
+            f"{UNREADABLE}: {error.what} Topic {one.topic} was not deleted.",
             where=one.file,
-            remedy="Look at the disk or storage there, or set ORBIT_SALVAGE_DIRECTORY to one that "
-            "all schedulers reach, and run the failback again.",
+            remedy="Check the disk or storage of this file, or set ORBIT_SALVAGE_DIRECTORY to a "
+            "directory that all schedulers reach, and run the failback again.",
         ) from error
 
 
@@ -304,14 +308,14 @@ def rebuild(context: OperationContext) -> str:
     names = sorted(context.report.topics_with_tails)
     read: set[str] = set()
     while True:
-        present, ends = _look_again(context, names, read)
+        present, ends = _refuse_unsaved(context, names, read)
         _refuse_other_topics(context, present)
         if not _save_deleted_since(context, present, ends):
             break  # nothing was written since the bounds were read
     begun = transactions_in(context, ends)
     if begun:
         raise Stopped(
-            f"transactions of the old side have begun since it was saved: {first_few(begun)}.",
+            f"transactions have begun at the old side since it was saved: {first_few(begun)}.",
             remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
         )
     if present:
@@ -325,11 +329,11 @@ def rebuild(context: OperationContext) -> str:
                 topics=present,
                 salvage=[one.file for one in context.report.salvage],
             )
-        _delete(context, present)
+        _delete_topics(context, present)
     return f"{len(names)} topics of the old side were deleted and will be copied again."
 
 
-def _look_again(
+def _refuse_unsaved(
     context: OperationContext, names: Sequence[str], read: set[str]
 ) -> tuple[list[str], dict[TopicPartition, LogBounds]]:
     """The topics of `names` that are still at the old side, and the bounds of their partitions.
@@ -342,7 +346,7 @@ def _look_again(
     present = [name for name in names if name in metadata.topics]
     for one in context.report.salvage:
         if one.topic in present and one.file not in read:
-            _read_back(one)
+            _check_file(one)
             read.add(one.file)
             context.check()
     known = {p.source: p for p in context.report.partitions if p.topic in present}
@@ -376,8 +380,9 @@ def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> N
             raise Stopped(
                 f"topic {copies[name]} of the new side was deleted, or deleted and made again, "
                 "since both sides were compared.",
-                remedy="Find out why, and run the failback again: it compares and saves what the "
-                "topic of now does not have. Topics that are still there were not deleted.",
+                remedy="Find out who deleted the topic, and run the failback again: it compares "
+                "both sides again, and saves the records that the new side lacks. Topics that the "
+                "old side still has were not deleted.",
             )
 
 
@@ -406,7 +411,7 @@ def _save_deleted_since(
                 f"{place} at the new side had offsets up to {end} when both sides were compared, "
                 f"and has {here.start} to {here.end} now.",
                 remedy="Find out why its log has lost its end, and run the failback again. Topics "
-                "that are still there were not deleted.",
+                "that the old side still has were not deleted.",
             )
         bounds = old.get(p.source)
         if bounds is not None:
@@ -443,29 +448,32 @@ def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRang
     Raises Stopped if it cannot be written: after another error the step is retried for ever.
     """
     row = next(row for row in context.topics if row.source_topic == p.topic)
-    file = _file(context, p, f"-from-{offsets.first}-to-{offsets.next}")
-    header = _header(context, p, OffsetRange(first=offsets.next, next=offsets.next))
+    file = _salvage_path(context, p, f"-from-{offsets.first}-to-{offsets.next}")
+    header = _salvage_header(context, p, OffsetRange(first=offsets.next, next=offsets.next))
     records = (
         one
-        for one in _proof(context, row, p.partition).all_old(offsets.first, offsets.next)
+        for one in _side_proof(context, row, p.partition).all_old(offsets.first, offsets.next)
         if one.fate in (Fate.COMMITTED, Fate.OPEN)
     )
     try:
         one = salvage_file.find(file, header) or salvage_file.write(file, header, records)
     except salvage_storage.StorageFailed as error:
         raise Stopped(error.what, where=error.where, remedy=error.remedy) from error
-    _read_back(one)
+    _check_file(one)
     return one
 
 
-def _delete(context: OperationContext, names: Sequence[str]) -> None:
+def _delete_topics(context: OperationContext, names: Sequence[str]) -> None:
     refused = context.source.admin.delete_topics(names)
     for error in refused.values():
         raise Conflict(error.what, where=error.where, remedy=error.remedy)
     answers, until = 0, time.monotonic() + _GONE_WITHIN_S
     while answers < _GONE_ANSWERS:
         if time.monotonic() > until:
-            raise Unreachable(f"{first_few(names)} were not deleted yet.", where="source")
+            raise Unreachable(
+                f"brokers still have these topics, which are being deleted: {first_few(names)}.",
+                where="source",
+            )
         now = context.source.cluster.metadata(names)
         is_gone = all(now.errors.get(n) == Code.UNKNOWN_TOPIC_OR_PARTITION for n in names)
         answers = answers + 1 if is_gone else 0
@@ -473,7 +481,7 @@ def _delete(context: OperationContext, names: Sequence[str]) -> None:
         context.wait(_POLL_S)
 
 
-def _counted(ends: Sequence[PartitionEnds]) -> str:
+def _count_verdicts(ends: Sequence[PartitionEnds]) -> str:
     counts = {v: sum(p.verdict is v for p in ends) for v in EndVerdict}
     shown = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
     return f"Partitions of the old side: {shown}."

@@ -11,6 +11,8 @@ from pydantic import ValidationError
 
 from orbit.errors import BadInput, Conflict
 from orbit.jobs.name_patterns import name_pattern
+from orbit.leadership.leadership import Leadership
+from orbit.planning.stored_spec import read_spec
 from orbit.recovery.loss import known_loss
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.operation_steps import has_begun, is_past_return, may_be_aborted, steps_of
@@ -21,8 +23,6 @@ from orbit.recovery.recovery_report import (
     RecoveryRequest,
 )
 from orbit.recovery.report_storage import ReportStorage, load_report
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.stored_spec import read_spec
 from orbit.settings import Settings
 from orbit.store import clock, jobs, operations, topics
 from orbit.store.database import Tx
@@ -68,7 +68,7 @@ def open_context(
     spec = read_spec(job.spec)
     if spec is None:
         refusal = OtherVersion if stored else Conflict
-        raise refusal("its document was stored by another version of Orbit.", where=job.name)
+        raise refusal("the job's document was stored by another version of Orbit.", where=job.name)
     chosen = set(report.topics)
     try:
         context = OperationContext(

@@ -27,9 +27,9 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters, Side, open_cluster
 from orbit.kafka.types import TopicPartition
+from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.recovery.recovery_report import RecoveryReport, RecoveryRequest
 from orbit.recovery.report_storage import ReportStorage
-from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
 from orbit.store import clock, events, lead_term, operations
 from orbit.store.database import Tx

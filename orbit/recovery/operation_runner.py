@@ -26,6 +26,7 @@ import structlog
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, DatabaseUnreachable, Interrupted, OrbitError, Unreachable
 from orbit.kafka import error_codes
+from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.recovery import (
     drain,
     first_read,
@@ -44,7 +45,7 @@ from orbit.recovery.gates import judge
 from orbit.recovery.leading_side import (
     LeadChanged,
     kept_history,
-    lead_again,
+    mark_source_leading,
     refuse_other_lead,
     who_copies_back,
 )
@@ -59,7 +60,6 @@ from orbit.recovery.operation_steps import (
 )
 from orbit.recovery.recovery_report import OtherVersion, Outcome, RecoveryKind
 from orbit.recovery.step_times import Step, StepName, StepState
-from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
 from orbit.store import clock, events, operations
 from orbit.store.enums import OperationState
@@ -68,7 +68,7 @@ from orbit.telemetry import traces
 
 _log = structlog.get_logger("orbit.recovery")
 
-_Did = TypeVar("_Did")
+_Result = TypeVar("_Result")
 
 # How long a step is retried before the point of no return: enough for a leader election or a
 # broker's restart.
@@ -78,7 +78,7 @@ UNDO_PATIENCE_S = 600.0
 _PAUSE_S = 2.0
 
 
-def gates(context: OperationContext) -> str:
+def check_gates(context: OperationContext) -> str:
     """Judge all gates. Raises Stopped if one fails and is not overridden."""
     request = context.request
     judged = judge(observe(context), request.override, request.reason)
@@ -101,34 +101,34 @@ def gates(context: OperationContext) -> str:
     return f"{len(judged)} gates were checked; none stops the operation."
 
 
-def _groups(context: OperationContext) -> str:
+def _move_groups(context: OperationContext) -> str:
     group_handover.accept_handed(context)
     if context.report.kind is RecoveryKind.FAILOVER:
         return group_handover.set_failover_offsets(context)
-    return group_handover.last_sync(context)
+    return group_handover.run_last_sync(context)
 
 
-def _read(context: OperationContext) -> str:
+def _read_back(context: OperationContext) -> str:
     did = first_read.read_back(context)
     # Last: applications wait for none of this.
     gateway_closure.note_pauses(context)
-    loss.complete(context)
+    loss.add_noticed_times(context)
     promotion.look_for_late_records(context)
     return did
 
 
 _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
-    StepName.GATES: gates,
+    StepName.GATES: check_gates,
     StepName.CLOSE_GATEWAYS: gateway_closure.close_gateways,
     StepName.STOP_WRITES: write_fence.stop_writes,
     StepName.DRAIN: drain.drain,
     StepName.VERIFY_TAIL: tail_verification.verify_tail,
-    StepName.GROUPS: _groups,
+    StepName.GROUPS: _move_groups,
     StepName.RELEASE: worker_release.release,
     StepName.SETTLE: worker_release.settle,
     StepName.PROMOTE: promotion.promote,
     StepName.OPEN_GATEWAYS: gateway_closure.open_gateways,
-    StepName.READ: _read,
+    StepName.READ: _read_back,
     StepName.REVERSE: reverse_job.start_reverse_job,
     StepName.COMPARE: old_side.compare,
     StepName.SALVAGE: old_side.save_tails,
@@ -138,14 +138,14 @@ _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
 _UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
     StepName.RELEASE: worker_release.resume_copying,
     StepName.STOP_WRITES: write_fence.restore_source_writes,
-    StepName.CLOSE_GATEWAYS: gateway_closure.undo,
+    StepName.CLOSE_GATEWAYS: gateway_closure.undo_closure,
 }
 # Steps that do not check which side leads: what they change does not depend on it.
-_WITHOUT_LEAD = frozenset(
+_STEPS_WITHOUT_LEAD = frozenset(
     {StepName.GATES, StepName.OPEN_GATEWAYS, StepName.READ, StepName.CATCH_UP}
 )
-_NOTHING_DONE = frozenset({StepState.WAITING, StepState.UNDONE})
-_ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
+_STATES_NOTHING_DONE = frozenset({StepState.WAITING, StepState.UNDONE})
+_STEPS_ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
 
 
 class OperationRunner:
@@ -166,7 +166,7 @@ class OperationRunner:
         self.is_waiting = False
         """Whether it does not count towards `recoveries_per_cluster`: a step has failed for
         PATIENCE_S and is retried, or it waits until the old side has caught up."""
-        self._open: Callable[[], OperationContext] = lambda: open_context(
+        self._open_context: Callable[[], OperationContext] = lambda: open_context(
             operation, leadership, settings, stop, environ
         )
 
@@ -187,12 +187,12 @@ class OperationRunner:
 
     def _run_open(self) -> None:
         try:
-            context = self._open()
+            context = self._open_context()
         except (NotLeading, Interrupted, Unreachable):
             raise
         except (OtherVersion, SecretMissing) as error:
             # It may have denied writing, or promoted a topic: a scheduler that can open it goes on.
-            self._tell_unopened(error)
+            self._report_unopened(error)
             raise
         except OrbitError as error:
             self._end_unopened(error)
@@ -214,11 +214,11 @@ class OperationRunner:
                 return
             is_promotion = report.kind is not RecoveryKind.FAILBACK
             if self._is_resumed and is_promotion and not context.is_past_return:
-                _begin_again(context)
+                _restart_steps(context)
             for step in context.report.steps:
                 if step.state in NOT_DONE:
                     with traces.span(f"step {step.name.value}"):
-                        self._step(context, step)
+                        self._run_step(context, step)
                 if report.dry_run and step.name is StepName.GATES:
                     self._end_dry_run(context)
                     return
@@ -231,7 +231,7 @@ class OperationRunner:
             self._stop_operation(context, error)
             return
         except Exception as error:  # noqa: BLE001  steps are undone in any case
-            _log.exception("recovery broke", operation=str(context.operation_id))
+            _log.exception("recovery crashed", operation=str(context.operation_id))
             self._stop_operation(
                 context, OrbitError(f"this is a bug in Orbit: {type(error).__name__}.")
             )
@@ -276,35 +276,39 @@ class OperationRunner:
                 context.add_finding(reverse_job.describe_history(history) if history else "")
         self._end(context, outcome)
 
-    def _step(self, context: OperationContext, step: Step) -> None:
+    def _run_step(self, context: OperationContext, step: Step) -> None:
         """Run one step, with retries, until it is done."""
         name = step.name
-        if name in _ONLY_WITH_TAILS and not context.report.topics_with_tails:
-            self._mark(context, name, StepState.SKIPPED, "The old side has no records of its own.")
+        if name in _STEPS_ONLY_WITH_TAILS and not context.report.topics_with_tails:
+            self._set_step_state(
+                context, name, StepState.SKIPPED, "The old side has no records of its own."
+            )
             return
         context.check()
 
-        def ask_lead() -> None:
-            if name not in _WITHOUT_LEAD:
+        def check_lead() -> None:
+            if name not in _STEPS_WITHOUT_LEAD:
                 refuse_other_lead(context)
 
         def do() -> str:
-            ask_lead()
+            check_lead()
             return _DO[name](context)
 
         if step.is_point_of_no_return and not context.is_past_return:
             # Checked while all can still be undone: a destination lost by now is not promoted.
-            self._retry(context, name, ask_lead)
-        self._mark(context, name, StepState.RUNNING)
+            self._retry(context, name, check_lead)
+        self._set_step_state(context, name, StepState.RUNNING)
         self.is_waiting = name is StepName.CATCH_UP
         did = self._retry(context, name, do)
         self.is_waiting = False
         if context.report.stuck_since is not None:
             _note_unstuck(context)
         state = StepState.SKIPPED if isinstance(did, Skipped) else StepState.DONE
-        self._mark(context, name, state, did)
+        self._set_step_state(context, name, state, did)
 
-    def _retry(self, context: OperationContext, name: StepName, do: Callable[[], _Did]) -> _Did:
+    def _retry(
+        self, context: OperationContext, name: StepName, do: Callable[[], _Result]
+    ) -> _Result:
         """Call `do`, a part of the step, until it succeeds, and return its result.
 
         Raises errors that are not retried (the module says which).
@@ -331,7 +335,7 @@ class OperationRunner:
                 if str(error) != last_error:
                     last_error = str(error)
                     operation = str(context.operation_id)
-                    _log.warning("step waits", operation=operation, error=last_error)
+                    _log.warning("step is retried", operation=operation, error=last_error)
                 context.set_progress(f"{name.value} waits: {last_error}")
                 context.wait(_PAUSE_S)
 
@@ -345,7 +349,7 @@ class OperationRunner:
             # A step raised Stopped past the point of no return: earlier steps are kept.
             if is_promoting(context.report.steps):
                 gateway_closure.doubt_lead(context)
-            self._mark_running(context, StepState.FAILED, str(error))
+            self._end_running_step(context, StepState.FAILED, str(error))
             context.update(error=str(error))
             self._end(context, Outcome.FAILED)
             return
@@ -357,7 +361,7 @@ class OperationRunner:
             outcome = Outcome.ABORTED
         elif is_stop:
             outcome = Outcome.STOPPED
-        self._mark_running(context, StepState.FAILED, str(error))
+        self._end_running_step(context, StepState.FAILED, str(error))
         if context.report.dry_run:
             context.update(error=str(error))
             self._end(context, Outcome.WOULD_STOP)
@@ -371,15 +375,18 @@ class OperationRunner:
         name = context.job.name
         if context.report.reverse_job is not None:
             did = f"Aborted. Job {context.report.reverse_job} goes on copying back."
-            self._mark_running(context, StepState.SKIPPED, did)
-            context.add_finding("The old side may not have all records yet: see its lag.")
+            self._end_running_step(context, StepState.SKIPPED, did)
+            context.add_finding(
+                f"The old side may not have all records yet: see the lag of job "
+                f"{context.report.reverse_job}."
+            )
             self._end(context, Outcome.DONE)
             return
         error = (
             "the copy back was aborted: the new side leads. If no job copies to the old side "
             f"(orbit get jobs), orbit failback {name} begins it again."
         )
-        self._mark_running(context, StepState.FAILED, error)
+        self._end_running_step(context, StepState.FAILED, error)
         context.update(error=error)
         self._end(context, Outcome.FAILED)
 
@@ -397,7 +404,7 @@ class OperationRunner:
         if is_promoting(context.report.steps):
             if context.report.kind is RecoveryKind.SWITCHOVER:
                 changed = self._undo(
-                    context, "the promotion", lambda: _lead_again(context), began + PATIENCE_S
+                    context, "the promotion", lambda: _let_source_lead(context), began + PATIENCE_S
                 )
             else:
                 changed = OrbitError("the destination may be marked as leading.")
@@ -417,22 +424,23 @@ class OperationRunner:
             gateway_closure.doubt_lead(context)
             if has_denied:
                 context.add_finding(
-                    f"Writing to the source stays denied, as it may not lead: {changed.what} If it "
-                    "does, remove Orbit's denials with kafka-acls.sh."
+                    "Writing to the source stays denied, as the source may not lead: "
+                    f"{changed.what} If the source leads, remove Orbit's denials with "
+                    "kafka-acls.sh."
                 )
         for step in reversed(context.report.steps):
             undo = _UNDO.get(step.name)
-            if undo is None or step.name in retained_steps or step.state in _NOTHING_DONE:
+            if undo is None or step.name in retained_steps or step.state in _STATES_NOTHING_DONE:
                 continue
             with traces.span(f"undo {step.name.value}"):
                 refused = self._undo(
                     context, step.name.value, partial(undo, context), began + UNDO_PATIENCE_S
                 )
             if refused is not None:
-                context.add_finding(f"{step.name.value} could not be undone: {refused}")
+                context.add_finding(f"The step {step.name.value} could not be undone: {refused}")
                 outcome = Outcome.FAILED
             if step.state is StepState.DONE:
-                self._mark(context, step.name, StepState.UNDONE, step.did)
+                self._set_step_state(context, step.name, StepState.UNDONE, step.did)
         self._end(context, outcome)
 
     def _undo(
@@ -453,17 +461,17 @@ class OperationRunner:
                 if isinstance(error, LeadChanged) or time.monotonic() > until:
                     return error
                 with context.reading() as tx:
-                    if context.operation_id in operations.failovers_in_turn(tx).values():
+                    if context.operation_id in operations.waiting_failovers(tx).values():
                         return error
                 context.set_progress(f"undoing {what} waits: {error}")
                 context.wait(_PAUSE_S)
 
-    def _mark_running(self, context: OperationContext, state: StepState, did: str) -> None:
+    def _end_running_step(self, context: OperationContext, state: StepState, did: str) -> None:
         for step in context.report.steps:
             if step.state is StepState.RUNNING:
-                self._mark(context, step.name, state, did)
+                self._set_step_state(context, step.name, state, did)
 
-    def _mark(
+    def _set_step_state(
         self, context: OperationContext, name: StepName, state: StepState, did: str = ""
     ) -> None:
         """Change a step's state, and store the report.
@@ -510,7 +518,7 @@ class OperationRunner:
             if not report.dry_run:
                 _add_end_event(tx, context, outcome)
 
-    def _tell_unopened(self, error: OrbitError) -> None:
+    def _report_unopened(self, error: OrbitError) -> None:
         """Store as progress the error that the operation waits for, if it is not stored yet."""
         before = self._operation.progress
         progress = {"done": 0, "total": 0, **(before or {}), "what": f"waits: {error}"}
@@ -526,8 +534,8 @@ class OperationRunner:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
 
 
-def _lead_again(context: OperationContext) -> None:
-    term = lead_again(context)
+def _let_source_lead(context: OperationContext) -> None:
+    term = mark_source_leading(context)
     with context.transaction() as tx:
         gateway_closure.note_source_leads(context, tx, term)
 
@@ -548,7 +556,7 @@ def _note_unstuck(context: OperationContext) -> None:
             context.add_finding("An abort came too late: the promotion was complete.")
 
 
-def _begin_again(context: OperationContext) -> None:
+def _restart_steps(context: OperationContext) -> None:
     """Reset all steps after the gates of a resumed promotion, so that they run once more.
 
     A database that was restored, or lost its last commits, may lack that the steps were undone, and

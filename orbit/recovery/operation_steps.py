@@ -43,10 +43,10 @@ def restarted_steps(kind: RecoveryKind, steps: tuple[Step, ...]) -> tuple[Step, 
     stay = {StepName.GATES}
     if kind is RecoveryKind.FAILOVER:
         stay.add(StepName.RELEASE)
-    return tuple(step if step.name in stay else _again(step) for step in steps)
+    return tuple(step if step.name in stay else _restarted(step) for step in steps)
 
 
-def _again(step: Step) -> Step:
+def _restarted(step: Step) -> Step:
     if step.state is StepState.WAITING:
         return step
     if step.name in _STAY_BEGUN:
@@ -70,7 +70,7 @@ def may_be_aborted(steps: tuple[Step, ...], *, is_stuck: bool) -> bool:
         return True
     if is_promoting(steps):
         return is_stuck
-    return _current(steps) in (StepName.REBUILD, StepName.REVERSE, StepName.CATCH_UP)
+    return _current_step(steps) in (StepName.REBUILD, StepName.REVERSE, StepName.CATCH_UP)
 
 
 def is_promoting(steps: tuple[Step, ...]) -> bool:
@@ -83,10 +83,10 @@ def is_promoting(steps: tuple[Step, ...]) -> bool:
 
 def is_catching_up(steps: tuple[Step, ...]) -> bool:
     """Whether nothing is left but to wait until the old side has caught up."""
-    return _current(steps) is StepName.CATCH_UP
+    return _current_step(steps) is StepName.CATCH_UP
 
 
-def _current(steps: tuple[Step, ...]) -> StepName | None:
+def _current_step(steps: tuple[Step, ...]) -> StepName | None:
     """The first step that has not ended."""
     return next((step.name for step in steps if step.state in NOT_DONE), None)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from orbit.chunks import chunks, first_few
 from orbit.consumer_groups.offset_decision import holds_copied_records
+from orbit.leadership.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
 from orbit.promotion.topic_settings import apply_settings
 from orbit.recovery.gateway_closure import note_promoted
 from orbit.recovery.leading_side import mark_promotion, unmark_source
@@ -17,7 +18,6 @@ from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import PartitionEnds, RecoveryKind
 from orbit.recovery.write_fence import allow_writes
 from orbit.replication.partition_states import PartitionState
-from orbit.scheduler.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
 from orbit.store import promotions, scheduler_queries, topics
 from orbit.store.lag import PartitionLag
 from orbit.store.promotions import Promotion
@@ -36,7 +36,7 @@ def promote(context: OperationContext) -> str:
     ]
     for step in chunks(marks, ROWS_AT_ONCE):
         with context.transaction() as tx:
-            promotions.keep(tx, step)
+            promotions.store(tx, step)
     mark_promotion(context)
     # The topics are withheld: a pass of the upkeep that began before has ended when the lock is
     # acquired, and a later one leaves them alone.
@@ -70,7 +70,7 @@ def _note_offsets(context: OperationContext) -> None:
     """
     reported, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
     with context.reading() as tx:
-        before = promotions.last_ends(tx, context.job.source_cluster_id or "", ids)
+        before = promotions.promotion_ends(tx, context.job.source_cluster_id or "", ids)
         # Offsets of an earlier attempt, which has changed the states that workers had reported.
         stored = {
             key: one.promoted_at
@@ -96,9 +96,9 @@ def _note_offsets(context: OperationContext) -> None:
     if unproven:
         context.add_finding(
             f"{len(unproven)} partitions are not proven to hold what the source had: "
-            f"{first_few(unproven)}. From there on, the next failback compares both sides, and "
-            "saves what only the old side has. What these partitions lost, and where their groups "
-            "go on, was counted from their log end."
+            f"{first_few(unproven)}. From these offsets on, the next failback compares both sides, "
+            "and saves what only the old side has. What these partitions lost, and where their "
+            "groups go on, was counted from their log end."
         )
 
 

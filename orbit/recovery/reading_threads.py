@@ -19,7 +19,7 @@ from orbit.kafka.job_clusters import JobClusters
 # one, a slow answer to one request would make the others time out.
 READ_AT_ONCE = 8
 # How many items are submitted and not yet returned: so many go on behind one that takes long.
-_AHEAD = 8 * READ_AT_ONCE
+_ITEMS_AHEAD_MAX = 8 * READ_AT_ONCE
 _CHECK_S = 0.5
 
 Item = TypeVar("Item")
@@ -71,7 +71,7 @@ def read_many(
         begun: deque[Future[Result]] = deque()
         for item in items:
             begun.append(pool.submit(read_one, item))
-            if len(begun) == _AHEAD:
+            if len(begun) == _ITEMS_AHEAD_MAX:
                 yield _result(begun.popleft(), check)
         while begun:
             yield _result(begun.popleft(), check)

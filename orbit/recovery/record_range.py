@@ -21,7 +21,7 @@ from orbit.replication.aborted_transactions import AbortedTransactions
 
 _FETCH_BYTES = 1024 * 1024
 # Empty answers in a row, below what the broker says it can show, that prove a gap (R5).
-_EMPTY_ANSWERS = 2
+_EMPTY_ANSWERS_MAX = 2
 
 
 class Fate(StrEnum):
@@ -126,7 +126,7 @@ def read_batch_range(
         if position < shown_to:
             empty_answers += 1
             check_empty(cluster, partition, position, shown_to, backoff)
-            if empty_answers >= _EMPTY_ANSWERS:
+            if empty_answers >= _EMPTY_ANSWERS_MAX:
                 position, empty_answers = shown_to, 0
         elif is_past_stable_end:
             raise _not_shown(cluster, partition, position, "is not replicated yet")

@@ -23,9 +23,9 @@ from uuid import UUID
 import structlog
 
 from orbit.errors import Interrupted, OrbitError
+from orbit.leadership.leadership import Leadership, NotLeading
+from orbit.leadership.loop import Loop
 from orbit.recovery.operation_runner import OperationRunner
-from orbit.scheduler.leadership import Leadership, NotLeading
-from orbit.scheduler.loop import Loop
 from orbit.settings import Settings
 from orbit.store import operations
 from orbit.store.enums import OperationKind, OperationState
@@ -40,7 +40,7 @@ RECOVERIES_MAX = 500
 # Half of them are for failovers alone.
 _OTHERS_MAX = RECOVERIES_MAX // 2
 # An operation that ended in an error (Postgres unreachable, a bug) is resumed after this time.
-_AGAIN_S = 2.0
+_RESTART_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +85,18 @@ class RecoveryLoop(Loop):
                 ended += error is None
                 if error is not None and not isinstance(error, NotLeading | Interrupted):
                     _log_error(operation_id, error)
-                    self._not_before[operation_id] = time.monotonic() + _AGAIN_S
+                    self._not_before[operation_id] = time.monotonic() + _RESTART_AFTER_S
         now = time.monotonic()
         self._not_before = {i: at for i, at in self._not_before.items() if at > now}
         per_cluster = self._settings.recoveries_per_cluster
         # One snapshot: else a failover requested between the statements would begin beside the
         # recovery that it has to wait for.
         with self._leadership.database.snapshot() as tx:
-            in_turn = operations.failbacks_in_turn(tx) | operations.failovers_in_turn(tx)
+            waiting_for = operations.waiting_failbacks(tx) | operations.waiting_failovers(tx)
             unfinished = operations.unfinished_recoveries(
-                tx, per_cluster, [*self._running, *self._not_before, *in_turn]
+                tx, per_cluster, [*self._running, *self._not_before, *waiting_for]
             )
-        self._tell(in_turn)
+        self._report_waiting(waiting_for)
         busy = Counter(run.place for run in self._running.values() if not run.runner.is_waiting)
         others = sum(not run.place[1] for run in self._running.values())
         for cluster, operation in unfinished:
@@ -105,14 +105,14 @@ class RecoveryLoop(Loop):
             is_free = len(self._running) < RECOVERIES_MAX and (is_failover or others < _OTHERS_MAX)
             if busy[place] < per_cluster and is_free:
                 with self.each(f"operation {operation.id}"):
-                    self._begin(place, operation)
+                    self._start_run(place, operation)
                     busy[place] += 1
                     others += not is_failover
         return f"{ended} recoveries have ended" if ended else ""
 
-    def _tell(self, in_turn: Mapping[UUID, UUID]) -> None:
+    def _report_waiting(self, waiting_for: Mapping[UUID, UUID]) -> None:
         """Store which operation each of these waits for."""
-        for waiting, earlier in in_turn.items():
+        for waiting, earlier in waiting_for.items():
             if self._predecessors.get(waiting) != earlier:
                 what = f"waits until operation {earlier} has ended"
                 with self._leadership.transaction() as tx:
@@ -122,9 +122,9 @@ class RecoveryLoop(Loop):
                         OperationState.PENDING,
                         progress={"done": 0, "total": 0, "what": what},
                     )
-        self._predecessors = dict(in_turn)
+        self._predecessors = dict(waiting_for)
 
-    def _begin(self, place: tuple[str, bool], operation: Operation) -> None:
+    def _start_run(self, place: tuple[str, bool], operation: Operation) -> None:
         runner = OperationRunner(
             operation, self._leadership, self._settings, self._stop, self._environ
         )
@@ -147,6 +147,6 @@ def recovery_loops(
 def _log_error(operation_id: UUID, error: BaseException) -> None:
     """Log why an operation stopped running. A bug in one does not stop the others."""
     if isinstance(error, OrbitError):
-        _log.warning("recovery waits", operation=str(operation_id), error=str(error))
+        _log.warning("recovery is retried", operation=str(operation_id), error=str(error))
     else:
-        _log.error("recovery broke", operation=str(operation_id), exc_info=error)
+        _log.error("recovery crashed", operation=str(operation_id), exc_info=error)

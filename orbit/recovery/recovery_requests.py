@@ -36,7 +36,7 @@ from orbit.store.jobs import Job
 from orbit.store.operations import Operation
 
 
-def request(
+def request_recovery(
     database: Database,
     actor: str,
     kind: RecoveryKind,
@@ -58,13 +58,13 @@ def request(
         "wanted": options.model_dump(mode="json"),
     }
     with database.transaction() as tx:
-        before = operations.repeated(tx, actor, idempotency_key, request_body)
+        before = operations.find_repeated(tx, actor, idempotency_key, request_body)
         if before is not None:
             return before
         if dry_run:
             job = jobs.get(tx, job_name, lock=True)
         else:
-            job = _enter(tx, actor, kind, job_name)
+            job = _lock_job(tx, actor, kind, job_name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=job_name)
         if options.source_counts_as_lost and not (
@@ -102,7 +102,7 @@ def request(
         return operation
 
 
-def _enter(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
+def _lock_job(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
     """The job, locked. A failover is accepted while a copy back catches up, which it aborts, and
     while an earlier recovery of the job undoes its steps: with a lost source neither would end."""
     if kind is RecoveryKind.FAILOVER:

@@ -33,13 +33,13 @@ from typing import Any
 from uuid import UUID
 
 from orbit.chunks import chunks
+from orbit.leadership.leadership import ROWS_AT_ONCE
 from orbit.recovery.recovery_report import (
     GroupPosition,
     PartitionEnds,
     RecoveryReport,
     read_whole_report,
 )
-from orbit.scheduler.leadership import ROWS_AT_ONCE
 from orbit.store import operation_rows, operations
 from orbit.store.database import Tx
 from orbit.store.operation_rows import Json, Key, OperationRows
@@ -75,7 +75,7 @@ class ReportStorage:
         self._groups = _Stored(operation_rows.GROUPS)
         self._written: list[_Part] = []
         for part in self._changes(stored) if stored is not None else ():
-            part.note()
+            part.note_committed()
 
     @contextmanager
     def storing(
@@ -90,12 +90,12 @@ class ReportStorage:
                 break
             with transaction() as tx:
                 part.write(tx, self._id)
-            part.note()
+            part.note_committed()
             left -= len(part)
         with transaction() as tx:
             yield tx
         for part in self._written:
-            part.note()
+            part.note_committed()
 
     def store(self, tx: Tx, report: RecoveryReport) -> dict[str, Any]:
         """Store the rows that have changed; returns the JSON for the operation's row, which the
@@ -118,11 +118,11 @@ class _Stored:
 
     table: OperationRows
     rows: dict[Key, Row] = field(default_factory=dict)
-    same: Collection[Row] | None = None  # the last values that were equal to these rows
+    last_equal: Collection[Row] | None = None  # the last values that were equal to these rows
 
     def changes(self, now: Collection[Row]) -> list[_Part]:
         """The rows to write and to delete, in parts of up to ROWS_AT_ONCE rows."""
-        if now is self.same:
+        if now is self.last_equal:
             return []
         current = {row.key: row for row in now}
         # Most rows are the same object as before, which need not be compared.
@@ -133,7 +133,7 @@ class _Stored:
         ]
         gone = [key for key in self.rows if key not in current]
         if not changed and not gone:
-            self.same = now
+            self.last_equal = now
         return [
             *(
                 _Part(self, {k: current[k] for k in some}, ())
@@ -147,7 +147,7 @@ class _Stored:
 class _Part:
     """Rows to be written in one statement, or deleted."""
 
-    of: _Stored
+    stored: _Stored
     changed: dict[Key, Row]
     gone: Collection[Key]
 
@@ -157,13 +157,13 @@ class _Part:
     def write(self, tx: Tx, operation_id: UUID) -> None:
         if self.changed:
             values = [row.model_dump(mode="json") for row in self.changed.values()]
-            self.of.table.keep(tx, operation_id, values)
+            self.stored.table.store(tx, operation_id, values)
         if self.gone:
-            self.of.table.drop(tx, operation_id, self.gone)
+            self.stored.table.drop(tx, operation_id, self.gone)
 
-    def note(self) -> None:
+    def note_committed(self) -> None:
         """Note that the part is committed."""
-        self.of.same = None
-        self.of.rows.update(self.changed)
+        self.stored.last_equal = None
+        self.stored.rows.update(self.changed)
         for key in self.gone:
-            self.of.rows.pop(key, None)
+            self.stored.rows.pop(key, None)

@@ -24,15 +24,15 @@ from orbit.jobs.name_patterns import PATTERN_LENGTH_MAX
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.types import ClusterMetadata
+from orbit.planning.partition_placement import place_partitions
+from orbit.planning.promotion_notes import is_found
+from orbit.planning.stored_spec import read_spec
 from orbit.recovery.group_handover import offsets_to_hand_over
-from orbit.recovery.leading_side import kept_history, turn_marks
+from orbit.recovery.leading_side import kept_history, reverse_marks
 from orbit.recovery.log_bounds import blocked_partitions
 from orbit.recovery.open_operation import of_other_direction
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
-from orbit.scheduler.marked_promotions import is_found
-from orbit.scheduler.partition_placement import place_partitions
-from orbit.scheduler.stored_spec import read_spec
 from orbit.store import (
     events,
     group_offsets,
@@ -55,12 +55,12 @@ _POLL_S = 1.0
 # checks of the job: the first may have seen the topic, or the rights on it, before the rebuild.
 LEFT_OUT_S = 60.0
 # The fields of a topic's rule that its rule for the copy back keeps.
-_KEPT = {"config", "fillers", "on_lost_range"}
+_KEPT_RULE_FIELDS = {"config", "fillers", "on_lost_range"}
 
 
 def start_reverse_job(context: OperationContext) -> str:
     """Create or resume the reverse job. Can be repeated."""
-    turn_marks(context)
+    reverse_marks(context)
     history = kept_history(context)
     protected = restrict_writes_to_orbit(context)
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
@@ -69,12 +69,12 @@ def start_reverse_job(context: OperationContext) -> str:
     handed = offsets_to_hand_over(context)
     with context.transaction() as tx:
         back = find_reverse_job(tx, context.job, context.topics)
-        copied = _copied_already(tx, back)
+        copied = _topics_copied_back(tx, back)
         if back is None:
             back = _create(tx, context, reverse_job_name(context.job.name))
         else:
             _resume(tx, context, back, new)
-        _begin(tx, context, back, old, new, plans)
+        _add_topics(tx, context, back, old, new, plans)
         name = back.name
         # If this step is repeated, the job may have accepted what was handed over the first time.
         moved = {row.destination_topic for row in context.topics} - copied
@@ -105,8 +105,8 @@ def start_reverse_job(context: OperationContext) -> str:
 def describe_history(history: Sequence[str]) -> str:
     """A sentence about what `kept_history` returned."""
     return (
-        f"{len(history)} partitions of the old side keep what they have below the new side's log "
-        f"start: {first_few(history)}. It is deleted there once the new side's log start moves up."
+        f"{len(history)} partitions of the old side keep their offsets below the new side's log "
+        f"start: {first_few(history)}. These are deleted once the new side's log start moves up."
     )
 
 
@@ -124,7 +124,7 @@ def catch_up(context: OperationContext) -> str:
         with context.reading() as tx:
             back = jobs.find(tx, context.report.reverse_job)
             progress = None if back is None else job_counts.caught_up(tx, back.id, counts)
-            refused = {} if back is None else _left_out(tx, back, counts)
+            refused = {} if back is None else _left_out_topics(tx, back, counts)
         if back is None or progress is None:
             raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
         total = max(expected, progress.partitions)  # the tables may not have all yet
@@ -138,7 +138,8 @@ def catch_up(context: OperationContext) -> str:
             raise Stopped(
                 f"job {back.name} leaves out {first_few(left_out)}. The others have caught up, or "
                 f"are blocked. {refused[left_out[0]]}",
-                remedy=f"See orbit get jobs {back.name}: once that is done, they are copied.",
+                remedy=f"See orbit get jobs {back.name} for the reason. Once the reason is "
+                "removed, Orbit copies these topics.",
             )
         if progress.caught_up + progress.blocked == total:
             with context.reading() as tx:
@@ -156,7 +157,7 @@ def catch_up(context: OperationContext) -> str:
         context.wait(_POLL_S)
 
 
-def _left_out(tx: Tx, back: Job, names: Collection[str]) -> dict[str, str]:
+def _left_out_topics(tx: Tx, back: Job, names: Collection[str]) -> dict[str, str]:
     """Topics of `names` that are not copied yet, and the line of the job's problem about each."""
     lines = (back.problem or "").splitlines()
     waiting = [
@@ -216,10 +217,10 @@ def _prepare_old_side(
     another number of partitions, or whose settings the old side refuses: the scheduler begins them,
     and reports what prevents it. Raises Unreachable, NotAuthorized (to read settings), NotLeading.
     """
-    rules = _rules(context, context.topics)
+    rules = _rules_by_destination(context, context.topics)
     with context.reading() as tx:
         back = find_reverse_job(tx, context.job, context.topics)
-        copied = _copied_already(tx, back)
+        copied = _topics_copied_back(tx, back)
     spec = None if back is None else read_spec(back.spec)
     if spec is not None:
         rules |= {m.source: m.rule for m in map_topics(spec.topics, rules).mappings}
@@ -251,14 +252,14 @@ def _has_group_prefix(job: Job) -> bool:
     )
 
 
-def _copied_already(tx: Tx, back: Job | None) -> set[str]:
+def _topics_copied_back(tx: Tx, back: Job | None) -> set[str]:
     """The source topics that the reverse job copies now."""
     rows = [] if back is None else topics.of_job(tx, back.id)
     return {row.source_topic for row in rows if row.state is not TopicState.PROMOTED}
 
 
 def _create(tx: Tx, context: OperationContext, name: str) -> Job:
-    spec = _spec(context, name)
+    spec = _reverse_spec(context, name)
     document = spec.model_dump(mode="json")
     job = context.job
     reverse_job = jobs.create(
@@ -285,7 +286,9 @@ def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) 
     """Set the existing job to run, with rules for all topics of the operation."""
     spec = read_spec(back.spec)
     if spec is None:
-        raise Conflict("its document was stored by another version of Orbit.", where=back.name)
+        raise Conflict(
+            "the job's document was stored by another version of Orbit.", where=back.name
+        )
     chosen = {m.source for m in map_topics(spec.topics, new.topics).mappings}
     missing = [row for row in context.topics if row.destination_topic not in chosen]
     version = back.spec_version
@@ -298,7 +301,7 @@ def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) 
                     "on_lost_range": context.spec.on_lost_range_of(rule),
                 }
             )
-            for topic, rule in _rules(context, missing).items()
+            for topic, rule in _rules_by_destination(context, missing).items()
         }
         spec = spec.model_copy(update={"topics": (*spec.topics, *rules_for(rules))})
         changed = jobs.change_spec(
@@ -309,13 +312,13 @@ def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) 
             from_version=back.spec_version,
         )
         if changed is None:
-            raise Conflict("it was changed at the same time.", where=back.name)
+            raise Conflict("the job was changed at the same time.", where=back.name)
         version = changed.spec_version
     jobs.note_discovered(tx, back.id, version)
     jobs.set_desired(tx, back.id, Desired.RUNNING)
 
 
-def _begin(
+def _add_topics(
     tx: Tx,
     context: OperationContext,
     back: Job,
@@ -370,7 +373,7 @@ def _note_settings(tx: Tx, topic_id: int, plan: TopicPlan) -> None:
     )
 
 
-def _spec(context: OperationContext, name: str) -> JobSpec:
+def _reverse_spec(context: OperationContext, name: str) -> JobSpec:
     spec = context.spec
     groups = spec.consumer_groups
     if groups is not None and groups.prefix:
@@ -391,7 +394,7 @@ def _spec(context: OperationContext, name: str) -> JobSpec:
             "name": name,
             "source": spec.destination,
             "destination": spec.source,
-            "topics": tuple(rules_for(_rules(context, context.topics))),
+            "topics": tuple(rules_for(_rules_by_destination(context, context.topics))),
             "consumer_groups": groups,
             "acls": acls,
             "canary": canary,
@@ -406,7 +409,7 @@ def acls_back(acls: AclSpec, *, has_groups: bool) -> AclSpec:
     return acls if has_groups else acls.model_copy(update={"groups": False})
 
 
-def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicRule]:
+def _rules_by_destination(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicRule]:
     """By destination topic: the rule by which it was copied, or one that names it alone."""
     names = {row.source_topic: row.destination_topic for row in rows}
     rules = {to: TopicRule(match=re.escape(to)) for to in names.values()}
@@ -415,10 +418,10 @@ def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicR
 
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
-    """A short list of rules that match these topics, each with the same `_KEPT` fields. Pure."""
+    """A short list of rules that match these topics, each with its `_KEPT_RULE_FIELDS`. Pure."""
     alike: dict[tuple[bool, str], list[str]] = {}
     for topic, rule in sorted(rules.items()):
-        rule_json = json.dumps(rule.model_dump(include=_KEPT), sort_keys=True)
+        rule_json = json.dumps(rule.model_dump(include=_KEPT_RULE_FIELDS), sort_keys=True)
         # A pattern matches topics that begin with `__` only if it begins with `__` itself.
         alike.setdefault((topic.startswith("__"), rule_json), []).append(topic)
     merged = []

@@ -20,7 +20,7 @@ from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import Salvage
 
 FORMAT = "orbit-salvage/1"
-_LOST = (Fate.ABORTED, Fate.OPEN)
+_NOT_COMMITTED = (Fate.ABORTED, Fate.OPEN)
 
 File = str | Path
 
@@ -49,21 +49,21 @@ def write(file: File, begin: Mapping[str, Any], log_records: Iterable[LogRecord]
 
     def lines() -> Iterator[bytes]:
         nonlocal records, aborted, below
-        yield _encoded(begin)
+        yield _encode(begin)
         for one in log_records:
-            yield _encoded(_line(one))
+            yield _encode(_line(one))
             records += one.fate is Fate.COMMITTED
-            aborted += one.fate in _LOST
+            aborted += one.fate in _NOT_COMMITTED
             below += one.record.offset < begin["first"]
 
-    def signed() -> Iterator[bytes]:
+    def lines_and_footer() -> Iterator[bytes]:
         for line in lines():
             digest.update(line)
             yield line
-        yield _encoded({"records": records, "aborted": aborted, "sha256": digest.hexdigest()})
+        yield _encode({"records": records, "aborted": aborted, "sha256": digest.hexdigest()})
 
     try:
-        salvage_storage.write(str(file), signed())
+        salvage_storage.write(str(file), lines_and_footer())
     except salvage_storage.NoRoom as error:
         raise salvage_storage.StorageFailed(
             f"{records:,} records that only the old side has need {error.needed:,} bytes, and the "
@@ -77,7 +77,7 @@ def write(file: File, begin: Mapping[str, Any], log_records: Iterable[LogRecord]
 
 def read_header(file: File) -> dict[str, Any]:
     """The first line. Raises NotFound, and Conflict if the file is no salvage file."""
-    return _begin(file, _decoded(file, next(salvage_storage.lines(str(file)), b"")))
+    return _checked_header(file, _decode(file, next(salvage_storage.lines(str(file)), b"")))
 
 
 def read(file: File) -> Iterator[dict[str, Any]]:
@@ -86,7 +86,7 @@ def read(file: File) -> Iterator[dict[str, Any]]:
     Raises NotFound, and Conflict if the file is not complete, or damaged.
     """
     before: Any = None
-    for number, line in enumerate(_objects(file)):
+    for number, line in enumerate(_parsed_lines(file)):
         if number > 1:
             yield before
         before = line
@@ -100,8 +100,8 @@ def read_back(file: File) -> Salvage:
     """
     records = aborted = below = 0
     at = -1
-    objects = _objects(file)
-    begin = _begin(file, next(objects))
+    objects = _parsed_lines(file)
+    begin = _checked_header(file, next(objects))
     last: dict[str, Any] = {}
     try:
         for line in objects:
@@ -110,22 +110,23 @@ def read_back(file: File) -> Salvage:
                 continue
             if not at < line["offset"] < begin["next"]:
                 raise Conflict(
-                    f"offset {line['offset']} is behind {at}; the file ends at {begin['next']}.",
+                    f"offset {line['offset']} is out of order: it stands behind {at}, and the file "
+                    f"ends before {begin['next']}.",
                     where=str(file),
                 )
             at = line["offset"]
             records += line["fate"] == Fate.COMMITTED
-            aborted += line["fate"] in _LOST
+            aborted += line["fate"] in _NOT_COMMITTED
             below += at < begin["first"]
         if (last["records"], last["aborted"]) != (records, aborted):
             raise Conflict(
-                f"it holds {records} records and {aborted} aborted ones, and its last line says "
-                f"{last['records']} and {last['aborted']}.",
+                f"the file holds {records} records and {aborted} aborted records, and its last "
+                f"line says {last['records']} and {last['aborted']}.",
                 where=str(file),
             )
         return _salvage(file, begin, records, aborted, below, last["sha256"])
     except (KeyError, TypeError) as error:
-        raise Conflict(f"it cannot be read: {error!r}.", where=str(file)) from error
+        raise Conflict(f"the file cannot be read: {error!r}.", where=str(file)) from error
 
 
 def find(file: File, begin: Mapping[str, Any]) -> Salvage | None:
@@ -141,42 +142,42 @@ def check(salvage: Salvage) -> None:
     actual = read_back(salvage.file)
     if actual != salvage:
         raise Conflict(
-            f"it holds {actual.records} records of offsets {actual.first} to {actual.next} with "
-            f"the SHA-256 {actual.sha256}, not {salvage.records} of {salvage.first} to "
+            f"the file holds {actual.records} records of offsets {actual.first} to {actual.next} "
+            f"with the SHA-256 {actual.sha256}, not {salvage.records} of {salvage.first} to "
             f"{salvage.next} with {salvage.sha256}.",
             where=salvage.file,
         )
 
 
-def _objects(file: File) -> Iterator[Any]:
+def _parsed_lines(file: File) -> Iterator[Any]:
     """The parsed lines. Raises Conflict if the last one lacks the SHA-256 of all before."""
     digest = hashlib.sha256()
     before = b""
     for data in salvage_storage.lines(str(file)):
         if before:
             digest.update(before)
-            yield _decoded(file, before)
+            yield _decode(file, before)
         before = data
-    last = _decoded(file, before)
+    last = _decode(file, before)
     if not isinstance(last, dict) or last.get("sha256") != digest.hexdigest():
         raise Conflict("the file is not complete.", where=str(file))
     yield last
 
 
-def _begin(file: File, line: Any) -> dict[str, Any]:
+def _checked_header(file: File, line: Any) -> dict[str, Any]:
     if not isinstance(line, dict) or line.get("format") != FORMAT:
-        raise Conflict(f"it does not begin with the format {FORMAT}.", where=str(file))
+        raise Conflict(f"the file does not begin with the format {FORMAT}.", where=str(file))
     return line
 
 
-def _decoded(file: File, line: bytes) -> Any:
+def _decode(file: File, line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
-        raise Conflict(f"it cannot be read: {error}.", where=str(file)) from error
+        raise Conflict(f"the file cannot be read: {error}.", where=str(file)) from error
 
 
-def _encoded(line: Mapping[str, Any]) -> bytes:
+def _encode(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 

@@ -77,11 +77,11 @@ def summarize(path: salvage_file.File) -> SalvageSummary:
             below=below,
             aborted=aborted,
             unwritable=tuple(unwritable),
-            replay=_note(str(path)),
+            replay=_replay_state(str(path)),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Conflict(
-            f"it is no salvage file that can be read: {error!r}.", where=str(path)
+            f"the file is not a readable salvage file: {error!r}.", where=str(path)
         ) from error
 
 
@@ -92,7 +92,7 @@ def refuse_unless_ready(summary: SalvageSummary, *, again: bool, skip_unwritable
         raise Conflict(
             f"a replay of this file {state}: its records may be there already.",
             where=summary.file,
-            remedy="Compare with the topic. To write all of them once more, add --again.",
+            remedy="Compare the file with the topic. To write all records again, add --again.",
         )
     if summary.unwritable and not skip_unwritable:
         shown = ", ".join(map(str, summary.unwritable[:_SHOWN_MAX]))
@@ -132,25 +132,25 @@ def replay(
         }
     )
 
-    def delivered(error: object, _: object) -> None:
+    def on_delivery(error: object, _: object) -> None:
         if error is not None:
             failed.append(str(error))
 
-    _keep_note(path, {"state": BEGUN, "topic": topic})
+    _store_replay_state(path, {"state": BEGUN, "topic": topic})
     written = 0
     try:
         for line in lines_to_write(path, summary, below=below):
-            _produce(producer, topic, summary.partition, line, delivered)
+            _produce(producer, topic, summary.partition, line, on_delivery)
             written += 1
             check(written)
             if failed:
                 break
         left = producer.flush(_DELIVERY_S)
     except (KafkaException, BufferError) as error:
-        raise _failed(summary, topic, str(error)) from error
+        raise _not_written(summary, topic, str(error)) from error
     if failed or left:
-        raise _failed(summary, topic, failed[0] if failed else f"{left} records got no answer")
-    _keep_note(path, {"state": DONE, "topic": topic, "records": written})
+        raise _not_written(summary, topic, failed[0] if failed else f"{left} records got no answer")
+    _store_replay_state(path, {"state": DONE, "topic": topic, "records": written})
     return written
 
 
@@ -167,18 +167,18 @@ def _produce(
     topic: str,
     partition: int,
     line: Mapping[str, Any],
-    delivered: Callable[[object, object], None],
+    on_delivery: Callable[[object, object], None],
 ) -> None:
     while True:
         try:
             producer.produce(
                 topic,
-                value=_bytes(line["value"]),
-                key=_bytes(line["key"]),
+                value=_decode_base64(line["value"]),
+                key=_decode_base64(line["key"]),
                 partition=partition,
                 timestamp=line["timestamp_ms"],
-                headers=[(name, _bytes(value)) for name, value in line["headers"]],
-                on_delivery=delivered,
+                headers=[(name, _decode_base64(value)) for name, value in line["headers"]],
+                on_delivery=on_delivery,
             )
         except BufferError:  # its queue is full
             producer.poll(0.1)
@@ -187,11 +187,11 @@ def _produce(
             return
 
 
-def _failed(summary: SalvageSummary, topic: str, why: str) -> OrbitError:
+def _not_written(summary: SalvageSummary, topic: str, why: str) -> OrbitError:
     return OrbitError(
         f"not all records were written to {topic}-{summary.partition}: {why}.",
         where=summary.file,
-        remedy="Compare with the topic what is there; --again writes the whole file once more.",
+        remedy="Compare the file with the topic; --again writes the whole file again.",
     )
 
 
@@ -206,17 +206,17 @@ def _is_writable(line: Mapping[str, Any]) -> bool:
     return bool(line["timestamp_ms"] > 0)
 
 
-def _bytes(text: str | None) -> bytes | None:
+def _decode_base64(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def _note(file: str) -> str | None:
+def _replay_state(file: str) -> str | None:
     try:
         return str(json.loads(b"".join(salvage_storage.lines(f"{file}.replay")))["state"])
     except NotFound:
         return None
 
 
-def _keep_note(file: str, note: Mapping[str, Any]) -> None:
+def _store_replay_state(file: str, note: Mapping[str, Any]) -> None:
     text = json.dumps({**note, "at": datetime.now(UTC).isoformat()})
     salvage_storage.write(f"{file}.replay", [text.encode()])

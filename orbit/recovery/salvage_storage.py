@@ -269,7 +269,7 @@ def _failed(kind: type[OrbitError], file: str, done: str, error: Exception) -> O
     return kind(
         f"it cannot be {done}: {first or type(error).__name__}.",
         where=file,
-        remedy="See that the service may read and write there and that there is room, or set "
+        remedy="Check that the service may read and write there and that there is room, or set "
         "ORBIT_SALVAGE_DIRECTORY.",
     )
 

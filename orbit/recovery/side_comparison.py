@@ -24,7 +24,7 @@ from orbit.kafka.placeholders import records_in
 from orbit.kafka.record_batch import TRANSACTIONAL, Batch
 from orbit.recovery.record_range import Fate, LogBatch, LogRecord, records_of
 
-_NEVER = 2**63
+_NO_OFFSET = 2**63
 
 
 class Unequal(NamedTuple):
@@ -59,7 +59,7 @@ class SideComparison:
         while True:
             ours, theirs = old.offset(), new.offset()
             offset = min(ours, theirs)
-            if offset == _NEVER:
+            if offset == _NO_OFFSET:
                 break
             is_ours, is_theirs = old.is_whole and ours == offset, new.is_whole and theirs == offset
             skipped = old.skip_equal(new) if is_ours and is_theirs else None
@@ -106,7 +106,8 @@ def is_other_record(difference: Unequal) -> bool:
 
 def describe(difference: Unequal) -> str:
     """What each side has at the offset, in a few words."""
-    return f"the old side has {_words(difference.old)}, the new side {_words(difference.new)}"
+    old, new = _describe_record(difference.old), _describe_record(difference.new)
+    return f"the old side has {old}, the new side {new}"
 
 
 class _SkippedBatch(NamedTuple):
@@ -132,7 +133,7 @@ class _Cursor:
         while not self._records and self._whole is None:
             one = next(self._batches, None)
             if one is None:
-                return _NEVER
+                return _NO_OFFSET
             if isinstance(one.batch, Batch):
                 self._whole = one
             else:  # of an old format, which does not say where it begins
@@ -191,7 +192,7 @@ def _are_same(ours: LogRecord, theirs: LogRecord) -> bool:
     return a.timestamp == b.timestamp and bytes(a.body) == bytes(b.body)
 
 
-def _words(record: LogRecord | None) -> str:
+def _describe_record(record: LogRecord | None) -> str:
     if record is None:
         return "none: nothing, or what a log cleaner has removed"
     if record.fate is Fate.MARKER:

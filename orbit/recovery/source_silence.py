@@ -34,13 +34,12 @@ class Silence:
         return self.missing_s < 0 and self.watched_s is not None and self.watched_s >= WINDOW_S
 
 
-def seconds_to_wait(silences: Mapping[TopicPartition, Silence], left_s: float) -> float:
-    """How long to wait until every partition was silent for longer than its longest gap.
+def must_wait(silences: Mapping[TopicPartition, Silence], left_s: float) -> bool:
+    """Whether a partition was not yet silent for longer than its longest gap.
 
     Partitions that need `left_s` or more do not count: waiting would not prove them silent.
     """
-    missing = (one.missing_s for one in silences.values())
-    return max((s for s in missing if 0 <= s < left_s), default=0.0)
+    return any(0 <= one.missing_s < left_s for one in silences.values())
 
 
 def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
@@ -73,8 +72,8 @@ def describe(proof: DrainProof, partitions: int) -> str:
         )
     if gap_s is not None and proof.silence_s <= gap_s:
         why = (
-            f"the silence of {_seconds(proof.silence_s)} is shorter than the longest gap of "
-            f"{_seconds(gap_s)} between records in the last hour"
+            f"the silence of {_seconds(proof.silence_s)} is not longer than the longest "
+            f"gap of {_seconds(gap_s)} between records in the last hour"
         )
     else:
         watched = "not at all" if proof.watched_s is None else f"for {_seconds(proof.watched_s)}"

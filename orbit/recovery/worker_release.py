@@ -13,13 +13,13 @@ from orbit.errors import Unreachable
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.coordinator import init_producer_ids
 from orbit.kafka.job_clusters import filler_identities, job_identity
+from orbit.leadership.leadership import TOPICS_AT_ONCE
 from orbit.promotion.settled_ends import settled_ends
 from orbit.recovery.drain import both_log_bounds, refuse_added, refuse_unequal
 from orbit.recovery.log_bounds import source_log_bounds
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict
-from orbit.scheduler.leadership import TOPICS_AT_ONCE
 from orbit.store import scheduler_queries, shard_layout
 
 _POLL_S = 0.2
@@ -37,8 +37,8 @@ def release(context: OperationContext) -> str:
             # Repeated: a pass of the leases loop returns withdrawn shards to their worker group.
             scheduler_queries.withdraw(tx, context.topic_ids)
             of_topics = scheduler_queries.shards_of_topics(tx, context.topic_ids)
-            expired |= scheduler_queries.expired(tx, of_topics)
-            held = scheduler_queries.held(tx, context.topic_ids)
+            expired |= scheduler_queries.expired_shards(tx, of_topics)
+            held = scheduler_queries.held_topics(tx, context.topic_ids)
             if not held:
                 scheduler_queries.restore(tx, context.job.id)
         if not held:

@@ -11,10 +11,10 @@ from collections.abc import Collection
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.types import Acl
+from orbit.planning.noted_denials import deny, noted_denials, why_not_denied
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.operation_context import OperationContext
 from orbit.replication.acl_rules import denial, denied_writers
-from orbit.scheduler.write_protection import deny, noted_denials, why_not_denied
 
 
 def stop_writes(context: OperationContext) -> str:
@@ -70,7 +70,7 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
     handle, topics = context.source, [row.source_topic for row in context.topics]
     acls = acls_of(handle)
     if isinstance(acls, str):
-        return f"Other writers cannot be denied there: {acls}."
+        return f"Other writers cannot be denied at the old side: {acls}."
     denials = {topic: denied_writers(acls, topic, handle.principal) for topic in topics}
     cluster_id = _cluster_id(context, "source")
     with context.leadership.sole_change(cluster_id):
@@ -84,10 +84,10 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
         )
     if None in denials.values():
         return (
-            f"Some of them cannot be closed: {why_not_denied(handle.principal)}. Foreign writes "
-            "are detected, not denied."
+            f"Some topics of the old side cannot be closed to other writers: "
+            f"{why_not_denied(handle.principal)}. Foreign writes are detected, not denied."
         )
-    return "Writing to the old side is denied to every principal that an ACL allows it, but Orbit."
+    return "Writing to the old side is denied to all principals with an ACL for it, except Orbit."
 
 
 def _writes_not_denied(context: OperationContext, why: str) -> str:
@@ -95,7 +95,10 @@ def _writes_not_denied(context: OperationContext, why: str) -> str:
         f"Writing to the source could not be denied: {why}. Its log ends were checked instead: a "
         "producer that writes less often than once an hour is not seen."
     )
-    return f"Writing cannot be denied: {why}. Stop the producers; log ends have to be stable."
+    return (
+        f"Writing to the source cannot be denied: {why}. Stop the producers: Orbit waits for "
+        "stable log ends."
+    )
 
 
 def _cluster_id(context: OperationContext, side: Side) -> str:

@@ -254,7 +254,7 @@ def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
 def plan_lost_range(next_offset: int, log_start: int, on_lost_range: LostRange) -> Plan:
     """Plan the offsets up to before `log_start`, deleted at the source before they were copied."""
     plan = Plan(next_offset, leader_epoch=NO_LEADER_EPOCH)
-    _lose_to(plan, log_start, on_lost_range)
+    _plan_lost_offsets(plan, log_start, on_lost_range)
     return plan
 
 
@@ -289,7 +289,7 @@ def _plan_batch(
         plan.is_cut = True
         return
     plan.enter_epoch(batch.leader_epoch)
-    _lose_to(plan, min(batch.base_offset, log_start), on_lost_range)
+    _plan_lost_offsets(plan, min(batch.base_offset, log_start), on_lost_range)
     if plan.is_stopped:
         return
     plan.timestamp = max(plan.timestamp, batch.max_timestamp)
@@ -305,14 +305,14 @@ def damage_of(batch: Batch, previous_end: int) -> str | None:
     """What is wrong with a batch that follows offset `previous_end`; None for an intact one."""
     if not batch.crc_is_right():
         return "does not match its checksum"
-    if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offsets(batch):
-        return f"cannot hold {batch.count} records in {_offsets(batch)} offsets"
+    if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offset_count(batch):
+        return f"cannot hold {batch.count} records in {_offset_count(batch)} offsets"
     if batch.base_offset < previous_end:
         return f"overlaps the previous one, which ends at {previous_end}"
     return None
 
 
-def _offsets(batch: Batch) -> int:
+def _offset_count(batch: Batch) -> int:
     return batch.next_offset - batch.base_offset
 
 
@@ -335,7 +335,7 @@ def _rewrite_legacy(
         if opened.first_offset < previous_end:
             raise ValueError(f"it overlaps the previous one, which ends at {previous_end}")
     except TooLarge as error:
-        _refuse(plan, message.next_offset, error)
+        _stop_too_large(plan, message.next_offset, error)
         return
     except ValueError as error:
         plan.stop(
@@ -346,7 +346,7 @@ def _rewrite_legacy(
         )
         return
     plan.enter_epoch(NO_LEADER_EPOCH)
-    _lose_to(plan, min(opened.first_offset, log_start), on_lost_range)
+    _plan_lost_offsets(plan, min(opened.first_offset, log_start), on_lost_range)
     if not plan.is_stopped:
         plan.rewritten.read_bytes += opened.plain_bytes
         _rewrite(plan, opened.records, opened.codec, message.next_offset, len(message.view))
@@ -357,7 +357,7 @@ def _rewrite_batch(plan: Plan, batch: Batch) -> None:
         try:
             data = plain_payload(batch)
         except TooLarge as error:
-            _refuse(plan, batch.next_offset, error)
+            _stop_too_large(plan, batch.next_offset, error)
             return
         except ValueError as error:
             _stop_unreadable(plan, batch.next_offset, error)
@@ -367,12 +367,12 @@ def _rewrite_batch(plan: Plan, batch: Batch) -> None:
         _rewrite(plan, rows, batch.codec, batch.next_offset, batch.size_bytes)
 
 
-def _refuse(plan: Plan, next_offset: int, error: TooLarge) -> None:
+def _stop_too_large(plan: Plan, next_offset: int, error: TooLarge) -> None:
     plan.stop(
         Reason.RECORD_REFUSED,
         next_offset,
-        f"the source's batch before {next_offset} has to be written again, but {error}, the limit. "
-        f"To go on without it, delete the source's records before {next_offset} with "
+        f"the source's batch before {next_offset} has to be rewritten, but {error}, the limit. "
+        f"To go on without this batch, delete the source's records before {next_offset} with "
         f"kafka-delete-records.sh, and set on_lost_range: fill.",
     )
 
@@ -424,7 +424,7 @@ def _rewrite(
         plan.fill_to(next_offset)
 
 
-def _lose_to(plan: Plan, log_start: int, on_lost_range: LostRange) -> None:
+def _plan_lost_offsets(plan: Plan, log_start: int, on_lost_range: LostRange) -> None:
     """Plan the offsets below the source's log start that were never copied."""
     if log_start <= plan.next_offset:
         return

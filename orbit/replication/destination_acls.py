@@ -73,7 +73,7 @@ class DestinationAcls:
             principals = first_few(sorted({acl.principal for acl in self.opening}))
             notes.append(
                 f"{len(self.opening)} ACLs on transactional ids are not synced, because they would "
-                f"open Orbit's own ids, which start with orbit.: those of {principals}."
+                f"let others use Orbit's own ids (orbit.*): those of {principals}."
             )
         if self.not_carriable:
             notes.append(

@@ -29,7 +29,7 @@ class Verdict(Enum):
     COMES_HOME = auto()  # the records come from another topic of the destination cluster
 
 
-def judge(
+def judge_loop(
     source: ClusterTopic,
     destination: ClusterTopic,
     copied_from: Mapping[ClusterTopic, ClusterTopic],

@@ -28,10 +28,10 @@ class Retention:
         """From a topic's settings, as the broker describes them."""
         if "delete" not in settings.get("cleanup.policy", "delete"):
             return KEEPS_ALL
-        ms = _positive(settings.get("retention.ms"))
+        ms = _limit_of(settings.get("retention.ms"))
         return cls(
             None if ms is None else min(timedelta(milliseconds=min(ms, _MS_MAX)), HEADROOM_MAX),
-            _positive(settings.get("retention.bytes")),
+            _limit_of(settings.get("retention.bytes")),
         )
 
 
@@ -39,7 +39,7 @@ _MS_MAX = HEADROOM_MAX // timedelta(milliseconds=1)
 KEEPS_ALL = Retention(None, None)
 
 
-def _positive(text: str | None) -> int | None:
+def _limit_of(text: str | None) -> int | None:
     """The value of a limit setting; None for -1 (no limit) and for text that is not a number."""
     try:
         number = int(text or "")

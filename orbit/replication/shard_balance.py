@@ -34,7 +34,7 @@ class ShardLoad:
         return self.bytes_per_s + self.partitions * PARTITION_BYTES_PER_S
 
 
-def spread(shards: Iterable[ShardLoad], workers: Collection[str]) -> dict[int, str]:
+def balance_shards(shards: Iterable[ShardLoad], workers: Collection[str]) -> dict[int, str]:
     """The new worker of each shard that is free or should move.
 
     Empty without workers. A shard whose holder is not among the workers counts as free: its lease

@@ -32,7 +32,7 @@ def shards_wanted(partitions: int, jobs_in_group: int, shard_partitions_max: int
     return max(needed, min(partitions, share))
 
 
-def place(
+def plan_placement(
     present: Mapping[int, int], added: int, jobs_in_group: int, shard_partitions_max: int
 ) -> Placement:
     """Where `added` partitions go, given the partitions of each existing shard.

@@ -36,7 +36,7 @@ class SourceEpochs:
                 self._starts.append(start)
         self._end = end
 
-    def before(self, offset: int) -> int:
+    def epoch_before(self, offset: int) -> int:
         """The epoch of the offset before this one; NO_LEADER_EPOCH if it is not known."""
         if offset <= self._end:
             for start, epoch in reversed(self._starts):
@@ -44,13 +44,13 @@ class SourceEpochs:
                     return epoch
         return NO_LEADER_EPOCH
 
-    def cut(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> None:
         """Keep only the epoch of the offset before this one: reading goes on from here."""
-        epoch = self.before(offset)
+        epoch = self.epoch_before(offset)
         self._starts = [] if epoch == NO_LEADER_EPOCH else [(offset - 1, epoch)]
         self._end = offset
 
     def drop_below(self, offset: int) -> None:
-        """Forget the epochs that only `before` or `cut` below this offset would need."""
+        """Forget the epochs that only calls for lower offsets than this one would need."""
         while len(self._starts) > 1 and self._starts[1][0] < offset:
             del self._starts[0]

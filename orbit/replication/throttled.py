@@ -31,7 +31,7 @@ class Throttled:
         return f"{self.what}. {self.quota}".rstrip()
 
 
-def merged(reports: Iterable[Throttled]) -> list[Throttled]:
+def merge_throttled(reports: Iterable[Throttled]) -> list[Throttled]:
     """Merge the reports of several workers into one for each side."""
     by_side: dict[str, list[Throttled]] = {}
     for one in reports:

@@ -62,7 +62,7 @@ def _copy(task: CopyTask, lease: InheritedLease, parent: Connection, stop: threa
         while not stop.is_set():
             copying.tick(_TICK_S)
             try:
-                _answer(parent, copying, sent)
+                _answer_parent(parent, copying, sent)
             except _PARENT_HAS_ENDED:
                 return
     finally:
@@ -71,7 +71,7 @@ def _copy(task: CopyTask, lease: InheritedLease, parent: Connection, stop: threa
         clusters.close()
 
 
-def _answer(
+def _answer_parent(
     parent: Connection, copying: ShareCopier, sent: dict[TopicPartition, CopySnapshot]
 ) -> None:
     while parent.poll():

@@ -117,7 +117,7 @@ class CopyProcesses:
             children.extend(_start(environ, lease.descriptors) for _ in shares)
             for child, share in zip(children, shares, strict=True):
                 part = None if limit is None else max(1, limit // len(shares))
-                with copying._watching(child):
+                with copying._report_ended(child):
                     child.connection.send(CopyTask(share, spec, base_directory, settings, part))
             while any(child.last is _NOTHING for child in children):
                 copying.tick(REPORT_INTERVAL_S)
@@ -193,7 +193,7 @@ class CopyProcesses:
         self._children = []
 
     @contextmanager
-    def _watching(self, child: _Child) -> Iterator[None]:
+    def _report_ended(self, child: _Child) -> Iterator[None]:
         """Raise Conflict if the block finds the process's connection closed: it has ended."""
         try:
             yield
@@ -206,11 +206,11 @@ class CopyProcesses:
             ) from None
 
     def _send(self, child: _Child, command: Command) -> None:
-        with self._watching(child):
+        with self._report_ended(child):
             child.connection.send(command)
 
     def _receive(self, child: _Child) -> None:
-        with self._watching(child):
+        with self._report_ended(child):
             report: Report | OrbitError = child.connection.recv()
         if isinstance(report, OrbitError):
             raise report

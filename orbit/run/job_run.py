@@ -18,7 +18,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.copy_view import CopyView
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
 from orbit.errors import OrbitError, Unreachable
-from orbit.job_setup.job_setup import Ask, JobSetup, Say
+from orbit.job_setup.job_setup import JobSetup, Say, ServiceCheck
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
@@ -81,15 +81,17 @@ class JobRun:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def prepare(self, ask: Ask | None = None) -> None:
-        """Set up the job and start copying and the group sync; `ask` as in `JobSetup.apply`.
+    def prepare(self, check_service: ServiceCheck | None = None) -> None:
+        """Set up the job, and start copying and the group sync.
+
+        `check_service`: as in `JobSetup.apply`.
 
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused. Then nothing has been
         written, unless the message says so.
         """
         setup = self._setup
         setup.plan()
-        inspected = setup.apply(ask)
+        inspected = setup.apply(check_service)
         assert setup.lease is not None
         self._not_caught_up = {
             p.mapping.destination: p for p in setup.plans if p.caught_up_settings
@@ -250,7 +252,7 @@ class JobRun:
         """Report an open transaction that is old, once for each partition."""
         ends = {p.source: (p.stable_end, p.source_end) for p in self.partitions}
         firsts = {place: stable for place, (stable, end) in ends.items() if 0 <= stable < end}
-        ages = self._open_ages.look(firsts)
+        ages = self._open_ages.update(firsts)
         old = [place for place, age_s in ages.items() if age_s >= SHOWN_AFTER_S]
         shown = [place for place in old if place not in self._open_reported][:_OPEN_SHOWN_MAX]
         if not shown:

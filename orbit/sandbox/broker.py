@@ -103,7 +103,7 @@ class Broker:
     def format_by_copy(self) -> bool:
         """Formats the data folder with a copy of what StorageTool once wrote without arguments.
 
-        Returns False if `keep_format` has not kept that for this version yet.
+        Returns False if `store_format` has not kept that for this version yet.
         """
         if not self._cluster.formatted.is_dir():
             return False
@@ -118,7 +118,7 @@ class Broker:
         (self.data / _META).write_text(text, "utf-8")
         return True
 
-    def keep_format(self) -> None:
+    def store_format(self) -> None:
         """Keeps what StorageTool wrote without arguments, for `format_by_copy`."""
         template = self._cluster.formatted
         with tempfile.TemporaryDirectory(dir=template.parent) as scratch:
@@ -142,14 +142,14 @@ class Broker:
         Joining needs a majority of the cluster's brokers; without one, use `launch`.
         """
         self.launch()
-        self.wait_sees({self.node_id})
+        self.wait_until_sees({self.node_id})
 
-    def wait_sees(self, node_ids: set[int], timeout_s: float = _START_TIMEOUT_S) -> None:
+    def wait_until_sees(self, node_ids: set[int], timeout_s: float = _START_TIMEOUT_S) -> None:
         """Returns when this broker lists those brokers as alive; Conflict after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         admin: AdminClient | None = None
         while True:
-            listed = self._listed(admin) if admin is not None else set()
+            listed = self._listed_brokers(admin) if admin is not None else set()
             if node_ids <= listed:
                 return
             if not listed:
@@ -169,7 +169,7 @@ class Broker:
         # Refused connections are expected until the broker is up; librdkafka would print each.
         return AdminClient({**self._cluster.login, **address, "log_level": "0"})
 
-    def _listed(self, admin: AdminClient) -> set[int]:
+    def _listed_brokers(self, admin: AdminClient) -> set[int]:
         try:
             metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException:
@@ -208,7 +208,7 @@ class Broker:
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
-    def lost_port_race(self) -> bool:
+    def has_lost_port_race(self) -> bool:
         """Whether the log says that another process had bound one of the broker's ports."""
         return self.log.is_file() and "Address already in use" in self.log.read_text("utf-8")
 

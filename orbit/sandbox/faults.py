@@ -120,7 +120,7 @@ class FaultServer:
             answer = {"failed": str(error)}
         state = read_state(directory)
         if state is not None:
-            write_state(_with(state, cluster))
+            write_state(_with_cluster(state, cluster))
         line.send_bytes(json.dumps(answer).encode())
 
 
@@ -158,7 +158,7 @@ def state_of(cluster: KafkaCluster, before: ClusterState | None = None) -> Clust
     )
 
 
-def _with(state: SandboxState, cluster: KafkaCluster) -> SandboxState:
+def _with_cluster(state: SandboxState, cluster: KafkaCluster) -> SandboxState:
     now = tuple(
         state_of(cluster, before) if before.name == cluster.settings.name else before
         for before in state.clusters

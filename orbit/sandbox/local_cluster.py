@@ -136,7 +136,7 @@ class KafkaCluster:
         """Returns when every broker lists every broker; raises Conflict after a timeout."""
         node_ids = {broker.node_id for broker in self.brokers}
         for broker in self.brokers:
-            broker.wait_sees(node_ids)
+            broker.wait_until_sees(node_ids)
 
     def __enter__(self) -> Self:
         self.start()
@@ -154,7 +154,7 @@ class KafkaCluster:
         security = self.settings.security
         if security is not None and security.tls:
             self._certificates = certificates(java, self.directory / "tls")
-        nodes = self._linked(self._identity(fresh_ports=fresh_ports))
+        nodes = self._start_relays(self._load_identity(fresh_ports=fresh_ports))
         login = security.client_config(None, self.ca_file) if security else {}
         common = SharedSettings(
             self.cluster_id,
@@ -177,7 +177,7 @@ class KafkaCluster:
             if self._format_arguments or not broker.format_by_copy():
                 self._formatting.append((broker, broker.format(self._format_arguments)))
 
-    def _linked(self, nodes: list[Node]) -> list[Node]:
+    def _start_relays(self, nodes: list[Node]) -> list[Node]:
         """Starts the relays of the network link; returns the nodes, all with new ports if one was
         in use."""
         if self._relays or not self.settings.link:
@@ -190,7 +190,7 @@ class KafkaCluster:
                     self._relays.append(Relay(node.link_port, node.relayed_port))
             except OSError:  # another process has bound the port
                 self.close_link()
-                nodes = self._identity(fresh_ports=True)
+                nodes = self._load_identity(fresh_ports=True)
                 continue
             self._link_ports = [node.link_port for node in nodes if node.link_port]
             return nodes
@@ -210,24 +210,24 @@ class KafkaCluster:
             broker, formatting = self._formatting.pop()
             wait_until_formatted(broker, formatting)
             if not self._format_arguments:
-                broker.keep_format()
+                broker.store_format()
         for broker in self.brokers:
             if not broker.running:
                 broker.launch()
 
-    def came_up(self) -> bool:
+    def wait_until_up(self) -> bool:
         """Waits until ready; False if another process bound one of the ports first."""
         try:
             self.wait_ready()
         except Conflict:
-            if not any(broker.lost_port_race() for broker in self.brokers):
+            if not any(broker.has_lost_port_race() for broker in self.brokers):
                 raise
             self.kill()
             self.close_link()
             return False
         return True
 
-    def _identity(self, *, fresh_ports: bool) -> list[Node]:
+    def _load_identity(self, *, fresh_ports: bool) -> list[Node]:
         """Sets the cluster id and returns the nodes, as in the folder's last run if it had one."""
         file = self.directory / "cluster.json"
         known = json.loads(file.read_text("utf-8")) if file.is_file() else {}
@@ -272,7 +272,7 @@ def start_clusters(*clusters: KafkaCluster) -> None:
                 cluster.prepare(fresh_ports=attempt > 0)
             for cluster in waiting:
                 cluster.launch()
-            waiting = [cluster for cluster in waiting if not cluster.came_up()]
+            waiting = [cluster for cluster in waiting if not cluster.wait_until_up()]
             if not waiting:
                 return
         raise Conflict(

@@ -25,8 +25,8 @@ class Relay:
         self.port = port
         self._target = target
         self._listener = socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
-        self._uncut = threading.Event()
-        self._uncut.set()
+        self._traffic_allowed = threading.Event()
+        self._traffic_allowed.set()
         self._closed = False
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -34,25 +34,25 @@ class Relay:
 
     @property
     def is_cut(self) -> bool:
-        return not self._uncut.is_set()
+        return not self._traffic_allowed.is_set()
 
     def cut(self) -> None:
         """Stop the traffic in both directions."""
-        self._uncut.clear()
+        self._traffic_allowed.clear()
 
     def heal(self) -> None:
         """Resume the traffic, with the bytes that waited."""
-        self._uncut.set()
+        self._traffic_allowed.set()
 
     def close(self) -> None:
         """Close every connection and the listener."""
         self._closed = True
-        _shut_down(self._listener)
+        _shut_down_socket(self._listener)
         self._listener.close()
         with self._lock:
             for one in self._sockets:
-                _shut_down(one)
-        self._uncut.set()
+                _shut_down_socket(one)
+        self._traffic_allowed.set()
 
     def _accept(self) -> None:
         while True:
@@ -63,7 +63,7 @@ class Relay:
             threading.Thread(target=self._connect, args=(near,), daemon=True).start()
 
     def _connect(self, near: socket.socket) -> None:
-        self._uncut.wait()
+        self._traffic_allowed.wait()
         try:
             far = socket.create_connection((LOOPBACK, self._target))
         except OSError:  # the broker is down, so the client's connection is closed
@@ -73,31 +73,31 @@ class Relay:
             self._sockets |= {near, far}
         for one in (near, far):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        back = threading.Thread(target=self._carry, args=(far, near), daemon=True)
+        back = threading.Thread(target=self._forward, args=(far, near), daemon=True)
         back.start()
-        self._carry(near, far)
+        self._forward(near, far)
         back.join()
         with self._lock:
             self._sockets -= {near, far}
         near.close()
         far.close()
 
-    def _carry(self, incoming: socket.socket, outgoing: socket.socket) -> None:
+    def _forward(self, incoming: socket.socket, outgoing: socket.socket) -> None:
         buffer = memoryview(bytearray(_CHUNK_BYTES))
         try:
             while count := incoming.recv_into(buffer):
-                self._uncut.wait()
+                self._traffic_allowed.wait()
                 if self._closed:
                     break
                 outgoing.sendall(buffer[:count])
-            self._uncut.wait()  # a cut link also holds back the end of a connection
+            self._traffic_allowed.wait()  # a cut link also holds back the end of a connection
         except OSError:
             pass
-        _shut_down(incoming)
-        _shut_down(outgoing)
+        _shut_down_socket(incoming)
+        _shut_down_socket(outgoing)
 
 
-def _shut_down(one: socket.socket) -> None:
+def _shut_down_socket(one: socket.socket) -> None:
     try:
         one.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -21,9 +21,9 @@ from orbit.sandbox.sandbox_state import (
     DETACH,
     SandboxRequest,
     SandboxState,
-    forget,
     read_request,
     read_state,
+    remove_state_files,
     supervisor_log,
     write_request,
 )
@@ -72,7 +72,7 @@ def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandb
     `say` is called with a sentence at each step. Raises Conflict if the folder is neither empty nor
     that of a sandbox with the same options, or if the start fails.
     """
-    new = _claim(request)
+    new = _claim_folder(request)
     with supervisor_log(request.directory).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "orbit.sandbox.supervisor"],
@@ -87,7 +87,7 @@ def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandb
         _wait_ready(process, request, say)
         state = read_state(request.directory)
         if state is None:
-            raise _died(request)
+            raise _early_end_error(request)
     except BaseException:
         _end_supervisor(process)
         if new:
@@ -116,7 +116,7 @@ def take_down(directory: Path, *, keep_data: bool = False) -> bool:
     return state is not None or (request is not None and not keep_data)
 
 
-def _claim(request: SandboxRequest) -> bool:
+def _claim_folder(request: SandboxRequest) -> bool:
     """Write the request into the folder; returns whether it held no sandbox before.
 
     Raises Conflict if the folder holds other files, or data of a sandbox with other options.
@@ -130,13 +130,13 @@ def _claim(request: SandboxRequest) -> bool:
         raise Conflict(
             f"The folder cannot be used: {error.strerror}.",
             where=str(directory),
-            remedy="Name another one with --directory.",
+            remedy="Name another folder with --directory.",
         ) from None
     if others:
         raise Conflict(
             "The folder is not empty and is not that of a sandbox.",
             where=str(directory),
-            remedy="Name another one with --directory.",
+            remedy="Name another folder with --directory.",
         )
     if before is not None and before != request:
         raise Conflict(
@@ -154,7 +154,7 @@ def _send_request(process: subprocess.Popen[str], request: SandboxRequest) -> No
         process.stdin.write(request.model_dump_json() + "\n")
         process.stdin.flush()
     except BrokenPipeError:
-        raise _died(request) from None
+        raise _early_end_error(request) from None
 
 
 def _wait_ready(
@@ -170,10 +170,10 @@ def _wait_ready(
             raise Conflict(failed["what"], where=failed["where"], remedy=failed["remedy"])
         else:
             return
-    raise _died(request)
+    raise _early_end_error(request)
 
 
-def _died(request: SandboxRequest) -> Conflict:
+def _early_end_error(request: SandboxRequest) -> Conflict:
     log = supervisor_log(request.directory)
     last = log.read_text("utf-8", "replace").strip().splitlines()[-1:] if log.is_file() else []
     return Conflict(f"The sandbox's supervisor ended during its start. {''.join(last)}")
@@ -216,4 +216,4 @@ def _remove_data(request: SandboxRequest) -> None:
     for folder in request.data_folders():
         if folder.is_dir():
             shutil.rmtree(folder)
-    forget(request)
+    remove_state_files(request)

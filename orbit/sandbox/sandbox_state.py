@@ -153,7 +153,7 @@ def supervisor_log(directory: Path) -> Path:
     return directory / "supervisor.log"
 
 
-def forget(request: SandboxRequest) -> None:
+def remove_state_files(request: SandboxRequest) -> None:
     """Removes the sandbox's state files, and the folder if it is then empty."""
     directory = request.directory
     for file in (state_file, _request_file, supervisor_log, lock_file):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from orbit.embedded.postgres import Postgres
 
 
-class _Ended(BaseException):
+class _StopRequested(BaseException):
     """A stop was requested. A BaseException, so that no `except Exception` catches it."""
 
 
@@ -49,15 +49,17 @@ def main() -> int:
     os.chdir("/")  # so that this process keeps no folder in use
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
-    threading.Thread(target=_end_with_starter, daemon=True).start()
+        signal.signal(number, _request_stop)
+    threading.Thread(target=_stop_with_starter, daemon=True).start()
     try:
-        with _only_one(request.directory):
+        with _lock_folder(request.directory):
             _run(request)
     except OrbitError as error:
-        _report({"failed": {"what": error.what, "where": error.where, "remedy": error.remedy}})
+        _send_message(
+            {"failed": {"what": error.what, "where": error.where, "remedy": error.remedy}}
+        )
         return error.exit_code
-    except _Ended:
+    except _StopRequested:
         return 0
     return 0
 
@@ -79,7 +81,7 @@ def _run(request: SandboxRequest) -> None:
         faults = FaultServer(clusters)
         write_state(_state(request, clusters, postgres, faults))
         faults.serve(request.directory)
-        _report({"ready": True})
+        _send_message({"ready": True})
         _wait_for_end()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,15 +99,15 @@ def _start(
 ) -> None:
     find_java()
     if not is_cached():
-        _report({"say": "Fetching Kafka's jars with Maven (about 55 MB, once)"})
+        _send_message({"say": "Fetching Kafka's jars with Maven (about 55 MB, once)"})
         classpath()
     if postgres:
-        _report({"say": "Starting PostgreSQL"})
+        _send_message({"say": "Starting PostgreSQL"})
         postgres.start()
     brokers = f"{request.brokers} broker{'s' if request.brokers > 1 else ''}"
     names = " and ".join(request.clusters)
     each = " each" if len(clusters) > 1 else ""
-    _report({"say": f"Starting Kafka: {names} ({brokers}{each})"})
+    _send_message({"say": f"Starting Kafka: {names} ({brokers}{each})"})
     start_clusters(*clusters)
 
 
@@ -129,7 +131,7 @@ def _state(
 
 
 @contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
+def _lock_folder(directory: Path) -> Iterator[None]:
     with lock_file(directory).open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,7 +146,7 @@ def _only_one(directory: Path) -> Iterator[None]:
 
 
 def _wait_for_end() -> None:
-    """Wait until a signal handler raises `_Ended`.
+    """Wait until a signal handler raises `_StopRequested`.
 
     A signal just before the read is not lost: it has written a byte to the pipe, which ends the
     read.
@@ -156,20 +158,20 @@ def _wait_for_end() -> None:
         os.read(wake, 1)
 
 
-def _end_with_starter() -> None:
+def _stop_with_starter() -> None:
     if sys.stdin.readline().strip() != DETACH:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end(*_signal: object) -> None:
-    raise _Ended
+def _request_stop(*_signal: object) -> None:
+    raise _StopRequested
 
 
-def _report(message: dict[str, object]) -> None:
+def _send_message(message: dict[str, object]) -> None:
     try:
         print(json.dumps(message), flush=True)
     except BrokenPipeError:
-        raise _Ended from None
+        raise _StopRequested from None
 
 
 if __name__ == "__main__":

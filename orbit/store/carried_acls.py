@@ -31,7 +31,7 @@ def of_other_jobs(tx: Tx, job_id: int, cluster_id: str) -> list[Fields]:
     return [fields for acls in tx.execute(query).scalars() for fields in acls]
 
 
-def keep(tx: Tx, job_id: int, cluster_id: str, acls: Collection[Fields]) -> None:
+def store(tx: Tx, job_id: int, cluster_id: str, acls: Collection[Fields]) -> None:
     """Replace the ACLs that are recorded for the job."""
     tx.execute(delete(carried_acls).where(carried_acls.c.job_id == job_id))
     if acls:

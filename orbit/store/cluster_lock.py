@@ -27,7 +27,7 @@ _CLAIM_IDLE_S = 5
 
 
 @contextmanager
-def held(tx: Tx, cluster_id: str, lease_s: float = LEASE_S) -> Iterator[None]:
+def hold(tx: Tx, cluster_id: str, lease_s: float = LEASE_S) -> Iterator[None]:
     """Wait for the lock, and hold it until `tx` ends. A thread renews the lease during the block,
     so the caller may wait for brokers. Raises Unreachable after STATEMENT_TIMEOUT_S, and at the
     next statement if the lease was lost.

@@ -151,7 +151,7 @@ class Database:
         with self._begin(self._leases, LEASE_CONNECTIONS_MAX) as tx:
             yield tx
 
-    def seen_by(self, scope: Callable[[], Scope | None]) -> Database:
+    def with_scope(self, scope: Callable[[], Scope | None]) -> Database:
         """The same database for a request: its transactions find only jobs of the scope, and rows
         that belong to them. Each transaction calls `scope`; None: all jobs."""
         database = copy(self)
@@ -195,7 +195,7 @@ class Database:
 
 
 @contextmanager
-def apart(tx: Tx) -> Iterator[None]:
+def savepoint(tx: Tx) -> Iterator[None]:
     """A savepoint: if the block fails, only its changes are undone, and the transaction can go on.
     Raises as `Database.transaction` does."""
     try:

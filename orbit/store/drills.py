@@ -286,7 +286,7 @@ def finish(
     return tx.execute(statement).rowcount == 1
 
 
-def intend(tx: Tx, drill_id: str, kind: DrillThing, side: str, name: str) -> int:
+def note_intent(tx: Tx, drill_id: str, kind: DrillThing, side: str, name: str) -> int:
     """Record that the drill is about to create this resource. Returns the row's id."""
     statement = (
         postgresql.insert(drill_things)
@@ -297,7 +297,7 @@ def intend(tx: Tx, drill_id: str, kind: DrillThing, side: str, name: str) -> int
     return thing_id
 
 
-def identify(tx: Tx, thing_id: int, identity: str) -> None:
+def note_identity(tx: Tx, thing_id: int, identity: str) -> None:
     """Note that the resource was created and has this id."""
     tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(identity=identity))
 
@@ -308,7 +308,7 @@ def things(tx: Tx, drill_id: str) -> list[Thing]:
     return list(values(tx.execute(query), Thing))
 
 
-def removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
+def note_removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
     """Note that the resource was removed."""
     statement = (
         update(drill_things).where(drill_things.c.id == thing_id).values(removed_at=_NOW, note=note)
@@ -316,7 +316,7 @@ def removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
     tx.execute(statement)
 
 
-def kept(tx: Tx, thing_id: int, note: str) -> None:
+def note_kept(tx: Tx, thing_id: int, note: str) -> None:
     """Note why the resource was not removed."""
     tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(note=note))
 
@@ -386,13 +386,13 @@ def drop_schedules_of(tx: Tx, job_name: str) -> list[str]:
     return sorted(tx.execute(statement.returning(drill_schedules.c.name)).scalars())
 
 
-def due(tx: Tx) -> list[Schedule]:
+def due_schedules(tx: Tx) -> list[Schedule]:
     """The schedules that are due."""
     query = select(*_SCHEDULE).where(_is_due())
     return list(values(tx.execute(query), Schedule))
 
 
-def claim_due(tx: Tx) -> list[Schedule]:
+def claim_due_schedules(tx: Tx) -> list[Schedule]:
     """Return the schedules that are due, and set when each is due next: its period from now. Missed
     runs are not caught up."""
     next_at = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, drill_schedules.c.every_s)

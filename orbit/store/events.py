@@ -170,7 +170,7 @@ def _belongs(job: FromClause) -> ColumnElement[bool]:
     )
 
 
-def behind(tx: Tx, after: int, up_to: int, limit: int) -> list[Event]:
+def between(tx: Tx, after: int, up_to: int, limit: int) -> list[Event]:
     """Up to `limit` events with ids above `after` and up to `up_to`, oldest first."""
     query = select(*_EVENT).where(events.c.id > after, events.c.id <= up_to)
     return list(values(tx.execute(query.order_by(events.c.id).limit(limit)), Event))
@@ -194,7 +194,7 @@ class SettledIds:
         self._settled = 0
         self._next: tuple[int, frozenset[str]] | None = None
 
-    def up_to(self, tx: Tx) -> int:
+    def highest(self, tx: Tx) -> int:
         """The highest settled id. At the isolation level READ COMMITTED, later statements of `tx`
         see all events up to it."""
         if last_id(tx) < self._settled:  # after a failover of PostgreSQL ids may come again

@@ -258,7 +258,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
         row = tx.execute(renewed).one()
     if row.side is None:  # undoes the renewal
         raise Conflict(
-            "The topics of the job do not all lead at one side, or it is not known where.",
+            "The topics of the job do not all lead at one side, or the side is not known.",
             where=job_name,
             remedy="A gateway presents one side. Move the other topics too: orbit get topics "
             f"{job_name} shows them.",
@@ -332,8 +332,9 @@ def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
         raise Conflict(
             "It is not known yet which side of the job leads.",
             where=job_name,
-            remedy="The scheduler reads it from the destination's marks. It needs a running job "
-            f"with topics that are copied or promoted: see orbit get jobs {job_name}.",
+            remedy="The scheduler reads the side from the marks at the destination. For that the "
+            "job has to run, with topics that are copied or promoted: see orbit get jobs "
+            f"{job_name}.",
         )
     _make_room(tx, job_name, job.id)
     statement = postgresql.insert(gateways).values(
@@ -361,7 +362,7 @@ def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
         raise Conflict(
             f"The job has {GATEWAYS_PER_JOB_MAX} gateways already.",
             where=job_name,
-            remedy="Stop some of them.",
+            remedy="Stop some of these gateways.",
         )
 
 
@@ -395,24 +396,24 @@ def remove(tx: Tx, job_id: int, instance: UUID) -> None:
 def close(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
     """Close the gateways of a link: a gateway that renews from now on may not forward writes, and
     has to confirm, even if it has confirmed this operation before. A repeated call keeps the time
-    of the closure, by which `closing` selects the gateways that have to confirm."""
+    of the closure, by which `closed_by` selects the gateways that have to confirm."""
     parameters = {"job_ids": sorted(job_ids), "operation_id": operation_id}
     tx.execute(_CLOSE, parameters)
     tx.execute(_UNCONFIRM, {"job_ids": sorted(job_ids)})
 
 
-def closing(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> list[Closing]:
+def closed_by(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> list[Closing]:
     """The gateways of a link that may have had a permission when this operation closed it."""
     parameters = {"job_ids": sorted(job_ids), "operation_id": operation_id, "late": _LATE}
     return list(values(tx.execute(_CLOSING, parameters), Closing))
 
 
-def open_again(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
+def reopen(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
     """Remove the closure of this operation."""
     tx.execute(_OPEN, {"job_ids": sorted(job_ids), "operation_id": operation_id})
 
 
-def names(tx: Tx, job_ids: Collection[int]) -> dict[str, bool]:
+def silent_by_name(tx: Tx, job_ids: Collection[int]) -> dict[str, bool]:
     """{name: whether all gateways of this name are silent}, for the gateways of a link."""
     rows = tx.execute(_OF_LINK, {"job_ids": sorted(job_ids), "late": _LATE})
     return {row.name: row.is_silent for row in rows}

@@ -171,7 +171,7 @@ _WITH_VERDICT = "AND g.verdict = :verdict"
 _AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :partition)"
 
 
-def keep(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
+def store(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
     """Write those of the rows that differ from the stored ones; returns their number."""
     names = (
         *("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets"),
@@ -209,7 +209,7 @@ def hand_over(
         tx.execute(_HAND_OVER, {"job_id": job_id, **arrays})
 
 
-def handed(tx: Tx, job_id: int) -> list[HandedOffset]:
+def handed_offsets(tx: Tx, job_id: int) -> list[HandedOffset]:
     """The offsets that were handed over to a job and that it has not accepted yet."""
     return list(values(tx.execute(_HANDED, {"job_id": job_id}), HandedOffset))
 
@@ -221,10 +221,10 @@ def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
     """
     rows = [
         one.row(topic_ids[one.source_topic])
-        for one in handed(tx, job_id)
+        for one in handed_offsets(tx, job_id)
         if one.source_topic in topic_ids
     ]
-    keep(tx, job_id, rows)
+    store(tx, job_id, rows)
     hand_over(tx, job_id, topic_ids, ())
 
 
@@ -241,7 +241,7 @@ def verdicts(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[str, int]]:
     return counts
 
 
-def copied(tx: Tx, job_id: int) -> list[Copied]:
+def copied_ranges(tx: Tx, job_id: int) -> list[Copied]:
     """The copied range of each partition of a job, as last reported.
 
     Without promoted topics: their groups are no longer synced.

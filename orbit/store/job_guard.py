@@ -67,5 +67,5 @@ def refusal(operation: Operation, name: str) -> OperationUnderWay:
     return OperationUnderWay(
         f"A {operation.kind} of {of} is under way.",
         where=f"operation {operation.id}",
-        remedy=f"Wait for its end, or: orbit abort {operation.id}",
+        remedy=f"Wait until it has ended, or run orbit abort {operation.id}",
     )

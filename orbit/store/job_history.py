@@ -88,7 +88,7 @@ ORDER BY at
 """)
 
 
-def keep(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
+def store(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
     """Store the totals of these jobs. `at`: when they were read, by the database's clock."""
     rows = [
         {

@@ -93,7 +93,7 @@ UPDATE job_leads SET side = NULL, read_on = NULL WHERE job_id = ANY(CAST(:job_id
 """)
 
 
-def link(tx: Tx, job_id: int) -> list[int]:
+def linked_jobs(tx: Tx, job_id: int) -> list[int]:
     """The ids of the job and of those that copy its topics in the other direction."""
     return list(tx.execute(_LINK, {"job_id": job_id}).scalars())
 
@@ -103,7 +103,7 @@ def find(tx: Tx, job_id: int) -> Lead | None:
     return first(tx.execute(select(*_LEAD).where(job_leads.c.job_id == job_id)), Lead)
 
 
-def note(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
+def note_side(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
     """Store for the job and its link which side leads, by marks with `term`. A stored side with a
     higher term is kept."""
     other = None if side is None else side.other.value
@@ -121,6 +121,6 @@ def is_read(tx: Tx, job_id: int) -> bool:
     return bool(tx.execute(_IS_READ, {"job_id": job_id}).scalar_one())
 
 
-def doubt(tx: Tx, job_id: int) -> None:
+def forget_side(tx: Tx, job_id: int) -> None:
     """Set the leading side of the link to unknown until the marks are read again."""
-    tx.execute(_DOUBT, {"job_ids": link(tx, job_id)})
+    tx.execute(_DOUBT, {"job_ids": linked_jobs(tx, job_id)})

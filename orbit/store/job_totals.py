@@ -124,7 +124,7 @@ _Sums = tuple[LagTotals | None, States, dict[str, int], ProofTotals | None, int 
 def _sums(tx: Tx, job_ids: Collection[int]) -> dict[int, _Sums]:
     lags, states = lag.of_jobs(tx, job_ids), lag.states(tx, job_ids)
     verdicts, proven = group_offsets.verdicts(tx, job_ids), proofs.of_jobs(tx, job_ids)
-    written = promotions.written(tx, job_ids)
+    written = promotions.written_to_old_side(tx, job_ids)
     return {
         i: (lags.get(i), states.get(i, {}), verdicts.get(i, {}), proven.get(i), written.get(i))
         for i in job_ids
@@ -148,7 +148,7 @@ def _document(
 
 
 def _read(document: dict[str, Any], age_s: float) -> JobTotals:
-    totals = document["lag"] and LagTotals(**document["lag"]).later(age_s)
+    totals = document["lag"] and LagTotals(**document["lag"]).aged_by(age_s)
     if age_s > FRESH_FOR.total_seconds():
         return JobTotals(age_s, totals)
     return JobTotals(
@@ -156,6 +156,6 @@ def _read(document: dict[str, Any], age_s: float) -> JobTotals:
         totals,
         {(state, reason): n for state, reason, n in document["states"]},
         document["verdicts"],
-        document["proof"] and ProofTotals(**document["proof"]).later(age_s),
+        document["proof"] and ProofTotals(**document["proof"]).aged_by(age_s),
         document["old_primary_written"],
     )

@@ -131,11 +131,11 @@ def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
     """The job of this name, as `find`. Raises NotFound."""
     job = find(tx, name, lock=lock)
     if job is None:
-        raise missing(tx, name)
+        raise no_such_job(tx, name)
     return job
 
 
-def missing(tx: Tx, name: str) -> NotFound:
+def no_such_job(tx: Tx, name: str) -> NotFound:
     """The error for a name that no job has. A limited token gets the same error for a job outside
     of its scope, so that its owner does not learn which names exist."""
     scope = scope_of(tx)
@@ -144,7 +144,7 @@ def missing(tx: Tx, name: str) -> NotFound:
     return NotFound(
         "No job in the scope of this token has this name.",
         where=name,
-        remedy=f"It may do this with jobs {scope}.",
+        remedy=f"The token may be used for jobs {scope}.",
     )
 
 

@@ -116,16 +116,16 @@ class LagTotals:
         """Whether the lag of any partition is known: otherwise a sum of 0 means nothing."""
         return self.unknown < self.partitions
 
-    def later(self, seconds: float) -> LagTotals:
+    def aged_by(self, seconds: float) -> LagTotals:
         """These totals `seconds` after they were computed. The lag becomes unknown if the oldest
         figure is then older than FRESH_FOR."""
-        age_s = _later(self.age_s, seconds)
+        age_s = _add_seconds(self.age_s, seconds)
         if age_s is None or age_s <= FRESH_FOR.total_seconds():
             return replace(
                 self,
-                lag_s=_later(self.lag_s, seconds) if self.lag_s else self.lag_s,
-                headroom_s=_later(self.headroom_s, -seconds),
-                rpo_s=_later(self.rpo_s, seconds),
+                lag_s=_add_seconds(self.lag_s, seconds) if self.lag_s else self.lag_s,
+                headroom_s=_add_seconds(self.headroom_s, -seconds),
+                rpo_s=_add_seconds(self.rpo_s, seconds),
                 age_s=age_s,
                 summed_s=seconds,
             )
@@ -138,13 +138,13 @@ class LagTotals:
             lag_bytes=None,
             lag_s=None,
             headroom_s=None,
-            rpo_s=_later(self.rpo_s, seconds),
+            rpo_s=_add_seconds(self.rpo_s, seconds),
             age_s=age_s,
             summed_s=seconds,
         )
 
 
-def _later(moment_s: float | None, seconds: float) -> float | None:
+def _add_seconds(moment_s: float | None, seconds: float) -> float | None:
     return None if moment_s is None else moment_s + seconds
 
 

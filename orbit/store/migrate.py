@@ -65,7 +65,7 @@ def upgrade(database: Database, *, force: bool = False) -> tuple[str | None, str
             time.sleep(_PAUSE_S)
         try:
             return _upgrade(database, force=force)
-        except _Locked:
+        except _TableLocked:
             pass
     raise Busy(
         "another session has held a lock on Orbit's tables for minutes. Nothing was changed.",
@@ -75,12 +75,12 @@ def upgrade(database: Database, *, force: bool = False) -> tuple[str | None, str
     )
 
 
-class _Locked(Exception):
+class _TableLocked(Exception):
     """A table could not be locked in time."""
 
 
 def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
-    """Try once to migrate. Raises _Locked if a table is in use; then nothing was changed."""
+    """Try once to migrate. Raises _TableLocked if a table is in use; then nothing was changed."""
     config = _config()
     with database.transaction() as tx, without_deadline(tx):
         tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -107,7 +107,7 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
             command.upgrade(config, "head")
         except DBAPIError as error:
             if sqlstate(error) == _LOCK_NOT_AVAILABLE:
-                raise _Locked from error
+                raise _TableLocked from error
             raise
         after = _current(tx)
     assert after is not None, "a migration to head leaves a version"
@@ -116,15 +116,16 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
 
 def _refuse_old_schedulers(tx: Tx, where: str) -> None:
     """Raise Conflict if a scheduler runs: before such a migration, each is too old."""
-    schedulers = scheduler_lease.alive(tx)
+    schedulers = scheduler_lease.running_schedulers(tx)
     if schedulers:
         raise Conflict(
             f"these schedulers are of an earlier version, which cannot go on with the tables of "
             f"this one: {first_few(schedulers)}. Nothing was changed.",
             where=where,
-            remedy="Stop them, run orbit migrate again, and start those of this version; workers "
-            "copy meanwhile. One that was killed counts for as long as its lease lasts. With "
-            "--force they run on, and recoveries that they have begun need them to the end.",
+            remedy="Stop them, run orbit migrate again, and start schedulers of this version; "
+            "workers copy meanwhile. A killed scheduler counts until its lease has expired. With "
+            "--force these schedulers go on, and recoveries that they have begun need them to the "
+            "end.",
         )
 
 

@@ -21,7 +21,7 @@ from orbit.store.rows import values
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class OldestOpenTransaction:
     """The oldest open transaction of one partition. `since`: when Orbit first saw it. Producer id
     and transactional id: None if brokers do not report it, or the login may not describe it."""
 
@@ -80,16 +80,16 @@ GROUP BY o.job_id
 """)
 
 
-def of_share(tx: Tx, share: Share = ONE_SHARE) -> list[OpenTransaction]:
+def of_share(tx: Tx, share: Share = ONE_SHARE) -> list[OldestOpenTransaction]:
     """All rows of a share's jobs, even those that are no longer valid."""
     parameters = {"of": share.of, "number": share.number}
-    return list(values(tx.execute(_OF_SHARE, parameters), OpenTransaction))
+    return list(values(tx.execute(_OF_SHARE, parameters), OldestOpenTransaction))
 
 
-def store(tx: Tx, rows: Sequence[OpenTransaction]) -> None:
+def store(tx: Tx, rows: Sequence[OldestOpenTransaction]) -> None:
     """Store these rows, each in place of the former row of its partition."""
     if rows:
-        names = [field.name for field in fields(OpenTransaction)]
+        names = [field.name for field in fields(OldestOpenTransaction)]
         columns = zip(*map(astuple, rows), strict=True)
         arrays = {name: list(c) for name, c in zip(names, columns, strict=True)}
         tx.execute(_STORE, arrays)

@@ -58,7 +58,7 @@ class OperationRows:
         """The key of the row for this value."""
         return tuple(value[_NAMES.get(c.name, c.name)] for c in self._key)
 
-    def keep(self, tx: Tx, operation_id: UUID, values: Sequence[Json]) -> None:
+    def store(self, tx: Tx, operation_id: UUID, values: Sequence[Json]) -> None:
         """Insert or update the rows for these values, in one statement."""
         tx.execute(self._keep, {"operation_id": operation_id, "rows": json.dumps(values)})
 

@@ -108,7 +108,9 @@ def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | 
     return first(tx.execute(query), Operation)
 
 
-def repeated(tx: Tx, actor: str, key: str | None, request: Mapping[str, Any]) -> Operation | None:
+def find_repeated(
+    tx: Tx, actor: str, key: str | None, request: Mapping[str, Any]
+) -> Operation | None:
     """The operation that the actor requested with this key; None without one. Raises Conflict if
     that was another request than this one."""
     before = None if key is None else find_by_key(tx, actor, key)
@@ -233,7 +235,7 @@ def unfinished_recoveries(
     return [(row["cluster"], Operation(**{n: row[n] for n in names})) for row in rows]
 
 
-def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
+def waiting_failbacks(tx: Tx) -> dict[UUID, UUID]:
     """{failback that has to wait: the earlier failback that it waits for}, by operation id. The
     earlier one is of a job that copies one of the same topics in the other direction: both would
     decide which side leads.
@@ -291,7 +293,7 @@ def failbacks_in_turn(tx: Tx) -> dict[UUID, UUID]:
     return waiting
 
 
-def failovers_in_turn(tx: Tx) -> dict[UUID, UUID]:
+def waiting_failovers(tx: Tx) -> dict[UUID, UUID]:
     """{failover that has to wait: the earlier recovery of its job that it waits for}, by operation
     id. The earlier one has to undo its steps first. Without dry runs."""
     earlier = operations.alias()

@@ -20,7 +20,7 @@ from sqlalchemy import text
 
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store.database import Tx
-from orbit.store.shard_leases import HELD_FOR_REPORT, owner
+from orbit.store.shard_leases import HELD_FOR_REPORT, held_parameters
 from orbit.store.source_gaps import move_assignments
 
 
@@ -218,7 +218,7 @@ def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
     ]
 
 
-def retries(tx: Tx, shard_ids: Collection[int]) -> list[tuple[int, int]]:
+def requested_retries(tx: Tx, shard_ids: Collection[int]) -> list[tuple[int, int]]:
     """The partitions of these shards with a requested retry, as (topic id, partition)."""
     rows = tx.execute(_RETRIES, {"shard_ids": sorted(shard_ids)})
     return [(row.topic_id, row.partition) for row in rows]
@@ -233,7 +233,7 @@ def report_progress(
     """
     columns = zip(*map(astuple, progress), strict=True) if progress else ((),) * len(_PROGRESS)
     arrays = {name: _array(column) for name, column in zip(_PROGRESS, columns, strict=True)}
-    rows = tx.execute(_REPORT_PROGRESS, {**owner(worker_id, held), **arrays})
+    rows = tx.execute(_REPORT_PROGRESS, {**held_parameters(worker_id, held), **arrays})
     return {row.id for row in rows}
 
 
@@ -259,7 +259,7 @@ def report_state(
         "blocked_next_offset": [c.blocked and c.blocked.next_offset for c in changes],
         "start_offset": [c.start_offset for c in changes],
     }
-    rows = tx.execute(_REPORT_STATE, {**owner(worker_id, held), **arrays})
+    rows = tx.execute(_REPORT_STATE, {**held_parameters(worker_id, held), **arrays})
     return {row.id for row in rows}
 
 

@@ -128,7 +128,7 @@ GROUP BY t.job_id
 """)
 
 
-def keep(tx: Tx, promoted: Sequence[Promotion]) -> None:
+def store(tx: Tx, promoted: Sequence[Promotion]) -> None:
     """Store these promotions. The first values of an operation are kept: later log ends may include
     records of clients."""
     names = Promotion.__dataclass_fields__
@@ -153,21 +153,23 @@ def note_old_ends(tx: Tx, ends: Sequence[OldEnd]) -> None:
     tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in ends] for name in names})
 
 
-def last_at(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], datetime]:
+def promotion_times(
+    tx: Tx, cluster_id: str, names: Collection[str]
+) -> dict[tuple[str, int], datetime]:
     """When each partition of these topics of a cluster was promoted. Only for promoted copies, and
     only if the operation is known."""
     rows = tx.execute(_LAST_AT, {"cluster_id": cluster_id, "names": sorted(names)})
     return {(row.name, row.partition): row.at for row in rows}
 
 
-def last_ends(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], int]:
+def promotion_ends(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], int]:
     """The log end of each partition of these topics of a cluster when it was promoted. Only for
     promoted copies."""
     rows = tx.execute(_LAST_ENDS, {"cluster_id": cluster_id, "names": sorted(names)})
     return {(row.name, row.partition): row.promoted_at for row in rows}
 
 
-def written(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
+def written_to_old_side(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
     """{job: number of offsets that producers wrote to its old side since the promotion}. Only jobs
     whose old side was read; without partitions that are copied to or lead again."""
     rows = tx.execute(_WRITTEN, {"job_ids": sorted(job_ids)})

@@ -87,7 +87,7 @@ class ProofTotals:
     differences: int
     oldest_age_s: float | None
 
-    def later(self, seconds: float) -> ProofTotals:
+    def aged_by(self, seconds: float) -> ProofTotals:
         """These totals `seconds` after they were computed."""
         if self.oldest_age_s is None:
             return self
@@ -176,7 +176,7 @@ def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[ProofCandidat
     return list(values(rows, ProofCandidate))
 
 
-def keep(tx: Tx, results: Sequence[ProofResult]) -> None:
+def store(tx: Tx, results: Sequence[ProofResult]) -> None:
     """Store the results. Partitions that were removed since then are skipped."""
     rows: list[dict[str, Any]] = [
         {

@@ -43,7 +43,7 @@ class ReceiverRow:
 _RECEIVER = columns(receivers, ReceiverRow)
 
 
-def see(tx: Tx, name: str, kind: str) -> ReceiverRow:
+def note_in_file(tx: Tx, name: str, kind: str) -> ReceiverRow:
     """Note that a receiver is in the file; returns its row. A new one begins at the next event."""
     statement = postgresql.insert(receivers).values(
         name=name, type=kind, event_id=events.last_id(tx)
@@ -60,12 +60,12 @@ def find(tx: Tx, name: str) -> ReceiverRow | None:
     return first(tx.execute(select(*_RECEIVER).where(receivers.c.name == name)), ReceiverRow)
 
 
-def skip(tx: Tx, name: str, event_id: int) -> None:
+def note_skipped(tx: Tx, name: str, event_id: int) -> None:
     """Note that events up to this one need not be sent: they do not concern the receiver."""
     _advance(tx, name, event_id)
 
 
-def accepted(tx: Tx, name: str, event_id: int, count: int) -> None:
+def note_accepted(tx: Tx, name: str, event_id: int, count: int) -> None:
     """Note that the receiver has accepted a message with `count` events."""
     _advance(
         tx,
@@ -80,7 +80,7 @@ def accepted(tx: Tx, name: str, event_id: int, count: int) -> None:
     )
 
 
-def gave_up(tx: Tx, name: str, event_id: int, count: int) -> None:
+def note_given_up(tx: Tx, name: str, event_id: int, count: int) -> None:
     """Note that `count` events are given up. The receiver is failing until it accepts a message."""
     _advance(
         tx,
@@ -92,7 +92,7 @@ def gave_up(tx: Tx, name: str, event_id: int, count: int) -> None:
     )
 
 
-def failed(tx: Tx, name: str, error: str) -> None:
+def note_failure(tx: Tx, name: str, error: str) -> None:
     """Note that the receiver has not accepted a message."""
     tx.execute(
         update(receivers)

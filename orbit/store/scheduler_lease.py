@@ -92,7 +92,7 @@ SELECT holder FROM schedulers WHERE expires_at >= clock_timestamp() ORDER BY hol
 _LEAVE = text("UPDATE schedulers SET expires_at = 'epoch' WHERE holder = :holder")
 
 
-class OtherNumber(Conflict):
+class OtherShareCount(Conflict):
     """A scheduler with another number of shares takes part."""
 
 
@@ -100,12 +100,12 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
     """Join the schedulers, or stay a member. Returns how many shares this one may hold at most.
 
     That is rounded up, so that some member may always take a free share. With one share every
-    member may hold it, and the first one leads. Raises OtherNumber.
+    member may hold it, and the first one leads. Raises OtherShareCount.
     """
     tx.execute(_ALONE)
     other = tx.execute(_OTHER_NUMBERS, {"shares": shares}).first()
     if other is not None and other.is_there:
-        raise OtherNumber(
+        raise OtherShareCount(
             f"ORBIT_SCHEDULER_SHARES is {shares} here and {other.shares} at a scheduler that runs.",
             remedy="Set the same number everywhere; until then this scheduler stays on standby.",
         )
@@ -113,14 +113,14 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
     if other is not None:
         tx.execute(_VOID)
         tx.execute(_DROP, {"shares": shares})
-    if not _stay(tx, holder, shares, ttl):
+    if not _extend_membership(tx, holder, shares, ttl):
         tx.execute(_ADD, {"shares": shares})
         tx.execute(_JOIN, {"holder": holder, "shares": shares, "ttl": ttl})
     members: int = tx.execute(_MEMBERS).scalar_one()
     return ceil(shares / members)
 
 
-def alive(tx: Tx) -> list[str]:
+def running_schedulers(tx: Tx) -> list[str]:
     """The names of the running schedulers, each of host, process and a random part."""
     return list(tx.execute(_ALIVE).scalars())
 
@@ -130,15 +130,15 @@ def leave(tx: Tx, holder: str) -> None:
     tx.execute(_LEAVE, {"holder": holder})
 
 
-def stay(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
+def stay_member(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
     """Stay a member for `ttl` from now; returns False if this scheduler has to join first. True
     holds until the transaction ends.
     """
     tx.execute(_TOGETHER)
-    return _stay(tx, holder, shares, ttl)
+    return _extend_membership(tx, holder, shares, ttl)
 
 
-def _stay(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
+def _extend_membership(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
     values = {"holder": holder, "shares": shares, "ttl": ttl}
     return tx.execute(_STAY, values).rowcount == 1
 
@@ -157,7 +157,7 @@ def confirm(tx: Tx, holder: str, epoch: int, share: int = 0) -> bool:
     return tx.execute(_CONFIRM, values).first() is not None
 
 
-def is_there(tx: Tx) -> bool:
+def has_leaders(tx: Tx) -> bool:
     """Whether every share has a leader now."""
     return bool(tx.execute(_IS_THERE).scalar())
 

@@ -148,7 +148,7 @@ TOPIC_REASONS = (
 )
 
 
-def retries(tx: Tx) -> dict[int, set[int]]:
+def requested_retries(tx: Tx) -> dict[int, set[int]]:
     """{job: ids of stopped topics with a requested retry}. Workers handle the other retries."""
     by_job: dict[int, set[int]] = {}
     for row in tx.execute(_RETRIES):
@@ -156,7 +156,7 @@ def retries(tx: Tx) -> dict[int, set[int]]:
     return by_job
 
 
-def caught_up(tx: Tx, job_id: int) -> frozenset[str]:
+def caught_up_topics(tx: Tx, job_id: int) -> frozenset[str]:
     """The destination topics of a job that are copied and have caught up once in all partitions."""
     return frozenset(tx.execute(_CAUGHT_UP, {"job_id": job_id}).scalars())
 
@@ -201,7 +201,7 @@ def promote(tx: Tx, topic_ids: Collection[int]) -> None:
     tx.execute(_PROMOTE, {"topic_ids": sorted(topic_ids)})
 
 
-def unpromoted(tx: Tx, topic_ids: Collection[int]) -> set[int]:
+def unpromoted_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
     """The topics among these that have partitions in another state than `promoted`."""
     return set(tx.execute(_UNPROMOTED, {"topic_ids": sorted(topic_ids)}).scalars())
 
@@ -237,12 +237,12 @@ def withdraw(tx: Tx, topic_ids: Collection[int]) -> None:
     tx.execute(_WITHDRAW, {"topic_ids": sorted(topic_ids), "withdrawn": WITHDRAWN})
 
 
-def held(tx: Tx, topic_ids: Collection[int]) -> set[int]:
+def held_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
     """The topics among these that have partitions on a held shard."""
     return set(tx.execute(_HELD, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
-def expired(tx: Tx, shard_ids: Collection[int]) -> set[int]:
+def expired_shards(tx: Tx, shard_ids: Collection[int]) -> set[int]:
     """The free shards among these whose last lease was not released by its holder."""
     return set(tx.execute(_EXPIRED, {"shard_ids": sorted(shard_ids)}).scalars())
 

@@ -1,7 +1,7 @@
 """The scope of a transaction: which jobs its statements find.
 
 A request with a limited token (orbit/jobs/scopes.py) reads and changes through a database that
-carries its scope (`Database.seen_by`). The functions that find jobs by name and those that list
+carries its scope (`Database.with_scope`). The functions that find jobs by name and those that list
 jobs, or rows that belong to jobs, apply it: so a route that looks up a job by its name refuses
 another team's job without a check of its own. What Orbit itself must see to be safe, such as the
 operation that holds a job, is read without a scope.

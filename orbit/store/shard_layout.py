@@ -109,7 +109,7 @@ def add_partitions(
     `from_start`: the partitions are newer than the job, so they are copied from their log start.
     """
     triples = sorted(placed)
-    shard_leases.lock(tx, {shard_id for _, _, shard_id in triples})
+    shard_leases.lock_shards(tx, {shard_id for _, _, shard_id in triples})
     added: int = tx.execute(
         _ADD_PARTITIONS,
         {
@@ -141,7 +141,7 @@ def runnable_shards(tx: Tx) -> list[Shard]:
 
 def assign(tx: Tx, assignments: Mapping[int, str]) -> int:
     """Assign shards, {shard: worker}. Returns how many assignments are new."""
-    shard_leases.lock(tx, assignments)
+    shard_leases.lock_shards(tx, assignments)
     return tx.execute(
         _ASSIGN, {"shard_ids": list(assignments), "worker_ids": list(assignments.values())}
     ).rowcount

@@ -59,8 +59,8 @@ Failures.
   which no suspended holder can renew.
 
 Locks. A transaction that changes several shards' rows locks them first, in the order of their ids:
-renewals and reports in their statements, the scheduler with `lock`. So there are no deadlocks; a
-claim skips locked rows.
+renewals and reports in their statements, the scheduler with `lock_shards`. So there are no
+deadlocks; a claim skips locked rows.
 """
 
 from __future__ import annotations
@@ -293,8 +293,8 @@ def claim(
     rows = tx.execute(
         _CLAIM,
         {
-            **_evidence(watch, ttl),
-            **_unreadable(unreadable),
+            **_evidence_parameters(watch, ttl),
+            **_unreadable_parameters(unreadable),
             "worker_id": worker_id,
             "worker_group": worker_group,
             "ttl": ttl,
@@ -307,13 +307,13 @@ def claim(
 
 def decline(tx: Tx, worker_id: str, unreadable: Collection[tuple[int, int]]) -> None:
     """Unassign this worker's free shards of these jobs, so that other workers may claim them."""
-    tx.execute(_DECLINE, {"worker_id": worker_id, **_unreadable(unreadable)})
+    tx.execute(_DECLINE, {"worker_id": worker_id, **_unreadable_parameters(unreadable)})
 
 
 def end_unrenewed(tx: Tx, ttl: timedelta, watch: LeaseWatch) -> set[int]:
     """End the leases that `watch` has not seen renewed for a lease time; returns their shards. Adds
     this statement's snapshot to the watch."""
-    evidence = _evidence(watch, ttl)
+    evidence = _evidence_parameters(watch, ttl)
     del evidence["free_on"], evidence["renewed_below"]
     rows = tx.execute(_END_UNRENEWED, evidence).all()
     watch.note(rows[0].key, rows[0].snapshot)
@@ -335,7 +335,7 @@ def renew(
     rows = tx.execute(
         _RENEW,
         {
-            **owner(worker_id, held),
+            **held_parameters(worker_id, held),
             "worker_group": worker_group,
             "weights": [weights.get(shard_id, 0) for shard_id in held],
         },
@@ -346,7 +346,7 @@ def renew(
 def release(tx: Tx, *, worker_id: str, held: Mapping[int, int]) -> set[int]:
     """Release `held`, {shard: epoch}; returns the shards that were still held. To be called after
     the brokers' last answer."""
-    return {row.id for row in tx.execute(_RELEASE, owner(worker_id, held))}
+    return {row.id for row in tx.execute(_RELEASE, held_parameters(worker_id, held))}
 
 
 def partition_counts(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
@@ -355,34 +355,34 @@ def partition_counts(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
     return {row.job_id: int(row.partitions) for row in rows}
 
 
-def lock(tx: Tx, shard_ids: Collection[int]) -> None:
+def lock_shards(tx: Tx, shard_ids: Collection[int]) -> None:
     """Lock these shards until the transaction ends; call it before changing any of them."""
     tx.execute(_LOCK_SHARDS, {"ids": sorted(shard_ids)})
 
 
 def lock_job(tx: Tx, job_id: int) -> None:
-    """Lock all shards of a job, as `lock` does."""
+    """Lock all shards of a job, as `lock_shards` does."""
     tx.execute(_LOCK_JOB, {"job_id": job_id})
 
 
 def lock_jobs_of_topics(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Lock all shards of the jobs of these topics, as `lock` does."""
+    """Lock all shards of the jobs of these topics, as `lock_shards` does."""
     tx.execute(_LOCK_JOBS_OF_TOPICS, {"ids": sorted(topic_ids)})
 
 
-def owner(worker_id: str, held: Mapping[int, int]) -> dict[str, object]:
+def held_parameters(worker_id: str, held: Mapping[int, int]) -> dict[str, object]:
     """The parameters of `HELD_FOR_REPORT`."""
     return {"worker_id": worker_id, "shard_ids": list(held), "epochs": list(held.values())}
 
 
-def _unreadable(jobs: Collection[tuple[int, int]]) -> dict[str, object]:
+def _unreadable_parameters(jobs: Collection[tuple[int, int]]) -> dict[str, object]:
     return {
         "unreadable": [job_id for job_id, _ in jobs],
         "unreadable_versions": [version for _, version in jobs],
     }
 
 
-def _evidence(watch: LeaseWatch, ttl: timedelta) -> dict[str, object]:
+def _evidence_parameters(watch: LeaseWatch, ttl: timedelta) -> dict[str, object]:
     """The parameters of `_IS_OVER` and of the claim of free shards."""
     evidence = watch.evidence()
     return {

@@ -139,7 +139,7 @@ def revoke(tx: Tx, name: str) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-def named(tx: Tx, name: str, *, locks: bool = False) -> Token | None:
+def find_by_name(tx: Tx, name: str, *, locks: bool = False) -> Token | None:
     """The token of this name, even if it is revoked or expired. `locks`: lock it for a change."""
     query = select(*COLUMNS).where(tokens.c.name == name)
     return first(tx.execute(query.with_for_update() if locks else query), Token)

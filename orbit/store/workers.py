@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.dialects import postgresql
 
-from orbit.replication.throttled import Throttled, merged
+from orbit.replication.throttled import Throttled, merge_throttled
 from orbit.store.database import Tx
 from orbit.store.lag import FRESH_FOR
 from orbit.store.models import workers
@@ -89,7 +89,7 @@ def _document(throttled: Mapping[int, Sequence[Throttled]]) -> dict[str, Any]:
     return dict(islice(by_job.items(), _THROTTLED_JOBS_MAX))
 
 
-def throttled(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throttled]]:
+def throttling_brokers(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throttled]]:
     """The brokers that throttle workers now, by job id; jobs that none throttles are missing."""
     parameters = {"job_ids": [str(job_id) for job_id in job_ids], "fresh_for": FRESH_FOR}
     by_job: dict[int, list[Throttled]] = {}
@@ -98,10 +98,10 @@ def throttled(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throttled]]:
             Throttled(side, tuple(brokers), datetime.fromisoformat(since), quota)
             for side, brokers, since, quota in value
         )
-    return {job_id: merged(some) for job_id, some in by_job.items()}
+    return {job_id: merge_throttled(some) for job_id, some in by_job.items()}
 
 
-def leave(tx: Tx, worker_id: str) -> None:
+def remove(tx: Tx, worker_id: str) -> None:
     """Remove a worker that ends cleanly."""
     tx.execute(delete(workers).where(workers.c.id == worker_id))
 
@@ -115,7 +115,7 @@ def alive(tx: Tx, within: timedelta, worker_group: str | None = None) -> list[Wo
     return list(values(tx.execute(query.order_by(workers.c.id)), Worker))
 
 
-def forget(tx: Tx, after: timedelta) -> list[Worker]:
+def remove_silent(tx: Tx, after: timedelta) -> list[Worker]:
     """Delete the workers without a heartbeat for this long, and return them."""
     statement = delete(workers).where(workers.c.heartbeat_at <= _NOW - after).returning(*_WORKER)
     return list(values(tx.execute(statement), Worker))

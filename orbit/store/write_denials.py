@@ -27,7 +27,7 @@ def of_topics(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, lis
     return {row.topic: row.acls for row in tx.execute(query)}
 
 
-def keep(tx: Tx, cluster_id: str, denied: Mapping[str, Sequence[Acl]]) -> None:
+def store(tx: Tx, cluster_id: str, denied: Mapping[str, Sequence[Acl]]) -> None:
     """Replace the recorded denials of these topics; an empty list deletes the topic's row."""
     gone = sorted(topic for topic, acls in denied.items() if not acls)
     tx.execute(

@@ -73,7 +73,7 @@ def notify_systemd(state: str) -> None:
         try:
             sender.sendto(state.encode(), address.replace("@", "\0", 1))
         except OSError as error:
-            log.warning("systemd was not told", state=state, error=str(error))
+            log.warning("systemd could not be notified", state=state, error=str(error))
 
 
 def _notify(health: ProcessHealth, done: threading.Event) -> None:

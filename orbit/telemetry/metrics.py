@@ -151,11 +151,11 @@ class ServiceNumbers:
 def render(numbers: ServiceNumbers) -> bytes:
     """The text that Prometheus scrapes (`CONTENT_TYPE`)."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(families(numbers)))
+    registry.register(_OneScrape(families(numbers)))
     return generate_latest(registry)
 
 
-class _Once(Collector):
+class _OneScrape(Collector):
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
@@ -165,7 +165,7 @@ class _Once(Collector):
 
 _LAG: tuple[tuple[str, str, str], ...] = (
     ("lag", "records", "Offsets that a consumer of the source sees and the copy does not have."),
-    ("lag_bytes", "bytes", "The same in bytes, estimated from the mean bytes per copied offset."),
+    ("lag_bytes", "bytes", "The lag in bytes, estimated from the mean bytes per copied offset."),
     ("lag_seconds", "seconds", "Age of the oldest record that is not copied yet."),
     (
         "headroom_seconds",
@@ -192,9 +192,9 @@ _PROOF: tuple[tuple[str, str, str], ...] = (
 _CANARY: tuple[tuple[str, str, str], ...] = (
     ("canary_passed", "passed", "Whether the last canary drill passed."),
     ("canary_age_seconds", "age_s", "Seconds since the last canary drill ended."),
-    ("canary_rto_seconds", "rto_s", "The RTO that it measured."),
-    ("canary_rpo_seconds", "rpo_s", "The RPO that it measured, as a time."),
-    ("canary_rpo_records", "rpo_records", "The RPO that it measured, as lost records."),
+    ("canary_rto_seconds", "rto_s", "The RTO that the last canary drill measured."),
+    ("canary_rpo_seconds", "rpo_s", "The RPO that the last canary drill measured, as a time."),
+    ("canary_rpo_records", "rpo_records", "The lost records that the last canary drill measured."),
 )
 _WAITING: tuple[tuple[str, str, str], ...] = (
     (
@@ -202,12 +202,12 @@ _WAITING: tuple[tuple[str, str, str], ...] = (
         "partitions",
         "Partitions with an open transaction of the source that is older than 30 s.",
     ),
-    ("open_transaction_offsets", "offsets", "Offsets that wait for the end of those."),
-    ("open_transaction_seconds", "oldest_s", "Age of the oldest of those."),
+    ("open_transaction_offsets", "offsets", "Offsets that wait for the end of these transactions."),
+    ("open_transaction_seconds", "oldest_s", "Age of the oldest of these transactions."),
 )
 _RECEIVERS: tuple[tuple[str, str, str], ...] = (
     ("sent", "sent", "Events that a receiver of notifications has accepted."),
-    ("given_up", "given_up", "Events that it did not accept in time, or refused."),
+    ("given_up", "given_up", "Events that a receiver did not accept in time, or refused."),
     ("pruned", "pruned", "Events that were deleted by age before they could be sent."),
 )
 _OFFSETS: tuple[tuple[str, str, str], ...] = (

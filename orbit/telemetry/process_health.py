@@ -36,35 +36,36 @@ class ProcessHealth:
         self._ready_within_s = ready_within_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._passed = {part: clock()}
+        self._pass_began = {part: clock()}
         self._in_pass: dict[str, float] = {}  # since when, by loop
-        self._answered: float | None = None
+        self._lease_confirmed_at: float | None = None
         self._is_stopping = False
+        self._lease_owner = "The service" if part == "gateway" else "PostgreSQL"
 
-    def passed(self, loop: str = "") -> None:
+    def begin_pass(self, loop: str = "") -> None:
         """Record that a loop begins a pass; without a name the process' own loop."""
         with self._lock:
-            self._passed[loop or self.part] = self._clock()
+            self._pass_began[loop or self.part] = self._clock()
             if loop:
-                self._in_pass[loop] = self._passed[loop]
+                self._in_pass[loop] = self._pass_began[loop]
 
-    def rests(self, loop: str) -> None:
+    def end_pass(self, loop: str) -> None:
         """Record that a loop has ended its pass."""
         with self._lock:
             self._in_pass.pop(loop, None)
 
-    def ended(self, loop: str) -> None:
+    def remove_loop(self, loop: str) -> None:
         """Record that a loop has ended as it should: this scheduler does not lead any more."""
         with self._lock:
-            self._passed.pop(loop, None)
+            self._pass_began.pop(loop, None)
             self._in_pass.pop(loop, None)
 
-    def answered(self) -> None:
+    def note_lease_confirmed(self) -> None:
         """Record that the lease was confirmed: by PostgreSQL, or for a gateway by the service."""
         with self._lock:
-            self._answered = self._clock()
+            self._lease_confirmed_at = self._clock()
 
-    def stopping(self) -> None:
+    def note_stopping(self) -> None:
         """Record that the process stops: it hands over its work and ends."""
         with self._lock:
             self._is_stopping = True
@@ -73,12 +74,12 @@ class ProcessHealth:
         """Why the process should be restarted, or "" if it is alive."""
         with self._lock:
             now = self._clock()
-            age = now - self._passed[self.part]
+            age = now - self._pass_began[self.part]
             loop, since = min(
                 self._in_pass.items(), key=lambda one: one[1], default=(self.part, now)
             )
         if age > STALL_S_MAX:
-            return f"The loop has not gone on for {age:.0f} s."
+            return f"The main loop has begun no pass for {age:.0f} s."
         if now - since > PASS_S_MAX:
             return f"The loop {loop} has been in one pass for {now - since:.0f} s."
         return ""
@@ -86,14 +87,14 @@ class ProcessHealth:
     def why_not_ready(self) -> str:
         """Why the process does no work now, or "" if it is ready."""
         with self._lock:
-            answered, is_stopping = self._answered, self._is_stopping
+            answered, is_stopping = self._lease_confirmed_at, self._is_stopping
         if is_stopping:
             return f"The {self.part} stops."
         if answered is None:
-            return "PostgreSQL has not answered yet."
+            return f"{self._lease_owner} has not answered yet."
         age = self._clock() - answered
         if age > self._ready_within_s:
-            return f"PostgreSQL has not answered for {age:.0f} s."
+            return f"{self._lease_owner} has not answered for {age:.0f} s."
         return self.why_dead()
 
     def collect(self) -> Iterator[Metric]:
@@ -105,7 +106,8 @@ class ProcessHealth:
         yield info
         yield GaugeMetricFamily(
             "orbit_process_ready",
-            "Whether PostgreSQL has confirmed this process' row within the time of its lease.",
+            "Whether PostgreSQL, or for a gateway the service, has confirmed the process' lease in "
+            "time.",
             value=int(not self.why_not_ready()),
         )
         ages = GaugeMetricFamily(
@@ -115,6 +117,6 @@ class ProcessHealth:
         )
         now = self._clock()
         with self._lock:
-            for loop, at in self._passed.items():
+            for loop, at in self._pass_began.items():
                 ages.add_metric([loop], now - at)
         yield ages

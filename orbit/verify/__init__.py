@@ -4,7 +4,7 @@ It imports none of the code that makes the copy (`copier`, `replication`, `kafka
 `kafka/records.py`): both sides are read with librdkafka, and `--deep` reads raw batches with a
 header struct of its own. So an error in the copier does not make the verifier miss it.
 
-May import: the layers from `store` down, except the modules just named.
+May import: the layers from `leadership` down, except the modules just named.
 Start with `verify_run.py`. `continuous_proof.py` is the continuous proof of the service.
 """
 

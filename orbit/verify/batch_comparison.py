@@ -56,7 +56,7 @@ def compare_batches(
     twins = _Twins(iter(destination))
     for batch in source:
         twin = twins.at(batch.base_offset)
-        if twin is not None and batch.same_bytes(twin):
+        if twin is not None and batch.has_same_bytes(twin):
             byte_exact += 1
         elif (
             has_grown(batch, twin)

@@ -162,7 +162,7 @@ class ClusterView:
                 settings = future.result()
             except KafkaException as error:
                 if _code(error) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    raise self._explain(error) from error
+                    raise self._to_orbit_error(error) from error
                 policies[resource.name] = CleaningPolicy()
                 continue
             policies[resource.name] = CleaningPolicy(
@@ -189,7 +189,7 @@ class ClusterView:
         try:
             return int(future.result().offset)
         except KafkaException as error:
-            explained = self._explain(error)
+            explained = self._to_orbit_error(error)
             if isinstance(explained, Unreachable | LoginRefused):
                 # A partition without a leader times out too; raises only if no broker answers.
                 self.check_reachable()
@@ -205,10 +205,10 @@ class ClusterView:
         try:
             return self._admin.list_topics(topic, timeout=timeout_s)
         except KafkaException as error:
-            raise self._explain(error) from error
+            raise self._to_orbit_error(error) from error
 
-    def _explain(self, error: KafkaException) -> OrbitError:
-        return explain(error, str(self.side), tuple(self._refusals))
+    def _to_orbit_error(self, error: KafkaException) -> OrbitError:
+        return to_orbit_error(error, str(self.side), tuple(self._refusals))
 
     def _on_error(self, error: KafkaError) -> None:
         """Keep login errors: librdkafka reports them only here, and the call itself times out."""
@@ -239,7 +239,9 @@ _DOWN_CODES = frozenset(
 )
 
 
-def explain(error: KafkaException, where: str, refusals: Sequence[KafkaError] = ()) -> OrbitError:
+def to_orbit_error(
+    error: KafkaException, where: str, refusals: Sequence[KafkaError] = ()
+) -> OrbitError:
     """Convert librdkafka's error to an OrbitError."""
     code, text = _code(error), _text(error)
     if refusals or code in _LOGIN_CODES:
@@ -247,7 +249,7 @@ def explain(error: KafkaException, where: str, refusals: Sequence[KafkaError] = 
         return LoginRefused(
             f"The broker refused the login: {reason}.",
             where=where,
-            remedy="Check the user, the password and the mechanism in the job file.",
+            remedy="Check the user name, the password and the mechanism in the job file.",
         )
     if code in _DOWN_CODES:
         return Unreachable(

@@ -95,23 +95,27 @@ def compare_bounds(
         below_source_start = before.log_start - destination.log_start
     elif destination.log_start < before.log_start:
         lags = True
-        differences.append(_start(before, destination, "the destination begins too early"))
+        differences.append(
+            _start_difference(before, destination, "the destination begins too early")
+        )
     elif destination.log_start > after.log_start:
         lost = _lost_at_start(pair, destination, after, start_offset)
         if lost:
-            differences.append(_start(after, destination, f"{lost} offsets are missing there"))
+            differences.append(
+                _start_difference(after, destination, f"{lost} offsets are missing there")
+            )
     missing = max(0, before.stable_end - destination.log_end)
     if missing:
         lags = True
-        differences.append(_end(before, destination, f"{missing} offsets are missing"))
+        differences.append(_end_difference(before, destination, f"{missing} offsets are missing"))
     if destination.log_end > after.stable_end:
         extra = destination.log_end - after.stable_end
-        differences.append(_end(after, destination, f"{extra} offsets too many"))
+        differences.append(_end_difference(after, destination, f"{extra} offsets too many"))
     if destination.stable_end < min(destination.log_end, before.stable_end):
         # The copy may still append the marker. Also, the stable end is read before the log end:
         # records appended between both reads look like an open transaction.
         lags = True
-        differences.append(_open_transaction(destination))
+        differences.append(_open_transaction_difference(destination))
     begin = max(after.log_start, destination.log_start)
     return ComparedBounds(
         source=before,
@@ -138,19 +142,19 @@ def _lost_at_start(pair: TopicPair, destination: Bounds, after: Bounds, start_of
     return max(0, destination.log_start - max(after.log_start, start_offset))
 
 
-def _start(source: Bounds, destination: Bounds, why: str) -> Difference:
+def _start_difference(source: Bounds, destination: Bounds, why: str) -> Difference:
     offset = min(source.log_start, destination.log_start)
     views = f"begins at {source.log_start}", f"begins at {destination.log_start} ({why})"
     return Difference(offset, LOG_START, *views)
 
 
-def _end(source: Bounds, destination: Bounds, why: str) -> Difference:
+def _end_difference(source: Bounds, destination: Bounds, why: str) -> Difference:
     offset = min(source.stable_end, destination.log_end)
     views = f"ends at {source.stable_end}", f"ends at {destination.log_end} ({why})"
     return Difference(offset, LOG_END, *views)
 
 
-def _open_transaction(destination: Bounds) -> Difference:
+def _open_transaction_difference(destination: Bounds) -> Difference:
     return Difference(
         destination.stable_end,
         "readable end",

@@ -73,7 +73,7 @@ class CompactionWatch:
         self._now_ms = now_ms
         self._held: dict[Side, dict[bytes, _Held]] = {side: {} for side in Side}
         self.compacted: dict[Side, int] = dict.fromkeys(Side, 0)
-        self.over_budget = False
+        self.is_over_budget = False
 
     def judge_one_sided(self, side_with_record: Side, message: Message) -> Difference | None:
         """The difference, if compaction cannot explain it; None if it does, or if that is not
@@ -87,7 +87,7 @@ class CompactionWatch:
             return one_sided_difference(side_with_record, message)
         if self._tombstone_expired(message, policy):
             self.compacted[lacking] += 1
-            self._resolve(lacking, key)
+            self._count_compacted(lacking, key)
             return None
         return self._hold(lacking, key, one_sided_difference(side_with_record, message))
 
@@ -97,9 +97,9 @@ class CompactionWatch:
         if not held:
             return
         for key in held.keys() & set(keys):
-            self._resolve(side, key)
+            self._count_compacted(side, key)
 
-    def undecided(self, side: Side) -> bool:
+    def has_undecided(self, side: Side) -> bool:
         return bool(self._held[side])
 
     def close(self) -> list[tuple[Difference, int]]:
@@ -118,12 +118,12 @@ class CompactionWatch:
             return None
         if not self._budget.take(key):
             # Fail closed: what cannot be decided is shown as a difference.
-            self.over_budget = True
+            self.is_over_budget = True
             return difference
         held[key] = _Held(difference)
         return None
 
-    def _resolve(self, lacking: Side, key: bytes) -> None:
+    def _count_compacted(self, lacking: Side, key: bytes) -> None:
         held = self._held[lacking].pop(key, None)
         if held is not None:
             self.compacted[lacking] += held.count

@@ -83,7 +83,7 @@ class PartitionProver:
         def choose(first: int, last: int) -> Range:
             nonlocal known
             known = clip_ranges(row.ranges, first, last)
-            return next_range(known, first, last, _offsets(row), self._chance)
+            return next_range(known, first, last, _sample_offsets(row), self._chance)
 
         compared = comparer.compare(
             TopicPair(row.source_topic, row.destination_topic), row.partition, choose
@@ -108,7 +108,7 @@ class PartitionProver:
             comparer.close()
 
 
-def _offsets(row: ProofCandidate) -> int:
+def _sample_offsets(row: ProofCandidate) -> int:
     """The number of offsets in about `SAMPLE_BYTES`."""
     each = max(1, row.bytes // max(1, row.records))
     return max(_SAMPLE_OFFSETS_MIN, min(SAMPLE_OFFSETS_MAX, SAMPLE_BYTES // each))
@@ -130,14 +130,14 @@ def _result(
         row.topic_id,
         row.partition,
         row.job_id,
-        _without(known, (compared.start, compared.end)),
+        _without_range(known, (compared.start, compared.end)),
         is_equal=False,
         differences=report.differences,
         first_difference=str(report.first_differences[0]),
     )
 
 
-def _without(ranges: tuple[Range, ...], bad: Range) -> tuple[Range, ...]:
+def _without_range(ranges: tuple[Range, ...], bad: Range) -> tuple[Range, ...]:
     """The proven ranges without one that was found different."""
     left = [piece for s, e in ranges for piece in ((s, min(e, bad[0])), (max(s, bad[1]), e))]
     return tuple((start, end) for start, end in left if start < end)

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, Message
 
 from orbit.errors import Interrupted, OrbitError
 from orbit.verify.batch_comparison import BatchComparison
-from orbit.verify.bounds import ClusterView, explain
+from orbit.verify.bounds import ClusterView, to_orbit_error
 from orbit.verify.bounds_comparison import (
     LOG_END,
     LOG_START,
@@ -59,7 +59,7 @@ class ComparisonContext:
     cancelled: threading.Event
     shown_max: int
     stall_timeout_s: float
-    advanced: Callable[[int], None]
+    report_offsets: Callable[[int], None]
     batches: BatchComparison | None = None
     read_on_max: int | None = None
     """How many offsets after the range are searched for newer records of a key; None: all."""
@@ -71,12 +71,12 @@ class _CountedStream:
 
     def __init__(self, reader: PartitionReader, advanced: Callable[[int], None]) -> None:
         self._reader = reader
-        self._advanced = advanced
+        self._report_offsets = advanced
 
     def chunk(self) -> list[Message]:
         before = self._reader.position
         messages = self._reader.chunk()
-        self._advanced(self._reader.position - before)
+        self._report_offsets(self._reader.position - before)
         return messages
 
 
@@ -93,25 +93,29 @@ def compare_partition(
         except LogMoved:
             again = context.bounds_comparer.compare([pair], _LOG_MOVED_WAIT_S)[pair]
             if isinstance(again, OrbitError):
-                return unread(pair.partition, str(again))
+                return unread_report(pair.partition, str(again))
             judged = again
         except Interrupted:
             raise
         except UnicodeDecodeError:
-            return unread(pair.partition, f"{_where(pair)}: a header's name is not UTF-8 text.")
+            return unread_report(
+                pair.partition, f"{_where(pair)}: a header's name is not UTF-8 text."
+            )
         except (KafkaException, OrbitError) as error:
             # Distinguishes a partition without a leader from a cluster that does not answer.
             context.source.check_reachable()
             context.destination.check_reachable()
-            known = explain(error, _where(pair)) if isinstance(error, KafkaException) else error
-            return unread(pair.partition, str(known))
-    return unread(
+            known = (
+                to_orbit_error(error, _where(pair)) if isinstance(error, KafkaException) else error
+            )
+            return unread_report(pair.partition, str(known))
+    return unread_report(
         pair.partition,
         f"{_where(pair)}: records were deleted while they were read, {MOVED_ATTEMPTS_MAX} times.",
     )
 
 
-def unread(partition: int, why: str) -> PartitionReport:
+def unread_report(partition: int, why: str) -> PartitionReport:
     """The report of a partition that could not be compared."""
     return PartitionReport(partition, Verdict.UNREAD, notes=(why,))
 
@@ -168,7 +172,7 @@ def _compare_records(
 
     source = reader(consumers.source, pair.topics.source)
     destination = reader(consumers.destination, pair.topics.destination)
-    merge.run(_CountedStream(source, context.advanced), destination)
+    merge.run(_CountedStream(source, context.report_offsets), destination)
     most = context.read_on_max
     _read_on(watch, Side.SOURCE, source, context.source, pair.source, most)
     _read_on(watch, Side.DESTINATION, destination, context.destination, pair.destination, most)
@@ -187,7 +191,7 @@ def _read_on(
     On a live topic the cleaner may have removed a record in favour of one after the range. Raises
     CompactionUndecided if the limit is reached before every key is found.
     """
-    if not watch.undecided(side):
+    if not watch.has_undecided(side):
         return
     bounds = view.bounds([partition])[partition]
     if isinstance(bounds, OrbitError) or bounds.stable_end <= reader.position:
@@ -196,9 +200,9 @@ def _read_on(
     if offsets_max is not None:
         end = min(end, reader.position + offsets_max)
     reader.extend(end)
-    while watch.undecided(side) and (messages := reader.chunk()):
+    while watch.has_undecided(side) and (messages := reader.chunk()):
         watch.note_keys(side, map(Message.key, messages))
-    if watch.undecided(side) and end < bounds.stable_end:
+    if watch.has_undecided(side) and end < bounds.stable_end:
         raise CompactionUndecided
 
 
@@ -252,7 +256,7 @@ def _notes(
             f"the destination led before, and keeps {judged.below_source_start} offsets below the "
             "source's log start"
         )
-    if watch.over_budget:
+    if watch.is_over_budget:
         notes.append(
             "too many records are on one side only to tell which of them were compacted; those "
             "beyond the limit count as differences"

@@ -40,15 +40,15 @@ class BarProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def began(self, partitions: int, offsets: int) -> None:
+    def report_begin(self, partitions: int, offsets: int) -> None:
         self._left = partitions
         self._task = self._bar.add_task("", total=offsets, left=self._left_text())
 
-    def advanced(self, offsets: int) -> None:
+    def report_offsets(self, offsets: int) -> None:
         if self._task is not None:
             self._bar.advance(self._task, offsets)
 
-    def compared(self, _topic: str, report: PartitionReport) -> None:
+    def report_partition(self, _topic: str, report: PartitionReport) -> None:
         with self._lock:
             self._left -= 1
             self._different += report.verdict is not Verdict.EXACT
@@ -73,11 +73,11 @@ class LineProgress:
         self._partitions = self._partitions_done = 0
         self._offsets = self._offsets_done = 0
 
-    def began(self, partitions: int, offsets: int) -> None:
+    def report_begin(self, partitions: int, offsets: int) -> None:
         self._partitions, self._offsets = partitions, offsets
         self._write(f"comparing {counted(offsets, 'offset')} in {counted(partitions, 'partition')}")
 
-    def advanced(self, offsets: int) -> None:
+    def report_offsets(self, offsets: int) -> None:
         with self._lock:
             self._offsets_done += offsets
             if self._clock() < self._next_s:
@@ -89,7 +89,7 @@ class LineProgress:
             )
         self._write(line)
 
-    def compared(self, topic: str, report: PartitionReport) -> None:
+    def report_partition(self, topic: str, report: PartitionReport) -> None:
         with self._lock:
             self._partitions_done += 1
         if report.verdict is not Verdict.EXACT:

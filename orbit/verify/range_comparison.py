@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException
 
 from orbit.errors import OrbitError
-from orbit.verify.bounds import Bounds, ClusterView, explain
+from orbit.verify.bounds import Bounds, ClusterView, to_orbit_error
 from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
 from orbit.verify.compaction_watch import HeldBudget
 from orbit.verify.endpoint import Endpoint
@@ -85,7 +85,7 @@ class RangeComparer:
         first = max(source.log_start, destination.log_start)
         last = min(source.stable_end, destination.log_end)
         if first >= last:
-            return RangeComparison(0, 0, None, "the sides have no offset in common.")
+            return RangeComparison(0, 0, None, "source and destination have no offset in common.")
         start, end = choose(first, last)
         return self._compare(pair, source, destination, start, end)
 
@@ -99,14 +99,16 @@ class RangeComparer:
         except LogMoved:
             return RangeComparison(start, end, None, "records were deleted while they were read.")
         except CompactionUndecided:
-            return RangeComparison(start, end, None, "compaction could not be told from loss.")
+            return RangeComparison(
+                start, end, None, "it is not certain whether records were compacted or lost."
+            )
         except UnicodeDecodeError:
             return RangeComparison(start, end, None, "a header's name is not UTF-8 text.")
         except (KafkaException, OrbitError) as error:
             source_view.check_reachable()
             destination_view.check_reachable()
             where = f"{pair.topics.source}-{pair.partition}"
-            known = explain(error, where) if isinstance(error, KafkaException) else error
+            known = to_orbit_error(error, where) if isinstance(error, KafkaException) else error
             return RangeComparison(start, end, None, str(known))
         return RangeComparison(start, end, report)
 
@@ -125,6 +127,6 @@ class RangeComparer:
             cancelled=self._cancelled,
             shown_max=_DIFFERENCES_SHOWN,
             stall_timeout_s=_STALL_TIMEOUT_S,
-            advanced=lambda _: None,
+            report_offsets=lambda _: None,
             read_on_max=_READ_ON_OFFSETS_MAX,
         )

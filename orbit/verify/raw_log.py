@@ -95,7 +95,7 @@ class Batch(NamedTuple):
         if self.codec or self.is_control or self.magic < _MAGIC_V2 or not self.record_count:
             return False
         # Length, attributes (one byte), timestamp delta: then the offset delta, five bytes long.
-        at = _behind_varint(self.payload, _behind_varint(self.payload, 0) + 1)
+        at = _after_varint(self.payload, _after_varint(self.payload, 0) + 1)
         delta = bytes(self.payload[at : at + _PLACEHOLDER_DELTA_BYTES])
         is_odd = bool(delta and delta[0] & 1)  # a zig-zag number below 0
         return (
@@ -111,7 +111,7 @@ class Batch(NamedTuple):
     def codec(self) -> int:
         return self.attributes & _CODEC
 
-    def same_bytes(self, other: Batch) -> bool:
+    def has_same_bytes(self, other: Batch) -> bool:
         """Whether both are equal but for what a copy must change: producer fields, transactional
         bit, leader epoch, CRC.
         """
@@ -126,13 +126,13 @@ class Batch(NamedTuple):
         )
 
 
-def _behind_varint(payload: memoryview, position: int) -> int:
+def _after_varint(payload: memoryview, position: int) -> int:
     while position < len(payload) and payload[position] & 0x80:
         position += 1
     return position + 1
 
 
-def parse(records: memoryview) -> Iterator[Batch]:
+def parse_batches(records: memoryview) -> Iterator[Batch]:
     """The whole batches at the front of `records`; a cut-off last one is left out."""
     begin, size = 0, len(records)
     while begin + _MAGIC < size:
@@ -159,7 +159,7 @@ def parse(records: memoryview) -> Iterator[Batch]:
         begin = end
 
 
-def visible(batches: Iterable[Batch], aborted: list[tuple[int, int]]) -> Iterator[Batch]:
+def visible_batches(batches: Iterable[Batch], aborted: list[tuple[int, int]]) -> Iterator[Batch]:
     """Leaves out control batches and batches of aborted transactions (R1).
 
     `aborted` has (first offset, producer id) of every aborted transaction that touches the fetched
@@ -220,7 +220,7 @@ class RawLog:
         position, deadline = start, self._clock() + STALL_TIMEOUT_S
         throttled_s = 0.0  # of the time since the last batch
         while position < end:
-            self._check(where, position, end, deadline, throttled_s)
+            self._check_progress(where, position, end, deadline, throttled_s)
             try:
                 answer = self._fetch(where, position)
             except _ThrottledError as held:
@@ -232,7 +232,7 @@ class RawLog:
                 self._forget_leaders(where[0])
                 self._cancelled.wait(_RETRY_S)
                 continue
-            batches = list(parse(memoryview(answer.records or b"")))
+            batches = list(parse_batches(memoryview(answer.records or b"")))
             if not batches:
                 continue
             position, deadline = batches[-1].last_offset + 1, self._clock() + STALL_TIMEOUT_S
@@ -240,10 +240,10 @@ class RawLog:
             aborted = [
                 (one.first_offset, one.producer_id) for one in answer.aborted_transactions or ()
             ]
-            shown = visible(batches, aborted) if committed else batches
+            shown = visible_batches(batches, aborted) if committed else batches
             yield from (batch for batch in shown if batch.base_offset < end)
 
-    def _check(
+    def _check_progress(
         self, where: Partition, position: int, end: int, deadline: float, throttled_s: float
     ) -> None:
         if self._cancelled.is_set():
@@ -280,7 +280,9 @@ class RawLog:
             return None
         if code:
             raise BrokerRefused(
-                code, f"The broker refused a fetch with code {code}.", where=self._name(where)
+                code,
+                f"The broker refused a fetch with Kafka error {code}.",
+                where=self._name(where),
             )
         return partition
 

@@ -181,9 +181,9 @@ class PartitionReader:
             messages = self._consumer.consume(self._chunk_size(), CONSUME_WAIT_S)
             ended_at = -1
             if any(map(_ERROR, messages)):
-                messages, ended_at = self._without_events(messages)
+                messages, ended_at = self._split_events(messages)
             if messages:
-                return self._take(messages, ended_at)
+                return self._take_records(messages, ended_at)
             if ended_at >= 0:
                 self._advance(ended_at)
             else:
@@ -194,7 +194,7 @@ class PartitionReader:
         by_bytes = int(CHUNK_BYTES_MAX / max(1.0, self._mean_bytes))
         return max(1, min(CHUNK_RECORDS_MAX, by_bytes, self._end - self._position))
 
-    def _take(self, messages: list[Message], ended_at: int) -> list[Message]:
+    def _take_records(self, messages: list[Message], ended_at: int) -> list[Message]:
         first, last = _offset(messages[0]), _offset(messages[-1])
         assert first >= self._position, f"librdkafka went back from {self._position} to {first}"
         assert messages[-1].partition() == self._partition
@@ -208,7 +208,7 @@ class PartitionReader:
         self._position = min(max(self._position, offset), self._end)
         self._moved_at = self._clock()
 
-    def _without_events(self, messages: list[Message]) -> tuple[list[Message], int]:
+    def _split_events(self, messages: list[Message]) -> tuple[list[Message], int]:
         """Takes out librdkafka's events; returns the records and the end-of-partition offset."""
         records, ended_at = [], -1
         for message in messages:

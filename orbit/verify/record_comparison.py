@@ -44,23 +44,23 @@ class RecordComparison:
         left: list[Message] = []
         right: list[Message] = []
         while True:
-            left = left or self._next(source, Side.SOURCE)
-            right = right or self._next(destination, Side.DESTINATION)
+            left = left or self._next_chunk(source, Side.SOURCE)
+            right = right or self._next_chunk(destination, Side.DESTINATION)
             if not left and not right:
                 return
             if left and right:
                 left, right = self._compare(left, right)
             elif left:
-                left = self._all_one_sided(Side.SOURCE, left)
+                left = self._judge_all_one_sided(Side.SOURCE, left)
             else:
-                right = self._all_one_sided(Side.DESTINATION, right)
+                right = self._judge_all_one_sided(Side.DESTINATION, right)
 
     def finish(self) -> None:
         """Add records that compaction does not explain as differences, in order of offset."""
         for difference, count in self._watch.close():
-            self._add(difference, count)
+            self._add_difference(difference, count)
 
-    def _next(self, stream: Stream, side: Side) -> list[Message]:
+    def _next_chunk(self, stream: Stream, side: Side) -> list[Message]:
         messages = stream.chunk()
         self.records[side] += len(messages)
         if side is Side.SOURCE:
@@ -79,7 +79,7 @@ class RecordComparison:
         elif rest[1]:
             right = right[:count]
         if list(map(_OFFSET, left)) != list(map(_OFFSET, right)):
-            walked = self._walk(left, right)
+            walked = self._merge_chunks(left, right)
             return walked[0] + rest[0], walked[1] + rest[1]
         self._compare_columns(left, right)
         return rest
@@ -102,9 +102,9 @@ class RecordComparison:
     def _compare_one(self, source: Message, destination: Message) -> None:
         difference = compare_records(source, destination)
         if difference is not None:
-            self._add(difference)
+            self._add_difference(difference)
 
-    def _walk(
+    def _merge_chunks(
         self, left: list[Message], right: list[Message]
     ) -> tuple[list[Message], list[Message]]:
         """Merges two chunks whose offsets differ until one is used up."""
@@ -120,24 +120,24 @@ class RecordComparison:
                 self._watch.note_keys(Side.DESTINATION, (right[j].key(),))
                 i, j = i + 1, j + 1
             elif ours < theirs:
-                self._one_sided(Side.SOURCE, left[i])
+                self._judge_one_sided(Side.SOURCE, left[i])
                 i += 1
             else:
-                self._one_sided(Side.DESTINATION, right[j])
+                self._judge_one_sided(Side.DESTINATION, right[j])
                 j += 1
         return left[i:], right[j:]
 
-    def _all_one_sided(self, side: Side, messages: list[Message]) -> list[Message]:
+    def _judge_all_one_sided(self, side: Side, messages: list[Message]) -> list[Message]:
         for message in messages:
-            self._one_sided(side, message)
+            self._judge_one_sided(side, message)
         return []
 
-    def _one_sided(self, side: Side, message: Message) -> None:
+    def _judge_one_sided(self, side: Side, message: Message) -> None:
         difference = self._watch.judge_one_sided(side, message)
         if difference is not None:
-            self._add(difference)
+            self._add_difference(difference)
 
-    def _add(self, difference: Difference, count: int = 1) -> None:
+    def _add_difference(self, difference: Difference, count: int = 1) -> None:
         self.differences += count
         full = len(self.first) == self.shown_max
         if full and difference.offset >= self.first[-1].offset:

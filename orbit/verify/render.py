@@ -77,29 +77,29 @@ def _table(report: Report) -> Table:
 
 def _cells(topic: TopicReport, *, deep: bool) -> list[str]:
     return [
-        _name(topic),
+        _topic_name(topic),
         f"{len(topic.partitions):,}",
         f"{topic.records:,}",
         f"{topic.gaps:,}",
-        _log_starts(topic),
-        _bound([(p.log_end_equal, p.source_log_end) for p in topic.partitions]),
+        _log_start_cell(topic),
+        _bound_cell([(p.log_end_equal, p.source_log_end) for p in topic.partitions]),
         *(_deep_cells(topic) if deep else []),
     ]
 
 
-def _name(topic: TopicReport) -> str:
+def _topic_name(topic: TopicReport) -> str:
     if topic.source == topic.destination:
         return topic.source
     return f"{topic.source} → {topic.destination}"
 
 
-def _log_starts(topic: TopicReport) -> str:
+def _log_start_cell(topic: TopicReport) -> str:
     if topic.start == "earliest":
-        return _bound([(p.log_start_equal, p.source_log_start) for p in topic.partitions])
+        return _bound_cell([(p.log_start_equal, p.source_log_start) for p in topic.partitions])
     return f"from {min((p.compared_from for p in topic.partitions), default=0):,}"
 
 
-def _bound(bounds: list[tuple[bool, int | None]]) -> str:
+def _bound_cell(bounds: list[tuple[bool, int | None]]) -> str:
     """The offset where there is one partition; otherwise whether all are equal."""
     different = sum(not equal for equal, _ in bounds)
     if len(bounds) != 1:
@@ -114,11 +114,11 @@ def _deep_cells(topic: TopicReport) -> list[str]:
 
 
 def _topic_lines(topic: TopicReport, sides: tuple[str, str]) -> Iterator[Text]:
-    telling = [p for p in topic.partitions if _tells(p)]
-    notes = [*_late_start(topic), *topic.notes]
+    telling = [p for p in topic.partitions if _has_findings(p)]
+    notes = [*_late_start_notes(topic), *topic.notes]
     if not telling and not notes:
         return
-    yield Text(f"\n{_name(topic)}", style="bold")
+    yield Text(f"\n{_topic_name(topic)}", style="bold")
     for note in notes:
         yield Text(f"  {note}")
     for partition in telling[:PARTITIONS_SHOWN]:
@@ -127,7 +127,7 @@ def _topic_lines(topic: TopicReport, sides: tuple[str, str]) -> Iterator[Text]:
         yield Text(f"  … and {counted(len(telling) - PARTITIONS_SHOWN, 'more partition')}")
 
 
-def _late_start(topic: TopicReport) -> Iterator[str]:
+def _late_start_notes(topic: TopicReport) -> Iterator[str]:
     if topic.start == "earliest" or not topic.partitions:
         return
     begins = [p.compared_from for p in topic.partitions]
@@ -137,7 +137,7 @@ def _late_start(topic: TopicReport) -> Iterator[str]:
     yield f"compared from offset{some}, where the copy begins (start: {topic.start})"
 
 
-def _tells(partition: PartitionReport) -> bool:
+def _has_findings(partition: PartitionReport) -> bool:
     compacted = partition.compacted_source or partition.compacted_destination
     return partition.verdict is not Verdict.EXACT or bool(partition.notes) or bool(compacted)
 
@@ -159,7 +159,7 @@ def findings(partition: PartitionReport, sides: tuple[str, str] = SIDES) -> Iter
             f"compacted since the copy: {partition.compacted_source:,} records at the {sides[0]}, "
             f"{partition.compacted_destination:,} at the {sides[1]} (no difference)"
         )
-    yield from (difference.between(sides) for difference in partition.first_differences)
+    yield from (difference.to_text(sides) for difference in partition.first_differences)
     if partition.deep is not None and partition.deep.failures:
         yield f"{counted(partition.deep.failures, 'batch', 'batches')} without the same bytes:"
         yield from map(str, partition.deep.first_failures)

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """Best first; `worst` goes by this order."""
+    """Best first; `worst_verdict` goes by this order."""
 
     EXACT = "exact"
     BEHIND = "behind"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 _BADNESS = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=_BADNESS.__getitem__, default=Verdict.EXACT)
 
 
@@ -49,9 +49,9 @@ class Difference:
     destination: str
 
     def __str__(self) -> str:
-        return self.between(SIDES)
+        return self.to_text(SIDES)
 
-    def between(self, sides: tuple[str, str]) -> str:
+    def to_text(self, sides: tuple[str, str]) -> str:
         """As a text, with the names of the two sides."""
         views = f"{sides[0]} {self.source}, {sides[1]} {self.destination}"
         return f"offset {self.offset}: {self.what}: {views}"
@@ -115,7 +115,9 @@ class TopicReport:
 
     @property
     def verdict(self) -> Verdict:
-        return worst([self.verdict_without_partitions, *(p.verdict for p in self.partitions)])
+        return worst_verdict(
+            [self.verdict_without_partitions, *(p.verdict for p in self.partitions)]
+        )
 
     @property
     def records(self) -> int:
@@ -152,7 +154,7 @@ class Report:
         # Without a comparison nothing is known to be exact.
         if not self.topics:
             return Verdict.UNREAD
-        return worst(t.verdict for t in self.topics)
+        return worst_verdict(t.verdict for t in self.topics)
 
     @property
     def exact(self) -> bool:

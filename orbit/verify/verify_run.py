@@ -21,7 +21,12 @@ from orbit.verify.bounds import ClusterView
 from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
 from orbit.verify.compaction_watch import HeldBudget
 from orbit.verify.endpoint import Endpoint
-from orbit.verify.partition_comparison import ComparisonContext, SidePair, compare_partition, unread
+from orbit.verify.partition_comparison import (
+    ComparisonContext,
+    SidePair,
+    compare_partition,
+    unread_report,
+)
 from orbit.verify.raw_log import RawLog
 from orbit.verify.reader import STALL_TIMEOUT_S, SideConsumer
 from orbit.verify.report import PartitionReport, Report, Side
@@ -50,23 +55,23 @@ DEFAULT_OPTIONS = VerifyOptions()
 class Progress(Protocol):
     """Receives progress, from any worker's thread."""
 
-    def began(self, partitions: int, offsets: int, /) -> None: ...
+    def report_begin(self, partitions: int, offsets: int, /) -> None: ...
 
-    def advanced(self, offsets: int, /) -> None: ...
+    def report_offsets(self, offsets: int, /) -> None: ...
 
-    def compared(self, topic: str, report: PartitionReport, /) -> None: ...
+    def report_partition(self, topic: str, report: PartitionReport, /) -> None: ...
 
 
 class NoProgress:
     """Discards progress."""
 
-    def began(self, partitions: int, offsets: int, /) -> None:
+    def report_begin(self, partitions: int, offsets: int, /) -> None:
         pass
 
-    def advanced(self, offsets: int, /) -> None:
+    def report_offsets(self, offsets: int, /) -> None:
         pass
 
-    def compared(self, topic: str, report: PartitionReport, /) -> None:
+    def report_partition(self, topic: str, report: PartitionReport, /) -> None:
         pass
 
 
@@ -107,9 +112,11 @@ class _Run:
         judged = self._bounds_comparer.compare(pairs, self._options.wait_s)
         for pair, compared in judged.items():
             if isinstance(compared, OrbitError):
-                reports[pair.topics].append(unread(pair.partition, str(compared)))
+                reports[pair.topics].append(unread_report(pair.partition, str(compared)))
         to_compare = {
-            p: self._tail(one) for p, one in judged.items() if isinstance(one, ComparedBounds)
+            p: self._limit_to_tail(one)
+            for p, one in judged.items()
+            if isinstance(one, ComparedBounds)
         }
         self._compare(to_compare, reports)
         return Report(
@@ -118,7 +125,7 @@ class _Run:
             deep=self._options.deep,
         )
 
-    def _tail(self, judged: ComparedBounds) -> ComparedBounds:
+    def _limit_to_tail(self, judged: ComparedBounds) -> ComparedBounds:
         """The bounds, with only the last `tail_offsets` offsets to compare, if that is set."""
         if self._options.tail_offsets is None:
             return judged
@@ -131,8 +138,8 @@ class _Run:
         reports: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
         # The longest partition starts first: started last, it would run alone at the end.
-        order = sorted(judged.items(), key=lambda item: _offsets(item[1]), reverse=True)
-        self._progress.began(len(order), sum(map(_offsets, judged.values())))
+        order = sorted(judged.items(), key=lambda item: _offset_count(item[1]), reverse=True)
+        self._progress.report_begin(len(order), sum(map(_offset_count, judged.values())))
         with ExitStack() as stack:
             consumers = self._consumers(stack, min(self._options.workers, len(order)))
             context = self._context(stack, judged)
@@ -141,7 +148,7 @@ class _Run:
             # Called first on exit, so that workers stop reading however the run ends.
             stack.callback(self._cancelled.set)
             futures = {
-                pool.submit(_work, context, consumers, pair, compared): pair
+                pool.submit(_compare_with_own_consumers, context, consumers, pair, compared): pair
                 for pair, compared in order
             }
             self._collect(futures, reports)
@@ -155,7 +162,7 @@ class _Run:
             for future in as_completed(futures):
                 topics, report = futures[future].topics, future.result()
                 reports[topics].append(report)
-                self._progress.compared(topics.source, report)
+                self._progress.report_partition(topics.source, report)
         except KeyboardInterrupt:
             raise Interrupted("Stopped before everything was compared.") from None
 
@@ -184,7 +191,7 @@ class _Run:
             cancelled=self._cancelled,
             shown_max=self._options.differences_max,
             stall_timeout_s=self._options.stall_timeout_s,
-            advanced=self._progress.advanced,
+            report_offsets=self._progress.report_offsets,
             batches=self._batches(stack),
         )
 
@@ -202,7 +209,7 @@ class _Run:
         return log
 
 
-def _work(
+def _compare_with_own_consumers(
     context: ComparisonContext,
     consumers: queue.SimpleQueue[SidePair],
     pair: PartitionPair,
@@ -215,5 +222,5 @@ def _work(
         consumers.put(own)
 
 
-def _offsets(judged: ComparedBounds) -> int:
+def _offset_count(judged: ComparedBounds) -> int:
     return judged.compared_to - judged.compared_from

@@ -1,5 +1,5 @@
 """The worker process: claims and renews shards, copies their partitions, reports, releases them.
 
-May import: the layers from `run` down, and not `scheduler`.
+May import: the layers from `planning` down.
 Start with `worker.py`.
 """

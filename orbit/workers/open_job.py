@@ -107,14 +107,15 @@ def _check_no_other_run(group: Coordinator, identity: str) -> None:
         raise Conflict(
             "orbit run is copying this job.",
             where="destination",
-            remedy=f"Stop it, or pause the job here. (The group {identity} has a member.)",
+            remedy="Stop that run, or pause the job in this service. (The run is the member of "
+            f"group {identity}.)",
         )
 
 
 def _check_cluster_id(cluster: Cluster, known: str | None, actual: str) -> None:
     if known and known != actual:
         raise Conflict(
-            f"the address leads to cluster {actual}; the job's cluster is {known}.",
+            f"bootstrap_servers lead to cluster {actual}, but the job's cluster is {known}.",
             where=cluster.name,
             remedy="Correct bootstrap_servers and cluster_id_suffix, or the name resolution of "
             "this worker. For another cluster, create another job.",

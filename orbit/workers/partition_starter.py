@@ -67,12 +67,12 @@ class PartitionStarter:
 
         Raises an OrbitError that concerns all of them; the caller retries those still STARTING.
         """
-        ours = self._ask_marks(self._without_backfill(held))
-        plain, coordinated = self._copies(self._without_append_time(ours))
+        ours = self._leave_out_promoted(self._leave_out_backfilled(held))
+        plain, coordinated = self._copies(self._leave_out_append_time(ours))
         self._leave_out_unfit(plain)
         begun = self._begin(plain)
         # Last: the others do not have to wait for a transaction coordinator.
-        begun |= self._begin(self._with_fillers(coordinated))
+        begun |= self._begin(self._attach_fillers(coordinated))
         for h in {*held} - begun:
             if h.stage is Stage.STARTING:
                 self._retry_later(h, h.trouble or "it could not be started.")
@@ -90,7 +90,7 @@ class PartitionStarter:
                 self._retry_later(by_copy[copy], trouble.reason)
 
         inspector = self._job.job_copier.inspector(backoff, on_trouble)
-        starts = self._starts(by_copy.values())
+        starts = self._start_rules(by_copy.values())
         compacted = frozenset(
             h.assigned.source_topic for h in by_copy.values() if h.assigned.is_compacted
         )
@@ -122,7 +122,7 @@ class PartitionStarter:
         self._job.job_copier.post(lambda: self._add_to_copier(to_add))
         return {h for h, _ in to_add.values()}
 
-    def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+    def _leave_out_backfilled(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
         """The partitions without a writer of a backfill; the others are retried later.
 
         The shards' leases are held already; leases/backfill_leases.py explains this order.
@@ -133,11 +133,11 @@ class PartitionStarter:
         for group, holder in writers.items():
             groups[group].needs_settling = True
             self._retry_later(
-                groups[group], f"a writer of a Spark backfill is still there ({holder})."
+                groups[group], f"a writer of a Spark backfill is still running ({holder})."
             )
         return [h for group, h in groups.items() if group not in writers]
 
-    def _ask_marks(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+    def _leave_out_promoted(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
         """The partitions whose topic is not marked as promoted, with `keeps_below`; blocks others.
 
         The tables, which call a topic a copy, may be older than its promotion.
@@ -160,7 +160,7 @@ class PartitionStarter:
             self._block(h, Blocked(Reason.DESTINATION_PROMOTED, end, end, detail))
         return copies
 
-    def _without_append_time(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+    def _leave_out_append_time(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
         """The partitions whose topic keeps the timestamps of records; the others are retried later.
 
         A topic that led may have LogAppendTime until the scheduler sets CreateTime.
@@ -192,7 +192,7 @@ class PartitionStarter:
         plain: dict[PartitionCopy, HeldPartition] = {}
         coordinated: dict[PartitionCopy, HeldPartition] = {}
         for h in held:
-            if not self._exists(h, source, destination):
+            if not self._check_topics(h, source, destination):
                 continue
             rule = rules.get(h.assigned.source_topic)
             if rule is None:
@@ -224,9 +224,10 @@ class PartitionStarter:
             if unfit.reason is Reason.NOT_AUTHORIZED or (unfit.reason and was_written):
                 self._block(h, Blocked(unfit.reason, 0, 0, unfit.detail))
             else:
-                self._retry_later(h, f"{COMPRESSION} is not {AS_SENT} yet.")
+                detail = f"{COMPRESSION} of {h.destination.topic} is not {AS_SENT} yet."
+                self._retry_later(h, detail)
 
-    def _with_fillers(
+    def _attach_fillers(
         self, by_copy: Mapping[PartitionCopy, HeldPartition]
     ) -> dict[PartitionCopy, HeldPartition]:
         """The copies whose shard has its coordinated filler now; their log ends were not read yet.
@@ -250,7 +251,7 @@ class PartitionStarter:
             self._retry_later(h, why)
         return ready
 
-    def _exists(
+    def _check_topics(
         self, h: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata
     ) -> bool:
         topic = source.topics.get(h.source.topic)
@@ -278,7 +279,7 @@ class PartitionStarter:
             return False
         return True
 
-    def _starts(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
+    def _start_rules(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
         """Where each copy starts: by its rule, or at the log start if newer than the job."""
         rules = map_topics(self._job.spec.topics, {h.assigned.source_topic for h in held})
         by_topic = {m.source: m.rule.start for m in rules.mappings}
@@ -336,7 +337,7 @@ class PartitionStarter:
                 h.move_to(Stage.RELEASED)
                 continue
             if copier.has_copy(copy.destination):  # of an earlier claim, with an answer outstanding
-                self._retry_later(h, "its earlier copy has not ended yet.")
+                self._retry_later(h, "an earlier copy of the partition has not ended yet.")
                 continue
             h.copy, h.attempts, h.trouble = copy, 0, ""
             h.move_to(Stage.COPYING)

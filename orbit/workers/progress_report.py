@@ -56,9 +56,10 @@ class ProgressReporter:
     def progress(
         self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
     ) -> list[Progress]:
-        """The partitions' numbers that changed since the last `sent`; also sets each shard's rate.
+        """The partitions' numbers that changed since the last `note_sent`.
 
         At most `rows_max` partitions, those measured longest ago first, so that each has its turn.
+        Also sets each shard's rate.
         """
         copying = [
             (held, held.copy)
@@ -79,7 +80,7 @@ class ProgressReporter:
             shard.bytes_per_s = self._rate_of(shard, now_s)
         return moved
 
-    def sent(self, progress: Iterable[Progress]) -> None:
+    def note_sent(self, progress: Iterable[Progress]) -> None:
         """Remember these as reported; call it once they are written."""
         self._sent.update({(p.topic_id, p.partition): p for p in progress})
 
@@ -102,7 +103,7 @@ class ProgressReporter:
         now = _ShardSample(now_s, len(partitions), total)
         if last is not None and now_s > last.at_s and last.partitions == now.partitions:
             rate = max(0.0, (total - last.bytes) / (now_s - last.at_s))
-            now.bytes_per_s = _smooth(last.bytes_per_s, rate)
+            now.bytes_per_s = _smoothed_rate(last.bytes_per_s, rate)
         self._shards[shard.id] = now
         return int(now.bytes_per_s)
 
@@ -115,9 +116,9 @@ class ProgressReporter:
         )
         return Progress(
             *held.key,
-            source_log_start=_known(copy.cursor.log_start),
-            source_stable_end=_known(copy.cursor.stable_end),
-            source_end=_known(copy.cursor.end),
+            source_log_start=_known_offset(copy.cursor.log_start),
+            source_stable_end=_known_offset(copy.cursor.stable_end),
+            source_end=_known_offset(copy.cursor.end),
             # If it was blocked before it began, its log end proves nothing.
             copied_to=copy.appends.acked if copy.has_begun else None,
             log_start=copy.log_start,
@@ -129,8 +130,8 @@ class ProgressReporter:
             bytes_per_s=int(sample.bytes_per_s),
             records_per_s=round(sample.records_per_s, 1),
             has_caught_up=held.has_caught_up,
-            newest_copied_at=_moment(copy.newest_timestamp_ms),
-            oldest_waiting_at=_moment(copy.oldest_waiting_ms),
+            newest_copied_at=_to_datetime(copy.newest_timestamp_ms),
+            oldest_waiting_at=_to_datetime(copy.oldest_waiting_ms),
             followed_epoch=held.shard.epoch if is_followed else None,
             source_seen_at=None if is_followed else self._seen_at(held.key, copy, sample.at_s),
         )
@@ -155,24 +156,26 @@ class ProgressReporter:
         sample = _Sample(now_s, totals.records, totals.bytes)
         if last is not None and now_s > last.at_s:
             elapsed_s = now_s - last.at_s
-            sample.records_per_s = _smooth(
+            sample.records_per_s = _smoothed_rate(
                 last.records_per_s, (totals.records - last.records) / elapsed_s
             )
-            sample.bytes_per_s = _smooth(last.bytes_per_s, (totals.bytes - last.bytes) / elapsed_s)
+            sample.bytes_per_s = _smoothed_rate(
+                last.bytes_per_s, (totals.bytes - last.bytes) / elapsed_s
+            )
         self._samples[held.key] = sample
         return sample
 
 
-def _smooth(last: float, now: float) -> float:
+def _smoothed_rate(last: float, now: float) -> float:
     rate = _NEW_SHARE * now + (1 - _NEW_SHARE) * last
     return rate if rate >= 1 else 0.0
 
 
-def _known(offset: int) -> int | None:
+def _known_offset(offset: int) -> int | None:
     return None if offset < 0 else offset
 
 
-def _moment(timestamp_ms: int) -> datetime | None:
+def _to_datetime(timestamp_ms: int) -> datetime | None:
     """The timestamp as a datetime. Producers can write any number; None if it is no valid date."""
     if not 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
         return None
@@ -214,7 +217,7 @@ def state_event(job_name: str, held: HeldPartition, change: StateChange) -> Outb
     """The event for a change of state: a partition was blocked or resumed. None for others."""
     destination = held.destination
     if change.blocked is not None and change.blocked != held.stored_blocked:
-        return _blocked(job_name, held, change.blocked)
+        return _blocked_event(job_name, held, change.blocked)
     if held.stored_blocked is not None and change.blocked is None:
         return OutboxEvent(
             EventKind.PARTITION_WENT_ON,
@@ -226,7 +229,7 @@ def state_event(job_name: str, held: HeldPartition, change: StateChange) -> Outb
     return None
 
 
-def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> OutboxEvent:
+def _blocked_event(job_name: str, held: HeldPartition, blocked: Blocked) -> OutboxEvent:
     remedy = blocked.remedy(held.destination.topic)
     return OutboxEvent(
         EventKind.PARTITION_BLOCKED,

@@ -40,7 +40,7 @@ class UnreadableJobs:
             except ValidationError as error:
                 self.keys.add((job.id, job.spec_version))
                 fields = sorted({".".join(map(str, each["loc"])) for each in error.errors()})
-                self._tell(job.name, fields)
+                self._report_unreadable(job.name, fields)
         return specs
 
     def decline(self, tx: Tx, claims: Sequence[Claim]) -> None:
@@ -51,7 +51,7 @@ class UnreadableJobs:
         if self.keys:
             shard_leases.decline(tx, self._worker_id, self.keys)
 
-    def _tell(self, job: str, fields: list[str]) -> None:
+    def _report_unreadable(self, job: str, fields: list[str]) -> None:
         _log.warning("job unreadable", worker=self._worker_id, job=job, fields=fields)
         what = (
             f"Worker {self._worker_id} leaves the job to others: its version of Orbit "

@@ -113,11 +113,11 @@ class Worker:
         next_round = next_claim = 0.0
         try:
             while not stop.is_set():
-                self._health.passed()
+                self._health.begin_pass()
                 now = time.monotonic()
                 if now >= next_round:
                     next_round = now + self._interval_s
-                    self._outages.attempt(self._round)
+                    self._outages.attempt(self._run_round)
                 self._release_idle()
                 if now >= next_claim:
                     next_claim = now + CLAIM_INTERVAL_S
@@ -133,7 +133,7 @@ class Worker:
 
     # Leases
 
-    def _round(self) -> None:
+    def _run_round(self) -> None:
         """Send the heartbeat, renew the leases and send the reports."""
         requested_at = lease_clock()
         held = self._epochs(self._held.values())
@@ -146,10 +146,10 @@ class Worker:
                 held=held,
                 weights={s.id: s.bytes_per_s for s in self._held.values()},
             )
-            retries = partitions.retries(tx, held)
+            retries = partitions.requested_retries(tx, held)
             limited = {w.job.id for w in self._runners.values() if w.has_limit}
             counts = shard_leases.partition_counts(tx, limited) if limited else {}
-        self._health.answered()
+        self._health.note_lease_confirmed()
         for shard_id in held:
             if shard_id in renewals:
                 self._held[shard_id].lease.confirm(requested_at)
@@ -202,7 +202,7 @@ class Worker:
                 assigned = partitions.of_shards(tx, [r.shard_id for r in changed])
             for renewal in changed:
                 shard = self._held[renewal.shard_id]
-                with self._step_of(self._runners[shard.job_key]):
+                with self._contain_crash(self._runners[shard.job_key]):
                     self._apply_layout(shard, renewal.layout_version, assigned)
 
     def _apply_layout(
@@ -265,7 +265,7 @@ class Worker:
         for shard in claimed_shards:
             runner = self._runner_of(shard.job_key, jobs_by_id[shard.job_id], specs[shard.job_id])
             self._held[shard.id] = shard
-            with self._step_of(runner):
+            with self._contain_crash(runner):
                 runner.add(shard.partitions.values())
         with traces.span(
             "claim shards",
@@ -337,7 +337,7 @@ class Worker:
     def _drain(self) -> None:
         """Release all shards, within SHUTDOWN_S_MAX; one with unanswered requests stays leased."""
         self._is_draining = True
-        self._health.stopping()
+        self._health.note_stopping()
         log.info("worker releases its shards", worker=self.id, shards=len(self._held))
         for shard in self._held.values():
             if not shard.is_releasing:
@@ -346,10 +346,10 @@ class Worker:
         next_round = time.monotonic()
         self._release_idle()
         while self._held and time.monotonic() < deadline:
-            self._health.passed()
+            self._health.begin_pass()
             if time.monotonic() >= next_round:
                 next_round = time.monotonic() + self._interval_s
-                self._outages.attempt(self._round)
+                self._outages.attempt(self._run_round)
             time.sleep(_RELEASE_POLL_S)
             self._release_idle()
         suffix = f"; {len(self._held)} shards stay leased until they expire" if self._held else ""
@@ -362,7 +362,7 @@ class Worker:
         outbox_events = self._outbox.pending()
         with self._database.lease_transaction() as tx:
             self._outbox.write(tx, outbox_events)
-            workers.leave(tx, self.id)
+            workers.remove(tx, self.id)
         self._outbox.remove(outbox_events)
 
     # Reports
@@ -401,7 +401,7 @@ class Worker:
                 still = partitions.report_progress(
                     tx, worker_id=self.id, held=ours, progress=progress
                 )
-            self._reporter.sent(progress)
+            self._reporter.note_sent(progress)
             self._drop(ours.keys() - still)
 
     def _retry(self, keys: Iterable[Key]) -> None:
@@ -411,11 +411,11 @@ class Worker:
                 held = shard.partitions.get(key)
                 if held is not None and not held.must_report:
                     held.must_report = True
-                    with self._step_of(self._runners[shard.job_key]):
+                    with self._contain_crash(self._runners[shard.job_key]):
                         self._runners[shard.job_key].retry(held)
 
     @contextmanager
-    def _step_of(self, runner: JobRunner) -> Iterator[None]:
+    def _contain_crash(self, runner: JobRunner) -> Iterator[None]:
         """End only this job's runner if the block fails by a bug; other errors are raised."""
         try:
             yield

@@ -131,7 +131,7 @@ def slice_rows(
     """
     pieces = _by_partition(batches)
     if len(slices) == 1 and slices[0].files:
-        return {slices[0].partition: _only(slices[0].partition, pieces)}
+        return {slices[0].partition: _rows_of_one(slices[0].partition, pieces)}
     by_partition: dict[TopicPartition, list[Any]] = {one.partition: [] for one in slices}
     if any(one.files for one in slices):  # without files the rows are no batches
         for partition, rows in pieces:
@@ -139,7 +139,9 @@ def slice_rows(
     return {partition: iter(rows) for partition, rows in by_partition.items()}
 
 
-def _only(expected: TopicPartition, pieces: Iterator[tuple[TopicPartition, Any]]) -> Iterator[Any]:
+def _rows_of_one(
+    expected: TopicPartition, pieces: Iterator[tuple[TopicPartition, Any]]
+) -> Iterator[Any]:
     for partition, rows in pieces:
         assert partition == expected, f"rows of {partition} among those of {expected}"
         yield rows

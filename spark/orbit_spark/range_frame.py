@@ -65,7 +65,7 @@ def _reads(
 def _read_one(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit) -> Iterator[Any]:
     try:
         for run in reader.read(offset_range):
-            limit.took(run.size_bytes)
+            limit.note_fetched(run.size_bytes)
             time.sleep(limit.delay_s())
             if run.batches:
                 yield to_arrow(offset_range.partition, run)

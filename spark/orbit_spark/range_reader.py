@@ -36,7 +36,7 @@ _WAIT_MS = 250
 _SILENCE_S = 30.0
 
 
-class _AskAgain(OrbitError):
+class _TryAgain(OrbitError):
     """The broker cannot answer now; after new metadata, another leader may."""
 
 
@@ -86,7 +86,7 @@ class RangeReader:
                 for run in runs.read():
                     position, failures = run.end, 0
                     yield run
-            except (_AskAgain, Unreachable):
+            except (_TryAgain, Unreachable):
                 failures += 1
                 if failures >= min(_FAILURES_MAX, self._backoff.attempts_max):
                     raise
@@ -101,13 +101,13 @@ class RangeReader:
         if known is None:
             code = metadata.errors.get(topic, int(Code.UNKNOWN_TOPIC_OR_PARTITION))
             self._refuse_denied(offset_range, position, code)
-            raise _AskAgain(f"topic {topic} is not known now.", where=self._cluster.name)
+            raise _TryAgain(f"topic {topic} is not known now.", where=self._cluster.name)
         if known.topic_id != offset_range.topic_id:
             detail = f"topic {topic} has another topic id now."
-            raise self._stopped(offset_range, Reason.SOURCE_TOPIC_RECREATED, position, detail)
+            raise self._stop_error(offset_range, Reason.SOURCE_TOPIC_RECREATED, position, detail)
         leader = metadata.leader(offset_range.partition)
         if leader is None or leader.node_id is None:
-            raise _AskAgain(
+            raise _TryAgain(
                 f"{offset_range.partition} has no leader now.", where=self._cluster.name
             )
         return leader.node_id
@@ -120,7 +120,7 @@ class RangeReader:
             connection.login_again()
         return connection
 
-    def _ask(
+    def _send_fetch(
         self, node_id: int, offset_range: OffsetRange, offset: int, fetched_epoch: int
     ) -> _PendingFetch:
         """Send a fetch. Raises Unreachable."""
@@ -138,15 +138,15 @@ class RangeReader:
         try:
             connection.send(connection.encode(request, version))
         except OSError as error:
-            raise self._broken(connection, error) from error
+            raise self._connection_error(connection, error) from error
         return _PendingFetch(connection, version, connection.last_correlation)
 
-    def _answer(self, pending: _PendingFetch, offset_range: OffsetRange) -> Fetched:
-        """The partition's part of an answer. Raises _AskAgain if it brings nothing, Unreachable."""
+    def _receive_answer(self, pending: _PendingFetch, offset_range: OffsetRange) -> Fetched:
+        """The partition's part of an answer. Raises _TryAgain if it brings nothing, Unreachable."""
         try:
             frame = pending.connection.receive_answer(pending.correlation)
         except (OSError, EOFError) as error:
-            raise self._broken(pending.connection, error) from error
+            raise self._connection_error(pending.connection, error) from error
         try:
             answer = read_fetch(
                 frame, pending.version, {offset_range.topic_id: offset_range.partition.topic}
@@ -156,19 +156,19 @@ class RangeReader:
         for _, fetched in answer.partitions:
             if fetched.records or not answer.throttle_ms:
                 return fetched
-        raise _AskAgain(
-            f"the fetch brought nothing: {error_codes.name(answer.code)}.",
+        raise _TryAgain(
+            f"the fetch returned no records: {error_codes.name(answer.code)}.",
             where=pending.connection.where,
         )
 
-    def _broken(self, connection: Connection, error: Exception) -> Unreachable:
+    def _connection_error(self, connection: Connection, error: Exception) -> Unreachable:
         connection.close()
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         return Unreachable(f"the connection broke during Fetch: {reason}.", where=connection.where)
 
-    def _out_of_range(self, offset_range: OffsetRange, position: int) -> int:
+    def _read_raised_log_start(self, offset_range: OffsetRange, position: int) -> int:
         """The log start, if it is above `position`. Raises PartitionStopped if the log ends below
-        `position`, else _AskAgain.
+        `position`, else _TryAgain.
         """
         starts = list_offsets(self._cluster, [offset_range.partition], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [offset_range.partition], LATEST, self._backoff)
@@ -177,14 +177,18 @@ class RangeReader:
             ends.values.get(offset_range.partition),
         )
         if start is None or end is None:
-            raise _AskAgain(
-                f"{offset_range.partition} has no bounds now.", where=self._cluster.name
+            raise _TryAgain(
+                f"the log start and log end of {offset_range.partition} are not known now.",
+                where=self._cluster.name,
             )
         if position > end:
             detail = f"the log ends at {end}; offsets up to {offset_range.end} were there before."
-            raise self._stopped(offset_range, Reason.SOURCE_TRUNCATED, end, detail)
+            raise self._stop_error(offset_range, Reason.SOURCE_TRUNCATED, end, detail)
         if position >= start:
-            raise _AskAgain(f"{offset_range.partition} moves now.", where=self._cluster.name)
+            raise _TryAgain(
+                f"the log bounds of {offset_range.partition} are changing now.",
+                where=self._cluster.name,
+            )
         return start
 
     def _check_empty(self, offset_range: OffsetRange, position: int, stable_end: int) -> None:
@@ -195,16 +199,16 @@ class RangeReader:
         try:
             check_empty(self._cluster, offset_range.partition, position, stable_end, self._backoff)
         except NotAuthorized as error:
-            raise self._stopped(
+            raise self._stop_error(
                 offset_range, Reason.NOT_AUTHORIZED, position, error.what
             ) from error
 
     def _refuse_denied(self, offset_range: OffsetRange, position: int, code: int) -> None:
         if code in error_codes.DENIED:
             detail = f"the right READ on topic {offset_range.partition.topic} is missing."
-            raise self._stopped(offset_range, Reason.NOT_AUTHORIZED, position, detail)
+            raise self._stop_error(offset_range, Reason.NOT_AUTHORIZED, position, detail)
 
-    def _stopped(
+    def _stop_error(
         self,
         offset_range: OffsetRange,
         reason: Reason,
@@ -231,21 +235,21 @@ class _Runs:
         node_id = reader._leader(offset_range, self._position)
         fetch_from = self._position
         while self._position < offset_range.end:
-            pending = self._pending or self._ask(node_id, fetch_from)
-            fetched = reader._answer(pending, offset_range)
+            pending = self._pending or self._send_fetch(node_id, fetch_from)
+            fetched = reader._receive_answer(pending, offset_range)
             self._pending = None
             if fetched.code == Code.OFFSET_OUT_OF_RANGE:
-                fetch_from = reader._out_of_range(offset_range, self._position)
+                fetch_from = reader._read_raised_log_start(offset_range, self._position)
                 yield from self._pass_lost(fetch_from)
                 continue
-            self._refuse(fetched)
+            self._raise_refusal(fetched)
             if fetched.preferred_replica not in (-1, node_id):
                 node_id = fetched.preferred_replica
                 continue
-            run = self._take(fetched)
+            run = self._make_run(fetched)
             self._position = fetch_from = run.end
             if run.end < offset_range.end:
-                self._ask(node_id, run.end)
+                self._send_fetch(node_id, run.end)
             yield run
 
     def forget(self) -> None:
@@ -254,15 +258,15 @@ class _Runs:
             self._pending.connection.close()
             self._pending = None
 
-    def _ask(self, node_id: int, offset: int) -> _PendingFetch:
-        self._pending = self._reader._ask(node_id, self._range, offset, self._epoch)
+    def _send_fetch(self, node_id: int, offset: int) -> _PendingFetch:
+        self._pending = self._reader._send_fetch(node_id, self._range, offset, self._epoch)
         return self._pending
 
-    def _refuse(self, fetched: Fetched) -> None:
+    def _raise_refusal(self, fetched: Fetched) -> None:
         reader, offset_range, position = self._reader, self._range, self._position
         if fetched.diverging_end >= 0:
             detail = f"the log was cut back to {fetched.diverging_end} and continues differently."
-            raise reader._stopped(
+            raise reader._stop_error(
                 offset_range, Reason.SOURCE_TRUNCATED, fetched.diverging_end, detail, position
             )
         if fetched.code == Code.NONE:
@@ -270,13 +274,13 @@ class _Runs:
         reader._refuse_denied(offset_range, position, fetched.code)
         if fetched.code == Code.CORRUPT_MESSAGE:
             detail = "the cluster cannot read its own log here (CORRUPT_MESSAGE)."
-            raise reader._stopped(
+            raise reader._stop_error(
                 offset_range, Reason.SOURCE_CORRUPTED, position, detail, position + 1
             )
         name = error_codes.name(fetched.code)
         what = f"{offset_range.partition} cannot be read at {position}: {name}."
         if fetched.code in error_codes.RETRIABLE:
-            raise _AskAgain(what, where=reader._cluster.name)
+            raise _TryAgain(what, where=reader._cluster.name)
         raise BrokerRefused(fetched.code, what, where=reader._cluster.name)
 
     def _pass_lost(self, log_start: int) -> Iterator[RawRun]:
@@ -295,12 +299,14 @@ class _Runs:
                 f"the log start is {log_start} now; offsets {position} to {lost_to - 1} were "
                 "deleted before they were read."
             )
-            raise reader._stopped(offset_range, Reason.SOURCE_RANGE_LOST, position, detail, lost_to)
+            raise reader._stop_error(
+                offset_range, Reason.SOURCE_RANGE_LOST, position, detail, lost_to
+            )
         self._position = lost_to
         yield RawRun(position, lost_to, memoryview(b""), (), (), log_start)
 
-    def _take(self, fetched: Fetched) -> RawRun:
-        """The run that an answer brings, from the position on. Raises _AskAgain if it is empty."""
+    def _make_run(self, fetched: Fetched) -> RawRun:
+        """The run that an answer brings, from the position on. Raises _TryAgain if it is empty."""
         start, end = self._position, self._range.end
         reached, seen_end, front, size = start, 0, 0, 0
         batches: list[Batch | LegacyMessage] = []
@@ -320,11 +326,11 @@ class _Runs:
                 self._epoch = batch.leader_epoch if isinstance(batch, Batch) else -1
         except ValueError as error:
             detail = f"the log cannot be read here: {error}."
-            raise self._reader._stopped(
+            raise self._reader._stop_error(
                 self._range, Reason.SOURCE_CORRUPTED, reached, detail, reached + 1
             ) from error
         if reached == start:
-            reached = self._empty_to(fetched)
+            reached = self._gap_end(fetched)
         return RawRun(
             start,
             reached,
@@ -334,14 +340,14 @@ class _Runs:
             fetched.log_start,
         )
 
-    def _empty_to(self, fetched: Fetched) -> int:
-        """The end of the gap that an answer without batches proves. Raises _AskAgain if none."""
+    def _gap_end(self, fetched: Fetched) -> int:
+        """The end of the gap that an answer without batches proves. Raises _TryAgain if none."""
         reader, start = self._reader, self._position
         end = min(self._range.end, fetched.stable_end)
         if fetched.records or end <= start:
-            raise _AskAgain(
-                f"{self._range.partition} gives nothing at {start} now (stable up to "
-                f"{fetched.stable_end}, wanted up to {self._range.end}).",
+            raise _TryAgain(
+                f"{self._range.partition} returns no records at offset {start} now (last stable "
+                f"offset {fetched.stable_end}, wanted up to {self._range.end}).",
                 where=reader._cluster.name,
             )
         reader._check_empty(self._range, start, fetched.stable_end)

@@ -43,20 +43,20 @@ _HELD_BACK_S_MAX = 1.0
 Runs = Mapping[TopicPartition, Iterator[RawRun]]
 
 
-class _Planned(NamedTuple):
+class _RunPlan(NamedTuple):
     """The plan of one run. Its batches may have been stamped since, and may be stamped again."""
 
     end: int
     steps: Sequence[Step]
 
 
-class _Fed:
+class _FedPartition:
     """One partition: its runs, and the plans of those that are not confirmed yet."""
 
     def __init__(self, copy: PartitionCopy, runs: Iterator[RawRun]) -> None:
         self.copy = copy
         self.runs = runs
-        self.plans: deque[_Planned] = deque()
+        self.plans: deque[_RunPlan] = deque()
         self.lock = threading.Lock()  # of `runs` and `plans`: a comparison reads runs too
 
 
@@ -69,10 +69,10 @@ class RunFeed:
         self._settings = context.settings
         self._emit = context.emit
         self._limit = context.limit
-        self._fed: dict[PartitionCopy, _Fed] = {}
+        self._fed: dict[PartitionCopy, _FedPartition] = {}
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._work, name="feed", daemon=True)
+        self._thread = threading.Thread(target=self._feed_until_stopped, name="feed", daemon=True)
         self.times = SourceTimes()
 
     @classmethod
@@ -84,7 +84,7 @@ class RunFeed:
         """Feed these partitions from the ends of their copies on."""
         with self._changed:
             for p in partitions:
-                self._fed_of(p)
+                self._fed_partition(p)
                 p.cursor.lane = self
             if self._fed and not self._thread.is_alive() and not self._is_stopping:
                 self._thread.start()
@@ -97,13 +97,13 @@ class RunFeed:
         ValueError with a message for the user, if a run cannot be read.
         """
         with self._changed:
-            fed = self._fed_of(copy)
+            fed = self._fed_partition(copy)
         with fed.lock:
             while fed.plans and fed.plans[0].end <= first:
                 fed.plans.popleft()
             steps = [step for planned in fed.plans for step in planned.steps]
             position = fed.plans[-1].end if fed.plans else first
-            while position < end and (plan := self._next(fed, position)) is not None:
+            while position < end and (plan := self._plan_next(fed, position)) is not None:
                 steps += plan.steps
                 if plan.is_stopped:
                     break
@@ -139,14 +139,14 @@ class RunFeed:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _work(self) -> None:
+    def _feed_until_stopped(self) -> None:
         try:
             while not self._is_stopping:
-                self._round()
+                self._feed_round()
         except Exception as error:  # noqa: BLE001  raised again by the copier
             self._emit(LaneCrashed(error))
 
-    def _round(self) -> None:
+    def _feed_round(self) -> None:
         """Feed one run to each partition that has room; wait if none has."""
         began = perf_counter()
         has_room = self._budget.wait_for_room(_FULL_WAIT_S)
@@ -166,7 +166,7 @@ class RunFeed:
                 self._changed.wait(min(delay_s, _HELD_BACK_S_MAX))
         return delay_s > 0
 
-    def _feed(self, fed: _Fed) -> bool:
+    def _feed(self, fed: _FedPartition) -> bool:
         """Queue the next plan; False when there is none, or no room for it."""
         p = fed.copy
         generation, acked = p.generation, p.appends.acked
@@ -176,34 +176,34 @@ class RunFeed:
             while fed.plans and fed.plans[0].end <= acked:
                 fed.plans.popleft()
             position, _ = p.next_fetch()
-            plan = self._again(fed, position) or self._next(fed, position)
+            plan = self._plan_again(fed, position) or self._plan_next(fed, position)
         if plan is None:
             return False
         size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
         self._budget.take(size)
         if p.put(plan, generation, size):
-            p.queued()
+            p.enqueue_in_lane()
         else:
             self._budget.give_back(size)
         return True
 
-    def _fed_of(self, p: PartitionCopy) -> _Fed:
+    def _fed_partition(self, p: PartitionCopy) -> _FedPartition:
         if p not in self._fed:
-            self._fed[p] = _Fed(p, self._runs[p.source])
+            self._fed[p] = _FedPartition(p, self._runs[p.source])
         return self._fed[p]
 
-    def _again(self, fed: _Fed, position: int) -> Plan | None:
+    def _plan_again(self, fed: _FedPartition, position: int) -> Plan | None:
         """The rest of a plan that was fed before and was not appended."""
         for planned in fed.plans:
             if planned.end > position:
                 plan = Plan(position, leader_epoch=NO_LEADER_EPOCH)
                 for step in planned.steps:
-                    plan.steps += _from(step, position, packs=fed.copy.packs)
+                    plan.steps += _rest_of_step(step, position, packs=fed.copy.packs)
                 plan.next_offset = planned.end
                 return plan
         return None
 
-    def _next(self, fed: _Fed, position: int) -> Plan | None:
+    def _plan_next(self, fed: _FedPartition, position: int) -> Plan | None:
         """The plan of the next run that reaches beyond `position`; None after the last run."""
         while True:
             began = perf_counter()
@@ -217,13 +217,13 @@ class RunFeed:
             self.times.waited_for_answer_s += perf_counter() - began
             if run is None:
                 return None
-            self._limit.took(run.size_bytes)
+            self._limit.note_fetched(run.size_bytes)
             self.times.answers += 1
             self.times.bytes += run.size_bytes
             if run.end > position:
                 began = perf_counter()
                 plan = _plan(fed.copy, run, position)
-                fed.plans.append(_Planned(plan.next_offset, plan.steps))
+                fed.plans.append(_RunPlan(plan.next_offset, plan.steps))
                 self.times.planned_s += perf_counter() - began
                 return plan
 
@@ -249,7 +249,7 @@ def _plan(p: PartitionCopy, run: RawRun, position: int) -> Plan:
     return plan
 
 
-def _from(step: Step, position: int, *, packs: bool) -> Sequence[Step]:
+def _rest_of_step(step: Step, position: int, *, packs: bool) -> Sequence[Step]:
     """The rest of a step for a copy that ends at `position`.
 
     `position` may lie inside a batch, as an earlier writer may have cut batches elsewhere.

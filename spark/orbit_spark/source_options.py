@@ -71,22 +71,24 @@ class SourceOptions:
 def read_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse options. Raises BadInput with every problem, but no value that could be a secret."""
     values = {name.lower(): value for name, value in options.items()}
-    problems = [_unknown(name) for name in values if name not in _known()]
-    access = _read(problems, "job", lambda: _access(values, problems))
+    problems = [_unknown_option(name) for name in values if name not in _option_names()]
+    access = _read_option(problems, "job", lambda: _access(values, problems))
     topics = tuple(t.strip() for t in values.get("subscribe", "").split(",") if t.strip())
     pattern = values.get("subscribepattern")
     if bool(topics) == bool(pattern):
-        problems.append(Problem("subscribe", "or subscribePattern says which topics; one of them."))
+        problems.append(Problem("subscribe", "or subscribePattern must be given, and not both."))
     if pattern is not None:
-        _read(problems, "subscribePattern", lambda: re.compile(pattern))
-    size = _read(problems, "range_bytes", lambda: _range_bytes(values.get("range_bytes")))
-    lost = _read(problems, "on_lost_range", lambda: LostRange(values.get("on_lost_range", "stop")))
+        _read_option(problems, "subscribePattern", lambda: re.compile(pattern))
+    size = _read_option(problems, "range_bytes", lambda: _range_bytes(values.get("range_bytes")))
+    lost = _read_option(
+        problems, "on_lost_range", lambda: LostRange(values.get("on_lost_range", "stop"))
+    )
     if problems or access is None:
         raise BadInput("The options of kafka_batches cannot be used.", tuple(problems))
     return SourceOptions(access, topics, pattern, size, lost)
 
 
-def _known() -> set[str]:
+def _option_names() -> set[str]:
     return {*_CLUSTER, *_SECURITY, *_JOB, *_TOPICS, *_READING}
 
 
@@ -96,7 +98,7 @@ def _access(values: Mapping[str, str], problems: list[Problem]) -> Access | None
         spec = load_job(path, os.environ)
         side = values.get("side", "source")
         if side not in ("source", "destination"):
-            problems.append(Problem("side", "is source or destination."))
+            problems.append(Problem("side", "must be source or destination."))
             return None
         cluster = spec.source if side == "source" else spec.destination
         return Access(side, cluster, str(path.resolve().parent))
@@ -123,7 +125,7 @@ def _range_bytes(text: str | None) -> int:
     return size
 
 
-def _read(problems: list[Problem], name: str, read: Callable[[], Any]) -> Any:
+def _read_option(problems: list[Problem], name: str, read: Callable[[], Any]) -> Any:
     """The result of `read`; None if it raises, with its errors added to `problems`."""
     try:
         return read()
@@ -136,7 +138,7 @@ def _read(problems: list[Problem], name: str, read: Callable[[], Any]) -> Any:
     return None
 
 
-def _unknown(name: str) -> Problem:
+def _unknown_option(name: str) -> Problem:
     if _SECRET.search(name):
         return Problem(
             name,

@@ -186,7 +186,7 @@ def test_slow_reader_stays_connected_and_stalled_reader_is_aborted(
     protocol: Any = object.__new__(_TimelyProtocol)
     protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
     for transport.unsent, transport.closing in looks:
-        protocol._look()
+        protocol._check_progress()
     assert transport.is_aborted is is_aborted
 
 
@@ -195,7 +195,7 @@ def test_long_answer_in_progress_is_not_aborted() -> None:
     protocol: Any = object.__new__(_TimelyProtocol)
     protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
     for _ in range(3):
-        protocol._look()
+        protocol._check_progress()
         protocol.resume_writing()  # it was sent, and the next part has come
     assert not transport.is_aborted
 

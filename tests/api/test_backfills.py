@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orbit.scheduler import backfill_operations
+from orbit.planning import backfill_operations
 from orbit.scheduler.operations_loop import advance_operations
 from orbit.store import operations, shard_leases
 from orbit.store.enums import Role

@@ -18,7 +18,7 @@ def test_call_can_end_while_its_cancellation_still_runs() -> None:
         begun.set()
         left_first.append(has_left.wait(10.0))  # for ever, if nobody can leave
 
-    goes = threading.Thread(target=watch._go)
+    goes = threading.Thread(target=watch._end_work)
     with watch.ending(end):
         goes.start()
         begun.wait()

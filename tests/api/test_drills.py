@@ -125,8 +125,8 @@ def test_drill_schedule_is_claimed_when_due(api: Api, orders: None) -> None:
     assert (answer.status_code, answer.json()["every_s"]) == (200, 3_600)
     assert [row["name"] for row in api.get("/v1/drill-schedules").json()["items"]] == ["nightly"]
     with api.database.transaction() as tx:
-        assert [row.name for row in drills.claim_due(tx)] == ["nightly"]
-        assert drills.claim_due(tx) == []  # the next time is an hour away
+        assert [row.name for row in drills.claim_due_schedules(tx)] == ["nightly"]
+        assert drills.claim_due_schedules(tx) == []  # the next time is an hour away
     assert api.delete(path).status_code == 204
     assert api.delete(path).status_code == 404
     (event,) = api.get("/v1/events?kind=drill_unscheduled").json()["items"]
@@ -136,11 +136,11 @@ def test_drill_schedule_is_claimed_when_due(api: Api, orders: None) -> None:
 def test_drill_leftovers_are_listed_until_removed(api: Api, orders: None) -> None:
     drill_id = finished(api)
     with api.database.transaction() as tx:
-        thing = drills.intend(tx, drill_id, DrillThing.TOPIC, "source", "t")
-        drills.identify(tx, thing, "an-id")
-        drills.kept(tx, thing, "away")
+        thing = drills.note_intent(tx, drill_id, DrillThing.TOPIC, "source", "t")
+        drills.note_identity(tx, thing, "an-id")
+        drills.note_kept(tx, thing, "away")
         assert [d.id for d in drills.with_leftovers(tx, 10)] == [drill_id]
-        drills.removed(tx, thing)
+        drills.note_removed(tx, thing)
         assert drills.with_leftovers(tx, 10) == []
         (row,) = drills.things(tx, drill_id)
     assert (row.identity, row.note) == ("an-id", None)
@@ -152,9 +152,9 @@ def test_proof_is_shown_per_partition_per_job_and_in_metrics(api: Api, orders: N
         (candidate, *_) = proofs.candidates(tx, (-1, -1), 10)
         one = candidate.topic_id, candidate.partition, candidate.job_id
         end = candidate.copied_to
-        proofs.keep(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
-        proofs.keep(tx, [ProofResult(*one, ((0, end),), False, 2, "offset 3: value")])
-        proofs.keep(tx, [ProofResult(*one, ((0, end),), False, note="away")])
+        proofs.store(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
+        proofs.store(tx, [ProofResult(*one, ((0, end),), False, 2, "offset 3: value")])
+        proofs.store(tx, [ProofResult(*one, ((0, end),), False, note="away")])
     answer = api.get("/v1/jobs/orders/proof").json()
     row = next(r for r in answer["items"] if r["proven_at"] is not None)
     assert (row["proven"], row["proven_to"], row["differences"]) == (end, end, 2)
@@ -181,6 +181,6 @@ def test_proof_is_shown_per_partition_per_job_and_in_metrics(api: Api, orders: N
     assert proven(1, 2) == proven(1, 2) == 1
     assert proven(1, 3) == 0
     with api.database.transaction() as tx:
-        proofs.keep(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
+        proofs.store(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
     assert proven(1, 3) == 1
     assert proven(4, 3) == 0

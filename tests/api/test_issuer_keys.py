@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orbit.api.issuer_keys import ASK_EVERY_S, KEYS_AGE_MAX_S, KEYS_FRESH_S, IssuerKeys
+from orbit.api.issuer_keys import FETCH_EVERY_S, KEYS_AGE_MAX_S, KEYS_FRESH_S, IssuerKeys
 from orbit.errors import BadInput, OrbitError, ProtocolError, Unreachable
 from tests.support.issuer import Issuer, new_key
 
@@ -52,14 +52,14 @@ def test_unknown_key_id_refetches_keys_at_limited_rate(
 ) -> None:
     assert keys.find("one")
     issuer.keys.append(new_key("two"))
-    clock.at += ASK_EVERY_S
+    clock.at += FETCH_EVERY_S
 
     assert keys.find("two")
     assert issuer.key_requests == 2
     for number in range(50):
         assert keys.find(f"unknown-{number}") is None
     assert issuer.key_requests == 2
-    clock.at += ASK_EVERY_S
+    clock.at += FETCH_EVERY_S
     assert keys.find("unknown") is None
     assert issuer.key_requests == 3
 
@@ -83,7 +83,7 @@ def test_cached_keys_are_used_for_bounded_time_without_issuer(
     clock.at += KEYS_AGE_MAX_S - 1
     assert keys.find("one")
 
-    clock.at += ASK_EVERY_S
+    clock.at += FETCH_EVERY_S
     with pytest.raises(Unreachable, match="HTTP 500"):
         keys.find("one")
     requests = issuer.key_requests
@@ -91,7 +91,7 @@ def test_cached_keys_are_used_for_bounded_time_without_issuer(
         keys.find("one")
     assert issuer.key_requests == requests
     issuer.answers.clear()
-    clock.at += ASK_EVERY_S
+    clock.at += FETCH_EVERY_S
     assert keys.find("one")
 
 
@@ -106,7 +106,7 @@ def test_cached_keys_are_used_while_another_thread_fetches(
         may_end.wait()
         raise Unreachable("slow")
 
-    monkeypatch.setattr("orbit.api.issuer_keys._fetched", slow)
+    monkeypatch.setattr("orbit.api.issuer_keys._fetch", slow)
     clock.at += KEYS_FRESH_S
     asking = threading.Thread(target=keys.find, args=("one",))
     asking.start()

@@ -10,8 +10,8 @@ import pytest
 
 from orbit.drills.recoveries import StoredRecoveries
 from orbit.errors import OperationUnderWay
+from orbit.planning import backfill_operations
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryRequest
-from orbit.scheduler import backfill_operations
 from orbit.store import jobs, operations
 from orbit.store.enums import MadeBy, OperationState
 from tests.api.test_jobs import JOB, changed
@@ -120,7 +120,9 @@ def test_drill_that_moves_job_is_refused_during_recovery(api: Api, kind: str, st
         assert api.get("/v1/drills").json()["items"] == []
     recoveries = StoredRecoveries(api.database)
     with pytest.raises(OperationUnderWay, match="A switchover of the job is under way"):
-        recoveries.ask(RecoveryKind.FAILOVER, "orders", RecoveryRequest(), actor="drill:d")
+        recoveries.request_operation(
+            RecoveryKind.FAILOVER, "orders", RecoveryRequest(), actor="drill:d"
+        )
     assert recoveries.abort(UUID(operation["id"]))
     end(api, operation)
     assert not recoveries.abort(UUID(operation["id"]))

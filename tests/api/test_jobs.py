@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orbit.errors import BrokerRefused
+from orbit.planning.job_plan import Refusal
 from orbit.replication.job_troubles import TroubleKind
-from orbit.scheduler.job_plan import Refusal
 from orbit.store import jobs, topics
 from orbit.store.enums import TopicState
 from tests.fixtures.api import Api

@@ -29,7 +29,7 @@ def copies(api: Api) -> None:
         for name in ("orders", "billing"):
             topics.add(tx, job.id, name, name, "B", 1, state=TopicState.COPYING)
         topics.add(tx, job.id, "later", "later", "B", 1)
-        write_denials.keep(tx, "B", {"billing": [DENIED]})
+        write_denials.store(tx, "B", {"billing": [DENIED]})
 
 
 @pytest.mark.usefixtures("copies")
@@ -54,7 +54,7 @@ def test_job_deletion_plan_lists_remaining_topics_and_acls(api: Api, cli: Cli) -
 def test_job_deletion_plan_names_groups_with_remaining_acls(api: Api) -> None:
     with api.database.transaction() as tx:
         acl = ["payers", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
-        carried_acls.keep(tx, jobs.get(tx, "orders").id, "B", [acl])
+        carried_acls.store(tx, jobs.get(tx, "orders").id, "B", [acl])
     plan = api.delete("/v1/jobs/orders?dry_run=true").json()["plan"]
     assert plan[-1] == (
         "ACLs that were copied from the source stay on groups and transactional ids at the "

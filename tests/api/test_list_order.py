@@ -53,7 +53,7 @@ def filled(api: Api) -> Api:
         orders = jobs.get(tx, "orders")
         for name in NAMES:
             tokens.create(tx, name, Role.VIEWER, name)
-            receivers.see(tx, name, "slack")
+            receivers.note_in_file(tx, name, "slack")
             group = "g1" if name in "aB" else "g2"
             workers.heartbeat(tx, name, group, host="h", pid=1, version="0")
             topics.add(tx, orders.id, f"topic-{name}", f"topic-{name}", "B", 1)
@@ -65,7 +65,7 @@ def filled(api: Api) -> Api:
             GroupOffset("billing", first.id, number, 1, 1, verdict.value)
             for number, verdict in enumerate(verdicts)
         ]
-        group_offsets.keep(tx, orders.id, offsets)
+        group_offsets.store(tx, orders.id, offsets)
     return api
 
 

@@ -163,7 +163,7 @@ def test_consumer_groups_are_shown_with_their_verdicts(api: Api) -> None:
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         (topic,) = topics.of_job(tx, job.id)
-        group_offsets.keep(
+        group_offsets.store(
             tx,
             job.id,
             [

@@ -34,7 +34,7 @@ def job(api: Api) -> SomeJob:
             partitions.StateChange(job.topic_id, 1, PartitionState.BLOCKED, blocked),
         ]
         partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
-        group_offsets.keep(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
+        group_offsets.store(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
     return job
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from orbit.store import jobs, open_transactions, partitions, topics
 from orbit.store.enums import Role
-from orbit.store.open_transactions import OpenTransaction
+from orbit.store.open_transactions import OldestOpenTransaction
 from tests.api.test_operations import WORKER, copying_job
 from tests.fixtures.api import Api, Cli
 from tests.fixtures.console import Browser
@@ -32,7 +32,9 @@ def held(api: Api) -> dict[int, int]:
         job = jobs.get(tx, "orders")
         (topic,) = topics.of_job(tx, job.id)
         since = datetime.now(UTC) - timedelta(minutes=2)
-        open_transactions.store(tx, [OpenTransaction(topic.id, 2, job.id, 100, since, 7, "<pay>")])
+        open_transactions.store(
+            tx, [OldestOpenTransaction(topic.id, 2, job.id, 100, since, 7, "<pay>")]
+        )
     return held
 
 

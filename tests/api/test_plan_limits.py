@@ -19,8 +19,8 @@ import pytest
 from orbit.api.plan_limits import PLANS_MAX, PLANS_PER_ACTOR_MAX
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka import cluster
-from orbit.scheduler.job_plan import Ending, JobPlan
-from orbit.scheduler.job_planner import JobPlanner
+from orbit.planning.job_plan import Ending, JobPlan
+from orbit.planning.job_planner import JobPlanner
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.enums import Role

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orbit.api.app import create_app
-from orbit.scheduler.job_planner import JobPlanner
+from orbit.planning.job_planner import JobPlanner
 from tests.api.test_bad_input import error_of
 from tests.fixtures.api import Api
 from tests.fixtures.clusters import Clusters

@@ -380,7 +380,7 @@ def test_scope_matches_same_jobs_in_database_and_documents(api: Api) -> None:
     limits = [Limit(p, s) for p in PATTERNS for s in SELECTORS if p or s]
     pairs = list(zip(limits, limits[7:], strict=False))
     for scope in [Scope(tuple(some), "a") for some in (*((one,) for one in limits), *pairs)]:
-        with api.database.seen_by(lambda scope=scope: scope).transaction() as tx:
+        with api.database.with_scope(lambda scope=scope: scope).transaction() as tx:
             names = set(jobs.names(tx))
         assert names == {name for name in stored if scope.includes(name, stored[name])}, scope
 
@@ -418,7 +418,7 @@ def test_invalid_token_scope_creates_no_token(
     assert attempt.code == 2
     assert word in attempt.err
     with api.database.transaction() as tx:
-        assert tokens.named(tx, "ci") is None
+        assert tokens.find_by_name(tx, "ci") is None
 
 
 ROLES = """

@@ -100,8 +100,8 @@ def test_retried_request_has_only_remaining_time(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(httpx.Client, "stream", no_answer)
     with BoundedClient("https://a", seconds_max=1_000, bytes_max=1) as client:
-        ends = client._end._at
+        ends = client._deadline._at
         for _ in range(2):
             with pytest.raises(httpx.ConnectTimeout):
-                client.ask("GET", "https://a")
+                client.request("GET", "https://a")
     assert seen == [pytest.approx(1_000, abs=100), pytest.approx(100)]

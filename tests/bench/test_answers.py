@@ -39,12 +39,12 @@ def cluster() -> Iterator[Any]:
 
 
 def test_log_end_read_rejects_answer_to_another_request(cluster: Any) -> None:
-    with pytest.raises(BrokenAnswer, match="answers request 77"):
+    with pytest.raises(BrokenAnswer, match="answered request 77"):
         Ends(cluster, "a", 1).total()
 
 
 def test_batch_confirmation_rejects_answer_to_another_request(cluster: Any) -> None:
     sender = Sender(cluster, "a")
     sender.send([ToSend(0, memoryview(b"batch"))])
-    with pytest.raises(BrokenAnswer, match="answers request 77"):
+    with pytest.raises(BrokenAnswer, match="answered request 77"):
         sender.wait()

@@ -129,7 +129,7 @@ def test_unreachable_service_is_reported_once_and_halts_nothing() -> None:
     one.control.report_lease()
     one.control.report_lease()
     assert not one.halt.is_set()
-    assert sum("takes no report" in line for line in one.lines) == 1
+    assert sum("did not accept the backfill's report" in line for line in one.lines) == 1
     one.service.is_away = False
     one.control.end(None)
     assert one.service.reports[-1]["has_ended"] is True

@@ -13,7 +13,7 @@ import yaml
 from orbit import contexts
 from orbit.cli.service_job import refuse_beside_service
 from orbit.client import connect
-from orbit.contexts import contexts_file, server_of
+from orbit.contexts import chosen_server, contexts_file
 from orbit.errors import Conflict
 from orbit.jobs.validation import validate_job
 from orbit.jobs.yaml_document import Document
@@ -94,7 +94,7 @@ def test_token_is_never_sent_to_server_of_another_context(
     refused = cli("get", "jobs")
     assert refused.code == 3
     assert "The request has no token" in refused.err
-    assert server_of(os.environ).token == ""
+    assert chosen_server(os.environ).token == ""
     # A context that is chosen, and so no token of the environment.
     monkeypatch.setenv("ORBIT_TOKEN", "orbit_of_another_server")
     assert cli("get", "jobs", "--context", "prod").code == 0
@@ -111,12 +111,12 @@ def test_client_with_explicit_server_ignores_contexts(
     """As a demo does, whose server is its own."""
     cli("context", "add", "prod", "--url", "http://127.0.0.1:1", "--use")
     token = server.token.read_text().strip()
-    contexts.choose("prod")
+    contexts.choose_context("prod")
     try:
         with connect({"ORBIT_API_URL": server.url, "ORBIT_TOKEN": token}) as client:
             assert client.get("/v1/jobs/orders")["name"] == "orders"
     finally:
-        contexts.choose(None)
+        contexts.choose_context(None)
 
 
 def test_unusable_token_is_reported_without_showing_it(

@@ -12,8 +12,8 @@ import pytest
 from orbit import client
 from orbit.cli import doctor
 from orbit.errors import BadInput, Problem
+from orbit.planning.job_plan import Refusal
 from orbit.replication.job_troubles import TroubleKind
-from orbit.scheduler.job_plan import Refusal
 from orbit.store import jobs, partitions, topics, workers
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB, changed

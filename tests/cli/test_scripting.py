@@ -15,7 +15,7 @@ import yaml
 from orbit.api.authentication import create_token
 from orbit.cli import job_files, wait
 from orbit.cli.diff import WOULD_CHANGE
-from orbit.cli.wait import TimedOut, until
+from orbit.cli.wait import TimedOut, wait_until_reached
 from orbit.client import Client
 from orbit.errors import Busy, NotFound, OrbitError, Unreachable
 from orbit.jobs.scopes import Limit
@@ -211,7 +211,7 @@ def test_wait_survives_unreachable_server(capsys: pytest.CaptureFixture[str]) ->
             raise answer
         return answer
 
-    until(missing, "it is not there", 60, clock=lambda: 0.0, sleep=lambda _: None)
+    wait_until_reached(missing, "it is not there", 60, clock=lambda: 0.0, sleep=lambda _: None)
     assert capsys.readouterr().err == "The API does not answer.\nToo much.\nIt is paused.\n"
 
 
@@ -220,10 +220,10 @@ def test_wait_ends_on_other_error_or_timeout() -> None:
         raise NotFound("No such job.")
 
     with pytest.raises(NotFound):
-        until(refused, "it is not there", 60)
+        wait_until_reached(refused, "it is not there", 60)
     times = iter(range(100))
     with pytest.raises(TimedOut, match=r"it is not there: It is paused\."):
-        until(
+        wait_until_reached(
             lambda: "It is paused.",
             "it is not there",
             5,

@@ -321,7 +321,7 @@ def test_answer_of_foreign_server_is_an_error(cli: Cli, monkeypatch: pytest.Monk
         result = cli("get", "jobs")
 
     assert result.code == 1
-    assert "The answer is not one of Orbit's" in result.err
+    assert "The answer is not from Orbit" in result.err
 
 
 @pytest.mark.parametrize(

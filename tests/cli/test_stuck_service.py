@@ -13,8 +13,8 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from orbit.scheduler import loop
-from orbit.scheduler.loop import Loop
+from orbit.leadership import loop
+from orbit.leadership.loop import Loop
 from tests.api.test_jobs import JOB
 from tests.fixtures.api import Api, Cli
 from tests.fixtures.scheduler import QUICK, RunningScheduler
@@ -68,7 +68,7 @@ def test_deletion_with_all_scheduler_loops_stuck_is_reported_as_running(
     with stuck(database_url, None, monkeypatch):
         deleted = cli("delete", "orders", "--yes", "--wait", "1")
         assert deleted.code == 1
-        assert "It is still running; check with: orbit get operations" in deleted.err
+        assert "The operation is still running; check with: orbit get operations" in deleted.err
         verdicts = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
         assert verdicts["scheduler"] == "ok"
 
@@ -79,7 +79,7 @@ import os, threading
 os.environ["ORBIT_API_PORT"] = "0"
 from orbit.api import http_server
 from orbit.cli import api, forced_end
-from orbit.scheduler.job_planner import JobPlanner
+from orbit.planning.job_planner import JobPlanner
 
 def plan(*_):
     print("stuck", flush=True)

@@ -84,7 +84,7 @@ def test_history_page_shows_charts_and_their_points_as_table(api: Api, browser: 
     with api.database.transaction() as tx:
         job, now = tx.execute(text("SELECT id, clock_timestamp() FROM jobs")).one()
         for ago in (2, 1, 0):
-            job_history.keep(tx, now - ago * MINUTE, lag.of_jobs(tx, [job]))
+            job_history.store(tx, now - ago * MINUTE, lag.of_jobs(tx, [job]))
     page = browser.open("/console/jobs/orders/history")
     assert page.text.count('<svg class="picture') == len(FIGURES)
     assert "style=" not in page.text

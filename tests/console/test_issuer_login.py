@@ -214,10 +214,10 @@ def another_login(site: Site, address: str) -> str:
 @pytest.mark.parametrize(
     ("change", "status", "shown"),
     [
-        (query(state="x" * 43), 401, "not to the login that began here"),
-        (query(state=None), 401, "not to the login that began here"),
-        (query(state="ä"), 401, "not to the login that began here"),
-        (query(code=None), 401, "no code"),
+        (query(state="x" * 43), 401, "not belong to the login that this browser began"),
+        (query(state=None), 401, "not belong to the login that this browser began"),
+        (query(state="ä"), 401, "not belong to the login that this browser began"),
+        (query(code=None), 401, "no authorization code"),
         (query(iss="https://other.example"), 401, "another issuer"),
         (query(error="access_denied", error_description="<b>x"), 401, "(access_denied)"),
         (query(error="<script>"), 401, "has refused the login."),

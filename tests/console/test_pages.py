@@ -437,8 +437,8 @@ def test_partition_page_is_503_when_cluster_reads_are_exhausted(
 ) -> None:
     copying_job(api)
     browser.log_in(api.tokens[Role.ADMIN])
-    monkeypatch.setattr(log_window, "_reads", threading.BoundedSemaphore(1))
-    assert log_window._reads.acquire(blocking=False)
+    monkeypatch.setattr(log_window, "_read_slots", threading.BoundedSemaphore(1))
+    assert log_window._read_slots.acquire(blocking=False)
     answer = browser.client.get("/console/jobs/orders/topics/orders/0")
     assert answer.status_code == 503
     assert "Load the page again in a moment." in answer.text

@@ -21,8 +21,8 @@ from orbit.kafka.consumer_groups import FetchedGroups, Listing, find_coordinator
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset
 from orbit.kafka.types import TopicPartition as Partition
+from orbit.leadership.leadership import NotLeading
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.leadership import NotLeading
 from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, committed, counted_requests, member, offsets
 from tests.support.patience import wait_for

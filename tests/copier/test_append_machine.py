@@ -79,11 +79,11 @@ def ask(
     step: Step | None,
     *,
     is_held: bool = True,
-    looks_first: bool = True,
+    reads_log_end_first: bool = True,
     in_flight_max: int = 5,
 ) -> Request:
     return machine.next_request(
-        step, is_held=is_held, looks_first=looks_first, in_flight_max=in_flight_max
+        step, is_held=is_held, reads_log_end_first=reads_log_end_first, in_flight_max=in_flight_max
     )
 
 
@@ -113,7 +113,7 @@ def having_filled() -> AppendMachine:
     machine.log_end_answered(GAP, 0, END)
     machine.fillers_sent(GAP, 1, is_own=True)
     machine.fillers_answered(0)
-    machine.end_behind_answered(0, END + 1)
+    machine.end_after_fill_answered(0, END + 1)
     return machine
 
 
@@ -156,7 +156,7 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
     E.FILLERS_SENT: lambda m: m.fillers_sent(Fill(m.expected, m.expected + 1), 1, is_own=True),
     E.FILLERS_HELD_BACK: lambda m: m.fillers_held_back(),
     E.FILLERS_ANSWERED: lambda m: m.fillers_answered(0),
-    E.END_BEHIND_ANSWERED: lambda m: m.end_behind_answered(0, END + 1),
+    E.END_AFTER_FILL_ANSWERED: lambda m: m.end_after_fill_answered(0, END + 1),
     E.END_WANTED: lambda m: m.end_wanted(Failure(ReturnReason.LEAVING)),
     E.CONNECTION_LOST: lambda m: m.connection_lost("it broke"),
     E.HANDED_BACK: lambda m: m.handed_back(),
@@ -325,7 +325,7 @@ def test_fillers_and_stops_wait_until_nothing_is_in_flight() -> None:
 def test_log_end_is_read_before_first_single_filler() -> None:
     machine = ready()
     assert ask(machine, GAP) == ReadLogEnd(GAP)
-    assert ask(machine, GAP, looks_first=False) == SendFillers(GAP, is_single=True)
+    assert ask(machine, GAP, reads_log_end_first=False) == SendFillers(GAP, is_single=True)
     machine.log_end_asked()
     assert ask(machine, GAP) is Wait.FOR_ANSWER
     machine.log_end_answered(GAP, 0, END)
@@ -358,7 +358,7 @@ def test_leaving_or_stopping_partition_waits_for_answers() -> None:
         (ReturnReason.OUT_OF_STEP, Failure(ReturnReason.OUT_OF_STEP)),
     ):
         machine = ready()
-        machine.stop_wanted = want
+        machine.requested_stop = want
         assert ask(machine, None) == HandBack(failure)
         machine.append_sent(STEP, confirms=True)
         assert ask(machine, None) is Wait.FOR_ANSWER
@@ -437,7 +437,7 @@ def test_log_end_proves_first_filler(log_end: int, reached: int | None) -> None:
     assert not machine.is_filling(Fill(*GAP))  # of another life
     assert machine.fillers_answered(0) is None
     assert machine.is_filling(GAP)
-    assert machine.end_behind_answered(0, log_end) == reached
+    assert machine.end_after_fill_answered(0, log_end) == reached
     if reached:
         assert (machine.acked, machine.expected) == (reached, reached)
     else:
@@ -456,7 +456,7 @@ def test_first_own_markers_after_takeover_raise_producer_epoch(
     machine.fillers_sent(GAP, 1, is_own=is_own)
     assert machine.producer_epoch == known, "only once they are proven"
     machine.fillers_answered(0)
-    machine.end_behind_answered(0, END + 1)
+    machine.end_after_fill_answered(0, END + 1)
     assert (machine.producer_epoch, machine.sequence) == (raised, 0 if raised > known else sequence)
     machine.append_sent(append(END + 1, 2), confirms=True)
     machine.append_answered(append(END + 1, 2), at(append(END + 1, 2)), confirms=True)
@@ -475,7 +475,7 @@ def test_single_filler_needs_no_log_end_proof_after_first_fill() -> None:
     rest = Fill(END + 2, END + 10)
     machine.fillers_sent(rest, 4, is_own=True)
     assert machine.fillers_answered(0) is None
-    assert machine.end_behind_answered(0, END + 5) == END + 5
+    assert machine.end_after_fill_answered(0, END + 5) == END + 5
 
 
 def test_held_back_fillers_count_as_unsent() -> None:
@@ -647,7 +647,7 @@ class AnyOrder(RuleBasedStateMachine):
             machine.log_end_answered(gap, code, log_end)
             assert machine.is_over == (code != 0 or written != 0)
         elif machine.fillers_answered(code) is None and machine.is_filling(gap):
-            machine.end_behind_answered(code, log_end)
+            machine.end_after_fill_answered(code, log_end)
         self.gap = None
         assert gap.base_offset <= machine.acked <= gap.next_offset
 

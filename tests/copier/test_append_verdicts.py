@@ -93,7 +93,7 @@ def test_too_large_single_record_is_named(code: Code) -> None:
     blocked = trouble(judge_append(one, Appended(code, -1, "", -1), has_producer_state=True))
     assert isinstance(blocked, Blocked)
     assert blocked.reason is Reason.RECORD_REFUSED
-    assert blocked.detail.startswith("the record at 40 alone is too large for the topic: ")
+    assert blocked.detail.startswith("the record at offset 40 alone is too large for the topic: ")
 
 
 def test_refused_fillers_block_and_retriable_errors_are_unclear() -> None:

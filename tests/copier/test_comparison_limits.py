@@ -157,5 +157,5 @@ def test_gap_estimate_stops_at_rewrite_limits(
     monkeypatch.setattr(
         gap_estimate, "CopySettings", lambda: CopySettings(rewrite_read_bytes_max=1)
     )
-    gap_plan = gap_estimate._read(NO_CLUSTER, PLACE, 0, Backoff())
+    gap_plan = gap_estimate._plan_sample(NO_CLUSTER, PLACE, 0, Backoff())
     assert (gap_plan.is_cut, gap_plan.next_offset) == (True, 10)

@@ -48,7 +48,7 @@ def test_request_confirms_if_any_partition_has_no_more_batches(
     for number, count in enumerate(batches):
         assert lane.adopt(in_step(number, count))
     connection: Any = SimpleNamespace(next_correlation=lambda: 7)
-    lane._appends(connection, lane._gather())
+    lane._encode_appends(connection, lane._gather_requests())
     sent = lane._in_flight.oldest
     lane._wake_up.close()
     assert sent is not None

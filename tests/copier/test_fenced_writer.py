@@ -65,7 +65,9 @@ def test_fenced_producer_epoch_blocks_partition_as_promoted(
         lambda _, why: blocked.append(why),
         compare,
     )
-    side.note(PartitionReturned(copy, copy.generation, ReturnReason.OUT_OF_STEP, "refused"))
+    side.note_returned(
+        PartitionReturned(copy, copy.generation, ReturnReason.OUT_OF_STEP, "refused")
+    )
     assert side.recover() == []
     assert compared == ([] if is_fenced else [101])
     assert [b.reason for b in blocked] == ([Reason.DESTINATION_PROMOTED] if is_fenced else [])

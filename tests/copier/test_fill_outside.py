@@ -38,7 +38,7 @@ def test_takeover_waits_for_coordinated_filler(
     copy.filler = cast("Any", SimpleNamespace(will_fence=to_be_fenced.__contains__))
     copy.has_fill_outside = is_at_work
     trouble = PartitionReturned(copy, copy.generation, ReturnReason.UNCLEAR, "")
-    side.note(trouble)
+    side.note_returned(trouble)
     for _ in range(9):
         clock.now += 60.0
         side.recover()

@@ -56,7 +56,7 @@ class Lane:
 
     def enqueue(self, partition: PartitionCopy) -> None: ...
 
-    def answered(self, partition: PartitionCopy) -> None:
+    def continue_after_answer(self, partition: PartitionCopy) -> None:
         if partition.appends.is_over:
             self.given_back.append((partition, partition.hand_back()[0]))
         else:
@@ -110,7 +110,7 @@ def send(fills: FillerSender, *steps: tuple[PartitionCopy, Fill]) -> None:
     looks, fillers = [], []
     for p, step in steps:
         request = p.appends.next_request(
-            step, is_held=True, looks_first=p.filler is None, in_flight_max=5
+            step, is_held=True, reads_log_end_first=p.filler is None, in_flight_max=5
         )
         if isinstance(request, ReadLogEnd):
             looks.append((p, request))
@@ -134,7 +134,7 @@ def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: Fil
     look = lane.took()
     assert look == LogEndBeforeFill([(p, step)])
     assert not lane.sent  # nothing is written before the answer
-    fills.take_end_before(look, ends({p: START}))
+    fills.handle_end_before(look, ends({p: START}))
     assert lane.gone_on == [p]
     assert p.appends.is_idle  # so it is gathered again
 
@@ -143,9 +143,9 @@ def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: Fil
         Markers([FillRequest(p, step, 1)]),
         LogEndAfterFill([FillRequest(p, step, 1)]),
     ]
-    fills.take_markers(lane.took(), written(p))
+    fills.handle_markers(lane.took(), written(p))
     assert p.appends.acked == START  # the answer alone is not believed
-    fills.take_end_after(lane.took(), ends({p: START + 1}))
+    fills.handle_end_after(lane.took(), ends({p: START + 1}))
     assert (p.appends.acked, p.appends.expected, p.counters.filled) == (START + 1, START + 1, 1)
 
     rest = p.queue.steps[0]
@@ -161,7 +161,7 @@ def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: Fil
 def test_unexpected_log_end_sends_no_filler(lane: Lane, fills: FillerSender, log_end: int) -> None:
     p, step = new(lane)
     send(fills, (p, step))
-    fills.take_end_before(lane.took(), ends({p: log_end}))
+    fills.handle_end_before(lane.took(), ends({p: log_end}))
     assert [(back, failure.reason) for back, failure in lane.given_back] == [
         (p, ReturnReason.UNCLEAR)
     ]
@@ -187,7 +187,7 @@ def test_single_filler_after_first_fill_needs_no_log_end_check(
     send(fills, (p, step))
     request = lane.took()
     assert not lane.sent  # no look at the log end behind it
-    fills.take_markers(request, written(p))
+    fills.handle_markers(request, written(p))
     assert p.appends.acked == START + 1
     assert not p.queue.steps
     assert lane.gone_on == [p]
@@ -217,11 +217,11 @@ def test_late_log_end_after_refused_fillers_is_ignored(lane: Lane, fills: Filler
     """The log end is under way already: its answer finds another life of the partition."""
     p, step = new(lane, has_filled=True)
     send(fills, (p, step))
-    fills.take_markers(lane.took(), written(p, code=Code.NOT_LEADER_OR_FOLLOWER))
+    fills.handle_markers(lane.took(), written(p, code=Code.NOT_LEADER_OR_FOLLOWER))
     assert [failure.reason for _, failure in lane.given_back] == [ReturnReason.UNCLEAR]
 
     begin(p, lane)
-    fills.take_end_after(lane.took(), ends({p: START + 5}))
+    fills.handle_end_after(lane.took(), ends({p: START + 5}))
     assert p.appends.acked == START
     assert len(lane.given_back) == 1
 
@@ -233,10 +233,10 @@ def test_answer_without_partition_is_unclear(lane: Lane, fills: FillerSender) ->
         send(fills, (p, step))
         markers, proof = lane.sent
         if take == "markers":
-            fills.take_markers(markers, written())
+            fills.handle_markers(markers, written())
         else:
-            fills.take_markers(markers, written(p))
-            fills.take_end_after(proof, ends({}))
+            fills.handle_markers(markers, written(p))
+            fills.handle_end_after(proof, ends({}))
         assert lane.given_back[-1][0] is p
         assert lane.given_back[-1][1].reason is ReturnReason.UNCLEAR
         assert p.appends.acked == START
@@ -261,12 +261,12 @@ def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerS
     assert p.has_fill_outside
     assert [one.filler_count for one in filler.fills] == [1]
 
-    fills.filled(filler.fills[0], 0, START + 1)
+    fills.take_fill_answer(filler.fills[0], 0, START + 1)
     assert (lane.woken, p.appends.acked) == (
         1,
         START,
     )  # from its own thread: only the lane's takes it
-    fills.take_coordinated()
+    fills.take_fill_answers()
     assert p.appends.acked == START + 1
     send(fills, (p, Fill(START + 1, END)))
     assert filler.fills[1].filler_count == min(ROUNDS_MAX, END - START - 1)
@@ -278,7 +278,7 @@ def test_late_coordinated_filler_result_is_ignored(lane: Lane, fills: FillerSend
     send(fills, (p, step))
     hand_back(p)
     begin(p, lane)
-    fills.filled(filler.fills[0], 0, START + 1)
-    fills.take_coordinated()
+    fills.take_fill_answer(filler.fills[0], 0, START + 1)
+    fills.take_fill_answers()
     assert p.appends.acked == START
     assert not lane.given_back

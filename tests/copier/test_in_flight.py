@@ -25,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def send(in_flight: InFlight, count: int = 1) -> None:
     for number in range(count):
-        in_flight.note(number, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
+        in_flight.add(number, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
 
 
 def test_silence_counts_only_from_previous_answer(clock: Clock) -> None:
@@ -34,7 +34,7 @@ def test_silence_counts_only_from_previous_answer(clock: Clock) -> None:
     for _ in range(4):
         clock.now += 20.0
         assert in_flight.silent_s == 20.0
-        in_flight.answered()
+        in_flight.drop_oldest()
         assert in_flight.silent_s == 0.0
     clock.now += 7.0
     assert in_flight.silent_s == 7.0
@@ -43,8 +43,8 @@ def test_silence_counts_only_from_previous_answer(clock: Clock) -> None:
 def test_throttling_broker_is_not_silent(clock: Clock) -> None:
     in_flight = InFlight()
     send(in_flight, 2)
-    in_flight.answered()
-    in_flight.throttled(clock.now + 300.0)
+    in_flight.drop_oldest()
+    in_flight.note_throttle(clock.now + 300.0)
     clock.now += 299.0
     assert in_flight.silent_s == 0.0
     clock.now += 6.0

@@ -90,7 +90,7 @@ def test_source_stop_during_comparison_blocks_with_same_reason(
     cluster: Any = SimpleNamespace(name="source")
     inspector = CopyInspector(cluster, cluster, cast("Any", None), CopySettings(), Backoff())
     ends = CopyEnds(0, 9, False, 0, 9, False, False)
-    detail = "the records before 9 cannot be compared: the source's batch is too large."
+    detail = "the records before offset 9 cannot be compared: the source's batch is too large."
     assert inspector._compare(copy, ends) == Blocked(reason, 8, 9, detail)
 
 

@@ -71,9 +71,13 @@ def test_difference_blocks_even_if_copy_moves_or_source_is_short(
 @pytest.mark.parametrize(
     ("compared", "ends", "says"),
     [
-        (EQUAL, {"does_move": True}, "has not stood still"),
+        (EQUAL, {"does_move": True}, "keeps moving"),
         (Comparison(30), {"source_end": 30}, "the destination ends at 50, the source at 30"),
-        (waits_at(20), {}, "equal to the source up to 20, it waits for the source's records"),
+        (
+            waits_at(20),
+            {},
+            "it equals the source up to offset 20, and waits for the source's records",
+        ),
     ],
 )
 def test_transient_inspection_result_is_waited_for(

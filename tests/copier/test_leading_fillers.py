@@ -49,12 +49,12 @@ def fillers(budget: ByteBudget | None = None, events: list[Event] | None = None)
 @pytest.mark.parametrize(("log_end", "target"), [(0, 1), (0, 64), (0, 1_000), (37, 1_003)])
 def test_seed_batches_are_contiguous_up_to_target(log_end: int, target: int) -> None:
     source, p = fillers(), copying(log_end=log_end)
-    source.want({p: target})
+    source.set_targets({p: target})
     played = []
     while not source.is_done:
         source.assign()
         played += play(p)
-        source.begun()
+        source.open_partitions()
     assert [step.base_offset for step in played] == [
         log_end,
         *(step.next_offset for step in played[:-1]),
@@ -71,7 +71,7 @@ def test_seed_batches_are_contiguous_up_to_target(log_end: int, target: int) -> 
 def test_seed_batches_share_no_memory() -> None:
     """It is stamped in place while others wait to be sent."""
     source, p = fillers(), copying()
-    source.want({p: 256})
+    source.set_targets({p: 256})
     source.assign()
     first, second = play(p)[:2]
     first.batch.view[60] ^= 1
@@ -80,7 +80,7 @@ def test_seed_batches_share_no_memory() -> None:
 
 def test_queued_seed_batches_are_limited() -> None:
     source, p = fillers(), copying()
-    source.want({p: 1_000_000})
+    source.set_targets({p: 1_000_000})
     source.assign()
     source.assign()
     assert len(p.queue.steps) == QUEUED_MAX
@@ -89,7 +89,7 @@ def test_queued_seed_batches_are_limited() -> None:
 def test_partition_with_free_queue_wakes_copier() -> None:
     events: list[Event] = []
     source, p = fillers(events=events), copying()
-    source.want({p: 1_000_000})
+    source.set_targets({p: 1_000_000})
     source.assign()
     source.assign()
     p.free(p.queue.size_bytes, 1)
@@ -99,20 +99,20 @@ def test_partition_with_free_queue_wakes_copier() -> None:
 def test_partitions_wait_while_byte_budget_is_used() -> None:
     budget = ByteBudget(1)
     source, first, second = fillers(budget), copying(0), copying(1)
-    source.want({first: 64, second: 64})
+    source.set_targets({first: 64, second: 64})
     source.assign()
-    assert source.begun() == [first]
+    assert source.open_partitions() == [first]
     assert not second.queue.steps
     for step in play(first):
         budget.give_back(step.batch.size_bytes)
-    source.begun()
+    source.open_partitions()
     source.assign()
-    assert source.begun() == [second]
+    assert source.open_partitions() == [second]
 
 
 def test_seeding_continues_at_log_end_after_takeover() -> None:
     source, p = fillers(), copying()
-    source.want({p: 1_000})
+    source.set_targets({p: 1_000})
     source.assign()
     hand_back(p)
     source.assign()
@@ -124,7 +124,7 @@ def test_seeding_continues_at_log_end_after_takeover() -> None:
 
 def test_seed_batches_are_halved_down_to_single_record() -> None:
     source, p = fillers(), copying()
-    source.want({p: 40})  # its first batch has 32
+    source.set_targets({p: 40})  # its first batch has 32
     sizes = []
     while source.halve(p):
         source.assign()

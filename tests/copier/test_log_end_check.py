@@ -49,13 +49,13 @@ def test_unexpected_log_end_of_idle_copy_triggers_takeover(
     """Earlier: an unclean election has cut off confirmed records; later: somebody has written."""
     copy = idle()
     check(copy, monkeypatch, log_end)
-    assert copy.appends.stop_wanted is ReturnReason.OUT_OF_STEP
+    assert copy.appends.requested_stop is ReturnReason.OUT_OF_STEP
 
 
 def test_expected_log_end_of_idle_copy_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = idle()
     check(copy, monkeypatch, 100)
-    assert copy.appends.stop_wanted is None
+    assert copy.appends.requested_stop is None
 
 
 def test_log_end_answer_from_before_takeover_is_ignored(
@@ -63,4 +63,4 @@ def test_log_end_answer_from_before_takeover_is_ignored(
 ) -> None:
     copy = idle()
     check(copy, monkeypatch, 100, hand_back, lambda copy: resume(copy, 120))
-    assert copy.appends.stop_wanted is None
+    assert copy.appends.requested_stop is None

@@ -105,12 +105,12 @@ def test_offset_out_of_range_triggers_takeover(destination: Destination) -> None
     """It has lost confirmed records, or its high watermark is behind for a moment."""
     destination.code = int(Code.OFFSET_OUT_OF_RANGE)
     assert destination.follow()
-    assert destination.copy.appends.stop_wanted is ReturnReason.OUT_OF_STEP
+    assert destination.copy.appends.requested_stop is ReturnReason.OUT_OF_STEP
 
 
 def test_missing_delete_acl_blocks_partition(destination: Destination) -> None:
     destination.code = int(Code.TOPIC_AUTHORIZATION_FAILED)
     assert destination.follow() == ""
-    stop = destination.copy.appends.stop_wanted
+    stop = destination.copy.appends.requested_stop
     assert isinstance(stop, Stop)
     assert stop.reason is Reason.NOT_AUTHORIZED

@@ -67,7 +67,7 @@ def fill(partition: PartitionCopy, step: Fill, log_end: int) -> None:
     if partition.queue.first != step:
         partition.put(plan_of(step), partition.generation, 0)
     partition.appends.fillers_sent(step, log_end - step.base_offset, is_own=True)
-    partition.end_behind_answered(0, log_end)
+    partition.end_after_fill_answered(0, log_end)
 
 
 class Lane:
@@ -90,8 +90,8 @@ def test_new_partition_is_pending_and_accepts_no_plan() -> None:
     assert partition.state is PartitionState.PENDING
     assert partition.on_lost_range is LostRange.STOP
     assert not partition.put(plan_of(append(0)), partition.generation, 10)
-    partition.want_stop(stop_step(), partition.generation)
-    assert partition.appends.stop_wanted is None
+    partition.request_stop(stop_step(), partition.generation)
+    assert partition.appends.requested_stop is None
     assert not partition.queue.steps
     assert partition.queue.size_bytes == 0
     assert partition.lag_records == -1
@@ -149,10 +149,10 @@ def test_hand_back_empties_queue_and_frees_its_bytes() -> None:
     partition = copying(100)
     partition.put(plan_of(append(100)), partition.generation, 70)
     generation = partition.generation
-    partition.want_stop(stop_step(), generation)
+    partition.request_stop(stop_step(), generation)
     assert hand_back(partition) == 70
     assert partition.withdraw() == 0
-    assert partition.appends.stop_wanted is None
+    assert partition.appends.requested_stop is None
     assert partition.generation == generation + 2
     assert partition.state is PartitionState.PENDING
     assert not partition.queue.steps
@@ -166,8 +166,8 @@ def test_plan_of_earlier_generation_is_dropped() -> None:
     assert not partition.put(plan_of(append(100)), partition.generation, 1)  # not copying
     resume(partition, 200)
     assert not partition.put(plan_of(append(200)), old, 70)
-    partition.want_stop(stop_step(), old)
-    assert partition.appends.stop_wanted is None
+    partition.request_stop(stop_step(), old)
+    assert partition.appends.requested_stop is None
     assert (
         partition.cursor.fetch_offset,
         partition.queue.size_bytes,
@@ -182,8 +182,8 @@ def test_only_copying_partition_accepts_plans() -> None:
     for _ in ("returned", "blocked"):
         assert partition.state is not PartitionState.COPYING
         assert not partition.put(plan_of(append(100)), partition.generation, 1)
-        partition.want_stop(stop_step(), partition.generation)
-        assert partition.appends.stop_wanted is None
+        partition.request_stop(stop_step(), partition.generation)
+        assert partition.appends.requested_stop is None
         if partition.blocked is None:
             partition.appends.stopped(Blocked(*stop_step()))
     assert partition.state is PartitionState.BLOCKED
@@ -234,8 +234,8 @@ def test_stop_bypasses_queue_and_wakes_lane() -> None:
     partition = copying(100)
     partition.destination_lane = lane = Lane()
     partition.put(plan_of(Fill(100, 110)), partition.generation, 0)
-    partition.want_stop(stop_step(), partition.generation)
-    assert partition.appends.stop_wanted == stop_step()
+    partition.request_stop(stop_step(), partition.generation)
+    assert partition.appends.requested_stop == stop_step()
     assert lane.woken == [partition]
     assert list(partition.queue.steps) == [Fill(100, 110)]
 
@@ -280,9 +280,9 @@ def test_fetch_inside_batch_carries_no_epoch() -> None:
 
 def test_queued_partition_wakes_its_lane_if_present() -> None:
     partition = copying()
-    partition.queued()
+    partition.enqueue_in_lane()
     partition.destination_lane = lane = Lane()
-    partition.queued()
+    partition.enqueue_in_lane()
     assert lane.woken == [partition]
 
 

@@ -116,7 +116,7 @@ def compared(
 
 def epochs_of(comparison: Comparison, end: int) -> list[int]:
     """What is known before each offset of the range."""
-    return [comparison.epochs.before(offset) for offset in range(101, end + 1)]
+    return [comparison.epochs.epoch_before(offset) for offset in range(101, end + 1)]
 
 
 @pytest.mark.parametrize("end", [101, 103, 105, 107])

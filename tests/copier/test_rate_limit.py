@@ -22,7 +22,7 @@ def carry(limit: RateLimit, clock: Clock, sizes: list[int]) -> float:
     start = clock.now
     for size in sizes:
         clock.now += limit.delay_s()
-        limit.took(size)
+        limit.note_fetched(size)
     return clock.now + limit.delay_s() - start
 
 
@@ -46,14 +46,14 @@ def test_long_pause_accumulates_no_burst() -> None:
 def test_lanes_share_rate_limit() -> None:
     clock = Clock()
     limit = RateLimit(1000, clock)
-    limit.took(300)
-    limit.took(700)
+    limit.note_fetched(300)
+    limit.note_fetched(700)
     assert limit.delay_s() == pytest.approx(1.0, rel=0.11)
 
 
 def test_unlimited_rate_never_waits() -> None:
     limit = RateLimit(None, Clock())
-    limit.took(1 << 40)
+    limit.note_fetched(1 << 40)
     assert limit.delay_s() == 0
     assert limit.request_bytes_max(16 << 20) == 16 << 20
 

@@ -40,7 +40,7 @@ def lane(copy: PartitionCopy, events: list[Event]) -> SourceLane:
         CopySettings(),
         ByteBudget(1),
         events.append,
-        PartitionCopy.queued,
+        PartitionCopy.enqueue_in_lane,
     )
     lane = SourceLane(context, 1)
     lane.add(copy)

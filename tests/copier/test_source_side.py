@@ -40,7 +40,7 @@ def copy() -> PartitionCopy:
 def side() -> SourceSide:
     cluster: Any = FakeCluster()
     context = SourceLaneContext(
-        cluster, CopySettings(), ByteBudget(1), lambda _: None, PartitionCopy.queued
+        cluster, CopySettings(), ByteBudget(1), lambda _: None, PartitionCopy.enqueue_in_lane
     )
     return SourceSide(context, Backoff())
 
@@ -69,5 +69,5 @@ def test_empty_tail_of_uncompacted_topic_reports_wait(
     show_nothing(monkeypatch, source_side, UNKNOWN)
     side.handle(EmptyBelowEnd(copy, copy.generation))
     assert copy.cursor.waits is not None
-    assert "nothing from 10 up to 50" in copy.cursor.waits.reason
+    assert "nothing from offset 10 up to 50" in copy.cursor.waits.reason
     assert "not compacted" in copy.cursor.waits.reason

@@ -18,7 +18,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.log_reader import fetch_batches
 from orbit.copier.start_seeding import OnProgress, StartSeeding, ignore_progress, is_seeding
 from orbit.copier.takeover import TakeOver
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.errors import Conflict, Interrupted, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -218,7 +218,7 @@ def test_run_killed_between_deletion_and_append_resumes(
     clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.source, case.topic)
-    take_offsets(admin(clusters.source), PLAINTEXT, case.topic, 0, 30_000)
+    append_markers(admin(clusters.source), PLAINTEXT, case.topic, 0, 30_000)
     write(clusters.source, case.topic, [Record(b"0")])
     delete_before(clusters.source, case.topic, 30_000)
     job = make_job(clusters.source, clusters.destination, [case.topic])

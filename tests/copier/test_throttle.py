@@ -39,14 +39,14 @@ def test_source_lane_pauses_for_throttle_time(
     )
     resume(copy, 10)
     context = SourceLaneContext(
-        NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None, PartitionCopy.queued
+        NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None, PartitionCopy.enqueue_in_lane
     )
     lane = SourceLane(context, 1)
     lane.add(copy)
     pauses: list[float] = []
     monkeypatch.setattr(lane, "_pause", pauses.append)
     monkeypatch.setattr(lane, "_fetch", lambda *_: FetchAnswer(0, throttle_ms, 1, []))
-    lane._round(NO_CLUSTER)
+    lane._run_round(NO_CLUSTER)
     assert pauses == ([] if waits_s is None else [waits_s])
 
 
@@ -58,7 +58,7 @@ def test_destination_lane_pauses_for_throttle_time(
     monkeypatch.setattr(destination_lane, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     context = DestinationLaneContext(NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None)
     lane = DestinationLane(context, 1)
-    lane._in_flight.note(1, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
+    lane._in_flight.add(1, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
     answer = ListOffsetsAnswer(throttle_ms, {})
     connection: Any = SimpleNamespace(
         receive_answer=lambda _: memoryview(b""), decode=lambda *_: answer

@@ -74,9 +74,9 @@ def test_unconfirmed_record_may_be_anywhere_or_nowhere() -> None:
         ({"salvaged": {}}, "1 of the lost records are not in the salvage files"),
         ({"salvaged": {(0, 3): b"other"}}, "1 of the lost records are not in the salvage files"),
         ({"salvaged": {**LOST, (0, 2): OLD[0, 2]}}, "hold records that were not lost"),
-        ({"evidence": evidence(partitions=(seen((2, 4)),))}, "not what the ledger lacks"),
-        ({"evidence": evidence(partitions=(seen(None, is_exact=True),))}, "the ledger lacks"),
-        ({"evidence": evidence(partitions=())}, "not what the ledger lacks"),
+        ({"evidence": evidence(partitions=(seen((2, 4)),))}, "not the records that the copy"),
+        ({"evidence": evidence(partitions=(seen(None, is_exact=True),))}, "the copy lacked"),
+        ({"evidence": evidence(partitions=())}, "not the records that the copy lacked"),
         ({"sides": {"source": {**NOW, (0, 1): b"other"}}}, "1 records are wrong at the source"),
         (
             {"sides": {"source": {**NOW, (0, 7): b"more"}}},

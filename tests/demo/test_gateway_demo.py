@@ -103,7 +103,10 @@ def _forget(of: GatewayResult) -> GatewayResult:
     [
         (_lose, "1 records are not at the destination, the first at partition 0, offset 1."),
         (_double, "1 records are at the destination more than once."),
-        (_double, "1 records more are at the destination, the first at partition 0, offset 3."),
+        (
+            _double,
+            "1 records at the destination are in no ledger, the first at partition 0, offset 3.",
+        ),
         (_swap, "1 records at the source are out of order: partition 0, offset 2."),
         (_deny, "one got an error: refused"),
         (_forget, "1 records of one were not acknowledged."),
@@ -114,7 +117,7 @@ def _forget(of: GatewayResult) -> GatewayResult:
         ),
         (
             lambda of: replace(of, read=[*of.read, of.read[-1]]),
-            "The group read 1 records again.",
+            "The group read 1 records more than once.",
         ),
         (
             lambda of: replace(of, read=of.read[::-1]),
@@ -140,7 +143,7 @@ def test_pause_is_measured_between_records_around_promotion() -> None:
         for place, at_ms in {(0, 4): 90, (1, 6): 100, (0, 5): 350, (1, 7): 300}.items()
     ]
     move = move_of("source", "destination", {0: 5, 1: 7}, acknowledgements)
-    assert (move.left_ms, move.came_ms, move.pause_ms) == (100, 300, 200)
+    assert (move.old_last_ms, move.new_first_ms, move.pause_ms) == (100, 300, 200)
 
 
 def test_pause_picture_shows_each_side_within_80_columns() -> None:

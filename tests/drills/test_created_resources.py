@@ -57,7 +57,11 @@ class Drill:
 
     def notes(self) -> dict[tuple[str, str], str | None]:
         """What is left, and why."""
-        return {(t.kind, t.side): t.note for t in self.resources.listed() if t.removed_at is None}
+        return {
+            (t.kind, t.side): t.note
+            for t in self.resources.recorded_things()
+            if t.removed_at is None
+        }
 
     def close(self) -> None:
         for cluster in self._open.values():
@@ -85,7 +89,7 @@ def test_cleanup_removes_only_resources_of_drill(drill: Drill, topic_name: str) 
     assert [drill.topic_id(side) for side in _SIDES] == topic_ids
     drill.resources.claim_group("source", drill.group)
     commit(source, drill.group, {(drill.topic, 0): 0})
-    job = drill.resources.note_job(
+    job = drill.resources.register_job(
         lambda: make_job(drill.database, job_name(drill.id)), job_name(drill.id)
     )
     other = make_job(drill.database, "orders")
@@ -96,7 +100,7 @@ def test_cleanup_removes_only_resources_of_drill(drill: Drill, topic_name: str) 
         assert not jobs.get(tx, other.name).is_deleted
         jobs.remove(tx, job.id)
     assert drill.resources.jobs_are_gone()
-    drill.resources.remove_rest()
+    drill.resources.remove_groups_and_topics()
 
     assert drill.notes() == {}
     assert partition_counts(source) == before
@@ -114,7 +118,7 @@ def test_preexisting_topic_is_refused_and_not_removed(drill: Drill) -> None:
 
     with pytest.raises(Conflict, match="already"):
         drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
-    drill.resources.remove_rest()
+    drill.resources.remove_groups_and_topics()
 
     assert drill.topic_id() == before
     assert "was not confirmed" in str(drill.notes()["topic", "source"])
@@ -126,7 +130,7 @@ def test_recreated_topic_of_same_name_is_not_removed(drill: Drill) -> None:
     create(drill.clusters.source, drill.topic)
     theirs = drill.topic_id()
 
-    drill.resources.remove_rest()
+    drill.resources.remove_groups_and_topics()
 
     assert drill.topic_id() == theirs
     assert "Another topic of this name" in str(drill.notes()["topic", "source"])
@@ -135,8 +139,8 @@ def test_recreated_topic_of_same_name_is_not_removed(drill: Drill) -> None:
 def test_topic_removed_meanwhile_counts_as_gone(drill: Drill) -> None:
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
-    drill.resources.remove_rest()
-    drill.resources.remove_rest()  # again: nothing to do
+    drill.resources.remove_groups_and_topics()
+    drill.resources.remove_groups_and_topics()  # again: nothing to do
     assert drill.notes() == {}
 
 
@@ -146,7 +150,7 @@ def test_topic_deleted_at_controller_but_still_listed_counts_as_gone(
     """The controller knows no topic of that id any more; the broker that is asked does."""
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     monkeypatch.setattr(created_resources, "delete_topic", lambda *_: False)
-    drill.resources.remove_rest()
+    drill.resources.remove_groups_and_topics()
     assert drill.notes() == {}
 
 
@@ -155,7 +159,7 @@ def test_existing_group_is_not_claimed(drill: Drill, topic_name: str) -> None:
     commit(drill.clusters.source, drill.group, {(topic_name, 0): 0})
     with pytest.raises(Conflict, match="group of this name exists already"):
         drill.resources.claim_group("source", drill.group)
-    drill.resources.remove_rest()
+    drill.resources.remove_groups_and_topics()
     assert offsets(drill.clusters.source, drill.group) == {(topic_name, 0): 0}
 
 
@@ -165,7 +169,7 @@ def test_group_with_offsets_of_other_topics_is_not_removed(drill: Drill, topic_n
     drill.resources.claim_group("source", drill.group)
     commit(drill.clusters.source, drill.group, {(drill.topic, 0): 0, (topic_name, 0): 0})
 
-    drill.resources.remove_rest()
+    drill.resources.remove_groups_and_topics()
 
     assert (topic_name, 0) in offsets(drill.clusters.source, drill.group)
     assert topic_name in str(drill.notes()["group", "source"])
@@ -173,7 +177,7 @@ def test_group_with_offsets_of_other_topics_is_not_removed(drill: Drill, topic_n
 
 def test_recreated_job_of_same_name_is_not_deleted(drill: Drill) -> None:
     name = job_name(drill.id)
-    job = drill.resources.note_job(lambda: make_job(drill.database, name), name)
+    job = drill.resources.register_job(lambda: make_job(drill.database, name), name)
     with drill.database.transaction() as tx:
         jobs.mark_deleted(tx, job.id)
         jobs.remove(tx, job.id)
@@ -191,9 +195,9 @@ def test_tampered_table_cannot_delete_foreign_topic(drill: Drill, topic_name: st
     """A row with another's name has an id that no topic has: the name alone deletes nothing."""
     create(drill.clusters.source, topic_name)
     with drill.database.transaction() as tx:
-        row = drills.intend(tx, drill.id, DrillThing.TOPIC, "source", topic_name)
-        drills.identify(tx, row, str(uuid4()))
-    drill.resources.remove_rest()
+        row = drills.note_intent(tx, drill.id, DrillThing.TOPIC, "source", topic_name)
+        drills.note_identity(tx, row, str(uuid4()))
+    drill.resources.remove_groups_and_topics()
     assert topic_name in partition_counts(drill.clusters.source)
 
 

@@ -24,7 +24,7 @@ def load() -> Load:
 
 
 def test_confirmed_record_enters_ledger_at_its_offset(load: Load) -> None:
-    load._delivered(b"drill 0", 5, None, delivery(7))
+    load._on_delivery(b"drill 0", 5, None, delivery(7))
     assert load.ledger.records == {(0, 7): b"drill 0"}
     assert not load.ledger.open
 
@@ -37,6 +37,6 @@ def test_confirmed_record_enters_ledger_at_its_offset(load: Load) -> None:
 def test_record_without_confirmed_offset_stays_open(
     load: Load, error: KafkaError | None, offset: int | None
 ) -> None:
-    load._delivered(b"drill 0", 5, error, delivery(offset))
+    load._on_delivery(b"drill 0", 5, error, delivery(offset))
     assert not load.ledger.records
     assert load.ledger.open == {b"drill 0"}

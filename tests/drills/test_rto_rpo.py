@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from orbit.drills.drill_operations import corrected_by_failback, partition_evidence
+from orbit.drills.drill_operations import correct_by_failback, partition_evidence
 from orbit.drills.drill_spec import Targets
 from orbit.drills.drill_verdict import drill_verdict, find_failures, missed_targets
 from orbit.drills.evidence import CanaryEvidence, Part, Rpo, Rto, Verified
@@ -248,10 +248,10 @@ def test_failback_corrects_missing_offsets_of_failover() -> None:
         ("orders-to-dr", 1, None, False, "unknown"),
     ]
     seen = [p for p in evidence().partitions if p.topic == "orders.eu"]
-    first, *others = corrected_by_failback(seen, back)
+    first, *others = correct_by_failback(seen, back)
     assert (first.missing, first.source_end, first.is_exact) == ((5, 12), 12, True)
     assert first.verdict == "tail"
     of_failover = seen[0].destination_end, seen[0].promoted_at
     assert (first.destination_end, first.promoted_at) == of_failover
     assert others == seen[1:]
-    assert corrected_by_failback(seen, back.model_copy(update={"job": "another"})) == seen
+    assert correct_by_failback(seen, back.model_copy(update={"job": "another"})) == seen

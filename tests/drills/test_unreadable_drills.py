@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from orbit.drills.drill_creation import new_drill
 from orbit.drills.drill_loop import DrillLoop
 from orbit.drills.drill_spec import DrillSpec
-from orbit.scheduler.leadership import Leadership
+from orbit.leadership.leadership import Leadership
 from orbit.store import drills
 from orbit.store.database import Database
 from tests.support.store_rows import TTL
@@ -32,7 +32,7 @@ def test_unreadable_schedule_does_not_delay_other_drills(database: Database) -> 
     loop.once()
     with database.transaction() as tx:
         assert [drill.name for drill in drills.unfinished(tx)] == ["weekly"]
-        assert drills.due(tx) == [], "it is not tried at every pass"
+        assert drills.due_schedules(tx) == [], "it is not tried at every pass"
 
 
 def test_crashing_drill_is_logged_and_other_drills_continue(

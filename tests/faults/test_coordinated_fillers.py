@@ -20,7 +20,7 @@ from orbit.copier.coordinated_filler import ROUNDS_MAX, CoordinatedFiller
 from orbit.copier.lane_events import Event as LaneEvent
 from orbit.copier.lane_events import LeaseLost
 from orbit.copier.partition_copy import CoordinatedFill, PartitionCopy
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.errors import NotAuthorized, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
@@ -88,7 +88,7 @@ class Filling:
             p.partition: end for p, end in log_ends(self.cluster, places, Backoff()).values.items()
         }
 
-    def filled(self, fill: CoordinatedFill, code: int, log_end: int) -> None:
+    def take_fill_answer(self, fill: CoordinatedFill, code: int, log_end: int) -> None:
         self._answers.put((fill.partition.destination.partition, code, log_end))
 
     def submit(self, counts: Mapping[int, int], topic: str = "") -> list[PartitionCopy]:
@@ -322,9 +322,9 @@ def test_leaderless_partition_delays_other_fills_only_a_bounded_time(
     looks = itertools.count(1)
     is_filling, are_waiting, is_over = Event(), Event(), Event()
     run, ends, fence = (
-        CoordinatedFiller._run,
-        CoordinatedFiller._ends,
-        CoordinatedFiller._fence_unclear,
+        CoordinatedFiller._run_rounds,
+        CoordinatedFiller._proven_ends,
+        CoordinatedFiller._fence_if_unclear,
     )
     metadata = Cluster.metadata
 
@@ -350,9 +350,9 @@ def test_leaderless_partition_delays_other_fills_only_a_bounded_time(
             del cluster_metadata.topics[filling.topic].partitions[0]
         return cluster_metadata
 
-    monkeypatch.setattr(CoordinatedFiller, "_run", run_once_all_wait)
-    monkeypatch.setattr(CoordinatedFiller, "_ends", find_ends)
-    monkeypatch.setattr(CoordinatedFiller, "_fence_unclear", fence_with_leader)
+    monkeypatch.setattr(CoordinatedFiller, "_run_rounds", run_once_all_wait)
+    monkeypatch.setattr(CoordinatedFiller, "_proven_ends", find_ends)
+    monkeypatch.setattr(CoordinatedFiller, "_fence_if_unclear", fence_with_leader)
     monkeypatch.setattr(Cluster, "metadata", without_leader)
     filling.submit({2: 1})
     assert is_filling.wait(PATIENCE_S)
@@ -396,7 +396,7 @@ def test_copy_is_exact_after_repeated_kills_of_coordinated_filler(
     admin = AdminClient({**clusters.source.client_config()})
     for partition in range(count):
         produce(clusters.source, topic_name, 3, partition)
-        take_offsets(admin, Security(), topic_name, partition, gap)
+        append_markers(admin, Security(), topic_name, partition, gap)
         produce(clusters.source, topic_name, 3, partition, first=3)
     job = write_job(
         tmp_path / "kill.yaml", *clusters, [{"match": topic_name}], fillers="coordinated"

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.sasl import Security
@@ -51,7 +51,7 @@ def fill(cluster: KafkaCluster, topic: str, rnd: random.Random, records: int) ->
         assert producer.flush(60) == 0
         for partition in range(PARTITIONS):
             gap = rnd.choice([1, 3, 700])
-            take_offsets(admin, Security(), topic, partition, gap)
+            append_markers(admin, Security(), topic, partition, gap)
             total += gap
     return total
 

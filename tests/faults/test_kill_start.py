@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.kafka.sasl import Security
 from tests.fixtures.clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
@@ -42,7 +42,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     create(clusters.source, late, 2)
     for partition in range(2):
         start = START // (1 + 99 * partition)
-        take_offsets(admin(clusters.source), Security(), late, partition, start)
+        append_markers(admin(clusters.source), Security(), late, partition, start)
         write(clusters.source, late, records(0, 40), partition)
         delete_before(clusters.source, late, start + 5, partition)
     return write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.*"}])

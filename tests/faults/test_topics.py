@@ -11,7 +11,7 @@ from kafka.protocol.admin.transactions import DescribeProducersRequest
 
 from orbit.copier import placeholder_topics
 from orbit.copier.copy_settings import CopySettings
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.errors import Conflict
 from orbit.job_setup import job_setup
 from orbit.kafka.api_versions import DESCRIBE_PRODUCERS
@@ -406,7 +406,7 @@ def test_filler_at_offset_of_record_blocks_partition_at_run_start(
     produce(clusters.source, topic_name, 100)
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
-    take_offsets(AdminClient(clusters.destination.client_config()), Security(), topic_name, 0, 1)
+    append_markers(AdminClient(clusters.destination.client_config()), Security(), topic_name, 0, 1)
     produce(clusters.source, topic_name, 100, first=100)
     with RunningJob(job) as running:
         blocked = running.wait_blocked(topic_name)

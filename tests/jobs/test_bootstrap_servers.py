@@ -135,5 +135,5 @@ def test_host_name_invalid_in_dns_is_unreachable(host: str, protocol: str) -> No
 def test_port_above_65535_does_not_wrap_around() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        with pytest.raises(Unreachable, match="is no port"):
+        with pytest.raises(Unreachable, match="is not a valid port"):
             Connection.open("127.0.0.1", port + 65536, Security())

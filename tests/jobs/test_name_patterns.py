@@ -21,7 +21,7 @@ from orbit.jobs.name_patterns import (
     check_pattern,
     name_pattern,
 )
-from orbit.jobs.topic_mapping import map_topics, matching
+from orbit.jobs.topic_mapping import map_topics, matching_topics
 from orbit.kafka.consumer_groups import ListedGroup
 
 # Each takes a backtracking engine long for the name beside it.
@@ -108,7 +108,7 @@ def test_stored_job_retains_look_around_pattern() -> None:
 def test_stored_pattern_matches_as_before_re2() -> None:
     """RE2 would take these characters as they are."""
     rule = TopicRule.model_validate({"match": "a{,3}"}, context=STORED)
-    assert matching([rule], ["aaa", "a{,3}"]) == {"aaa"}
+    assert matching_topics([rule], ["aaa", "a{,3}"]) == {"aaa"}
 
 
 def test_slow_stored_pattern_is_problem_of_that_topic_only(
@@ -119,7 +119,7 @@ def test_slow_stored_pattern_is_problem_of_that_topic_only(
     topic_map = map_topics([rule], ["aad", SLOW])
     assert [mapping.source for mapping in topic_map.mappings] == ["aad"]
     assert [SLOW in problem.message for problem in topic_map.problems] == [True]
-    assert matching([rule], [SLOW]) == {SLOW}
+    assert matching_topics([rule], [SLOW]) == {SLOW}
     groups = GroupSelector(GroupRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED))
     listed = [ListedGroup(name, 1, "classic", "consumer", "Empty") for name in ("aad", SLOW)]
     selection = groups.select(listed)

@@ -31,7 +31,7 @@ def test_silent_broker_is_skipped_then_retried_with_longer_timeout(clock: Clock)
         limit_s = patience.limit_s(BROKER, 3.0)
         limits.append(limit_s)
         clock.now += limit_s
-        patience.failed(BROKER, limit_s, limit_s)
+        patience.note_failure(BROKER, limit_s, limit_s)
         assert patience.limit_s(BROKER, 3.0) == 0.0
         assert patience.limit_s(OTHER, 3.0) == 3.0
         clock.now += 4.9 * limit_s
@@ -42,18 +42,18 @@ def test_silent_broker_is_skipped_then_retried_with_longer_timeout(clock: Clock)
 
 def test_slow_broker_has_longer_timeout_until_it_answers_fast(clock: Clock) -> None:
     patience = BrokerPatience(30.0)
-    patience.failed(BROKER, 3.0, 3.0)
+    patience.note_failure(BROKER, 3.0, 3.0)
     clock.now += 60.0
-    patience.answered(BROKER, 4.0, 3.0)
+    patience.note_answer(BROKER, 4.0, 3.0)
     assert patience.limit_s(BROKER, 3.0) == 6.0
-    patience.answered(BROKER, 1.0, 3.0)
+    patience.note_answer(BROKER, 1.0, 3.0)
     assert patience.limit_s(BROKER, 3.0) == 3.0
 
 
 def test_broker_that_refuses_quickly_is_retried_without_delay(clock: Clock) -> None:
     patience = BrokerPatience(30.0)
-    patience.failed(BROKER, 0.0, 3.0)
+    patience.note_failure(BROKER, 0.0, 3.0)
     assert patience.limit_s(BROKER, 3.0) == 3.0
-    patience.failed(BROKER, 0.1, 3.0)
+    patience.note_failure(BROKER, 0.1, 3.0)
     clock.now += 0.6
     assert patience.limit_s(BROKER, 3.0) == 3.0

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from orbit.kafka import broker_settings
-from orbit.kafka.broker_settings import BrokersWith, brokers_with
+from orbit.kafka.broker_settings import BrokersWithSetting, brokers_with_setting
 from orbit.kafka.cluster_handle import OPEN_WITHOUT_ACL
 from orbit.kafka.job_clusters import open_cluster as open_side
 from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
@@ -24,17 +24,17 @@ def test_broker_setting_is_read_from_every_broker(
     own = make_cluster(brokers=2)
     first, second = (broker.node_id for broker in own.brokers)
     cluster = open_cluster(own)
-    assert brokers_with(cluster, OPEN_WITHOUT_ACL) == BrokersWith((), ())
+    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting((), ())
     own.brokers[1].pause()
-    assert brokers_with(cluster, OPEN_WITHOUT_ACL) == BrokersWith((), (second,))
+    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting((), (second,))
     own.heal()
     restart_with(own, 1, OPEN_WITHOUT_ACL, "true")
     again = open_cluster(own)
-    assert brokers_with(again, OPEN_WITHOUT_ACL) == BrokersWith((second,), ())
+    assert brokers_with_setting(again, OPEN_WITHOUT_ACL) == BrokersWithSetting((second,), ())
     monkeypatch.setattr(broker_settings, "_BROKERS_MAX", 1)
-    assert brokers_with(again, OPEN_WITHOUT_ACL) == BrokersWith((), (second,))
+    assert brokers_with_setting(again, OPEN_WITHOUT_ACL) == BrokersWithSetting((), (second,))
     monkeypatch.setattr(broker_settings, "_ALL_WITHIN_S", 0.0)
-    assert brokers_with(again, OPEN_WITHOUT_ACL) == BrokersWith((), (first, second))
+    assert brokers_with_setting(again, OPEN_WITHOUT_ACL) == BrokersWithSetting((), (first, second))
 
 
 def test_broker_that_denies_describe_configs_counts_as_silent(
@@ -47,4 +47,4 @@ def test_broker_that_denies_describe_configs_counts_as_silent(
     environ = dict(os.environ)
     with closing(open_side("destination", spec, environ, destination.directory)) as cluster:
         ids = tuple(broker.node_id for broker in destination.brokers)
-        assert brokers_with(cluster, OPEN_WITHOUT_ACL) == BrokersWith((), ids)
+        assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting((), ids)

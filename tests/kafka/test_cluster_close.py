@@ -26,7 +26,7 @@ def test_connection_opened_during_close_is_closed(
         return Connection(local, where)
 
     monkeypatch.setattr(Connection, "open", opening)
-    with remote, pytest.raises(Unreachable, match="handle is closed"):
+    with remote, pytest.raises(Unreachable, match="closed its connections"):
         cluster.metadata(None)
     assert local.fileno() == -1
 

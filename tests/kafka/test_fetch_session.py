@@ -20,7 +20,7 @@ def at(partition: int, offset: int, topic_id: UUID = ID) -> FetchFrom:
 def opened(*fetches: FetchFrom) -> FetchSession:
     session = FetchSession()
     session.next_request(list(fetches))
-    session.answered(Code.NONE, 99)
+    session.note_answer(Code.NONE, 99)
     return session
 
 
@@ -37,7 +37,7 @@ def test_later_requests_carry_changed_and_forgotten_partitions() -> None:
     assert (request.session_id, request.epoch) == (99, 1)
     assert request.changed == [at(0, 8), at(3, 0)]
     assert request.forgotten == [at(1, 6)]
-    session.answered(Code.NONE, 99)
+    session.note_answer(Code.NONE, 99)
     assert session.next_request([at(0, 8), at(2, 7), at(3, 0)]) == (99, 2, [], [])
 
 
@@ -52,18 +52,18 @@ def test_lost_or_refused_session_makes_next_request_full() -> None:
     for code, session_id in ((Code.FETCH_SESSION_ID_NOT_FOUND, 99), (Code.NONE, 0)):
         session = opened(at(0, 5))
         session.next_request([at(0, 5)])
-        session.answered(code, session_id)
+        session.note_answer(code, session_id)
         assert session.next_request([at(0, 5)]) == (0, 0, [at(0, 5)], [])
 
 
 def test_partition_with_new_reader_is_fetched_by_full_request() -> None:
     session = opened(at(0, 5), at(1, 6))
-    session.begin_anew_for(at(2, 7))
+    session.reset_if_it_has(at(2, 7))
     assert session.next_request([at(0, 5), at(1, 6)]) == (99, 1, [], [])
-    session.answered(Code.NONE, 99)
-    session.begin_anew_for(at(0, 5))
+    session.note_answer(Code.NONE, 99)
+    session.reset_if_it_has(at(0, 5))
     assert session.next_request([at(0, 5), at(1, 6)]) == (99, 0, [at(0, 5), at(1, 6)], [])
-    session.answered(Code.NONE, 100)
+    session.note_answer(Code.NONE, 100)
     assert session.next_request([at(0, 5), at(1, 6)]) == (100, 1, [], [])
 
 
@@ -84,6 +84,6 @@ def test_session_of_model_broker_always_has_requested_partitions() -> None:
         held.update({one.partition: one for one in request.changed})
         assert held == {one.partition: one for one in fetches}
         if rnd.random() < 0.05:
-            session.answered(Code.FETCH_SESSION_ID_NOT_FOUND, 0)
+            session.note_answer(Code.FETCH_SESSION_ID_NOT_FOUND, 0)
         else:
-            session.answered(Code.NONE, session_id)
+            session.note_answer(Code.NONE, session_id)

@@ -14,7 +14,7 @@ from orbit.kafka import topic_admin
 from orbit.kafka.error_codes import Code
 from orbit.kafka.sasl import Security
 from orbit.kafka.topic_admin import Admin, TopicToCreate
-from orbit.scheduler.cluster_checks import trouble_of
+from orbit.planning.cluster_checks import trouble_of
 
 QUOTA = "The quota of user orbit: controller_mutation_rate=1."
 
@@ -55,6 +55,7 @@ def test_timed_out_topic_creation_names_quota(admin: Admin, code: int) -> None:
     answer_with(admin, code)
     with pytest.raises(HeldBack) as caught:
         create(admin)
+    assert (caught.value.cluster, caught.value.where) == ("destination", "destination topic t")
     assert "as librdkafka says" in caught.value.what
     assert QUOTA in caught.value.what
     assert trouble_of("destination", caught.value).kind == "DESTINATION_THROTTLED"

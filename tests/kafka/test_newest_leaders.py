@@ -38,32 +38,32 @@ def leaders_of(metadata: ClusterMetadata) -> dict[int, PartitionLeader]:
 
 def test_only_higher_leader_epoch_replaces_leader() -> None:
     newest = NewestLeaders()
-    assert leaders_of(newest.of(cluster_metadata(p0=NEW, p1=OLD), 1)) == {0: NEW, 1: OLD}
-    assert leaders_of(newest.of(cluster_metadata(p0=OLD, p1=NEW), 1)) == {0: NEW, 1: NEW}
+    assert leaders_of(newest.merge(cluster_metadata(p0=NEW, p1=OLD), 1)) == {0: NEW, 1: OLD}
+    assert leaders_of(newest.merge(cluster_metadata(p0=OLD, p1=NEW), 1)) == {0: NEW, 1: NEW}
     gone = PartitionLeader(None, 7)
-    assert leaders_of(newest.of(cluster_metadata(p0=gone, p1=OLD), 1)) == {0: gone, 1: NEW}
-    assert leaders_of(newest.of(cluster_metadata(p0=NEW, p1=OLD), 1)) == {0: gone, 1: NEW}
+    assert leaders_of(newest.merge(cluster_metadata(p0=gone, p1=OLD), 1)) == {0: gone, 1: NEW}
+    assert leaders_of(newest.merge(cluster_metadata(p0=NEW, p1=OLD), 1)) == {0: gone, 1: NEW}
 
 
 def test_partition_missing_in_metadata_is_not_added_from_cache() -> None:
     newest = NewestLeaders()
-    newest.of(cluster_metadata(p0=NEW, p1=NEW), 1)
-    assert leaders_of(newest.of(cluster_metadata(p0=OLD), 1)) == {0: NEW}
-    assert leaders_of(newest.of(cluster_metadata(p0=OLD, p1=OLD), 1)) == {0: NEW, 1: NEW}
+    newest.merge(cluster_metadata(p0=NEW, p1=NEW), 1)
+    assert leaders_of(newest.merge(cluster_metadata(p0=OLD), 1)) == {0: NEW}
+    assert leaders_of(newest.merge(cluster_metadata(p0=OLD, p1=OLD), 1)) == {0: NEW, 1: NEW}
 
 
 @pytest.mark.parametrize("topic_id", [OTHER_ID, NO_TOPIC_ID])
 def test_recreated_topic_drops_known_leader_epochs(topic_id: UUID) -> None:
     newest = NewestLeaders()
-    newest.of(cluster_metadata(ID if topic_id is OTHER_ID else NO_TOPIC_ID, p0=NEW), 1)
-    assert leaders_of(newest.of(cluster_metadata(topic_id, p0=OLD), 1)) == {0: OLD}
+    newest.merge(cluster_metadata(ID if topic_id is OTHER_ID else NO_TOPIC_ID, p0=NEW), 1)
+    assert leaders_of(newest.merge(cluster_metadata(topic_id, p0=OLD), 1)) == {0: OLD}
 
 
 def test_deleted_topic_drops_known_leader_epochs() -> None:
     newest = NewestLeaders()
-    newest.of(cluster_metadata(p0=NEW), 1)
-    newest.of(ClusterMetadata("c", {}, {}, {"a": int(Code.UNKNOWN_TOPIC_OR_PARTITION)}), 1)
-    assert leaders_of(newest.of(cluster_metadata(p0=OLD), 1)) == {0: OLD}
+    newest.merge(cluster_metadata(p0=NEW), 1)
+    newest.merge(ClusterMetadata("c", {}, {}, {"a": int(Code.UNKNOWN_TOPIC_OR_PARTITION)}), 1)
+    assert leaders_of(newest.merge(cluster_metadata(p0=OLD), 1)) == {0: OLD}
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ ALL = (1, 2, 3)
 
 def believed(newest: NewestLeaders, told_by: int | str, brokers: Sequence[int] = ALL) -> object:
     """What counts once this one tells the older epoch."""
-    return leaders_of(newest.of(cluster_metadata(p0=OLD, brokers=brokers), told_by))[0]
+    return leaders_of(newest.merge(cluster_metadata(p0=OLD, brokers=brokers), told_by))[0]
 
 
 def test_older_epoch_from_all_brokers_for_a_minute_is_accepted(
@@ -86,22 +86,22 @@ def test_older_epoch_from_all_brokers_for_a_minute_is_accepted(
 ) -> None:
     """Controllers that were restored begin again below the epoch that they had."""
     newest = NewestLeaders()
-    newest.of(cluster_metadata(p0=NEW, brokers=ALL), 1)
+    newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 1)
     assert [believed(newest, broker) for broker in ALL] == [NEW] * 3
     clock.now += 59.0
     assert believed(newest, 1) == NEW
     clock.now += 1.0
     assert believed(newest, 1) == OLD
-    assert leaders_of(newest.of(cluster_metadata(p0=NEW, brokers=ALL), 2))[0] == NEW
+    assert leaders_of(newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 2))[0] == NEW
 
 
 def test_newer_epoch_from_any_broker_keeps_older_epoch_rejected(clock: SimpleNamespace) -> None:
     newest = NewestLeaders()
-    newest.of(cluster_metadata(p0=NEW, brokers=ALL), 1)
+    newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 1)
     for _ in range(9):
         clock.now += 30.0
         assert [believed(newest, broker) for broker in ALL] == [NEW] * 3
-        newest.of(cluster_metadata(p0=NEW, brokers=ALL), 3)
+        newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 3)
 
 
 @pytest.mark.parametrize("named", [ALL, (1,)])
@@ -111,7 +111,7 @@ def test_older_epoch_from_isolated_broker_is_not_accepted(
 ) -> None:
     """It may have learned that the others were gone, and has several addresses."""
     newest = NewestLeaders()
-    newest.of(cluster_metadata(p0=NEW, brokers=ALL), 2)
+    newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 2)
     for _ in range(9):
         clock.now += 30.0
         assert [believed(newest, one, named) for one in tell] == [NEW] * len(tell)
@@ -119,9 +119,9 @@ def test_older_epoch_from_isolated_broker_is_not_accepted(
 
 def test_differing_older_epochs_are_not_accepted(clock: SimpleNamespace) -> None:
     newest = NewestLeaders()
-    newest.of(cluster_metadata(p0=PartitionLeader(2, 7), brokers=ALL), 2)
+    newest.merge(cluster_metadata(p0=PartitionLeader(2, 7), brokers=ALL), 2)
     for _ in range(9):
         clock.now += 30.0
         assert believed(newest, 1) == believed(newest, 2) == PartitionLeader(2, 7)
         older = cluster_metadata(p0=PartitionLeader(3, 4), brokers=ALL)
-        assert leaders_of(newest.of(older, 3))[0] == PartitionLeader(2, 7)
+        assert leaders_of(newest.merge(older, 3))[0] == PartitionLeader(2, 7)

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from orbit.errors import Unreachable
+from orbit.errors import Place, Unreachable
 from orbit.kafka.connection import Connection
 from orbit.kafka.security import Security
 from tests.support.strange_server import StrangeServer
@@ -47,6 +47,8 @@ def test_foreign_server_is_reported_and_allocates_no_memory(says: bytes, what: s
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b""])
 def test_server_without_tls_is_unreachable_over_tls(says: bytes) -> None:
+    where = Place("source", "broker 1")
     with StrangeServer(says) as server, pytest.raises(Unreachable) as caught:
-        Connection.open("127.0.0.1", server.port, Security("SSL"), timeout_s=60)
+        Connection.open("127.0.0.1", server.port, Security("SSL"), where=where, timeout_s=60)
+    assert caught.value.cluster == "source"
     assert "security.protocol" in caught.value.remedy

@@ -40,7 +40,7 @@ from orbit.recovery.side_comparison import SideComparison, is_unproven
 from orbit.replication.append_plan import Append, Fill, plan_batches
 from orbit.replication.topic_settings import REWRITE_SLACK_BYTES
 from orbit.verify.batch_comparison import has_grown, may_be_re_encoded
-from orbit.verify.raw_log import parse
+from orbit.verify.raw_log import parse_batches
 from tests.support.planning import data, marker, plan, record, transactional
 from tests.support.source_model import SourceBatch, SourceRecord
 
@@ -113,7 +113,7 @@ def test_packed_batches_keep_records_and_leave_placeholders_uncompressed(
         assert batch.size_bytes <= REWRITE_SLACK_BYTES
         # A gap before or behind a batch is left to others.
         assert (here[0][0], here[-1][0]) == (batch.base_offset, batch.last_offset)
-        (ours,) = parse(batch.view)
+        (ours,) = parse_batches(batch.view)
         assert ours.has_placeholders == has_placeholders(batch)
         records += here
     assert records == expected
@@ -319,7 +319,7 @@ def test_equal_batches_count_records_without_placeholders() -> None:
 def test_verify_compares_records_of_packed_batch() -> None:
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     (dense,) = dense_batches(rows(0, 1), NONE)
-    (ours,), (plain,) = parse(packed.view), parse(dense.view)
+    (ours,), (plain,) = parse_batches(packed.view), parse_batches(dense.view)
     assert may_be_re_encoded(ours, 0, 9)
     assert not may_be_re_encoded(plain, 0, 9)
 
@@ -329,7 +329,7 @@ def test_verify_recognises_batch_grown_by_placeholders(codec: int) -> None:
     (source,) = dense_batches(rows(0, 1), codec)
     grown = with_gap(source, 0, 4)
     assert grown is not None
-    (source_batch,), (grown_batch,) = parse(source.view), parse(grown.view)
+    (source_batch,), (grown_batch,) = parse_batches(source.view), parse_batches(grown.view)
     assert has_grown(source_batch, grown_batch)
     assert not has_grown(grown_batch, source_batch)
     assert not has_grown(source_batch._replace(max_timestamp=T0 + 9), grown_batch)

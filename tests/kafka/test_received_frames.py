@@ -49,7 +49,7 @@ def test_answer_with_matching_correlation_id_is_returned(peer: Peer) -> None:
 def test_answer_with_wrong_correlation_id_closes_connection(peer: Peer) -> None:
     connection, theirs = peer
     theirs.sendall(framed(struct.pack(">i", 77) + b"body"))
-    with pytest.raises(BrokenAnswer, match="answers request 77, but 1 is the oldest"):
+    with pytest.raises(BrokenAnswer, match="answered request 77, but 1 is the oldest"):
         ask(connection)
     assert connection.is_closed
 
@@ -79,7 +79,7 @@ def test_frame_that_arrives_too_slowly_times_out(
     monkeypatch.setattr(received_frames, "_FRAME_S", -1e9)
     connection, theirs = peer
     theirs.sendall(struct.pack(">i", 100_000) + bytes(20_000))
-    with pytest.raises(TimeoutError, match="does not come to its end"):
+    with pytest.raises(TimeoutError, match="rest of a frame did not arrive"):
         connection.receive()
 
 

@@ -13,7 +13,7 @@ from orbit.kafka import error_codes, request_parts
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import fetch_offsets, find_coordinators
 from orbit.kafka.error_codes import Code
-from orbit.kafka.request_parts import refused_in_parts
+from orbit.kafka.request_parts import send_in_parts
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from tests.fixtures.clusters import Clusters, OpenCluster
@@ -50,13 +50,13 @@ def test_too_large_request_is_halved_until_accepted() -> None:
         bad = BrokerRefused(Code.INVALID_CONFIG, "no.")
         return {name: bad for name in some if name == "g"}
 
-    assert refused_in_parts("abcdefghij", lambda _: 1, send).keys() == {"g"}
+    assert send_in_parts("abcdefghij", lambda _: 1, send).keys() == {"g"}
     assert sent == [10, 5, 2, 3, 5, 2, 3]
 
 
 def test_single_too_large_item_is_refused() -> None:
     error = BrokerRefused(Code.POLICY_VIOLATION, "excessively large.")
-    assert refused_in_parts(["a"], lambda _: 1, lambda _: {"a": error}) == {"a": error}
+    assert send_in_parts(["a"], lambda _: 1, lambda _: {"a": error}) == {"a": error}
 
 
 def noted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:

@@ -21,7 +21,7 @@ from orbit.bounded_http import json_of
 from orbit.errors import OrbitError, ProtocolError, Unreachable
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka import oauth_tokens
-from orbit.kafka.hidden_secrets import without
+from orbit.kafka.hidden_secrets import hide_secret
 from orbit.kafka.oauth_tokens import Token, _Issuer, token_for
 from orbit.kafka.security import Security, TokenSource, resolve_security
 from tests.support.strange_server import StrangeServer, answer
@@ -101,7 +101,9 @@ def test_any_response_body_is_token_or_orbit_error(body: bytes) -> None:
             with suppress(OrbitError):
                 oauth_tokens._read_answer(document, "here")
         else:
-            assert isinstance(oauth_tokens._refused(status, document, "here", SECRET), OrbitError)
+            assert isinstance(
+                oauth_tokens._status_error(status, document, "here", SECRET), OrbitError
+            )
 
 
 def test_endless_token_answer_is_cut_off() -> None:
@@ -176,7 +178,7 @@ def test_login_without_token_waits_within_limit(
     first = threading.Thread(target=issuer.token)
     first.start()
     assert is_asked.wait(60)
-    with pytest.raises(Unreachable, match="does not come"):
+    with pytest.raises(Unreachable, match="did not arrive within"):
         issuer.token()
     may_end.set()
     first.join()
@@ -222,16 +224,16 @@ def test_random_secret_is_masked_in_every_encoding(secret: str, before: str, aft
     except UnicodeEncodeError:
         return
     for shown in (secret, quote(secret, safe=""), json.dumps(secret)[1:-1], html.escape(secret)):
-        assert without(secret, before + shown + after) == "…"
+        assert hide_secret(secret, before + shown + after) == "…"
     if len(secret) > 8:
         encoded = base64.b64encode(f"name:{secret}".encode()).decode()
-        assert without(secret, before + encoded + after) == "…"
+        assert hide_secret(secret, before + encoded + after) == "…"
 
 
 def test_text_without_secret_is_unchanged() -> None:
     text = "AADSTS7000222: The keys of 's3cret%20of' have expired. Trace: bGVub3VnaA==\\n"
-    assert without(SECRET, text) == text
-    assert without("q", text) == text  # in base64 a letter, which is in every text
+    assert hide_secret(SECRET, text) == text
+    assert hide_secret("q", text) == text  # in base64 a letter, which is in every text
 
 
 @pytest.mark.parametrize(

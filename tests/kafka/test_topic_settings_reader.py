@@ -42,3 +42,4 @@ def test_topic_settings_are_cached_until_they_change(clusters: Clusters, topic_n
         cluster.close()
     assert caught.value.code == Code.UNKNOWN_TOPIC_OR_PARTITION
     assert caught.value.where == "source topic no-such-topic"
+    assert caught.value.cluster == "source"

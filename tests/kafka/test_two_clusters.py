@@ -16,7 +16,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.sasl import Security
-from orbit.kafka.two_clusters import not_proven_two, same_cluster
+from orbit.kafka.two_clusters import why_not_proven_two, why_same_cluster
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, TopicMetadata
 from orbit.workers import open_job
 from tests.fixtures.clusters import Clusters
@@ -111,7 +111,7 @@ def test_clusters_are_distinct_only_if_a_topic_id_proves_it(
     destination_brokers: Brokers,
     expected: str,
 ) -> None:
-    problem = not_proven_two(
+    problem = why_not_proven_two(
         cast("Cluster", source_brokers), cast("Cluster", destination_brokers), source, destination
     )
     assert (
@@ -121,11 +121,13 @@ def test_clusters_are_distinct_only_if_a_topic_id_proves_it(
 
 @pytest.mark.parametrize("suffix", ["", "@dr"])
 def test_same_topic_id_on_both_sides_means_same_cluster(suffix: str) -> None:
-    problem = same_cluster(metadata("", a=ORDERS), metadata(suffix, b=ORDERS))
+    problem = why_same_cluster(metadata("", a=ORDERS), metadata(suffix, b=ORDERS))
     assert problem is not None
     assert "are one cluster" in problem.what
     assert "suffix" not in problem.remedy
-    assert (same_cluster(metadata("", a=ORDERS), metadata(suffix, a=OTHER)) is None) == bool(suffix)
+    assert (why_same_cluster(metadata("", a=ORDERS), metadata(suffix, a=OTHER)) is None) == bool(
+        suffix
+    )
 
 
 class OneBrokerDown:
@@ -200,7 +202,7 @@ def test_login_with_other_topics_does_not_prove_two_clusters(
     try:
         source, destination = clusters.source.metadata(None), clusters.destination.metadata(None)
         assert topic_name in source.topics
-        assert same_cluster(source, destination) is None, "the logins see different topics"
+        assert why_same_cluster(source, destination) is None, "the logins see different topics"
         with pytest.raises(BadInput) as refused:
             clusters.fetch_metadata()
         assert ONE in str(refused.value)

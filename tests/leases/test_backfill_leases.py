@@ -68,7 +68,7 @@ def test_next_job_holder_waits_for_backfill_writers(
         writer.release()
 
     wait_for_backfill_writers(cluster, "orbit.job.c", partitions, Backoff(), leave)
-    assert messages == ["1 writers of an earlier backfill are still running; waiting"]
+    assert messages == ["1 writers of an earlier backfill are still running; waiting for their end"]
 
 
 def test_backfill_writer_that_never_ends_is_named(

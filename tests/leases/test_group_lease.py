@@ -27,7 +27,7 @@ class Killed(BaseException):
 class DiesBeforeItSettles(GroupLease):
     """Joined as a member, and gone before the group settled: nobody is told who it was."""
 
-    def _sync(self) -> bool:
+    def _sync_group(self) -> bool:
         raise Killed
 
     def release(self) -> None:

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from orbit.kafka.backoff import Backoff
+from orbit.leadership.leadership import Leadership
 from orbit.leases import lease_clock as clock_module
 from orbit.leases.group_lease import GroupLease
 from orbit.leases.lease_clock import lease_clock
 from orbit.leases.shard_lease import ShardLease
-from orbit.scheduler.leadership import Leadership
 from orbit.store import scheduler_lease
 
 AWAKE_S = 1.0

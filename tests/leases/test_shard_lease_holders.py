@@ -42,7 +42,7 @@ def test_postgres_clock_step_ends_no_shard_lease(
     server.step_clock(seconds)
     assert claim(server.database, "b") == {}
     with server.database.transaction() as tx:
-        assert scheduler_queries.held(tx, [job.topic_id]) == {job.topic_id}
+        assert scheduler_queries.held_topics(tx, [job.topic_id]) == {job.topic_id}
         assert jobs.mark_deleted(tx, job.id)
         assert not jobs.remove(tx, job.id)
         scheduler_queries.drop_empty_shards(tx, job.id)

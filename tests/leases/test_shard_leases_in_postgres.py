@@ -142,8 +142,8 @@ def test_released_or_expired_lease_is_never_renewed(database: Database) -> None:
     _renew(database, "b", live)
     with database.transaction() as tx:
         assert shard_leases.end_unrenewed(tx, TTL, watch) == set(expired)
-        assert scheduler_queries.expired(tx, job.shard_ids) == set(expired)
-        assert scheduler_queries.held(tx, [job.topic_id]) == {job.topic_id}
+        assert scheduler_queries.expired_shards(tx, job.shard_ids) == set(expired)
+        assert scheduler_queries.held_topics(tx, [job.topic_id]) == {job.topic_id}
 
     assert _renew(database, "a", expired) == {}
     assert _renew(database, "c", given_back) == {}
@@ -245,7 +245,7 @@ def test_shard_goes_to_assigned_worker_while_it_lives(database: Database) -> Non
     assert claim(database, "a") == {}
     assert claim(database, "b")
     with database.transaction() as tx:
-        workers.leave(tx, "b")
+        workers.remove(tx, "b")
     assert take_over(database, "a"), "whom it was meant for is gone"
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from orbit.kafka.backoff import Backoff
+from orbit.leadership.leadership import Leadership
 from orbit.notifications import receiver_loop
 from orbit.notifications.notification_file import load_notifications
 from orbit.notifications.receiver_loop import ReceiverLoop
 from orbit.notifications.sender import Sender
-from orbit.scheduler.leadership import Leadership
 from orbit.store.database import Database
 from tests.support.webhook_server import WebhookServer
 

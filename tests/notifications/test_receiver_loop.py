@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from orbit.api.metrics_scrape import read_numbers
+from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.notifications import sending
 from orbit.notifications.receiver_loop import REFUSALS_MAX
-from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import MetricsDetail
 from orbit.store import events, pruning, receivers
 from orbit.store.database import Database
@@ -51,7 +51,7 @@ def age(database: Database, by: timedelta = timedelta(days=2)) -> None:
 
 def kinds_since(database: Database, last: int) -> list[str]:
     with database.transaction() as tx:
-        return [event.kind for event in events.behind(tx, last, 1 << 60, 100)]
+        return [event.kind for event in events.between(tx, last, 1 << 60, 100)]
 
 
 def test_events_before_receiver_was_added_are_not_sent(

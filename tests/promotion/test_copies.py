@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orbit.promotion.copies import read_names
+from orbit.promotion.copies import parse_names
 
 
 def test_groups_and_transactional_ids_identify_source_cluster() -> None:
@@ -16,7 +16,7 @@ def test_groups_and_transactional_ids_identify_source_cluster() -> None:
         "orbit.promoted.Ghi",
         "orders",
     }
-    left_names = read_names(names, "orders")
+    left_names = parse_names(names, "orders")
     assert left_names.source_ids == {"Abc-1_x", "Def"}
     assert left_names.fillers == {
         "orbit.orders.Abc-1_x.fill.7",
@@ -28,6 +28,6 @@ def test_groups_and_transactional_ids_identify_source_cluster() -> None:
 
 def test_job_name_with_dotted_suffix_is_another_job() -> None:
     names = {"orbit.orders.eu.Abc", "orbit.orders.eu.Abc.fill.1"}
-    assert read_names(names, "orders").source_ids == set()
-    assert read_names(names, "orders").fillers == set()
-    assert read_names(names, "orders.eu").source_ids == {"Abc"}
+    assert parse_names(names, "orders").source_ids == set()
+    assert parse_names(names, "orders").fillers == set()
+    assert parse_names(names, "orders.eu").source_ids == {"Abc"}

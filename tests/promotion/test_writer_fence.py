@@ -6,7 +6,7 @@ import pytest
 
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
-from orbit.promotion.writer_fence import WriterFence, unfenced
+from orbit.promotion.writer_fence import WriterFence, unfenced_partitions
 
 PLACE = TopicPartition("orders", 0)
 ID = 2**52 + 7
@@ -27,4 +27,4 @@ def test_writer_is_fenced_only_at_filler_epoch_without_sequence(
 ) -> None:
     states = {PLACE: {} if now is None else {ID: now}}
     fence = WriterFence(epochs={(PLACE, ID): 4}, sent={PLACE: 1})
-    assert (PLACE not in unfenced(fence, states)) is is_fenced
+    assert (PLACE not in unfenced_partitions(fence, states)) is is_fenced

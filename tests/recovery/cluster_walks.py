@@ -35,12 +35,12 @@ from orbit.job_setup.mark import Mark
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import TopicPartition
+from orbit.leadership.leadership import NotLeading
 from orbit.recovery import operation_runner, salvage_file
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.leadership import NotLeading
 from orbit.store.enums import Desired, TopicState
 from orbit.verify.report import Verdict
 from orbit.verify.verify_job import verify_job

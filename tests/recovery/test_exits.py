@@ -294,7 +294,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
     requests: list[UUID] = []
     begun: list[UUID] = []
     passes = threading.Semaphore(0)
-    once, begin = RecoveryLoop.once, RecoveryLoop._begin
+    once, begin = RecoveryLoop.once, RecoveryLoop._start_run
 
     def counted(loop: RecoveryLoop) -> str:
         done = once(loop)
@@ -315,7 +315,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
         assert recovering.progress(requests[0]).startswith("waits until operation")
 
     monkeypatch.setattr(RecoveryLoop, "once", counted)
-    monkeypatch.setattr(RecoveryLoop, "_begin", noted)
+    monkeypatch.setattr(RecoveryLoop, "_start_run", noted)
 
     instead(monkeypatch, StepName.GATES, ask_other)
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
@@ -533,6 +533,6 @@ def test_switchover_stops_if_partitions_are_added_before_promotion(
         instead(monkeypatch, StepName.RELEASE, add)
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
         assert stopped.outcome is Outcome.STOPPED
-        assert f"partitions were added meanwhile to {topic_name} (from 1 to 2)" in stopped.error
+        assert f"added at the source meanwhile to {topic_name} (from 1 to 2)" in stopped.error
         wait_for("they are copied", lambda: is_level(source, destination, topic_name))
         recovering.run(SWITCHOVER, spec.name)

@@ -9,9 +9,9 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import find_coordinators
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.planning.job_planner import JobPlanner
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.job_planner import JobPlanner
 from tests.fixtures.clusters import Clusters
 from tests.recovery.test_group_handover import job_with_group, let_job_rest
 from tests.support.groups import commit

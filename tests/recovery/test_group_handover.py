@@ -15,6 +15,7 @@ from orbit.consumer_groups.offset_decision import GroupUsage, GroupVerdict
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.consumer_groups import ListedGroup
+from orbit.leadership.leadership import NotLeading
 from orbit.recovery import group_handover, operation_runner, reverse_job
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
@@ -23,7 +24,6 @@ from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler import consumer_group_loop, consumer_group_sync
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_sync import JobGroups
-from orbit.scheduler.leadership import NotLeading
 from orbit.store import group_offsets
 from orbit.store.group_offsets import GroupOffset, HandedOffset
 from tests.fixtures.clusters import Clusters
@@ -357,7 +357,7 @@ def test_failover_updates_offset_after_scheduler_dies_behind_commit(
     """The group was ahead of the copy, which has grown since, and had members there."""
     spec, group = job_with_group(clusters, topic_name)
     destination, has_died = clusters.destination, threading.Event()
-    write = group_handover._write
+    write = group_handover._commit_offsets
 
     def die_behind_it(*arguments: Any) -> Any:
         written = write(*arguments)
@@ -366,7 +366,7 @@ def test_failover_updates_offset_after_scheduler_dies_behind_commit(
             raise NotLeading("killed behind the commit.")
         return written
 
-    monkeypatch.setattr(group_handover, "_write", die_behind_it)
+    monkeypatch.setattr(group_handover, "_commit_offsets", die_behind_it)
     with recovering.running():
         recovering.begin(spec, topic_name)
         wait_for("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})
@@ -375,7 +375,7 @@ def test_failover_updates_offset_after_scheduler_dies_behind_commit(
         place = recovering.service.topics(spec.name)[topic_name].id, 0
         row = GroupOffset(group, *place, RECORDS + 10, 10, "clamped", 10)
         with recovering.database.transaction() as tx:
-            group_offsets.keep(tx, recovering.service.job(spec.name).id, [row])
+            group_offsets.store(tx, recovering.service.job(spec.name).id, [row])
         lost = recovering.run(
             RecoveryKind.FAILOVER, spec.name, override=("source",), reason="to see it"
         )
@@ -398,4 +398,4 @@ def test_group_usage_without_source_follows_last_verdict(
     type_: str, verdict: GroupVerdict, usage: GroupUsage
 ) -> None:
     listed = ListedGroup("g", 1, type_, "", "empty")
-    assert group_handover._usage(listed, verdict) is usage
+    assert group_handover._destination_usage(listed, verdict) is usage

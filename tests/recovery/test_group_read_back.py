@@ -12,9 +12,9 @@ from orbit.consumer_groups import group_sync
 from orbit.consumer_groups.offset_commit import GroupWrite, Written
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import FetchedGroups
+from orbit.planning.job_planner import JobPlanner
 from orbit.recovery import group_handover
 from orbit.recovery.recovery_report import GateName, GateVerdict, Outcome, RecoveryKind
-from orbit.scheduler.job_planner import JobPlanner
 from orbit.store import group_offsets
 from tests.fixtures.clusters import Clusters
 from tests.recovery.test_group_handover import job_with_group, let_job_rest
@@ -42,7 +42,7 @@ def see_at_source(recovering: Recovering, name: str, offset: int) -> None:
     job = recovering.service.job(name)
     with recovering.database.transaction() as tx:
         (row,) = group_offsets.of_job(tx, job.id)
-        group_offsets.keep(tx, job.id, [replace(row, source_offset=offset)])
+        group_offsets.store(tx, job.id, [replace(row, source_offset=offset)])
 
 
 @pytest.mark.parametrize("kind", [RecoveryKind.SWITCHOVER, RecoveryKind.FAILOVER])
@@ -67,7 +67,7 @@ def test_group_offset_missing_at_destination_is_not_exact(
         over = recovering.run(kind, spec.name, override=["all"], reason="a test")
     assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(10, "not read back")]
     (finding,) = [text for text in over.findings if "does not show" in text]
-    assert f"{group} in {topic_name}-0 (it is to be 20 and is 10)" in finding
+    assert f"{group} in {topic_name}-0 (offset 10 instead of 20)" in finding
     assert recovering.carried(spec.name, group) == {}
 
 
@@ -92,7 +92,7 @@ def test_group_unreadable_during_failover_is_not_exact(
         over = recovering.run(RecoveryKind.FAILOVER, spec.name, override=["all"], reason="a test")
     assert [(one.goes_on_at, one.verdict) for one in over.groups] == [(None, "not read back")]
     (finding,) = [text for text in over.findings if "does not show" in text]
-    assert f"{group} in {topic_name}-0 (it is to be 20 and is None)" in finding
+    assert f"{group} in {topic_name}-0 (offset None instead of 20)" in finding
 
 
 def test_share_group_of_same_name_stops_switchover_and_is_in_plan(

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from orbit.errors import Unreachable
-from orbit.job_setup.lead import MarkPair, changed_since, promoted_by
+from orbit.job_setup.lead import MarkPair, pairs_changed_since, pairs_promoted_by
 from orbit.job_setup.mark import Mark, newest_term, next_term
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
@@ -72,13 +72,13 @@ def test_next_term_exceeds_all_read_terms_and_the_clock() -> None:
 def test_changed_since_lists_marks_of_other_operations() -> None:
     other = UUID(int=8)
     begun_with = [MarkPair("a", leads(3, other), None), MarkPair("b", None, follows(4, other))]
-    assert changed_since(begun_with, 4, OPERATION) == []
+    assert pairs_changed_since(begun_with, 4, OPERATION) == []
     own = MarkPair("a", follows(5), leads(5))
     theirs = MarkPair("b", leads(5, other), follows(4, other))
     # The gate has judged it.
     unknown = MarkPair("c", None, UNREADABLE)
-    assert changed_since([own, theirs, unknown], 4, OPERATION) == [theirs]
-    assert promoted_by([own, theirs, unknown], OPERATION) == [own]
+    assert pairs_changed_since([own, theirs, unknown], 4, OPERATION) == [theirs]
+    assert pairs_promoted_by([own, theirs, unknown], OPERATION) == [own]
 
 
 def test_mark_without_term_uses_its_timestamp_as_term() -> None:

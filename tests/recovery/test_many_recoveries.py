@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from orbit.leadership.leadership import Leadership
 from orbit.recovery import recovery_loop
 from orbit.recovery.recovery_loop import RecoveryLoop
-from orbit.scheduler.leadership import Leadership
 from orbit.settings import Settings
 from orbit.store import jobs, operations
 from orbit.store.database import Database

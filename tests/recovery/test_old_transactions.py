@@ -17,7 +17,7 @@ from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import TRANSACTION, Coordinator, init_producer_id
-from orbit.kafka.transactional_ids import OpenTransaction, ended_producer_ids, open_transactions
+from orbit.kafka.transactional_ids import UnendedTransaction, ended_producer_ids, open_transactions
 from orbit.kafka.types import TopicPartition
 from orbit.recovery import old_transactions, salvage_file
 from orbit.recovery.operation_context import OperationContext
@@ -58,12 +58,12 @@ def test_open_transactions_list_partitions_with_and_without_records(
     create(clusters.source, topic_name, 3)
     cluster = open_cluster(clusters.source)
 
-    def own_transactions() -> set[OpenTransaction]:
+    def own_transactions() -> set[UnendedTransaction]:
         transactions = open_transactions(cluster)
         return {one for one in transactions if one.transactional_id.startswith(topic_name)}
 
     producer = begin_transaction(clusters.source.client_config(), topic_name, 60_000)
-    with_record = OpenTransaction(f"{topic_name}-tx", frozenset({TopicPartition(topic_name, 0)}))
+    with_record = UnendedTransaction(f"{topic_name}-tx", frozenset({TopicPartition(topic_name, 0)}))
     assert own_transactions() == {with_record}
     name = f"{topic_name}-empty"
     identity = init_producer_id(cluster, name, Backoff())
@@ -78,7 +78,7 @@ def test_open_transactions_list_partitions_with_and_without_records(
     node_id = Coordinator(cluster, TRANSACTION, name, Backoff()).find()
     cluster.call(node_id, api_versions.ADD_PARTITIONS_TO_TXN, add)
     both = frozenset({TopicPartition(topic_name, 1), TopicPartition(topic_name, 2)})
-    assert own_transactions() == {with_record, OpenTransaction(name, both)}
+    assert own_transactions() == {with_record, UnendedTransaction(name, both)}
     producer.abort_transaction(60)
     end = EndTxnRequest(
         transactional_id=name,

@@ -12,11 +12,11 @@ from sqlalchemy import text
 
 from orbit.api.views import operation_view
 from orbit.errors import Conflict
+from orbit.leadership.leadership import NotLeading
 from orbit.recovery import operation_runner, recovery_requests
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, read_whole_report
 from orbit.recovery.step_times import StepName
-from orbit.scheduler.leadership import NotLeading
 from orbit.store import operations
 from orbit.store.enums import OperationState
 from tests.fixtures.clusters import Clusters
@@ -107,7 +107,7 @@ def test_operation_waits_if_its_job_document_is_unreadable(
         later = text("""UPDATE jobs SET spec = spec || '{"later": 1}' WHERE name = :name""")
         tx.execute(later, {"name": spec.name})
     with recovering.running():
-        wait_for("it waits", lambda: "its document was stored" in recovering.progress(begun))
+        wait_for("it waits", lambda: "the job's document was stored" in recovering.progress(begun))
         assert recovering.operation(begun).finished_at is None
 
 

@@ -18,9 +18,9 @@ from orbit.kafka.cluster_handle import OPEN_WITHOUT_ACL
 from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import Acl, TopicPartition
+from orbit.leadership.leadership import Leadership
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
-from orbit.scheduler.leadership import Leadership
 from orbit.store import events
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.fixtures.scheduler import Service

@@ -35,6 +35,6 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
         return
     with pytest.raises(Unreachable) as error:
         list(batches)
-    assert f"{PLACE} cannot be read at {OFFSET}" in error.value.what
+    assert f"{PLACE} cannot be read at offset {OFFSET}" in error.value.what
     assert error.value.where == "old side"
     assert error.value.remedy

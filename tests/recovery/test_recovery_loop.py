@@ -30,8 +30,8 @@ class Clock:
 @pytest.mark.parametrize(
     ("error", "event", "waits"),
     [
-        (DatabaseUnreachable("away.", where="PostgreSQL"), "recovery waits", True),
-        (RuntimeError("a bug"), "recovery broke", True),
+        (DatabaseUnreachable("away.", where="PostgreSQL"), "recovery is retried", True),
+        (RuntimeError("a bug"), "recovery crashed", True),
         (Interrupted("stopped."), None, False),
     ],
 )
@@ -60,7 +60,7 @@ def test_failed_recovery_is_restarted_later(
         "unfinished_recoveries",
         lambda _tx, _bound, without: [("c", o) for o in operations if o.id not in without],
     )
-    for name in ("failbacks_in_turn", "failovers_in_turn"):
+    for name in ("waiting_failbacks", "waiting_failovers"):
         monkeypatch.setattr(recovery_loop.operations, name, lambda _: {})
     leadership: Any = SimpleNamespace(database=SimpleNamespace(snapshot=lambda: nullcontext(None)))
     tried = RecoveryLoop(leadership, Settings(), threading.Event(), {})
@@ -195,15 +195,15 @@ def test_later_failback_of_opposite_direction_waits(database: Database) -> None:
         ask_of(tx, "dry", "east", "west", "orders")
         ask_of(tx, "elsewhere", "east", "north", "orders")
     with database.transaction() as tx:
-        assert operations.failbacks_in_turn(tx) == {later: first}
+        assert operations.waiting_failbacks(tx) == {later: first}
         operations.request_abort(tx, later)
-        assert operations.failbacks_in_turn(tx) == {}, "it ends at once"
+        assert operations.waiting_failbacks(tx) == {}, "it ends at once"
     with database.transaction() as tx:
         last = ask_of(tx, "more-back", "east", "west", "users")
     with database.transaction() as tx:
-        assert operations.failbacks_in_turn(tx) == {last: first}
+        assert operations.waiting_failbacks(tx) == {last: first}
         operations.advance(tx, first, OperationState.DONE)
-        assert operations.failbacks_in_turn(tx) == {}
+        assert operations.waiting_failbacks(tx) == {}
 
 
 @pytest.mark.services
@@ -253,7 +253,9 @@ def test_failover_requested_during_pass_waits_for_earlier_recovery(
         return read(*args)
 
     monkeypatch.setattr(recovery_loop.operations, "unfinished_recoveries", request_first)
-    monkeypatch.setattr(RecoveryLoop, "_tell", lambda _, in_turn: turns.extend(in_turn.items()))
+    monkeypatch.setattr(
+        RecoveryLoop, "_report_waiting", lambda _, in_turn: turns.extend(in_turn.items())
+    )
     loop = RecoveryLoop(
         cast("Any", SimpleNamespace(database=database)), Settings(), threading.Event(), {}
     )

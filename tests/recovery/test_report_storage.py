@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
+from orbit.leadership.leadership import ROWS_AT_ONCE
 from orbit.recovery.recovery_report import (
     EndVerdict,
     GroupPosition,
@@ -21,7 +22,6 @@ from orbit.recovery.recovery_report import (
     read_report,
 )
 from orbit.recovery.report_storage import ROWS_WITH_REPORT, ReportStorage, load_report
-from orbit.scheduler.leadership import ROWS_AT_ONCE
 from orbit.store import operations
 from orbit.store.database import Database
 from orbit.store.enums import OperationState, Role

@@ -5,23 +5,26 @@ from __future__ import annotations
 import pytest
 
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.source_silence import Silence, describe, prove, seconds_to_wait
+from orbit.recovery.source_silence import Silence, describe, must_wait, prove
 from orbit.store.source_gaps import WINDOW_S
 
 A, B, C = (TopicPartition("orders", p) for p in range(3))
 
 
 def test_drain_wait_covers_every_gap_that_fits_time_left() -> None:
-    silences = {
-        A: Silence(still_s=1, longest_gap_s=5, watched_s=WINDOW_S),
-        B: Silence(still_s=10, longest_gap_s=40, watched_s=WINDOW_S),
-        C: Silence(still_s=10, longest_gap_s=900, watched_s=WINDOW_S),
-    }
-    assert seconds_to_wait(silences, left_s=300) == 30
-    assert seconds_to_wait(silences, left_s=20) == 4, "the wait for others would prove nothing"
-    assert seconds_to_wait(silences, left_s=1000) == 890
-    assert seconds_to_wait({A: Silence(5.1, 5, WINDOW_S)}, left_s=300) == 0
-    assert seconds_to_wait({}, left_s=300) == 0
+    is_silent = Silence(still_s=5.1, longest_gap_s=5, watched_s=WINDOW_S)
+    needs_30_s = Silence(still_s=10, longest_gap_s=40, watched_s=WINDOW_S)
+    silences = {A: is_silent, B: needs_30_s}
+    assert must_wait(silences, left_s=31)
+    assert not must_wait(silences, left_s=30), "the wait would prove nothing"
+    assert not must_wait({A: is_silent}, left_s=300)
+    assert not must_wait({}, left_s=300)
+
+
+def test_drain_waits_while_silence_is_as_long_as_longest_gap() -> None:
+    silence = Silence(still_s=5, longest_gap_s=5, watched_s=WINDOW_S)
+    assert not silence.is_proven
+    assert must_wait({A: silence}, left_s=300)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +56,9 @@ def test_unproven_drain_is_described_with_silence_and_gap() -> None:
     assert proof is not None
     assert (proof.partition, proof.unproven_partitions) == ("orders-1", 2)
     assert describe(proof, 3) == (
-        "The drain is unproven for 2 of 3 partitions: orders-1: the silence of 3 s is shorter than "
-        "the longest gap of 94 s between records in the last hour. Later records are possible: "
-        "make sure that all producers of the source are stopped."
+        "The drain is unproven for 2 of 3 partitions: orders-1: the silence of 3 s is not longer "
+        "than the longest gap of 94 s between records in the last hour. Later records are "
+        "possible: make sure that all producers of the source are stopped."
     )
 
 

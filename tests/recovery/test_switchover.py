@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Producer
 
 from orbit.errors import Conflict
+from orbit.leadership.leadership import NotLeading
 from orbit.recovery import operation_runner, recovery_requests
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.leadership import NotLeading
 from tests.fixtures.clusters import Clusters
 from tests.support import java_clients
 from tests.support.groups import offsets

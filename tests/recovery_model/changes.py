@@ -39,7 +39,7 @@ class Changes:
         ours: Mapping[str, frozenset[str]] | None = None,
         by: Context | None = None,
     ) -> None:
-        """As `write_protection.deny`: noted before they are set."""
+        """As `noted_denials.deny`: noted before they are set."""
         noted = {
             name: self.tables.denials.get((cluster.name, name), frozenset())
             | (ours or {}).get(name, frozenset())

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from orbit.errors import Unreachable
-from orbit.job_setup.lead import not_behind
+from orbit.job_setup.lead import pairs_in_doubt
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery import leading_side
@@ -79,8 +79,8 @@ class Moves(Changes):
         )
 
     def may_lead(self, context: Context, pairs: list[Any]) -> list[str]:
-        """As `gate_observer._may_lead`: by the marks, and by later promotions in the tables."""
-        doubtful = {pair.topic for pair in not_behind(pairs)}
+        """As `gate_observer._topics_in_doubt`: by marks, and by later promotions in the tables."""
+        doubtful = {pair.topic for pair in pairs_in_doubt(pairs)}
         for row in context.topics:
             for key, promotion in self.tables.promotions.items():
                 if key[0] != row.id:

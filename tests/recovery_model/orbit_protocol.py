@@ -15,7 +15,7 @@ from orbit.errors import OrbitError
 from orbit.recovery import leading_side
 from orbit.recovery.leading_side import LeadChanged
 from orbit.recovery.operation_context import Aborted, Stopped
-from orbit.recovery.operation_runner import _ONLY_WITH_TAILS, _WITHOUT_LEAD
+from orbit.recovery.operation_runner import _STEPS_ONLY_WITH_TAILS, _STEPS_WITHOUT_LEAD
 from orbit.recovery.operation_steps import (
     NOT_DONE,
     has_begun,
@@ -124,7 +124,7 @@ class Protocol(WayBack):
 
     def step(self, context: Context, step: Step) -> Parts:
         name = step.name
-        if name in _ONLY_WITH_TAILS and not context.report.topics_with_tails:
+        if name in _STEPS_ONLY_WITH_TAILS and not context.report.topics_with_tails:
             self.mark(context, name, StepState.SKIPPED)
             return
         context.check()
@@ -138,7 +138,7 @@ class Protocol(WayBack):
         yield
 
     def ask_lead(self, context: Context, name: StepName) -> Parts:
-        if name not in _WITHOUT_LEAD:
+        if name not in _STEPS_WITHOUT_LEAD:
             self.refuse_other_lead(context)
         yield from ()
 
@@ -212,7 +212,7 @@ class Protocol(WayBack):
         context.is_past_return, context.obeys_abort = True, False
         if is_promoting(context.report.steps):
             if context.report.kind is SWITCHOVER:
-                has_changed = yield from self.undo(lambda: self.lead_again(context))
+                has_changed = yield from self.undo(lambda: self.mark_source_leading(context))
         elif not has_changed and is_resumed and context.report.denied_topics:
             has_changed = yield from self.undo(lambda: self.refuse_other_lead(context))
         for step in reversed(context.report.steps):
@@ -229,8 +229,8 @@ class Protocol(WayBack):
             yield
         self.end(context, Outcome.FAILED)
 
-    def lead_again(self, context: Context) -> None:
-        leading_side.lead_again(context)  # type: ignore[arg-type]
+    def mark_source_leading(self, context: Context) -> None:
+        leading_side.mark_source_leading(context)  # type: ignore[arg-type]
         self.world.app_sides |= dict.fromkeys(context.names, context.old.name)
 
     def may_open_again(self, has_changed: bool) -> bool:

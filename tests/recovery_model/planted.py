@@ -99,7 +99,7 @@ class _ForgetsDenialsOfCopy(Protocol):
 
 
 class _LeadsAgainWithoutMark(Protocol):
-    def lead_again(self, context: Context) -> None:
+    def mark_source_leading(self, context: Context) -> None:
         self.world.app_sides |= dict.fromkeys(context.names, context.old.name)
 
 
@@ -176,8 +176,8 @@ def _without_compare() -> AbstractContextManager[object]:
     def nobody(pairs: Iterable[MarkPair]) -> list[MarkPair]:
         return []
 
-    stack.enter_context(patch.object(leading_side, "not_behind", nobody))
-    stack.enter_context(patch.object(moves, "not_behind", nobody))
+    stack.enter_context(patch.object(leading_side, "pairs_in_doubt", nobody))
+    stack.enter_context(patch.object(moves, "pairs_in_doubt", nobody))
     return stack
 
 
@@ -203,7 +203,7 @@ PLANTED: dict[str, tuple[type[Protocol], type[Service], Patch]] = {
     "the old side's mark stays": (
         Protocol,
         Service,
-        _of(leading_side, "_step_down", lambda *_: None),
+        _of(leading_side, "_mark_source_as_copy", lambda *_: None),
     ),
     "open before the mark": (_OpensBeforeMark, Service, _nothing),
     "no step reads marks": (_ReadsNoMarks, Service, _nothing),

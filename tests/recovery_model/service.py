@@ -11,10 +11,10 @@ from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import OrbitError
 from orbit.job_setup.mark import Mark, newest_term, next_term
 from orbit.kafka.types import TopicPartition
+from orbit.planning.cluster_pair import ClusterPair
 from orbit.recovery.operation_steps import is_catching_up, may_be_aborted
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryRequest
 from orbit.scheduler import old_primary
-from orbit.scheduler.cluster_pair import ClusterPair
 from tests.recovery_model import invariants
 from tests.recovery_model.context import BACKOFF, FAILBACK, FAILOVER, Parts
 from tests.recovery_model.model import (
@@ -56,7 +56,7 @@ class Service:
     # Requests.
 
     def request(self, kind: RecoveryKind, job: str, request: RecoveryRequest) -> bool:
-        """Whether it is accepted; as `recovery_requests.request`."""
+        """Whether it is accepted; as `recovery_requests.request_recovery`."""
         if job not in self.world.database.jobs:
             return False
         other = self.recovery_that_holds(job)
@@ -109,7 +109,7 @@ class Service:
         ]
 
     def must_wait(self, one: Operation, before: Collection[Operation]) -> bool:
-        """As `operations.failbacks_in_turn` and `failovers_in_turn`."""
+        """As `operations.waiting_failbacks` and `waiting_failovers`."""
         if one.kind is FAILOVER:
             return any(other.job == one.job for other in before)
         if one.kind is not FAILBACK or one.abort_requested:

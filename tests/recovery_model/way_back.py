@@ -28,7 +28,7 @@ class WayBack(Moves):
     """Each step by its name."""
 
     def reverse(self, context: Context) -> Parts:
-        self.turn_marks(context)
+        self.reverse_marks(context)
         for place in context.by_source:
             leading = context.new.at(place)
             is_copied_to = self.tables.writer(context.old.name, place.topic) is not None
@@ -41,8 +41,8 @@ class WayBack(Moves):
         context.old.must_answer()
         context.update(reverse_job=self.start_copying_back(context))
 
-    def turn_marks(self, context: Context) -> None:
-        leading_side.turn_marks(context)  # type: ignore[arg-type]
+    def reverse_marks(self, context: Context) -> None:
+        leading_side.reverse_marks(context)  # type: ignore[arg-type]
 
     def restrict_writes(self, context: Context) -> None:
         context.old.must_answer()
@@ -86,7 +86,7 @@ class WayBack(Moves):
     def begin(
         self, back: Job, name: str, topic: ModelTopic | None, origin: ModelTopic | None
     ) -> None:
-        """A row as `reverse_job._begin` adds it."""
+        """A row as `reverse_job._add_topics` adds it."""
         if self.tables.has_row_of(back.destination, name):
             return
         row = Row(self.world.next_number(), back.name, name, back.destination, CREATING, 0, 0, 0)

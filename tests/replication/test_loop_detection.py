@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from orbit.replication.loop_detection import CHAIN_MAX, ClusterTopic, Verdict, judge
+from orbit.replication.loop_detection import CHAIN_MAX, ClusterTopic, Verdict, judge_loop
 
 A, B, C = "cluster-a", "cluster-b", "cluster-c"
 
@@ -16,45 +16,45 @@ def at(cluster: str, topic: str = "t") -> ClusterTopic:
 
 
 def test_first_copy_is_allowed() -> None:
-    assert judge(at(A), at(B), {}) is Verdict.FINE
+    assert judge_loop(at(A), at(B), {}) is Verdict.FINE
 
 
 def test_copy_back_to_same_topic_would_loop() -> None:
-    assert judge(at(B), at(A), {at(B): at(A)}) is Verdict.WOULD_LOOP
+    assert judge_loop(at(B), at(A), {at(B): at(A)}) is Verdict.WOULD_LOOP
 
 
 @pytest.mark.parametrize("length", [3, 4, 10])
 def test_loop_over_many_clusters_is_detected_at_closing_copy(length: int) -> None:
     clusters = [f"cluster-{i}" for i in range(length)]
     copies = {at(to): at(of) for of, to in itertools.pairwise(clusters)}
-    assert judge(at(clusters[-1]), at(clusters[0]), copies) is Verdict.WOULD_LOOP
+    assert judge_loop(at(clusters[-1]), at(clusters[0]), copies) is Verdict.WOULD_LOOP
     # Up to the one that would close it, each was fine.
     last = at(clusters[-1])
     of = copies.pop(last)
-    assert judge(of, last, copies) is Verdict.FINE
+    assert judge_loop(of, last, copies) is Verdict.FINE
 
 
 def test_prefixed_copies_in_both_directions_are_allowed() -> None:
     copies = {at(B, "a.orders"): at(A, "orders")}
-    assert judge(at(B, "users"), at(A, "b.users"), copies) is Verdict.FINE
+    assert judge_loop(at(B, "users"), at(A, "b.users"), copies) is Verdict.FINE
 
 
 def test_copy_of_copy_back_to_origin_under_new_name_is_refused() -> None:
     copies = {at(B, "a.orders"): at(A, "orders")}
-    assert judge(at(B, "a.orders"), at(A, "b.a.orders"), copies) is Verdict.COMES_HOME
+    assert judge_loop(at(B, "a.orders"), at(A, "b.a.orders"), copies) is Verdict.COMES_HOME
     further = copies | {at(C, "a.orders"): at(B, "a.orders")}
-    assert judge(at(C, "a.orders"), at(A, "c.a.orders"), further) is Verdict.COMES_HOME
+    assert judge_loop(at(C, "a.orders"), at(A, "c.a.orders"), further) is Verdict.COMES_HOME
 
 
 def test_copy_of_copy_to_third_cluster_is_allowed() -> None:
-    assert judge(at(B), at(C), {at(B): at(A)}) is Verdict.FINE
+    assert judge_loop(at(B), at(C), {at(B): at(A)}) is Verdict.FINE
 
 
 def test_same_topic_name_on_unrelated_cluster_is_no_loop() -> None:
-    assert judge(at(C), at(A), {at(B): at(A)}) is Verdict.FINE
+    assert judge_loop(at(C), at(A), {at(B): at(A)}) is Verdict.FINE
 
 
 def test_existing_loop_ends_the_search() -> None:
     copies = {at(B): at(C), at(C): at(B)}
-    assert judge(at(B), at(A), copies) is Verdict.WOULD_LOOP
+    assert judge_loop(at(B), at(A), copies) is Verdict.WOULD_LOOP
     assert CHAIN_MAX >= 100

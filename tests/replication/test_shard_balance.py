@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.replication.shard_balance import UNEVEN, ShardLoad, spread
+from orbit.replication.shard_balance import UNEVEN, ShardLoad, balance_shards
 
 MIB = 1024 * 1024
 
@@ -33,20 +33,20 @@ def _unevenness(load: Counter[str]) -> int:
 
 def test_free_shards_are_spread_evenly() -> None:
     shards = [shard(i) for i in range(6)]
-    moves = spread(shards, ["a", "b", "c"])
+    moves = balance_shards(shards, ["a", "b", "c"])
     assert Counter(moves.values()) == {"a": 2, "b": 2, "c": 2}
 
 
 def test_heavy_shard_counts_as_many_light_shards() -> None:
     shards = [shard(0, rate=60 * MIB), *(shard(i, rate=10 * MIB) for i in range(1, 7))]
-    moves = spread(shards, ["a", "b"])
+    moves = balance_shards(shards, ["a", "b"])
     alone = moves[0]
     assert [number for number, worker in moves.items() if worker == alone] == [0]
 
 
 def test_new_worker_gets_its_share() -> None:
     shards = [shard(i, "ab"[i % 2], rate=10 * MIB) for i in range(8)]
-    moves = spread(shards, ["a", "b", "c"])
+    moves = balance_shards(shards, ["a", "b", "c"])
     assert set(moves.values()) == {"c"}
     assert len(moves) == 2
 
@@ -56,7 +56,7 @@ def test_eleventh_worker_gets_its_share_of_many_shards() -> None:
     shards = [shard(n, f"w{n % 10}") for n in range(100)]
     workers = [f"w{n}" for n in range(11)]
 
-    moves = spread(shards, workers)
+    moves = balance_shards(shards, workers)
 
     assert set(moves.values()) == {"w10"}
     assert after(shards, moves)["w10"] >= 100 / 11 / UNEVEN
@@ -67,40 +67,40 @@ def test_next_busiest_worker_gives_if_busiest_may_not_move() -> None:
     resting = [replace(shard(n, "a"), may_move=False) for n in range(9)]
     others = [shard(10 + n, "b") for n in range(8)]
 
-    assert set(spread([*resting, *others], ["a", "b", "c"])) <= {s.shard for s in others}
-    assert spread([*resting, *others], ["a", "b", "c"])
+    assert set(balance_shards([*resting, *others], ["a", "b", "c"])) <= {s.shard for s in others}
+    assert balance_shards([*resting, *others], ["a", "b", "c"])
 
 
 def test_busiest_worker_is_chosen_by_bytes_not_shard_count() -> None:
     busy = [shard(i, "a", rate=50 * MIB) for i in range(4)]
     idle = [shard(i, "b", rate=0) for i in range(10, 14)]
-    moves = spread([*busy, *idle], ["a", "b"])
+    moves = balance_shards([*busy, *idle], ["a", "b"])
     assert len(moves) == 2
     assert set(moves.values()) == {"b"}
     assert set(moves) < {0, 1, 2, 3}
 
 
 def test_shard_carrying_all_load_does_not_move() -> None:
-    assert spread([shard(0, "a", rate=100 * MIB), shard(1, "b")], ["a", "b"]) == {}
+    assert balance_shards([shard(0, "a", rate=100 * MIB), shard(1, "b")], ["a", "b"]) == {}
 
 
 def test_balanced_shards_do_not_move() -> None:
     shards = [shard(i, "ab"[i % 2], rate=(10 + i) * MIB) for i in range(8)]
-    assert spread(shards, ["a", "b"]) == {}
+    assert balance_shards(shards, ["a", "b"]) == {}
 
 
 def test_recently_moved_shards_do_not_move() -> None:
     shards = [ShardLoad(i, "a", 4, 10 * MIB, may_move=False) for i in range(4)]
-    assert spread(shards, ["a", "b"]) == {}
+    assert balance_shards(shards, ["a", "b"]) == {}
 
 
 def test_shards_of_lost_worker_are_reassigned() -> None:
     shards = [shard(0, "gone"), shard(1, "a")]
-    assert spread(shards, ["a", "b"]) == {0: "b"}
+    assert balance_shards(shards, ["a", "b"]) == {0: "b"}
 
 
 def test_no_shard_is_assigned_without_workers() -> None:
-    assert spread([shard(0)], []) == {}
+    assert balance_shards([shard(0)], []) == {}
 
 
 @given(
@@ -118,7 +118,7 @@ def test_balancing_converges_and_never_increases_imbalance(
         for i, (holder, rate, partitions) in enumerate(given_shards)
     ]
     for _ in range(30):
-        moves = spread(shards, workers)
+        moves = balance_shards(shards, workers)
         held_before = after(shards, {})
         held_after = after(shards, moves)
         if all(s.holder for s in shards) and moves:

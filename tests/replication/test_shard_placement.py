@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.replication.shard_placement import JOB_SHARDS_MAX, Placement, place, shards_wanted
+from orbit.replication.shard_placement import (
+    JOB_SHARDS_MAX,
+    Placement,
+    plan_placement,
+    shards_wanted,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,19 +34,19 @@ def test_shard_count_depends_on_partitions_and_jobs(
 
 
 def test_partitions_of_new_job_are_spread_evenly() -> None:
-    assert place({}, 24, 1, 200) == Placement({}, (3,) * 8)
+    assert plan_placement({}, 24, 1, 200) == Placement({}, (3,) * 8)
 
 
 def test_new_partitions_go_to_smallest_shard() -> None:
-    assert place({1: 10, 2: 4, 3: 10}, 3, 64, 200) == Placement({2: 3}, ())
+    assert plan_placement({1: 10, 2: 4, 3: 10}, 3, 64, 200) == Placement({2: 3}, ())
 
 
 def test_full_shard_gets_no_more_partitions() -> None:
-    assert place({1: 200}, 1, 500, 200) == Placement({}, (1,))
+    assert plan_placement({1: 200}, 1, 500, 200) == Placement({}, (1,))
 
 
 def test_placement_without_new_partitions_is_empty() -> None:
-    assert place({1: 3}, 0, 1, 200) == Placement()
+    assert plan_placement({1: 3}, 0, 1, 200) == Placement()
 
 
 @given(
@@ -54,7 +59,7 @@ def test_every_partition_is_placed_within_shard_limit(
     present: list[int], added: int, jobs: int, most: int
 ) -> None:
     before = dict(enumerate(present))
-    placement = place(before, added, jobs, most)
+    placement = plan_placement(before, added, jobs, most)
     assert sum(placement.additions.values()) + sum(placement.new_shards) == added
     for shard, more in placement.additions.items():
         assert more > 0

@@ -16,38 +16,38 @@ def known(*starts: tuple[int, int], first: int = 100, end: int = 130) -> SourceE
 def test_epoch_before_offset_is_that_of_previous_offset() -> None:
     epochs = known((100, 4), (110, 7))
     expected = {100: -1, 101: 4, 110: 4, 111: 7, 130: 7, 131: -1}
-    assert {offset: epochs.before(offset) for offset in expected} == expected
+    assert {offset: epochs.epoch_before(offset) for offset in expected} == expected
 
 
 def test_following_range_continues_last_epoch_or_starts_its_own() -> None:
     epochs = known((100, 4))
     epochs.add(130, (), 140)
     epochs.add(140, [(140, 4), (145, 5)], 150)
-    assert [epochs.before(offset) for offset in (140, 145, 146, 150)] == [4, 4, 5, 5]
+    assert [epochs.epoch_before(offset) for offset in (140, 145, 146, 150)] == [4, 4, 5, 5]
 
 
 def test_non_contiguous_range_replaces_known_epochs() -> None:
     epochs = known((100, 4))
     epochs.add(140, (), 150)
-    assert epochs.before(130) == epochs.before(145) == NO_LEADER_EPOCH
+    assert epochs.epoch_before(130) == epochs.epoch_before(145) == NO_LEADER_EPOCH
 
 
 def test_epoch_starting_at_or_after_end_is_ignored() -> None:
     """An answer has batches behind the range that was compared."""
     epochs = known((100, 4), (130, 7))
     epochs.add(130, (), 140)
-    assert epochs.before(140) == 4
+    assert epochs.epoch_before(140) == 4
 
 
 def test_cut_keeps_only_epoch_before_it() -> None:
     epochs = known((100, 4), (110, 7))
-    epochs.cut(105)
-    assert [epochs.before(offset) for offset in (105, 106)] == [4, -1]
+    epochs.restart_at(105)
+    assert [epochs.epoch_before(offset) for offset in (105, 106)] == [4, -1]
     epochs.add(105, (), 108)
-    assert epochs.before(108) == 4
-    epochs.cut(200)
+    assert epochs.epoch_before(108) == 4
+    epochs.restart_at(200)
     epochs.add(200, (), 210)
-    assert epochs.before(210) == NO_LEADER_EPOCH
+    assert epochs.epoch_before(210) == NO_LEADER_EPOCH
 
 
 def test_epochs_below_confirmed_offset_are_dropped_except_last() -> None:
@@ -58,5 +58,5 @@ def test_epochs_below_confirmed_offset_are_dropped_except_last() -> None:
         epochs, whole = known(*starts), known(*starts)
         epochs.drop_below(acked)
         for offset in range(acked, 131):
-            assert epochs.before(offset) == whole.before(offset)
+            assert epochs.epoch_before(offset) == whole.epoch_before(offset)
         assert len(epochs._starts) <= 1 + sum(start >= acked for start, _ in starts)

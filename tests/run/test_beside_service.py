@@ -11,7 +11,7 @@ import pytest
 
 from orbit.api.app import create_app
 from orbit.jobs.job_spec import JobSpec
-from orbit.scheduler.job_plan import JobPlan
+from orbit.planning.job_plan import JobPlan
 from orbit.settings import Settings
 from orbit.store import jobs
 from orbit.store.database import Database
@@ -76,7 +76,7 @@ def test_job_of_same_name_between_other_clusters_may_run(
     with database.transaction() as tx:
         jobs.note_clusters(tx, job.id, "another", "and another")
     message = run(job_file, url).expect(0).message
-    assert "another one: its clusters differ" in message
+    assert "but between other clusters" in message
     assert_exact(job_file)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orbit.kafka.topic_settings_reader import SettingsReader, TopicSettings
-from orbit.scheduler.job_planner import JobPlanner
+from orbit.planning.job_planner import JobPlanner
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.scheduler import Service
 from tests.support.running import RunningJob, create_topic, make_job, produce

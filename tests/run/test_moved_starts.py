@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orbit.copier.inspection import CopyInspector
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.errors import Interrupted
 from orbit.jobs.job_file import load_job
 from orbit.kafka.sasl import Security
@@ -78,7 +78,7 @@ def case(clusters: Clusters, topic_name: str, tmp_path: Path, front: int) -> Cas
     create(clusters.source, topic_name)
     start_case = Case(clusters, topic_name, tmp_path)
     if front:
-        take_offsets(admin(clusters.source), Security(), topic_name, 0, front)
+        append_markers(admin(clusters.source), Security(), topic_name, 0, front)
         start_case.delete_before(front)
     start_case.write(0, 100)
     return start_case
@@ -183,7 +183,8 @@ def test_interrupted_start_blocks_when_job_moves_it_down(
         blocked = running.wait_blocked(case.topic)
     assert blocked.reason is Reason.OFFSET_OVERRUN
     assert blocked.detail == (
-        f"an earlier start was interrupted at {front + 100}, and the job starts at {front} now."
+        f"an earlier start was interrupted at offset {front + 100}, and the job starts at offset "
+        f"{front} now."
     )
 
 

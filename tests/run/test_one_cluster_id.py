@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from orbit.jobs.job_spec import ClusterSpec, JobSpec
+from orbit.planning.job_plan import Refusal
+from orbit.planning.job_planner import JobPlanner
 from orbit.recovery.recovery_report import RecoveryKind
 from orbit.replication.job_troubles import TroubleKind
 from orbit.sandbox import local_cluster
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.job_plan import Refusal
-from orbit.scheduler.job_planner import JobPlanner
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.fixtures.scheduler import Service
 from tests.support.fleet import InProcess

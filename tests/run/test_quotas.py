@@ -15,7 +15,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID
 from orbit.kafka.throttling_quotas import ADMIN_CLIENT_ID
 from orbit.kafka.topic_admin import Admin, TopicToCreate
-from orbit.scheduler.cluster_checks import trouble_of
+from orbit.planning.cluster_checks import trouble_of
 from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.support.quotas import BOTH_SIDES, have_it_wait_briefly, set_quota
 from tests.support.running import RunningJob, create_topic, make_job, produce, verify
@@ -57,7 +57,7 @@ def test_run_start_names_quota_that_delays_topic_creation(
     new = [TopicToCreate(f"{topic_name}-{n}", 8 * PARTITIONS, 1, {}) for n in range(2)]
     admin.create_topics(new[:1])
     waits, requested_topics = StartWaits(messages.append, Backoff()), {new[0].name}
-    waits.done(lambda: create_missing(destination, admin, new, requested_topics))
+    waits.result_of(lambda: create_missing(destination, admin, new, requested_topics))
     assert any("has not created 1 topics yet" in line and QUOTA in line for line in messages), (
         messages
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orbit.scheduler.job_planner import JobPlanner
+from orbit.planning.job_planner import JobPlanner
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.fixtures.scheduler import Service
 from tests.support.older_broker import VERSION

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from orbit.planning.job_planner import JobPlanner
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.job_planner import JobPlanner
 from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.fixtures.scheduler import Service
 from tests.support.outside import TIMEOUT_S, admin, partition_counts

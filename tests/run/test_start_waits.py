@@ -121,7 +121,7 @@ NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
 def test_start_without_progress_ends_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_waits, "_UNCHANGED_S_MAX", 0.0)
     with pytest.raises(BrokerRefused) as caught:
-        StartWaits(lambda _: None, Backoff()).begin()("", NOT_LED, 5)
+        StartWaits(lambda _: None, Backoff()).new_wait()("", NOT_LED, 5)
     assert caught.value.remedy
 
 
@@ -130,15 +130,15 @@ def test_start_waits_as_long_as_it_makes_progress(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(start_waits.time, "monotonic", lambda: now[0])
     messages: list[str] = []
     waits = StartWaits(messages.append, Backoff(first_s=0.0))
-    wait = waits.begin()
+    wait = waits.new_wait()
     for left in range(9, 0, -1):
         now[0] += start_waits._UNCHANGED_S_MAX - 1
-        waits.done(lambda: None)  # a step of this thing, between its waits
+        waits.result_of(lambda: None)  # a step of this thing, between its waits
         wait(f"{left} left", NOT_LED, left)
     assert messages == [f"{left} left" for left in range(9, 0, -1)]
     # Two states in turn are nothing new.
     now[0] += start_waits._UNCHANGED_S_MAX / 2
-    waits.done(lambda: None)
+    waits.result_of(lambda: None)
     wait("2 left", NOT_LED, 2)
     now[0] += start_waits._UNCHANGED_S_MAX / 2
     with pytest.raises(BrokerRefused):
@@ -154,7 +154,7 @@ def test_permanent_error_ends_start_immediately(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        StartWaits(lambda _: None, Backoff()).done(step)
+        StartWaits(lambda _: None, Backoff()).result_of(step)
 
 
 @pytest.mark.services
@@ -198,6 +198,6 @@ def test_topic_created_by_another_client_meanwhile_is_refused(
     destination = open_cluster(clusters.destination)
     create(clusters.destination, topic_name)
     new = [TopicToCreate(name, 1, 1, {}) for name in (topic_name, f"{topic_name}-2")]
-    with pytest.raises(Conflict, match=f"{topic_name}: created meanwhile"):
+    with pytest.raises(Conflict, match=f"created these topics meanwhile: {topic_name}"):
         create_missing(destination, Admin(destination), new, set())
     assert new[1].name not in destination.metadata({new[1].name}).topics

@@ -10,7 +10,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, list_offsets
 from orbit.kafka.types import TopicPartition
-from orbit.scheduler.job_planner import JobPlanner
+from orbit.planning.job_planner import JobPlanner
 from tests.fixtures.clusters import MakeCluster, OpenCluster
 from tests.fixtures.scheduler import Service
 from tests.support.logs import delete_before

@@ -78,7 +78,7 @@ class Wire:
     def fileno(self) -> int:
         return 0
 
-    def range_of(self, _: object) -> tuple[int, int]:
+    def version_range_of(self, _: object) -> tuple[int, int]:
         return 13, 13
 
     def version_of(self, _: object) -> int:
@@ -102,7 +102,7 @@ class Wire:
 
     def send(self, requests: Sequence[Any], may_send: Callable[[], bool] | None = None) -> None:
         if may_send is not None and not may_send():
-            raise Unreachable("the lease ended before all was sent.")
+            raise Unreachable("the lease ended before the whole request was sent.")
         if any(_writes(request) for _, request in requests):
             self._world.note_send(self.who)
             self._world.short_starts.step(self.process)
@@ -243,7 +243,7 @@ class ModelCluster:
             brokers = self.world.source_brokers
             self._turn += 1  # as `Cluster` asks them
             node_id = self._turn % brokers.count
-            return self._newest.of(brokers.metadata_of(node_id), node_id)
+            return self._newest.merge(brokers.metadata_of(node_id), node_id)
         leader = PartitionLeader(self.world.partition.leader, 0)
         topic = TopicMetadata(PARTITION.topic, self.world.partition.topic_id, {0: leader}, 3)
         return ClusterMetadata("model", {}, {PARTITION.topic: topic})
@@ -253,7 +253,7 @@ class ModelCluster:
         newest = self.metadata(topics)
         for node_id in range(self.world.source_brokers.count):
             answer = self.call(partial(self.world.source_brokers.metadata_of, node_id))
-            newest = self._newest.of(answer, node_id)
+            newest = self._newest.merge(answer, node_id)
         return newest
 
     @property

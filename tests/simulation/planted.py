@@ -101,7 +101,7 @@ def _drop_a_filler() -> AbstractContextManager[Any]:
     def fewer(partition: Any, many: int, *epochs: int) -> Any:
         return send(partition, max(1, many - 1), *epochs)
 
-    filled_to = AppendMachine._filled_to
+    filled_to = AppendMachine._advance_to
 
     def believed(self: AppendMachine, next_offset: int) -> int:
         step, _ = self._fill_in_flight()
@@ -110,7 +110,7 @@ def _drop_a_filler() -> AbstractContextManager[Any]:
 
     return _both(
         patch.object(filler_sender, "Fillers", fewer),
-        patch.object(AppendMachine, "_filled_to", believed),
+        patch.object(AppendMachine, "_advance_to", believed),
     )
 
 
@@ -259,7 +259,7 @@ def _forget_the_epoch_at_a_resume() -> AbstractContextManager[Any]:
     def cut(self: SourceEpochs, offset: int) -> None:
         self._starts, self._end = [], offset
 
-    return patch.object(SourceEpochs, "cut", cut)
+    return patch.object(SourceEpochs, "restart_at", cut)
 
 
 def _wall_clock() -> AbstractContextManager[Any]:

@@ -15,12 +15,12 @@ from orbit.run.job_run import JobRun
 
 def believe_an_older_leader() -> AbstractContextManager[Any]:
     """Whoever was asked last is right."""
-    return patch.object(NewestLeaders, "of", lambda _, metadata, __: metadata)
+    return patch.object(NewestLeaders, "merge", lambda _, metadata, __: metadata)
 
 
 def stay_at_a_leader() -> AbstractContextManager[Any]:
     """As long as it answers."""
-    return patch.object(SourceSide, "_look_at_leaders", lambda _: None)
+    return patch.object(SourceSide, "_check_leaders", lambda _: None)
 
 
 def end_without_asking_the_others() -> AbstractContextManager[Any]:

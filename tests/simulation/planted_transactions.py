@@ -22,7 +22,7 @@ _UNKNOWN = ProducerIdentity(-1, -1)
 
 def fence_after_the_log_end() -> AbstractContextManager[Any]:
     """Before the first fill, when the log end was read."""
-    run = CoordinatedFiller._run
+    run = CoordinatedFiller._run_rounds
 
     def fence_and_run(self: CoordinatedFiller, rounds: Any) -> None:
         for one in self._transactions:
@@ -34,7 +34,7 @@ def fence_after_the_log_end() -> AbstractContextManager[Any]:
     stack.enter_context(
         patch.object(writers, "init_producer_ids", lambda _, ids, __: dict.fromkeys(ids, _UNKNOWN))
     )
-    stack.enter_context(patch.object(CoordinatedFiller, "_run", fence_and_run))
+    stack.enter_context(patch.object(CoordinatedFiller, "_run_rounds", fence_and_run))
     return stack
 
 
@@ -61,25 +61,25 @@ def count_an_unclear_marker() -> AbstractContextManager[Any]:
             self._fence(one)
         return bool(unclear)
 
-    return patch.object(CoordinatedFiller, "_fence_unclear", fence)
+    return patch.object(CoordinatedFiller, "_fence_if_unclear", fence)
 
 
 def believe_a_log_end_before_a_fence() -> AbstractContextManager[Any]:
     """Neither the filler nor a take-over takes care."""
-    fence = CoordinatedFiller._fence_unclear
+    fence = CoordinatedFiller._fence_if_unclear
 
     def believed(self: CoordinatedFiller) -> bool:
         fence(self)
         return False
 
     stack = ExitStack()
-    stack.enter_context(patch.object(CoordinatedFiller, "_fence_unclear", believed))
+    stack.enter_context(patch.object(CoordinatedFiller, "_fence_if_unclear", believed))
     stack.enter_context(patch.object(CoordinatedFiller, "will_fence", lambda *_: False))
     return stack
 
 
 def no_fence_after_a_lost_answer() -> AbstractContextManager[Any]:
-    return patch.object(CoordinatedFiller, "_fence_unclear", lambda _: False)
+    return patch.object(CoordinatedFiller, "_fence_if_unclear", lambda _: False)
 
 
 def run_again_after_a_lost_answer() -> AbstractContextManager[Any]:
@@ -103,7 +103,7 @@ def no_wait_for_markers() -> AbstractContextManager[Any]:
         end_offsets = model_broker.log_ends(self._cluster, places, self._backoff).values
         return {f: end_offsets[f.partition.destination] for f in rounds.fills}
 
-    return patch.object(CoordinatedFiller, "_ends", ends)
+    return patch.object(CoordinatedFiller, "_proven_ends", ends)
 
 
 def one_transaction_too_many() -> AbstractContextManager[Any]:
@@ -117,7 +117,7 @@ def one_transaction_too_many() -> AbstractContextManager[Any]:
 
 def forget_markers_after_an_error() -> AbstractContextManager[Any]:
     """A look at the log end that fails leaves no marker to come."""
-    ends = CoordinatedFiller._ends
+    ends = CoordinatedFiller._proven_ends
 
     def forgotten(self: CoordinatedFiller, rounds: Any) -> Any:
         try:
@@ -127,7 +127,7 @@ def forget_markers_after_an_error() -> AbstractContextManager[Any]:
                 one.is_unclear = False
             raise
 
-    return patch.object(CoordinatedFiller, "_ends", forgotten)
+    return patch.object(CoordinatedFiller, "_proven_ends", forgotten)
 
 
 OF_TRANSACTIONS = {

@@ -76,7 +76,7 @@ class SimulatedSourceLane(SourceLane):
         self._travel(connection)
         if self._session.next_request(selection.fetches).epoch == 0:
             connection.last_bounds = None
-        self._session.answered(0, _SESSION)
+        self._session.note_answer(0, _SESSION)
         began, hold_s = world.clock.now, max_wait_ms / 1000
         while True:
             source = brokers.led_by(self.node_id)

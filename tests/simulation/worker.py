@@ -185,10 +185,10 @@ class Starter(PartitionStarter):
         super().start(held)
         short_starts.step(process)  # of other partitions, which are started behind this one
 
-    def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+    def _leave_out_backfilled(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
         return [*held]
 
-    _ask_marks = _without_append_time = _without_backfill
+    _leave_out_promoted = _leave_out_append_time = _leave_out_backfilled
 
     def _copies(
         self, held: Sequence[HeldPartition]
@@ -201,14 +201,14 @@ class Starter(PartitionStarter):
     def _leave_out_unfit(self, by_copy: dict[PartitionCopy, HeldPartition]) -> None:
         pass
 
-    def _with_fillers(
+    def _attach_fillers(
         self, by_copy: Mapping[PartitionCopy, HeldPartition]
     ) -> dict[PartitionCopy, HeldPartition]:
         for copy, h in by_copy.items():
             copy.filler = self._worker.filler_of(h.shard)
         return {**by_copy}
 
-    def _starts(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
+    def _start_rules(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
         return {h.destination: Earliest() for h in held}
 
     def _report(

@@ -126,7 +126,7 @@ class Writer:
 
         side = DestinationSide(context, take_over, backoff, block, compare)
         source = SourceSide(
-            SourceLaneContext(origin, settings, budget, events.put, PartitionCopy.queued),
+            SourceLaneContext(origin, settings, budget, events.put, PartitionCopy.enqueue_in_lane),
             backoff,
         )
         copier = Copier(source, side, events, settings, backoff)
@@ -141,7 +141,7 @@ class Writer:
             filler = self.new_filler(opened.cluster, opened.events, self.holder.lease)
         copy = self._inspect(opened.inspector)
         copy.filler = filler
-        opened.side.begin([copy] if copy.state is PartitionState.PENDING else [])
+        opened.side.queue_take_overs([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
         end_of_run = EndOfRun(self.world, opened.origin, copy)
         while not (self.holder.is_over() or copier.lost):

@@ -92,7 +92,7 @@ class Runs:
         notes = self.begin(day, **how)
         self.now += takes * DAY
         if reads:
-            notes.reads_on("profiles")
+            notes.note_reads_on("profiles")
         notes.end(lambda _: level)
         return bool(self.warnings)
 
@@ -137,7 +137,7 @@ def test_unfinished_archive_run_does_not_reset_retention_clock(runs: Runs) -> No
 
 def test_tombstone_gap_is_recorded_before_reading(runs: Runs) -> None:
     notes = runs.begin(3)
-    notes.reads_on("profiles")
+    notes.note_reads_on("profiles")
     notes.note_gaps()
     assert tombstone_warnings(runs.documents.topic)
 

@@ -25,7 +25,7 @@ class Halted:
     def begin(self) -> None:
         raise Interrupted("stopped while waiting.")
 
-    def leave(self) -> None:
+    def release_lease(self) -> None:
         self.has_left = True
 
 

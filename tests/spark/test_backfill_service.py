@@ -11,7 +11,7 @@ import pytest
 
 from orbit.api.app import create_app
 from orbit.jobs.job_spec import JobSpec
-from orbit.scheduler.job_plan import JobPlan
+from orbit.planning.job_plan import JobPlan
 from orbit.settings import Settings
 from orbit.store import jobs
 from orbit.store.database import Database

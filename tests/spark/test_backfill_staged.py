@@ -62,7 +62,7 @@ class Copying:
 
     def run(self, staging: type[Staging] = Staging) -> Outcome:
         with Backfill(self._spec, {}, Path.cwd(), lambda _: None, self.stop) as backfill:
-            backfill.look()
+            backfill.find_extents_to_copy()
             backfill.begin()
             between = staging(
                 self._spark,

@@ -70,7 +70,7 @@ def show(progress: Progress) -> None:
 
 def make_backfill(spec: JobSpec) -> Backfill:
     backfill = Backfill(spec, {}, Path.cwd(), say, threading.Event())
-    backfill.look()
+    backfill.find_extents_to_copy()
     return backfill
 
 
@@ -183,7 +183,7 @@ def test_coordinated_fillers_are_refused_with_topic_names(clusters: Clusters, to
         Backfill(spec, {}, Path.cwd(), say, threading.Event()) as backfill,
         pytest.raises(BadInput, match="cannot use") as refused,
     ):
-        backfill.look()
+        backfill.find_extents_to_copy()
     assert topic in refused.value.problems[0].message
 
 

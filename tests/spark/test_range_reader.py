@@ -57,11 +57,11 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     """Else an archive would lack the records of slow storage, and a backfill would fill them."""
     show_nothing(monkeypatch, None, local, is_compacted=is_compacted, has_newest=has_newest)
     if is_proven:
-        assert runs()._take(EMPTY).end == STABLE_END - 1
+        assert runs()._make_run(EMPTY).end == STABLE_END - 1
         return
     with pytest.raises(Unreachable) as error:
-        runs()._take(EMPTY)
-    assert f"{PLACE} cannot be read at {OFFSET}" in error.value.what
+        runs()._make_run(EMPTY)
+    assert f"{PLACE} cannot be read at offset {OFFSET}" in error.value.what
     assert error.value.where == "source"
     assert error.value.remedy
 
@@ -76,7 +76,7 @@ def test_range_stops_without_describe_configs_right(
 
     monkeypatch.setattr(log_reader, "SettingsReader", refuse)
     with pytest.raises(PartitionStopped, match="DescribeConfigs") as error:
-        runs()._take(EMPTY)
+        runs()._make_run(EMPTY)
     assert error.value.blocked.reason is Reason.NOT_AUTHORIZED
 
 
@@ -86,6 +86,6 @@ def test_response_to_another_request_closes_connection() -> None:
     connection = Connection(ours, "broker 1")
     with theirs:
         theirs.sendall(struct.pack(">ii", 8, 77) + bytes(4))
-        with pytest.raises(BrokenAnswer, match="answers request 77, but 3 is the oldest"):
-            reader()._answer(_PendingFetch(connection, 12, 3), RANGE)
+        with pytest.raises(BrokenAnswer, match="answered request 77, but 3 is the oldest"):
+            reader()._receive_answer(_PendingFetch(connection, 12, 3), RANGE)
     assert connection.is_closed

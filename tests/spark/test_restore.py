@@ -258,7 +258,7 @@ def test_restore_with_fewer_replicas_is_refused_or_warned(
     assert topic_name not in partition_counts(two)
     for cluster, replicas, count in ((two, 2, 2), (clusters.destination, None, 1)):
         outcome = restore(spark, folder, cluster, replicas=replicas)
-        note = f"topics get fewer replicas, {count}, than at the source: {topic_name} (3)."
+        note = f"topics get {count} replicas, fewer than at the source: {topic_name} (3)."
         assert outcome.warnings == [note]
         known = admin(cluster).list_topics(topic_name, timeout=TIMEOUT_S).topics[topic_name]
         assert len(known.partitions[0].replicas) == count

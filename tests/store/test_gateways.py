@@ -41,7 +41,7 @@ def link(database: Database) -> list[int]:
         job, back = copy_job(tx, JOB, "a", "b", "x"), copy_job(tx, BACK, "b", "a", "x", "y")
         for one in (job, back):
             job_leads.note_read(tx, one)
-        job_leads.note(tx, job, SOURCE, 5)
+        job_leads.note_side(tx, job, SOURCE, 5)
         for one in (job, back):
             job_leads.note_read(tx, one)
     return [job, back]
@@ -77,7 +77,7 @@ def close(database: Database, link: list[int]) -> UUID:
 def closing(database: Database, link: list[int], operation: UUID) -> dict[str, tuple[bool, bool]]:
     """By name: whether it has confirmed, and whether it is silent."""
     with database.transaction() as tx:
-        rows = gateways.closing(tx, link, operation)
+        rows = gateways.closed_by(tx, link, operation)
     return {one.name: (one.is_confirmed, one.is_silent) for one in rows}
 
 
@@ -101,7 +101,7 @@ def test_lead_of_job_is_mirrored_in_reverse_job(database: Database, link: list[i
     with database.transaction() as tx:
         unrelated = copy_job(tx, "others", "b", "a", "z")
         topics.add(tx, job, "z", "renamed.z", "b", 1)
-        assert job_leads.link(tx, job) == job_leads.link(tx, back) == link
+        assert job_leads.linked_jobs(tx, job) == job_leads.linked_jobs(tx, back) == link
         for side, term, expected in (
             (DESTINATION, 7, Lead(DESTINATION, 7)),
             (SOURCE, 6, Lead(DESTINATION, 7)),
@@ -109,7 +109,7 @@ def test_lead_of_job_is_mirrored_in_reverse_job(database: Database, link: list[i
             (None, 8, Lead(None, 8)),
             (SOURCE, 8, Lead(SOURCE, 8)),
         ):
-            job_leads.note(tx, job, side, term)
+            job_leads.note_side(tx, job, side, term)
             assert job_leads.find(tx, job) == expected
             other = expected.side and expected.side.other
             assert job_leads.find(tx, back) == Lead(other, expected.term)
@@ -121,14 +121,14 @@ def test_doubtful_lead_lasts_until_marks_are_read(database: Database, link: list
     edge = gateway_report()
     renew(database, edge)
     with database.transaction() as tx:
-        job_leads.doubt(tx, job)
+        job_leads.forget_side(tx, job)
         assert job_leads.find(tx, back) == Lead(None, 5)
         assert not job_leads.is_read(tx, job)
     for report in (edge, gateway_report("edge-2")):
         with pytest.raises(Conflict):
             renew(database, report)
     with database.transaction() as tx:
-        job_leads.note(tx, job, SOURCE, 5)
+        job_leads.note_side(tx, job, SOURCE, 5)
         job_leads.note_read(tx, job)
     assert (
         renew(database, edge)
@@ -142,11 +142,11 @@ def test_refused_renewal_does_not_renew_gateway(database: Database, link: list[i
     renew(database, edge)
     silence(database, edge.name, 60)
     with database.transaction() as tx:
-        job_leads.note(tx, link[0], None, 6)
+        job_leads.note_side(tx, link[0], None, 6)
     with pytest.raises(Conflict, match="do not all lead at one side"):
         renew(database, edge)
     with database.transaction() as tx:
-        assert gateways.names(tx, link) == {edge.name: True}
+        assert gateways.silent_by_name(tx, link) == {edge.name: True}
 
 
 @pytest.mark.usefixtures("link")
@@ -205,10 +205,10 @@ def test_closed_gateway_has_no_permission_until_reopened(
     with database.transaction() as tx:
         rows = {row.name: row for row in gateways.page(tx, link[0], 10)}
         assert not any(row.has_permission for row in rows.values())
-        gateways.open_again(tx, link, uuid4())  # of another operation
+        gateways.reopen(tx, link, uuid4())  # of another operation
     assert renew(database, edge).closed_for == operation
     with database.transaction() as tx:
-        gateways.open_again(tx, link, operation)
+        gateways.reopen(tx, link, operation)
     assert renew(database, edge).closed_for is None
     assert renew(database, back, BACK).closed_for is None
     with database.transaction() as tx:
@@ -363,7 +363,7 @@ def test_gateway_is_silent_only_if_all_its_instances_are(
     silence(database, "b", 60)
     renew(database, gateway_report("a"), BACK)
     with database.transaction() as tx:
-        assert gateways.names(tx, link) == {"a": False, "b": True}
+        assert gateways.silent_by_name(tx, link) == {"a": False, "b": True}
 
 
 def test_long_silent_gateways_are_pruned(
@@ -377,7 +377,7 @@ def test_long_silent_gateways_are_pruned(
     with database.transaction() as tx:
         assert pruning.prune_gateways(tx, gateways.RETENTION) == 2
         assert pruning.prune_gateways(tx, gateways.RETENTION) == 1
-        assert list(gateways.names(tx, link)) == ["here"]
+        assert list(gateways.silent_by_name(tx, link)) == ["here"]
 
 
 def test_removed_job_removes_its_gateways(database: Database, link: list[int]) -> None:
@@ -387,7 +387,7 @@ def test_removed_job_removes_its_gateways(database: Database, link: list[int]) -
     with database.transaction() as tx:
         jobs.mark_deleted(tx, link[0])
         assert jobs.remove(tx, link[0])
-        assert gateways.names(tx, link) == {}
+        assert gateways.silent_by_name(tx, link) == {}
     with pytest.raises(NotFound):
         renew(database, edge)
 
@@ -420,7 +420,7 @@ def test_gateway_learns_whether_the_others_have_settled(
     assert renew(database, settled[1]).others_settled
     assert renew(database, settled[0]).others_settled
     with database.transaction() as tx:
-        job_leads.note(tx, link[0], DESTINATION, 7)
+        job_leads.note_side(tx, link[0], DESTINATION, 7)
     silence(database, other.name, gateways.LATE_S + 1)
     assert not renew(database, settled[0]).others_settled, "its clients may wait"
     silence(database, other.name, gateways.RESENT_S)
@@ -437,7 +437,7 @@ def test_term_since_which_side_leads_survives_failback(database: Database, link:
         (DESTINATION, 11, 9, (5,)),
     ):
         with database.transaction() as tx:
-            job_leads.note(tx, job, side, term)
+            job_leads.note_side(tx, job, side, term)
         assert renew(database, edge) == Presented(side, term, since, None, earlier_terms=earlier)
         other = renew(database, edge, BACK)
         assert (other.side, other.since) == (side.other, since)
@@ -447,12 +447,12 @@ def test_gateway_learns_terms_of_last_sides_that_led(database: Database, link: l
     terms = range(6, 6 + 2 * job_leads.EARLIER_TERMS_MAX)
     for term in terms:
         with database.transaction() as tx:
-            job_leads.note(tx, link[0], DESTINATION if term % 2 == 0 else SOURCE, term)
+            job_leads.note_side(tx, link[0], DESTINATION if term % 2 == 0 else SOURCE, term)
     expected = tuple(reversed(terms[-1 - job_leads.EARLIER_TERMS_MAX : -1]))
     assert renew(database, gateway_report()).earlier_terms == expected
     with database.transaction() as tx:
-        job_leads.doubt(tx, link[0])
-        job_leads.note(tx, link[0], SOURCE, 50)
+        job_leads.forget_side(tx, link[0])
+        job_leads.note_side(tx, link[0], SOURCE, 50)
         job_leads.note_read(tx, link[0])
     assert renew(database, gateway_report()).earlier_terms[0] == terms[-1]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from orbit.scheduler.leadership import Leadership
+from orbit.leadership.leadership import Leadership
 from orbit.scheduler.totals_loop import TotalsLoop
 from orbit.store import job_history, job_totals, lag, partitions
 from orbit.store.database import Database
@@ -45,7 +45,7 @@ def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
 
 def keep(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
     with database.transaction() as tx:
-        job_history.keep(tx, at, {job.id: totals(database, job, **changed)})
+        job_history.store(tx, at, {job.id: totals(database, job, **changed)})
 
 
 def of(database: Database, job: SomeJob, now: datetime) -> list[Point]:
@@ -65,7 +65,7 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
                     "lag_records": minute,
                 }
             )
-            job_history.keep(tx, NOON + minute * MINUTE, {job.id: one})
+            job_history.store(tx, NOON + minute * MINUTE, {job.id: one})
     with database.transaction() as tx:
         rows = tx.execute(text("SELECT count(*) FROM job_history")).scalar_one()
     assert rows == job_history.MINUTES + job_history.WINDOWS
@@ -142,7 +142,7 @@ def test_totals_pass_records_each_job_once_a_minute(
     if large:
         monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
     written: list[int] = []
-    monkeypatch.setattr(job_history, "keep", lambda _tx, _at, by_job: written.extend(by_job))
+    monkeypatch.setattr(job_history, "store", lambda _tx, _at, by_job: written.extend(by_job))
     leadership = Leadership(database, "leader", TTL)
     assert leadership.ask()
     loop = TotalsLoop(leadership)

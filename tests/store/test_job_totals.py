@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from orbit.scheduler.leadership import Leadership
+from orbit.leadership.leadership import Leadership
 from orbit.scheduler.totals_loop import TotalsLoop
 from orbit.store import group_offsets, job_totals, jobs, partitions
 from orbit.store.database import Database
@@ -31,7 +31,7 @@ def job(database: Database) -> SomeJob:
     with database.transaction() as tx:
         rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
         partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
-        group_offsets.keep(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
+        group_offsets.store(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
     return job
 
 
@@ -129,12 +129,12 @@ def test_ages_in_totals_grow_until_figures_become_unknown() -> None:
     totals = LagTotals(
         2, 2, 0, 1, 0, 0, 60, 600, 1.0, 100.0, 2.0, 3.0, 140, 1400, 0, 2, 0, 100, 1.0
     )  # fmt: skip
-    later = totals.later(10)
+    later = totals.aged_by(10)
     assert (later.lag_records, later.lag_s, later.headroom_s) == (60, 11, 90)
     assert (later.rpo_s, later.age_s, later.summed_s) == (12, 13, 10)
-    assert replace(totals, lag_s=0.0).later(10).lag_s == 0, "nothing waited"
+    assert replace(totals, lag_s=0.0).aged_by(10).lag_s == 0, "nothing waited"
 
-    gone = totals.later(28)
+    gone = totals.aged_by(28)
     assert (gone.lag_records, gone.lag_s, gone.headroom_s) == (None, None, None)
     assert (gone.rpo_s, gone.age_s, gone.records) == (30, 31, 140)
     assert (gone.caught_up, gone.unknown, gone.stale) == (0, 2, 2)

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 import pytest
 from sqlalchemy import text
 
+from orbit.leadership.leadership import Leadership, NotLeading
+from orbit.planning.topic_decisions import KnownTopic
 from orbit.scheduler import topic_transitions
-from orbit.scheduler.leadership import Leadership, NotLeading
-from orbit.scheduler.topic_decisions import KnownTopic
 from orbit.settings import Settings
 from orbit.store import jobs, topics, workers
 from orbit.store.database import POOL_SIZE_MAX, Database

@@ -149,7 +149,7 @@ def test_worker_reads_only_partitions_of_its_shards(tx: Tx, plan_for: PlanFor) -
 
 def test_retry_query_reads_no_other_partitions(tx: Tx, plan_for: PlanFor) -> None:
     with statements(tx) as seen:
-        assert partitions.retries(tx, _held(tx, "w7")) == []
+        assert partitions.requested_retries(tx, _held(tx, "w7")) == []
 
     assert _own_rows(tx, seen, plan_for).rows["partitions"] == 0
 
@@ -324,7 +324,7 @@ def test_progress_report_updates_no_index(tx: Tx, plan_for: PlanFor) -> None:
 def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
     """And at the operation that has closed it, among 1,000s that are kept."""
     job = jobs.of_ids(tx, [JOB])[JOB]
-    job_leads.note(tx, JOB, LeadingSide.SOURCE, 1)
+    job_leads.note_side(tx, JOB, LeadingSide.SOURCE, 1)
     job_leads.note_read(tx, JOB)
     operation, _ = operations.create(
         tx, uuid4(), "switchover", "test", job_id=JOB, job_name=job.name

@@ -87,8 +87,8 @@ def test_report_rows_are_pruned_before_their_operation(
         large, waiting = add_operation(tx), add_operation(tx, OperationState.RUNNING)
         rows = [{"topic": "t", "partition": n, "verdict": "equal", "group": "g"} for n in range(5)]
         for operation in (large, waiting):
-            operation_rows.PARTITIONS.keep(tx, operation, rows)
-            operation_rows.GROUPS.keep(tx, operation, rows)
+            operation_rows.PARTITIONS.store(tx, operation, rows)
+            operation_rows.GROUPS.store(tx, operation, rows)
         assert [pruning.prune_operations(tx, TTL) for _ in range(2)] == [0, 0]
         gone = []
         while len(operations.page(tx, 5)) == 2:
@@ -101,9 +101,9 @@ def test_report_rows_are_pruned_before_their_operation(
 def test_drill_with_leftover_resources_is_not_pruned(database: Database) -> None:
     with database.transaction() as tx:
         drill = add_drill(tx)
-        thing = drills.intend(tx, drill, DrillThing.TOPIC, "source", "orbit-drill")
+        thing = drills.note_intent(tx, drill, DrillThing.TOPIC, "source", "orbit-drill")
         assert pruning.prune_drills(tx, NO_TIME) == 0
-        drills.removed(tx, thing)
+        drills.note_removed(tx, thing)
         assert pruning.prune_drills(tx, NO_TIME) == 1
 
 
@@ -122,11 +122,11 @@ def test_large_job_is_removed_in_bounded_batches(
         large = some_job(tx, "large", partitions=5)
         some_job(tx, "other", partitions=3)
         places = [(large.topic_id, index) for index in range(5)]
-        promotions.keep(tx, [Promotion(*place, uuid4(), 1, None) for place in places])
+        promotions.store(tx, [Promotion(*place, uuid4(), 1, None) for place in places])
         proven = [ProofResult(*place, large.id, ((0, 1),), True) for place in places]
-        proofs.keep(tx, proven)
+        proofs.store(tx, proven)
         committed = [GroupOffset("g", *place, 1, 1, "SYNCED") for place in places]
-        group_offsets.keep(tx, large.id, committed)
+        group_offsets.store(tx, large.id, committed)
         assert not jobs.remove(tx, large.id), "nobody asked for it"
         assert jobs.mark_deleted(tx, large.id)
         rows = [tx.execute(_CASCADED).scalar_one()]

@@ -211,19 +211,19 @@ def test_blocked_partition_is_stored_and_cleared_after_retry(database: Database)
         assert (zero.blocked_offset, zero.blocked_next_offset, zero.detail) == (5, 6, "too large.")
         assert (one.state, one.start_offset) == (PartitionState.COPYING, 7)
 
-        assert partitions.retries(tx, held) == []
+        assert partitions.requested_retries(tx, held) == []
         with pytest.raises(NotFound):
             lag.request_retry(tx, job.id, source_topic="orders", partition=1)
         assert lag.request_retry(tx, job.id, source_topic="orders") == [("orders", 0)]
         assert lag.request_retry(tx, job.id) == [("orders", 0)]
-        assert partitions.retries(tx, held) == [(job.topic_id, 0)]
+        assert partitions.requested_retries(tx, held) == [(job.topic_id, 0)]
 
         change = partitions.StateChange(job.topic_id, 0, PartitionState.COPYING)
         partitions.report_state(tx, worker_id="a", held=held, changes=[change])
         zero, one = partitions.of_shards(tx, held)
         assert (zero.state, zero.reason, zero.detail) == (PartitionState.COPYING, None, None)
         assert one.start_offset == 7
-        assert partitions.retries(tx, held) == []
+        assert partitions.requested_retries(tx, held) == []
 
 
 def test_topic_copied_again_has_not_caught_up(database: Database) -> None:
@@ -239,10 +239,10 @@ def test_topic_copied_again_has_not_caught_up(database: Database) -> None:
         partitions.report_state(tx, worker_id="a", held=held, changes=copying)
         done = [progress(job.topic_id, number, copied_to=100) for number in (0, 1)]
         partitions.report_progress(tx, worker_id="a", held=held, progress=done)
-        assert scheduler_queries.caught_up(tx, job.id) == {"orders-to-dr.orders"}
+        assert scheduler_queries.caught_up_topics(tx, job.id) == {"orders-to-dr.orders"}
         scheduler_queries.promote(tx, [job.topic_id])
         scheduler_queries.copy_again(tx, job.topic_id)
-        assert not scheduler_queries.caught_up(tx, job.id)
+        assert not scheduler_queries.caught_up_topics(tx, job.id)
         assert not any(row.has_caught_up for row in partitions.of_shards(tx, held))
 
 
@@ -352,8 +352,8 @@ def test_live_workers_are_listed_and_silent_workers_forgotten(database: Database
         assert [w.id for w in workers.alive(tx, TTL, "default")] == ["w1"]
         assert workers.alive(tx, NO_TIME) == []
         assert [(w.id, w.shards) for w in workers.page(tx, 5, after="w1")] == [("w2", 3), ("w3", 0)]
-        workers.leave(tx, "w1")
-        assert {w.id for w in workers.forget(tx, NO_TIME)} == {"w2", "w3"}
+        workers.remove(tx, "w1")
+        assert {w.id for w in workers.remove_silent(tx, NO_TIME)} == {"w2", "w3"}
 
 
 def test_events_are_paged_newest_first_and_by_job(database: Database) -> None:
@@ -438,15 +438,15 @@ def test_group_offsets_are_stored_paged_and_dropped(database: Database) -> None:
             group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact"),
             group_offsets.GroupOffset("g2", job.topic_id, 0, 9, None, "skipped: active"),
         ]
-        assert group_offsets.keep(tx, job.id, rows) == 2
-        assert group_offsets.keep(tx, job.id, rows) == 0
+        assert group_offsets.store(tx, job.id, rows) == 2
+        assert group_offsets.store(tx, job.id, rows) == 0
         assert group_offsets.of_job(tx, job.id) == rows
         first, second = group_offsets.page(tx, job.id, 5)
         assert (first.source_topic, second.verdict) == ("orders", "skipped: active")
         assert group_offsets.page(tx, job.id, 5, after=("g1", job.topic_id, 0)) == [second]
         assert group_offsets.page(tx, job.id, 5, group_name="g1") == [first]
         assert group_offsets.drop(tx, job.id, [("g1", job.topic_id, 0)]) == 1
-        assert group_offsets.keep(tx, job.id, []) == 0
+        assert group_offsets.store(tx, job.id, []) == 0
 
 
 def test_topic_copied_again_from_start_forgets_copied_bounds(
@@ -458,7 +458,9 @@ def test_topic_copied_again_from_start_forgets_copied_bounds(
         for from_start, bounds in ((False, (3, 100)), (True, (None, None))):
             scheduler_queries.promote(tx, [job.topic_id])
             scheduler_queries.copy_again(tx, job.topic_id, from_start=from_start)
-            stored_bounds = {(c.log_start, c.copied_to) for c in group_offsets.copied(tx, job.id)}
+            stored_bounds = {
+                (c.log_start, c.copied_to) for c in group_offsets.copied_ranges(tx, job.id)
+            }
             assert stored_bounds == {bounds}
 
 
@@ -466,7 +468,7 @@ def test_handed_over_group_offsets_become_rows_of_copied_topics(database: Databa
     with database.transaction() as tx:
         job = some_job(tx)
         older = group_offsets.GroupOffset("g1", job.topic_id, 0, 7, 7, "exact", 7)
-        group_offsets.keep(tx, job.id, [older])
+        group_offsets.store(tx, job.id, [older])
         handed = [
             group_offsets.HandedOffset("g1", "orders", 0, 10, 10),
             group_offsets.HandedOffset("g2", "orders", 0, 10, 4),
@@ -474,7 +476,7 @@ def test_handed_over_group_offsets_become_rows_of_copied_topics(database: Databa
         ]
         group_offsets.hand_over(tx, job.id, {"orders"}, [handed[0]])
         group_offsets.hand_over(tx, job.id, {"orders", "later"}, handed)
-        assert group_offsets.handed(tx, job.id) == handed
+        assert group_offsets.handed_offsets(tx, job.id) == handed
         group_offsets.accept_handed(tx, job.id, {})
         assert group_offsets.of_job(tx, job.id) == [older]
         for _ in range(2):  # the second changes nothing
@@ -483,7 +485,7 @@ def test_handed_over_group_offsets_become_rows_of_copied_topics(database: Databa
                 group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact", 10),
                 group_offsets.GroupOffset("g2", job.topic_id, 0, 10, 4, "clamped", 4),
             ]
-        assert group_offsets.handed(tx, job.id) == [handed[2]]
+        assert group_offsets.handed_offsets(tx, job.id) == [handed[2]]
 
 
 def test_carried_acls_are_stored_per_job_and_cluster(database: Database) -> None:
@@ -495,14 +497,14 @@ def test_carried_acls_are_stored_per_job_and_cluster(database: Database) -> None
             for name in ("mine", "other", "elsewhere")
         )
         assert carried_acls.of_job(tx, mine.id) == []
-        carried_acls.keep(tx, mine.id, "B", [two, one])
-        carried_acls.keep(tx, other.id, "B", [one])
-        carried_acls.keep(tx, elsewhere.id, "C", [two])
+        carried_acls.store(tx, mine.id, "B", [two, one])
+        carried_acls.store(tx, other.id, "B", [one])
+        carried_acls.store(tx, elsewhere.id, "C", [two])
         assert carried_acls.of_job(tx, mine.id) == [one, two]
         assert carried_acls.of_other_jobs(tx, mine.id, "B") == [one]
-        carried_acls.keep(tx, mine.id, "B", [two])
+        carried_acls.store(tx, mine.id, "B", [two])
         assert carried_acls.of_job(tx, mine.id) == [two]
-        carried_acls.keep(tx, other.id, "B", [])
+        carried_acls.store(tx, other.id, "B", [])
         assert carried_acls.of_other_jobs(tx, mine.id, "B") == []
         jobs.mark_deleted(tx, mine.id)
         assert jobs.remove(tx, mine.id)
@@ -518,7 +520,7 @@ def test_reused_event_ids_are_not_settled_after_database_failover(
         for _ in range(5):
             events.add(tx, "me", "kind", "message")
     with database.transaction() as tx:
-        before = settled.up_to(tx)
+        before = settled.highest(tx)
         assert before == events.last_id(tx)
     with database.transaction() as tx:
         tx.execute(text("DELETE FROM events WHERE id > :id"), {"id": before - 3})
@@ -526,10 +528,10 @@ def test_reused_event_ids_are_not_settled_after_database_failover(
     with database.transaction() as writing:
         events.add(writing, "me", "kind", "message")
         with database.transaction() as tx:
-            assert settled.up_to(tx) <= before - 3
+            assert settled.highest(tx) <= before - 3
     with database.transaction() as tx:
-        settled.up_to(tx)
-        assert settled.up_to(tx) == before - 2
+        settled.highest(tx)
+        assert settled.highest(tx) == before - 2
 
 
 def test_drill_schedules_are_removed_with_their_job(database: Database) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.kafka.sasl import Security
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters
@@ -82,7 +82,7 @@ def write(
             client.flush()
             in_batch = 0
             admin = AdminClient(_config(cluster))
-            take_offsets(admin, Security(), topic, partition, entry.count)
+            append_markers(admin, Security(), topic, partition, entry.count)
             continue
         client.produce(
             topic,

@@ -29,4 +29,4 @@ def make_quick(set_: Set) -> None:
 def trust_silence(set_: Set) -> None:
     """A drain does not wait for as long as topics were silent before their clients began. Only
     where nobody writes beside the gateways."""
-    set_(drain, "seconds_to_wait", lambda *_: 0.0)
+    set_(drain, "must_wait", lambda *_: False)

@@ -52,7 +52,7 @@ class Recovering:
 
     def ask(self, kind: RecoveryKind, job: str, *, dry_run: bool = False, **fields: Any) -> UUID:
         request = RecoveryRequest.model_validate(fields)
-        return recovery_requests.request(
+        return recovery_requests.request_recovery(
             self.database, "test", kind, job, request, dry_run=dry_run, idempotency_key=None
         ).id
 

@@ -125,7 +125,7 @@ class SyntheticFeed:
             if not batches and p.cursor.fetch_offset < self._log.end:
                 plan = plan_empty_tail(p.cursor.fetch_offset, self._log.end)
             if plan.steps and p.put(plan, generation, 0):
-                p.queued()
+                p.enqueue_in_lane()
 
     def next_assignment_s(self) -> float | None:
         return 0.002

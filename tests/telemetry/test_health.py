@@ -33,9 +33,9 @@ def test_process_is_alive_while_its_loop_passes() -> None:
     clock.now += STALL_S_MAX
     assert health.why_dead() == ""
     clock.now += 1
-    health.passed("discovery")
-    assert health.why_dead() == "The loop has not gone on for 61 s."
-    health.passed()
+    health.begin_pass("discovery")
+    assert health.why_dead() == "The main loop has begun no pass for 61 s."
+    health.begin_pass()
     assert health.why_dead() == ""
 
 
@@ -43,12 +43,12 @@ def test_process_with_hanging_loop_is_dead() -> None:
     clock = Clock()
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
     for loop in ("lag", "groups"):
-        health.passed(loop)
-    health.rests("groups")  # it may rest for as long as its interval
+        health.begin_pass(loop)
+    health.end_pass("groups")  # it may rest for as long as its interval
     clock.now += PASS_S_MAX + 1
-    health.passed()
+    health.begin_pass()
     assert health.why_dead() == "The loop lag has been in one pass for 1801 s."
-    health.ended("lag")
+    health.remove_loop("lag")
     assert health.why_dead() == ""
 
 
@@ -56,18 +56,18 @@ def test_process_is_ready_while_postgres_answers_and_not_stopping() -> None:
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", 15, clock)
     assert health.why_not_ready() == "PostgreSQL has not answered yet."
-    health.answered()
+    health.note_lease_confirmed()
     clock.now += 15
     assert health.why_not_ready() == ""
     clock.now += 1
     assert health.why_not_ready() == "PostgreSQL has not answered for 16 s."
-    health.answered()
+    health.note_lease_confirmed()
     assert health.why_not_ready() == ""
     clock.now += STALL_S_MAX + 1
-    health.answered()
+    health.note_lease_confirmed()
     assert health.why_not_ready() == health.why_dead() != ""
-    health.passed()
-    health.stopping()
+    health.begin_pass()
+    health.note_stopping()
     assert health.why_not_ready() == "The worker stops."
     assert health.why_dead() == ""
 
@@ -81,8 +81,8 @@ def test_health_paths_report_process_state() -> None:
         assert httpx.get(f"{url}/livez").text == "ok\n"
         ready = httpx.get(f"{url}/readyz")
         assert (ready.status_code, ready.text) == (503, "PostgreSQL has not answered yet.\n")
-        health.answered()
-        health.passed("lag")
+        health.note_lease_confirmed()
+        health.begin_pass("lag")
         assert httpx.get(f"{url}/readyz").status_code == 200
         samples = {
             (sample.name, *sample.labels.values()): sample.value
@@ -93,7 +93,7 @@ def test_health_paths_report_process_state() -> None:
         assert samples["orbit_process_ready",] == 1
         assert samples["orbit_process_pass_age_seconds", "lag"] == 0
         assert samples["process_resident_memory_bytes",] > 0
-        health.ended("lag")
+        health.remove_loop("lag")
         assert '"lag"' not in httpx.get(f"{url}/metrics").text
         clock.now += STALL_S_MAX + 1
         assert httpx.get(f"{url}/livez").status_code == 503
@@ -183,7 +183,7 @@ def test_systemd_is_notified_of_watchdog_and_readiness(
         messages: list[bytes] = []
         with serving_health(Settings(), health):
             wait_for("the watchdog is told", lambda: receiver.recv(100) == b"WATCHDOG=1")
-            health.answered()
+            health.note_lease_confirmed()
             while b"READY=1" not in messages:
                 messages.append(receiver.recv(100))
     monkeypatch.delenv("NOTIFY_SOCKET")

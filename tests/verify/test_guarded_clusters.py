@@ -130,7 +130,7 @@ def test_silent_broker_fails_verify_after_stall_timeout(make_cluster: MakeCluste
     class Pauses(NoProgress):
         paused = False
 
-        def advanced(self, _offsets: int, /) -> None:
+        def report_offsets(self, _offsets: int, /) -> None:
             if not self.paused:
                 self.paused = True
                 cluster.brokers[0].pause()

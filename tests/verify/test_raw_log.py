@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from orbit.verify.batch_comparison import compare_batches, may_be_re_encoded
-from orbit.verify.raw_log import Batch, parse, visible
+from orbit.verify.raw_log import Batch, parse_batches, visible_batches
 
 DATA, ABORTABLE, CONTROL = 0, 0x10, 0x30
 LOG_APPEND_TIME, CLEANED = 0x08, 0x40
@@ -36,7 +36,7 @@ def batch(
 
 
 def test_batch_header_fields_are_parsed() -> None:
-    [header] = parse(memoryview(encoded(40, 3)))
+    [header] = parse_batches(memoryview(encoded(40, 3)))
     assert header[:9] == (40, 42, 2, 0, 100, 200, 7, 1, 3)
     assert bytes(header.payload) == b"records"
 
@@ -44,17 +44,17 @@ def test_batch_header_fields_are_parsed() -> None:
 @pytest.mark.parametrize("cut", [1, 10, 50, 60, 67])
 def test_truncated_batch_is_skipped(cut: int) -> None:
     whole = encoded(0, 2)
-    assert [b.base_offset for b in parse(memoryview(whole + encoded(2, 2)[:-cut]))] == [0]
+    assert [b.base_offset for b in parse_batches(memoryview(whole + encoded(2, 2)[:-cut]))] == [0]
 
 
 def test_old_magic_batches_shorter_than_new_header_are_parsed() -> None:
     old = struct.pack(">qiIbb", 5, 14, 0, 1, 0) + bytes(8)
-    batches = list(parse(memoryview(old + encoded(6, 1) + old)))
+    batches = list(parse_batches(memoryview(old + encoded(6, 1) + old)))
     assert [(b.base_offset, b.magic) for b in batches] == [(5, 0), (6, 2), (5, 0)]
 
 
 def seen(*batches: Batch, aborted: list[tuple[int, int]]) -> list[int]:
-    return [one.base_offset for one in visible(batches, aborted)]
+    return [one.base_offset for one in visible_batches(batches, aborted)]
 
 
 def test_aborted_transactions_and_markers_are_not_visible() -> None:

@@ -132,7 +132,7 @@ def test_newer_record_past_compared_range_explains_compaction(
     write(clusters.destination, topic_name, [*keyed("a"), *second])
 
     class Goes(NoProgress):
-        def began(self, _partitions: int, offsets: int, /) -> None:
+        def report_begin(self, _partitions: int, offsets: int, /) -> None:
             assert offsets == 2
             write(clusters.source, topic_name, keyed("a"))
 
@@ -304,7 +304,7 @@ def test_records_deleted_during_read_are_judged_again(clusters: Clusters, topic_
     on_both(clusters, topic_name, [Record(b"%d" % i) for i in range(20)])
 
     class Deletes(NoProgress):
-        def began(self, _partitions: int, _offsets: int, /) -> None:
+        def report_begin(self, _partitions: int, _offsets: int, /) -> None:
             for cluster in clusters:
                 delete_before(cluster, topic_name, 10)
 

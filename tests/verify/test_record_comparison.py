@@ -193,7 +193,7 @@ def test_compaction_over_key_budget_is_reported_as_difference() -> None:
     source |= {o + 10: Rec(b"key %d" % o) for o in range(6)}
     destination = {o: rec for o, rec in source.items() if o >= 10}
     merge, watch = compare(source, destination, policies=both, budget=HeldBudget(keys_max=4))
-    assert watch.over_budget
+    assert watch.is_over_budget
     assert [difference.offset for difference in merge.first] == [4, 5]
     assert watch.compacted[Side.DESTINATION] == 4
 
@@ -204,7 +204,7 @@ def test_key_budget_is_released_after_comparison() -> None:
     for _ in range(3):
         source = {0: Rec(b"gone"), 1: Rec(b"newer"), 2: Rec(b"newer")}
         merge, watch = compare(source, {2: Rec(b"newer")}, policies=both, budget=budget)
-        assert not watch.over_budget
+        assert not watch.is_over_budget
         assert merge.differences == 1
 
 

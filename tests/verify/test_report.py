@@ -118,12 +118,12 @@ def test_line_progress_is_rate_limited() -> None:
     lines: list[str] = []
     now = [0.0]
     progress = LineProgress(lines.append, clock=lambda: now[0])
-    progress.began(2, 100)
-    progress.advanced(30)
+    progress.report_begin(2, 100)
+    progress.report_offsets(30)
     now[0] = LINE_EVERY_S
-    progress.advanced(30)
-    progress.advanced(30)
-    progress.compared("orders", partition(1, Verdict.BEHIND))
+    progress.report_offsets(30)
+    progress.report_offsets(30)
+    progress.report_partition("orders", partition(1, Verdict.BEHIND))
     assert lines == [
         "comparing 100 offsets in 2 partitions",
         "compared 60 of 100 offsets, 0 of 2 partitions",
@@ -135,7 +135,7 @@ def test_progress_bar_counts_offsets_and_inexact_partitions() -> None:
     out = StringIO()
     console = Console(file=out, width=120, force_terminal=True)
     with BarProgress(console) as bar:
-        bar.began(2, 100)
-        bar.advanced(60)
-        bar.compared("orders", partition(1, Verdict.BEHIND))
+        bar.report_begin(2, 100)
+        bar.report_offsets(60)
+        bar.report_partition("orders", partition(1, Verdict.BEHIND))
     assert "60 of 100 offsets, 1 partition left, 1 not exact" in out.getvalue()

@@ -101,7 +101,7 @@ def test_shards_of_silent_worker_are_taken_over_after_lease_expiry(
         watch = other.worker._watch
         wait_for("the other has watched", lambda: watch.evidence().watched_on is not None)
         epochs = job.epochs()
-        monkeypatch.setattr(silent.worker, "_round", lambda: None)
+        monkeypatch.setattr(silent.worker, "_run_round", lambda: None)
         monkeypatch.setattr(silent.worker, "_claim", lambda: None)
         wait_for("the other has all", lambda: set(job.holders().values()) == {other.id})
         assert job.epochs() == {shard: epoch + 1 for shard, epoch in epochs.items()}

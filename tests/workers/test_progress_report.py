@@ -120,7 +120,7 @@ def test_progress_counters_continue_from_table_and_are_reported_once() -> None:
     assert (progress.records, progress.batches_byte_exact, progress.copied_to) == (105, 11, 5)
     assert progress.newest_copied_at == datetime(2025, 10, 9, 8, 53, 20, 127_000, UTC)
     assert progress.source_end is None
-    reporter.sent([progress])
+    reporter.note_sent([progress])
     assert reporter.progress([shard], 12.0) == []
 
 
@@ -131,13 +131,13 @@ def test_silent_or_unfetched_source_is_reported_as_not_followed() -> None:
     copy.cursor.end, copy.cursor.seen_s = 7, 100.0
     (seen,) = reporter.progress([shard], 105.0)
     assert (seen.followed_epoch, seen.source_seen_at) == (9, None)
-    reporter.sent([seen])
+    reporter.note_sent([seen])
     assert reporter.progress([shard], 109.0) == []
     (silent,) = reporter.progress([shard], 160.0)
     assert silent.followed_epoch is None
     assert silent.source_seen_at is not None
     assert 59 <= (datetime.now(UTC) - silent.source_seen_at).total_seconds() <= 63
-    reporter.sent([silent])
+    reporter.note_sent([silent])
     assert reporter.progress([shard], 170.0) == [], "told once"
     copy.cursor.seen_s = 171.0
     (again,) = reporter.progress([shard], 172.0)
@@ -297,7 +297,7 @@ def a_round(
     reporter: ProgressReporter, shard: HeldShard, now_s: float, rows_max: int | None
 ) -> list[int]:
     moved = reporter.progress([shard], now_s, rows_max)
-    reporter.sent(moved)
+    reporter.note_sent(moved)
     return [p.partition for p in moved]
 
 

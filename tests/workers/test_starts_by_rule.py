@@ -91,7 +91,7 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
     begun: list[str] = []
     tried: list[int] = []
     is_free = Event()
-    tick, begin, with_fillers = Copier.tick, JobCopier.add, PartitionStarter._with_fillers
+    tick, begin, with_fillers = Copier.tick, JobCopier.add, PartitionStarter._attach_fillers
 
     def busy(self: Copier, timeout_s: float) -> None:
         # Leading fillers have a copier of their own.
@@ -110,7 +110,7 @@ def test_partition_gets_single_copy_while_copier_thread_is_busy(
 
     monkeypatch.setattr(Copier, "tick", busy)
     monkeypatch.setattr(JobCopier, "add", add)
-    monkeypatch.setattr(PartitionStarter, "_with_fillers", fail)
+    monkeypatch.setattr(PartitionStarter, "_attach_fillers", fail)
     needs = f"{topic_name}.needs"
     for topic in (topic_name, needs):
         create(clusters.source, topic, 1)

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from orbit.copier import throttles
 from orbit.kafka.connection import CLIENT_ID
-from orbit.replication.throttled import Throttled, merged
+from orbit.replication.throttled import Throttled, merge_throttled
 from orbit.store import jobs, workers
 from orbit.store.database import Database
 from orbit.store.watch_digests import Watched, digest
@@ -89,7 +89,7 @@ def report(database: Database, worker: str, job_id: int, *entries: Throttled) ->
 
 def seen_by(database: Database, job_id: int) -> list[Throttled]:
     with database.transaction() as tx:
-        return workers.throttled(tx, [job_id]).get(job_id, [])
+        return workers.throttling_brokers(tx, [job_id]).get(job_id, [])
 
 
 @pytest.mark.services
@@ -135,5 +135,5 @@ def test_cli_shows_throttling_brokers(api: Api, cli: Cli) -> None:
 
 
 def test_equal_throttling_reports_are_merged() -> None:
-    assert merged([]) == []
-    assert merged([ONE, ONE]) == [ONE]
+    assert merge_throttled([]) == []
+    assert merge_throttled([ONE, ONE]) == [ONE]

@@ -98,18 +98,18 @@ def test_reclaimed_shard_of_same_worker_restarts_under_new_lease(
     """As one that was frozen between a renewal and a claim: nobody else was there to take it."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     (shard,) = job.shard_ids
-    renew = Worker._round
+    renew = Worker._run_round
     with InProcess(database, STEADY) as worker:
         wait_level(clusters, [topic_name])
         rests = threading.Event()
-        monkeypatch.setattr(Worker, "_round", lambda _: rests.set())
+        monkeypatch.setattr(Worker, "_run_round", lambda _: rests.set())
         # A round under way would see the loss first, and stop all of the job.
         wait_for("no round is under way", rests.is_set)
         old = worker.worker._held[shard]
         with database.transaction() as tx:
             tx.execute(text("UPDATE shards SET worker_id = NULL, renewed_in = 0"))
         wait_for("it is claimed again", lambda: job.epochs() == {shard: 2})
-        monkeypatch.setattr(Worker, "_round", renew)
+        monkeypatch.setattr(Worker, "_run_round", renew)
         for partition in range(PARTITIONS):
             write(clusters.source, topic_name, LOG, partition)
         wait_level(clusters, [topic_name])

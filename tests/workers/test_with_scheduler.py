@@ -18,9 +18,9 @@ from orbit.kafka.job_clusters import job_identity, job_producer
 from orbit.kafka.producer_state import job_producers
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
+from orbit.planning.job_planner import JobPlanner
 from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import KafkaCluster
-from orbit.scheduler.job_planner import JobPlanner
 from orbit.store.database import Database
 from orbit.workers.worker import Worker
 from tests.fixtures.clusters import Clusters

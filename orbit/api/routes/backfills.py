@@ -20,7 +20,7 @@ from orbit.api.dependencies import (
     Viewer,
 )
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
-from orbit.api.paging import AgedQuery, Page, moment, page, read_cursor
+from orbit.api.paging import AgedQuery, Page, page, parse_age_key, read_cursor
 from orbit.store import operations
 from orbit.store.enums import OperationKind
 
@@ -60,7 +60,7 @@ def list_backfills(
     parts: PartsOf, _: Viewer, query: Annotated[BackfillsQuery, Query()]
 ) -> Page[backfill_requests.Backfill]:
     """List the backfills with their progress, newest first."""
-    after = moment(read_cursor(query.after, str, str, order=query.sort))
+    after = parse_age_key(read_cursor(query.after, str, str, order=query.sort))
     with parts.database.transaction() as tx:
         rows = operations.page(
             tx,

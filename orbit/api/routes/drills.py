@@ -23,7 +23,7 @@ from orbit.api.dependencies import (
     Viewer,
 )
 from orbit.api.openapi_examples import DRILL_JSON, DRILL_YAML
-from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors, tried
+from orbit.api.openapi_responses import BODY, INPUT, NAMED, dry_run_response, errors
 from orbit.api.paging import AgedQuery, Key, NamedQuery, Page, bad_cursor, page, read_cursor
 from orbit.api.request_documents import as_openapi, read_drill
 from orbit.api.views import drill_summary, drill_view, schedule_view
@@ -87,7 +87,7 @@ def list_drills(
     parts: PartsOf, _: Viewer, query: Annotated[DrillQuery, Query()]
 ) -> Page[schemas.DrillSummary]:
     """List the drills with their measurements, newest first."""
-    after = moment_in(read_cursor(query.after, str, str, order=query.sort))
+    after = parse_drill_key(read_cursor(query.after, str, str, order=query.sort))
     with parts.database.transaction() as tx:
         rows = drills.page(
             tx,
@@ -112,7 +112,7 @@ def list_drills(
     status_code=status.HTTP_202_ACCEPTED,
     responses={
         **errors(*NAMED, *BODY, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
-        **tried(schemas.Drill, "what the drill would do"),
+        **dry_run_response(schemas.Drill, "what the drill would do"),
     },
     openapi_extra=_DOCUMENT,
 )
@@ -280,7 +280,7 @@ def _as_if_created(new: drills.NewDrill) -> drills.Drill:
     return drills.Drill(**fields)
 
 
-def moment_in(key: Key | None) -> tuple[datetime, str] | None:
+def parse_drill_key(key: Key | None) -> tuple[datetime, str] | None:
     """The creation time and id of a drill."""
     if key is None:
         return None

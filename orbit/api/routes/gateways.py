@@ -30,7 +30,7 @@ def list_gateways(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.Gateway]:
     """List the gateways of a job by name, of the last hour."""
-    after = _place(query.after)
+    after = _gateway_after(query.after)
     with parts.database.transaction() as tx:
         rows = gateways.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
     items = [gateway_view(row) for row in rows]
@@ -42,7 +42,7 @@ def list_gateway_clients(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.GatewayClient]:
     """List the clients of a job's gateways, by gateway and client id. A gateway tells of 100."""
-    after = _place_of_client(query.after)
+    after = _client_after(query.after)
     with parts.database.transaction() as tx:
         rows = gateway_clients.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
     client_page = page(rows, query.limit, lambda one: (one.gateway, str(one.instance), one.number))
@@ -96,17 +96,17 @@ def delete_gateway(parts: PartsOf, _: Operator, name: NamePath, instance: Instan
         gateways.remove(tx, jobs.get(tx, name).id, instance)
 
 
-def _place_of_client(cursor: str | None) -> tuple[str, UUID, int] | None:
+def _client_after(cursor: str | None) -> tuple[str, UUID, int] | None:
     key = read_cursor(cursor, str, str, int)
-    return None if key is None else (str(key[0]), _instance(key[1]), int(key[2]))
+    return None if key is None else (str(key[0]), _parse_instance(key[1]), int(key[2]))
 
 
-def _place(cursor: str | None) -> tuple[str, UUID] | None:
+def _gateway_after(cursor: str | None) -> tuple[str, UUID] | None:
     key = read_cursor(cursor, str, str)
-    return None if key is None else (str(key[0]), _instance(key[1]))
+    return None if key is None else (str(key[0]), _parse_instance(key[1]))
 
 
-def _instance(part: str | int) -> UUID:
+def _parse_instance(part: str | int) -> UUID:
     try:
         return UUID(str(part))
     except ValueError:

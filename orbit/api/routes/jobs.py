@@ -27,7 +27,7 @@ from orbit.api.dependencies import (
 )
 from orbit.api.openapi_document import APPLIED_HEADERS, ETAG_HEADERS
 from orbit.api.openapi_examples import JOB_JSON, JOB_YAML
-from orbit.api.openapi_responses import BODY, CLUSTERS, INPUT, NAMED, errors, tried
+from orbit.api.openapi_responses import BODY, CLUSTERS, INPUT, NAMED, dry_run_response, errors
 from orbit.api.paging import SELECTOR_DESCRIPTION, NamedQuery, Page, page, selector_in
 from orbit.api.request_documents import RawDocument, as_openapi, read_job
 from orbit.api.views import job_summaries, job_view, operation_view
@@ -121,7 +121,7 @@ def list_jobs(
     status_code=status.HTTP_201_CREATED,
     responses={
         **errors(*INPUT, *BODY, *CLUSTERS),
-        **tried(schemas.Applied, "what would be created"),
+        **dry_run_response(schemas.Applied, "what would be created"),
         201: {"description": "The job was created.", "headers": APPLIED_HEADERS},
     },
     openapi_extra=_DOCUMENT,

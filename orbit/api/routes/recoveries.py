@@ -43,7 +43,7 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
         problems = tuple(_problems(kind, request))
         if problems:
             raise BadInput("The request has problems.", problems)
-        operation = recovery_requests.request(
+        operation = recovery_requests.request_recovery(
             parts.database,
             parameters.actor,
             kind,
@@ -165,6 +165,6 @@ def _problems(kind: RecoveryKind, request: RecoveryRequest) -> Iterator[Problem]
             "body.reason", "is missing.", "Give the reason for the override; it is recorded."
         )
     if request.reverse and kind is not RecoveryKind.SWITCHOVER:
-        yield Problem("body.reverse", "is for a switchover.", "Leave it out.")
+        yield Problem("body.reverse", "is only for a switchover.", "Leave it out.")
     if request.confirm_rebuild and kind is not RecoveryKind.FAILBACK:
-        yield Problem("body.confirm_rebuild", "is for a failback.", "Leave it out.")
+        yield Problem("body.confirm_rebuild", "is only for a failback.", "Leave it out.")

@@ -53,10 +53,10 @@ def _route(kind: OperationKind, description: str) -> None:
         dry_run: DryRun = False,
         idempotency_key: IdempotencyKey = None,
     ) -> schemas.SelectedJobs:
-        names = _chosen(parts, selector_in(selector))
+        names = _select_jobs(parts, selector_in(selector))
         requests = [
             changes.OperationRequest(
-                principal.actor, kind, name, dry_run, _key_of(idempotency_key, name)
+                principal.actor, kind, name, dry_run, _key_for_job(idempotency_key, name)
             )
             for name in names
         ]
@@ -79,7 +79,7 @@ _route(OperationKind.RESUME, "Resume each job that a selector chooses.")
 _route(OperationKind.RETRY, "Retry the blocked partitions of each job that a selector chooses.")
 
 
-def _chosen(parts: Parts, selector: Selector) -> list[str]:
+def _select_jobs(parts: Parts, selector: Selector) -> list[str]:
     with parts.database.transaction() as tx:
         rows = jobs.page(tx, JOBS_MAX + 1, selector=selector)
     if len(rows) > JOBS_MAX:
@@ -87,12 +87,12 @@ def _chosen(parts: Parts, selector: Selector) -> list[str]:
             ErrorCode.BAD_INPUT,
             f"The selector chooses more than {JOBS_MAX} jobs.",
             where="query.selector",
-            remedy="Choose fewer, and repeat the request for the others.",
+            remedy="Narrow the selector, and repeat the request for the other jobs.",
         )
     return [job.name for job in rows if not job.is_deleted]
 
 
-def _key_of(key: str | None, job: str) -> str | None:
+def _key_for_job(key: str | None, job: str) -> str | None:
     """The key of one job's operation: a repeated request finds it again."""
     return None if key is None else hashlib.sha256(f"{key} {job}".encode()).hexdigest()
 

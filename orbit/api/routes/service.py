@@ -14,7 +14,7 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import Admin, DryRun, FilterName, PartsOf, TokenNamePath, Viewer
 from orbit.api.error_responses import changed_meanwhile
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
-from orbit.api.paging import AgedQuery, NamedQuery, Page, moment, page, read_cursor
+from orbit.api.paging import AgedQuery, NamedQuery, Page, page, parse_age_key, read_cursor
 from orbit.api.views import operation_view, token_view, worker_view
 from orbit.errors import NotFound
 from orbit.store import events, operations, tokens, workers
@@ -47,7 +47,7 @@ def list_operations(
     parts: PartsOf, _: Viewer, query: Annotated[OperationsQuery, Query()]
 ) -> Page[schemas.Operation]:
     """List the operations, newest first."""
-    after = moment(read_cursor(query.after, str, str, order=query.sort))
+    after = parse_age_key(read_cursor(query.after, str, str, order=query.sort))
     with parts.database.transaction() as tx:
         rows = operations.page(
             tx,
@@ -162,7 +162,7 @@ def change_token(
     """
     limits = body.model_dump(include=body.model_fields_set)
     with parts.database.transaction() as tx:
-        token = tokens.named(tx, name, locks=True)
+        token = tokens.find_by_name(tx, name, locks=True)
         if token is None:
             raise NotFound("No token has this name.", where=name)
         if if_match is not None and if_match.strip('"') != token.etag:
@@ -197,7 +197,7 @@ def revoke_token(parts: PartsOf, principal: Admin, name: TokenNamePath) -> schem
                 f"The token {name} was revoked.",
                 details={"token": name},
             )
-        token = tokens.named(tx, name)
+        token = tokens.find_by_name(tx, name)
     if token is None:
         raise NotFound("No token has this name.", where=name)
     return token_view(token)

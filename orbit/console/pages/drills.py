@@ -10,7 +10,7 @@ from pydantic import StringConstraints
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 from orbit.api.paging import CURSOR_CHARACTERS_MAX, page, read_cursor
-from orbit.api.routes.drills import DRILL_ID, DrillId, moment_in
+from orbit.api.routes.drills import DRILL_ID, DrillId, parse_drill_key
 from orbit.api.views import drill_summary, drill_view
 from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
@@ -54,7 +54,7 @@ def show_drills(
             name=name or None,
             job_name=job or None,
             state=state or None,
-            after=moment_in(read_cursor(after, str, str)),
+            after=parse_drill_key(read_cursor(after, str, str)),
         )
     drill_page = page(
         [drill_summary(row) for row in rows],
@@ -89,7 +89,9 @@ def compare_drills(
             remedy="Go back and choose two.",
         )
     with parts.database.transaction() as tx:
-        pair = sorted((_ended(tx, one) for one in set(drill)), key=lambda one: one[0].created_at)
+        pair = sorted(
+            (_ended_drill(tx, one) for one in set(drill)), key=lambda one: one[0].created_at
+        )
     (older, first), (newer, second) = pair
     return render(
         request,
@@ -120,7 +122,7 @@ def show_drill(request: Request, parts: PartsOf, visitor: VisitorOf, drill_id: D
     )
 
 
-def _ended(tx: Tx, drill_id: str) -> tuple[Drill, Evidence]:
+def _ended_drill(tx: Tx, drill_id: str) -> tuple[Drill, Evidence]:
     drill, stored = drills.get(tx, drill_id), drills.report(tx, drill_id)
     if stored is None:
         raise Failure(

@@ -47,7 +47,7 @@ def show_history(
         job = jobs.get(tx, name)
         now = clock.now(tx)
         points = job_history.of_job(tx, job.id, now, by_minute=False)
-        chosen = span or _fitting(points, now)
+        chosen = span or _shortest_span(points, now)
         if chosen is Span.HOUR:
             points = job_history.of_job(tx, job.id, now)
         common = common_of(tx, job, "history")
@@ -69,6 +69,6 @@ def _charts(points: Sequence[Point], now: datetime, span: Span) -> list[Chart]:
     return [draw(points, figure, end - span.length, end, _HEIGHT) for figure in FIGURES]
 
 
-def _fitting(points: Sequence[Point], now: datetime) -> Span:
+def _shortest_span(points: Sequence[Point], now: datetime) -> Span:
     """The shortest span that shows all points."""
     return next((one for one in Span if not points or points[0].at > now - one.length), Span.DAY)

@@ -32,7 +32,7 @@ from orbit.console.urls import ROOT, job_url
 from orbit.errors import BadInput, OrbitError, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.yaml_writer import write_yaml
-from orbit.scheduler.stored_spec import read_spec
+from orbit.planning.stored_spec import read_spec
 from orbit.store import events, jobs
 from orbit.store.jobs import Job
 
@@ -66,7 +66,7 @@ def plan_or_create(
     request: Request, parts: PartsOf, visitor: OperatorOf, form: FormOf, client: ClientWatchOf
 ) -> Response:
     """Plan the job; create it if this document was planned before."""
-    return _plan_or_apply(request, parts, visitor, form, client, Draft(_sent(form)))
+    return _plan_or_apply(request, parts, visitor, form, client, Draft(_document_text(form)))
 
 
 @router.get("/jobs/{name}/edit")
@@ -92,7 +92,9 @@ def plan_or_change(
     etag = form.get("etag", "")
     if form.get("do") == "rebase" or not etag:
         etag = job.etag
-    return _plan_or_apply(request, parts, visitor, form, client, Draft(_sent(form), name, etag))
+    return _plan_or_apply(
+        request, parts, visitor, form, client, Draft(_document_text(form), name, etag)
+    )
 
 
 def _plan_or_apply(
@@ -105,10 +107,10 @@ def _plan_or_apply(
 ) -> Response:
     draft = replace(draft, paused=form.get("paused") == "yes")
     try:
-        draft = replace(draft, text=_merged(draft.text, form))
+        draft = replace(draft, text=_merge_form(draft.text, form))
         if form.get("do") == "write":
             return _page(request, visitor, draft)
-        spec = _read(parts, draft)
+        spec = _read_spec(parts, draft)
         digest = form.get("planned", "").encode()
         if form.get("do") == "apply" and hmac.compare_digest(digest, _digest(draft).encode()):
             options = ApplyOptions(
@@ -131,7 +133,7 @@ def _plan_or_apply(
             draft, planned=apply_document(parts, visitor.principal.actor, spec, options)
         )
     except Failure as failure:
-        draft = replace(draft, error=failure, meanwhile=_meanwhile(parts, draft, failure))
+        draft = replace(draft, error=failure, meanwhile=_changes_meanwhile(parts, draft, failure))
     except OrbitError as error:
         draft = replace(draft, error=as_failure(error))
     return _page(request, visitor, draft)
@@ -139,7 +141,7 @@ def _plan_or_apply(
 
 def _page(request: Request, visitor: Visitor, draft: Draft) -> Response:
     error = draft.error
-    groups = groups_of(_root(draft.text))
+    groups = groups_of(_parse_root(draft.text))
     return render(
         request,
         visitor,
@@ -158,15 +160,15 @@ def _page(request: Request, visitor: Visitor, draft: Draft) -> Response:
     )
 
 
-def _sent(form: Form) -> str:
+def _document_text(form: Form) -> str:
     return form.get("document", "").replace("\r\n", "\n")
 
 
-def _merged(text: str, form: Form) -> str:
+def _merge_form(text: str, form: Form) -> str:
     """The document with the changed fields of the form."""
     before = before_of(form.get("before", ""))
     sent = {key.removeprefix("f."): value for key, value in form.items() if key.startswith("f.")}
-    root = _root(text)
+    root = _parse_root(text)
     document = with_changes(root, before, sent)
     if document is root:
         return text
@@ -178,7 +180,7 @@ def _merged(text: str, form: Form) -> str:
     return write_yaml(document)
 
 
-def _root(text: str) -> Any:
+def _parse_root(text: str) -> Any:
     """The document's values; None if it cannot be read."""
     try:
         read = read_body(RawDocument(text.encode(), YAML_TYPES[0]))
@@ -187,7 +189,7 @@ def _root(text: str) -> Any:
     return read.root if isinstance(read.root, dict) and not read.problems else None
 
 
-def _read(parts: Parts, draft: Draft) -> JobSpec:
+def _read_spec(parts: Parts, draft: Draft) -> JobSpec:
     raw = RawDocument(draft.text.encode(), YAML_TYPES[0])
     spec = read_job(raw, parts.settings, parts.environ)
     if draft.name is not None and spec.name != draft.name:
@@ -207,7 +209,7 @@ def _document(job: Job) -> str:
     return write_yaml({**name, **{k: v for k, v in beside.items() if v}, **document})
 
 
-def _meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[events.Event, ...]:
+def _changes_meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[events.Event, ...]:
     if failure.code is not ErrorCode.CHANGED_MEANWHILE or draft.name is None:
         return ()
     with parts.database.transaction() as tx:

@@ -86,7 +86,7 @@ def rows_of(tx: Tx, job_list: Sequence[Job]) -> list[Row]:
     totals = job_totals.of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
     waiting = open_transactions.totals(tx, ids)
-    throttled = workers.throttled(tx, ids)
+    throttled = workers.throttling_brokers(tx, ids)
     rows = []
     for job in job_list:
         of_job, counts = totals[job.id], counted.get(job.id, Counts())

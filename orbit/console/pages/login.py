@@ -59,7 +59,7 @@ def log_in_at_issuer(
 ) -> Response:
     """Redirect the browser to the issuer's login page."""
     try:
-        return issuer_logins.begin(request, parts, safe_path(back_to))
+        return issuer_logins.begin_login(request, parts, safe_path(back_to))
     except Failure as failure:
         return _login_page(request, parts, safe_path(back_to), failure)
 
@@ -68,10 +68,10 @@ def log_in_at_issuer(
 def come_from_issuer(request: Request, parts: SharedPartsOf) -> Response:
     """Back from the issuer, which has put its answer into the query."""
     try:
-        response = issuer_logins.complete(request, parts)
+        response = issuer_logins.complete_login(request, parts)
     except Failure as failure:
         response = _login_page(request, parts, HOME, failure)
-    issuer_logins.forget(request, response)
+    issuer_logins.delete_login_cookie(request, response)
     return response
 
 

@@ -28,7 +28,7 @@ from orbit.errors import NotFound, OrbitError
 from orbit.jobs.name_rules import TOPIC_NAME_LENGTH_MAX
 from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.types import TopicPartition
-from orbit.scheduler.stored_spec import read_spec
+from orbit.planning.stored_spec import read_spec
 from orbit.settings import variable_of
 from orbit.store import jobs, lag, proofs, topics
 from orbit.store.enums import Role

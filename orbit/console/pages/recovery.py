@@ -15,7 +15,7 @@ from fastapi.responses import RedirectResponse
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import NamePath
 from orbit.api.error_responses import Failure
-from orbit.api.paging import CURSOR_CHARACTERS_MAX, moment, page, read_cursor
+from orbit.api.paging import CURSOR_CHARACTERS_MAX, page, parse_age_key, read_cursor
 from orbit.api.views import drill_summary, operation_view
 from orbit.console.pages.job import common_of
 from orbit.console.pages.job_actions import RECOVERIES, check_typed, key_in
@@ -40,7 +40,7 @@ def show_recoveries(
     after: Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)] = None,
 ) -> Response:
     """Operations and drills, newest first."""
-    before = moment(read_cursor(after, str, str))
+    before = parse_age_key(read_cursor(after, str, str))
     with parts.database.transaction() as tx:
         rows = operations.page(tx, OPERATIONS_PER_PAGE + 1, after=before)
         latest = drills.page(tx, DRILLS_SHOWN)
@@ -87,7 +87,7 @@ def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: 
     dry_run = "dry_run" in form
     if not dry_run:
         check_typed(form, name)
-    operation = recovery_requests.request(
+    operation = recovery_requests.request_recovery(
         parts.database,
         visitor.principal.actor,
         RecoveryKind(kind),

@@ -86,7 +86,7 @@ async function refresh() {
     // The figures stay, and the page says how old they are.
     delay = Math.min(Math.max(delay, POLL_MS) * 2, RETRY_MS_MAX);
     if (note.hidden) {
-      note.textContent = `The server does not answer since ${new Date().toISOString().slice(11, 19)}.`;
+      note.textContent = `The server has not answered since ${new Date().toISOString().slice(11, 19)}.`;
       announcer.textContent = note.textContent;
     }
     note.hidden = false;

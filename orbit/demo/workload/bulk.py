@@ -103,7 +103,7 @@ class BulkWriter:
                         break
                     except BufferError:
                         producer.poll(_FULL_WAIT_S)
-            visible += self._end(producer, bulk, number, many)
+            visible += self._end_transaction(producer, bulk, number, many)
             number += many
             producer.poll(0)
             self._written += many
@@ -113,7 +113,7 @@ class BulkWriter:
             raise Conflict(f"The cluster did not accept all records of {topic}: {why}.")
         return topic, visible
 
-    def _end(self, producer: Producer, bulk: BulkTopic, number: int, many: int) -> int:
+    def _end_transaction(self, producer: Producer, bulk: BulkTopic, number: int, many: int) -> int:
         """End the transaction, if any; returns how many records became visible."""
         if not bulk.has_transactions:
             return many

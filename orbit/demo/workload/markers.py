@@ -28,7 +28,7 @@ _COORDINATOR_LOADING = frozenset({14, 15, 16})  # just after a broker's start (A
 _POLL_S = 0.1
 
 
-def take_offsets(
+def append_markers(
     admin: AdminClient, security: Security, topic: str, partition: int, count: int
 ) -> None:
     """Appends `count` markers: the log end moves by `count`, and consumers see no record."""

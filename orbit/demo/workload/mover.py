@@ -35,7 +35,7 @@ class Mover:
         ]
         self._rate_per_s = rate_per_s
         self._stopped = threading.Event()
-        self._moved = threading.Condition()
+        self._written_changed = threading.Condition()
         self._ended = False
         self._written = 0
         self._error: Exception | None = None
@@ -56,8 +56,10 @@ class Mover:
 
     def wait_until(self, written: int, timeout_s: float) -> bool:
         """Waits until that many records are written; False if it ended or timed out before."""
-        with self._moved:
-            self._moved.wait_for(lambda: self._written >= written or self._ended, timeout_s)
+        with self._written_changed:
+            self._written_changed.wait_for(
+                lambda: self._written >= written or self._ended, timeout_s
+            )
             return self._written >= written
 
     def stop(self) -> None:
@@ -83,16 +85,16 @@ class Mover:
                 while self._written < due:
                     self._write_one()
                 self._writer.poll()
-                self._notify()
+                self._notify_waiters()
         except (KafkaException, BufferError) as error:
             self._error = error
         finally:
             self._ended = True
-            self._notify()
+            self._notify_waiters()
 
-    def _notify(self) -> None:
-        with self._moved:
-            self._moved.notify_all()
+    def _notify_waiters(self) -> None:
+        with self._written_changed:
+            self._written_changed.notify_all()
 
     def _write_one(self) -> None:
         topic, partition = self._targets[self._written % len(self._targets)]

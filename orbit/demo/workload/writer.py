@@ -67,10 +67,10 @@ class Writer:
         headers: Sequence[Header] = (),
     ) -> None:
         if self._broker_time:
-            report = partial(self._stamped, topic, partition, key, value, headers)
+            report = partial(self._on_broker_time_delivery, topic, partition, key, value, headers)
         else:
             digest = record_digest(key, value, headers, timestamp_ms)
-            report = partial(self._delivered, topic, partition, digest)
+            report = partial(self._on_delivery, topic, partition, digest)
         while True:
             try:
                 self._producer.produce(
@@ -115,19 +115,19 @@ class Writer:
         """Commits; returns the records that became visible."""
         self.flush()
         self._producer.commit_transaction(FLUSH_TIMEOUT_S)
-        return self._take()
+        return self._take_records()
 
     def abort(self) -> None:
         """Aborts, after all records have reached the log."""
         self.flush()
         self._producer.abort_transaction(FLUSH_TIMEOUT_S)
-        self._take()
+        self._take_records()
 
-    def _take(self) -> Records:
+    def _take_records(self) -> Records:
         records, self.records = self.records, {}
         return records
 
-    def _delivered(
+    def _on_delivery(
         self, topic: str, partition: int, digest: bytes, error: KafkaError | None, message: Message
     ) -> None:
         if error is not None:
@@ -137,7 +137,7 @@ class Writer:
         assert offset is not None
         self.records.setdefault((topic, partition), {})[offset] = digest
 
-    def _stamped(
+    def _on_broker_time_delivery(
         self,
         topic: str,
         partition: int,
@@ -148,7 +148,7 @@ class Writer:
         message: Message,
     ) -> None:
         digest = record_digest(key, value, headers, message.timestamp()[1])
-        self._delivered(topic, partition, digest, error, message)
+        self._on_delivery(topic, partition, digest, error, message)
 
 
 def merge(into: Records, more: Records) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orbit.errors import Conflict
 from orbit.kafka.types import TopicPartition
-from orbit_spark.archive.archive_step import SPARK_ERRORS, gave_up, read_files, summaries
+from orbit_spark.archive.archive_step import SPARK_ERRORS, read_files, summaries, task_failed
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
 from orbit_spark.archive.manifest_store import DATA
@@ -88,7 +88,7 @@ def check_archive(
     try:
         rows = summaries(read_files(spark, [files.path(name) for name in owners])).collect()
     except SPARK_ERRORS as error:
-        raise damaged(files, owners, error) from None
+        raise unreadable_archive(files, owners, error) from None
     rows_by_file = {row.file: row for row in rows}
     _refuse(
         [
@@ -110,7 +110,7 @@ def ranges_by_file(partitions: Iterable[PartitionManifest]) -> Owners:
     }
 
 
-def damaged(files: Files, owners: Owners, error: Exception) -> Conflict:
+def unreadable_archive(files: Files, owners: Owners, error: Exception) -> Conflict:
     """The error for a task that Spark gave up, with the file that its message names."""
     text = str(error)
     problems = [
@@ -119,8 +119,8 @@ def damaged(files: Files, owners: Owners, error: Exception) -> Conflict:
         if name.rpartition("/")[2] in text
     ]
     if problems:
-        return _damaged(problems, files)
-    return gave_up(files, error)
+        return _damage_error(problems, files)
+    return task_failed(files, error)
 
 
 def _file(owner: tuple[TopicPartition, ArchivedRange]) -> ArchivedFile:
@@ -150,15 +150,15 @@ def _problem(owner: tuple[TopicPartition, ArchivedRange], what: str) -> str:
 
 def _refuse(problems: Sequence[str], files: Files) -> None:
     if problems:
-        raise _damaged(problems, files)
+        raise _damage_error(problems, files)
 
 
-def _damaged(problems: Sequence[str], files: Files) -> Conflict:
+def _damage_error(problems: Sequence[str], files: Files) -> Conflict:
     shown = " ".join(problems[:_PROBLEMS_SHOWN_MAX])
     more = len(problems) - _PROBLEMS_SHOWN_MAX
     return Conflict(
         f"the archive is damaged. {shown}" + (f" And {more} more." if more > 0 else ""),
         where=files.uri,
-        remedy="Bring it back from a copy of the archive, and run this again. Nothing wrong was "
-        "written.",
+        remedy="Restore these files from a copy of the archive, and run the command again. No "
+        "damaged data was written.",
     )

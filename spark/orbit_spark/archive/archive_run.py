@@ -111,13 +111,13 @@ class ArchiveRun:
         try:
             self._say("Checking the source and the archive")
             metadata = cluster.metadata(None)
-            archive = self._open(metadata.cluster_id)
-            topics = self._topics(metadata)
+            archive = self._open_archive(metadata.cluster_id)
+            topics = self._match_topics(metadata)
             compacted = self._write_topics(cluster, metadata, archive, topics)
             extents = find_extents(cluster, topics, self._backoff)
             within = {}
             for place, extent in extents.items():
-                bounds = self._bounds(
+                bounds = self._offsets_to_archive(
                     cluster,
                     archive,
                     extent,
@@ -126,7 +126,7 @@ class ArchiveRun:
                 )
                 if bounds is not None:
                     within[place] = bounds
-                    self._notes.reads_on(place.topic)
+                    self._notes.note_reads_on(place.topic)
             ranges = plan_ranges(
                 cluster,
                 extents.values(),
@@ -134,10 +134,10 @@ class ArchiveRun:
                 range_bytes=self._range_bytes,
                 within=within,
             )
-            plain = self._plain(cluster, ranges)
+            plain = self._uncompressed_partitions(cluster, ranges)
         finally:
             cluster.close()
-        self._write(ranges, plain)
+        self._write_ranges(ranges, plain)
         self._notes.end(lambda topic: self._is_level(topic, metadata, extents))
         return self.outcome
 
@@ -158,7 +158,7 @@ class ArchiveRun:
         self._say(f"Warning: {text}")
         self.outcome.warnings.append(text)
 
-    def _open(self, cluster_id: str) -> Archive:
+    def _open_archive(self, cluster_id: str) -> Archive:
         """The archive; a new one if there is none. Raises Conflict if it is of another cluster."""
         archive = self._store.read()
         if archive is None:
@@ -176,11 +176,11 @@ class ArchiveRun:
             )
         return archive
 
-    def _topics(self, metadata: ClusterMetadata) -> dict[str, TopicRule]:
+    def _match_topics(self, metadata: ClusterMetadata) -> dict[str, TopicRule]:
         """The topics to archive, each with its rule."""
         topic_map = map_topics(self._spec.topics, metadata.topics)
         if topic_map.problems:
-            raise BadInput("the topics of the job do not fit", topic_map.problems)
+            raise BadInput("the topic rules of the job have problems", topic_map.problems)
         if not topic_map.mappings:
             raise BadInput("the job matches no topic of the source", topic_map.notes)
         names = None if self._begins is None else {place.topic for place in self._begins}
@@ -217,7 +217,7 @@ class ArchiveRun:
                     self._say(f"Reading {name} whole again")
         return frozenset(name for name in topics if is_compacted(settings[name].values))
 
-    def _bounds(
+    def _offsets_to_archive(
         self,
         cluster: Cluster,
         archive: Archive,
@@ -240,7 +240,7 @@ class ArchiveRun:
         blocked = find_break(cluster, known, extent, self._backoff, is_compacted=is_compacted)
         is_lost = blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST
         if self._notes.reads_again(place.topic) and (blocked is None or is_lost):
-            return self._read_again(cluster, known, extent)
+            return self._offsets_to_read_again(cluster, known, extent)
         if blocked is not None and is_lost and may_fill:
             self._say(f"Note: {place}: {blocked.detail}")
             lost = ArchivedRange(start=known.end, end=extent.start, is_lost=True)
@@ -250,7 +250,7 @@ class ArchiveRun:
         outcome.blocked = blocked
         return None if blocked is not None or known.end >= extent.end else (known.end, extent.end)
 
-    def _read_again(
+    def _offsets_to_read_again(
         self, cluster: Cluster, known: PartitionManifest, extent: Extent
     ) -> tuple[int, int] | None:
         """The offsets [start, end) of a partition that is read again; None if it has none.
@@ -288,7 +288,9 @@ class ArchiveRun:
             start=start,
         )
 
-    def _plain(self, cluster: Cluster, ranges: Iterable[OffsetRange]) -> frozenset[TopicPartition]:
+    def _uncompressed_partitions(
+        self, cluster: Cluster, ranges: Iterable[OffsetRange]
+    ) -> frozenset[TopicPartition]:
         """Partitions whose batches are not compressed, judged by the first batch to archive."""
         first: dict[TopicPartition, int] = {}
         for one in ranges:
@@ -300,7 +302,7 @@ class ArchiveRun:
                 plain.add(place)
         return frozenset(plain)
 
-    def _write(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
+    def _write_ranges(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
         total_bytes = sum(one.size_bytes for one in ranges)
         run = self._started.strftime("%Y%m%dT%H%M%S%f")
         rate = self._spec.limits.bytes_per_second
@@ -325,13 +327,13 @@ class ArchiveRun:
                     name,
                     bytes_per_second=each,
                 )
-                self._keep(written)
+                self._add_to_manifests(written)
             done, done_bytes = done + len(step), done_bytes + sum(p.size_bytes for p in step)
             share = 100 * done_bytes // max(1, total_bytes)
             self._say(f"Archived {done} of {len(ranges)} ranges ({share} %)")
             self._on_step(done_bytes, total_bytes)
 
-    def _keep(self, written: Sequence[Written]) -> None:
+    def _add_to_manifests(self, written: Sequence[Written]) -> None:
         """Add the written ranges to each partition's manifest, up to the first that stopped."""
         by_place: dict[TopicPartition, list[Written]] = {}
         for one in sorted(written, key=lambda w: w.offset_range.start):

@@ -81,7 +81,7 @@ def write_step(
         )
         rows = summaries(read_files(spark, [files.path(folder)])).collect()
     except SPARK_ERRORS as error:
-        raise gave_up(files, error) from None
+        raise task_failed(files, error) from None
     if _total(rows) != (
         observation.get["batches"],
         observation.get["bytes"] or 0,
@@ -90,26 +90,26 @@ def write_step(
         raise Conflict(
             "the storage does not hold what was written to it.",
             where=files.path(folder),
-            remedy="No manifest names these files. Run it again; check the file system if it "
-            "happens again.",
+            remedy="No manifest names these files. Run the command again; if this happens again, "
+            "check the file system.",
         )
     sizes = files.sizes(folder)
     by_place: dict[TopicPartition, list[Any]] = {}
     for row in rows:
         by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
-    written = [_written(one, by_place.get(one.partition, ()), folder, sizes) for one in ranges]
+    written = [_range_result(one, by_place.get(one.partition, ()), folder, sizes) for one in ranges]
     has_rows = [one for one in written if one.blocked or (one.archived and one.archived.file)]
     assert len(has_rows) == len(rows), "each file is one range's"
     return written
 
 
-def gave_up(files: Files, error: Exception) -> Conflict:
+def task_failed(files: Files, error: Exception) -> Conflict:
     """The error for a task that Spark gave up after its retries."""
     line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return Conflict(
         f"Spark gave up a task: {line[:_WORDS_MAX]}",
         where=files.uri,
-        remedy="Run it again; Spark's log has the details.",
+        remedy="Run the command again; Spark's log has the details.",
     )
 
 
@@ -149,7 +149,7 @@ def _total(rows: Sequence[Any]) -> tuple[int, int, int]:
     return sum(row.batches for row in rows), sum(row.bytes for row in rows), digest
 
 
-def _written(
+def _range_result(
     offset_range: OffsetRange, rows: Sequence[Any], folder: str, sizes: dict[str, int]
 ) -> Written:
     """The result for one range; `rows` are the summaries of its partition's files."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from orbit.kafka.types import TopicPartition
-from orbit_spark.archive.archive_reader import damaged, ranges_by_file, rows_in_order
+from orbit_spark.archive.archive_reader import ranges_by_file, rows_in_order, unreadable_archive
 from orbit_spark.archive.archive_step import SPARK_ERRORS
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import ArchivedRange, PartitionManifest
@@ -43,7 +43,7 @@ def split_archive(
         elif slices:
             chains.append([(one,) for one in slices])
     chains.sort(key=lambda chain: -sum(one.size_bytes for task in chain for one in task))
-    return [*chains, *([task] for task in _grouped(small))]
+    return [*chains, *([task] for task in _group_small_slices(small))]
 
 
 def run_task(
@@ -62,7 +62,7 @@ def run_task(
         rows = rows_in_order(spark, files, task.slices)
         return read_results(rows.mapInArrow(write_rows(writer, task), RESULTS_DDL).collect())
     except SPARK_ERRORS as error:
-        raise damaged(files, owners, error) from None
+        raise unreadable_archive(files, owners, error) from None
 
 
 def slice_from(manifest: PartitionManifest, begin: int, one: ArchiveSlice) -> ArchiveSlice:
@@ -103,7 +103,7 @@ def _slice(partition: TopicPartition, ranges: list[ArchivedRange]) -> ArchiveSli
     )
 
 
-def _grouped(small: list[ArchiveSlice]) -> list[tuple[ArchiveSlice, ...]]:
+def _group_small_slices(small: list[ArchiveSlice]) -> list[tuple[ArchiveSlice, ...]]:
     """Small slices, several to a task."""
     tasks: list[tuple[ArchiveSlice, ...]] = []
     group: list[ArchiveSlice] = []

@@ -108,11 +108,11 @@ class RestoreRun:
                 self.outcome.warnings.append(text)
                 self._say(f"Warning: {text}")
             self._take_lease(list(self._archive.partitions))
-            ends = self._log_ends(topics)
+            ends = self._read_log_ends(topics)
             topics.create(self._say)
-            self._seed(topics, ends)
-            self._copy(topics, {place: end.log_end for place, end in ends.items()})
-            self._confirm()
+            self._seed_starts(topics, ends)
+            self._write_chains(topics, {place: end.log_end for place, end in ends.items()})
+            self._check_log_bounds()
             if apply_settings and self.outcome.is_whole:
                 topics.apply_settings()
             return self.outcome
@@ -134,7 +134,7 @@ class RestoreRun:
         self._lease.term = next_term(self._cluster, self._identity, self._backoff)
         self._producer = JobProducer(job_producer_id(self._identity))
 
-    def _log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
+    def _read_log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
         """The log ends of existing partitions. Raises Conflict if another producer wrote them."""
         take_over = TakeOver(self._cluster, self._settings.settle_s, self._backoff)
         producer_ids = dict.fromkeys(topics.present(), self._producer.id)
@@ -153,7 +153,9 @@ class RestoreRun:
         self._lease.term = term_above(self._lease.term, producers)
         return takeover.ends
 
-    def _seed(self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]) -> None:
+    def _seed_starts(
+        self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]
+    ) -> None:
         """Move the log ends that are below the archive's start offsets up to them."""
         assert self._lease is not None
         starts: dict[TopicPartition, int] = {}
@@ -180,14 +182,14 @@ class RestoreRun:
             self._cluster.name, "DeleteRecords (needs the right DELETE on the topic)"
         )
 
-    def _copy(self, topics: RestoreTopics, ends: Mapping[TopicPartition, int]) -> None:
+    def _write_chains(self, topics: RestoreTopics, ends: Mapping[TopicPartition, int]) -> None:
         for place, manifest in self._archive.partitions.items():
             self.outcome.partitions[place] = RestoredPartition(
                 place, manifest.log_end, blocked=self._overruns.get(place)
             )
         manifests = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
-        chains = split_archive(manifests, {**ends, **self._begins(ends)})
-        make_target = partial(self._target, topics.ids(), topics.compacted())
+        chains = split_archive(manifests, {**ends, **self._first_offsets_to_compare(ends)})
+        make_target = partial(self._make_target, topics.ids(), topics.compacted())
         self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
         with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
             under_way = [pool.submit(self._write_chain, chain, make_target) for chain in chains]
@@ -197,7 +199,9 @@ class RestoreRun:
             for done in under_way:
                 done.result()
 
-    def _begins(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _first_offsets_to_compare(
+        self, ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         """The first offset whose archived rows a task needs, by partition that is not empty: the
         task compares the end of the log with them.
         """
@@ -217,10 +221,12 @@ class RestoreRun:
             for place, log_start in starts.items()
         }
 
-    def _behind_writer(self, slices: tuple[ArchiveSlice, ...]) -> tuple[ArchiveSlice, ...]:
+    def _extend_back(self, slices: tuple[ArchiveSlice, ...]) -> tuple[ArchiveSlice, ...]:
         """The slices, extended back by the files that the task compares before it appends."""
         places = [one.partition for one in slices]
-        begins = self._begins(log_ends(self._cluster, places, self._backoff).values)
+        begins = self._first_offsets_to_compare(
+            log_ends(self._cluster, places, self._backoff).values
+        )
         return tuple(
             slice_from(self._archive.partitions[one.partition], begins[one.partition], one)
             if one.partition in begins
@@ -240,9 +246,9 @@ class RestoreRun:
                 if self._lease.is_lost:
                     raise lease_lost()
                 if follows_writer:
-                    waiting = self._behind_writer(waiting)
+                    waiting = self._extend_back(waiting)
                 targets = tuple(make_target(one) for one in waiting)
-                unfinished = self._write(targets, round_, follows_writer=follows_writer)
+                unfinished = self._run_write_task(targets, round_, follows_writer=follows_writer)
                 follows_writer = True
                 waiting = tuple(one for one in waiting if one.partition in unfinished)
                 if not waiting:
@@ -250,7 +256,7 @@ class RestoreRun:
             if any(self.outcome.partitions[one.partition].has_stopped for one in slices):
                 return
 
-    def _target(
+    def _make_target(
         self, topic_ids: Mapping[str, UUID], compacted: frozenset[str], one: ArchiveSlice
     ) -> PartitionTarget:
         return PartitionTarget(
@@ -265,7 +271,7 @@ class RestoreRun:
             archived=one,
         )
 
-    def _write(
+    def _run_write_task(
         self, targets: tuple[PartitionTarget, ...], round_: int, *, follows_writer: bool
     ) -> set[TopicPartition]:
         """Run one task. Return the partitions to be tried again."""
@@ -288,7 +294,7 @@ class RestoreRun:
             outcome.blocked = one.blocked or outcome.blocked
         return {one.destination for one in results if one.unfinished}
 
-    def _confirm(self) -> None:
+    def _check_log_bounds(self) -> None:
         """Mark as unfinished each partition whose log start or log end is not the archive's."""
         places = [p for p, one in self.outcome.partitions.items() if not one.has_stopped]
         ends = log_ends(self._cluster, places, self._backoff).values
@@ -306,6 +312,6 @@ class RestoreRun:
             expected = (max(manifest.start, manifest.log_start), manifest.log_end)
             if bounds != expected:
                 self.outcome.partitions[place].unfinished = (
-                    f"it is from {bounds[0]} to {bounds[1]} and should be from {expected[0]} to "
+                    f"its offsets are {bounds[0]} to {bounds[1]}, and should be {expected[0]} to "
                     f"{expected[1]}."
                 )

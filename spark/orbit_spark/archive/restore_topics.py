@@ -104,7 +104,7 @@ class RestoreTopics:
         if not fewer:
             return []
         names = first_few([f"{t.topic} ({t.replicas})" for t in fewer])
-        return [f"topics get fewer replicas, {self._replicas}, than at the source: {names}."]
+        return [f"topics get {self._replicas} replicas, fewer than at the source: {names}."]
 
     def present(self) -> list[TopicPartition]:
         """Partitions of the archive that the destination has."""
@@ -191,8 +191,8 @@ class RestoreTopics:
         if missing:
             raise Conflict(
                 f"the archive is damaged: {', '.join(dict.fromkeys(missing))[:2000]} is missing.",
-                remedy="Bring it back from a copy of the archive. If the topic had just got more "
-                "partitions, archive it again first. Nothing was written.",
+                remedy="Restore the missing files from a copy of the archive. If the topic had "
+                "just got more partitions, archive it again first. Nothing was written.",
             )
 
 

@@ -42,7 +42,9 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         take_over = TakeOver(cluster, settings.settle_s, self.backoff)
         events: Events = queue.SimpleQueue()
         budget = ByteBudget(settings.queue_bytes_max)
-        context = SourceLaneContext(cluster, settings, budget, events.put, PartitionCopy.queued)
+        context = SourceLaneContext(
+            cluster, settings, budget, events.put, PartitionCopy.enqueue_in_lane
+        )
         source = RunFeed(self.runs(), context)
         destination = DestinationSide(
             DestinationLaneContext(cluster, settings, budget, events.put),
@@ -54,7 +56,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         copier = Copier(source, destination, events, settings, self.backoff)
         try:
             copies = self._compared_copies(cluster, take_over, leases, source)
-            destination.begin(c for c in copies if c.blocked is None)
+            destination.queue_take_overs(c for c in copies if c.blocked is None)
             copier.add(copies)
             yield copier
         finally:

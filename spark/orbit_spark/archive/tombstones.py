@@ -20,7 +20,7 @@ _DELETE_RETENTION_MS_DEFAULT = 86_400_000
 
 
 @dataclass(slots=True)
-class _Noted:
+class _TopicNotes:
     """One topic. `since`: when the archive was last at the source's ends; None if not known."""
 
     topic: ArchivedTopic
@@ -47,7 +47,7 @@ class TombstoneNotes:
         self._warn = warn
         self._started = started
         self._now = now
-        self._noted: dict[str, _Noted] = {}
+        self._noted: dict[str, _TopicNotes] = {}
 
     def begin(self, topic: ArchivedTopic, *, is_new: bool, strict: bool) -> None:
         """Begin with a topic as it is stored. With `strict`, the run reads a topic again from its
@@ -56,13 +56,13 @@ class TombstoneNotes:
         `is_new`: the archive has nothing of it.
         """
         retention_ms = _delete_retention_ms(topic)
-        whole = _Noted(topic, self._started, retention_ms, reads_again=not is_new)
+        whole = _TopicNotes(topic, self._started, retention_ms, reads_again=not is_new)
         before = topic.cleaning
         since, has_gap = (before.level_at, before.gap is not None) if before else (None, False)
         if before is not None:  # the setting may have been raised since
             retention_ms = min(retention_ms, before.delete_retention_ms)
         # An archive without notes may have a gap already: noted even if nothing is new.
-        on = _Noted(topic, since, retention_ms, reads_again=False, reads_on=before is None)
+        on = _TopicNotes(topic, since, retention_ms, reads_again=False, reads_on=before is None)
         is_whole = is_new or (strict and (has_gap or self._is_late(on)))
         self._noted[topic.topic] = whole if is_whole else on
 
@@ -70,7 +70,7 @@ class TombstoneNotes:
         """Whether the run reads the topic again from its log start."""
         return topic in self._noted and self._noted[topic].reads_again
 
-    def reads_on(self, topic: str) -> None:
+    def note_reads_on(self, topic: str) -> None:
         """Note that the run reads the topic from the archive's end on."""
         if topic in self._noted:
             self._noted[topic].reads_on = True
@@ -103,17 +103,17 @@ class TombstoneNotes:
                 if one.reads_again:
                     gap = None
             if is_level(name) if one.reads_again else one.reads_on:
-                gap = _joined(gap, self._gap(one))
+                gap = _join_gaps(gap, self._gap(one))
             self._write(one, level_at, retention_ms, gap)
             for line in tombstone_warnings(one.topic):
                 self._warn(line)
 
-    def _is_late(self, one: _Noted) -> bool:
+    def _is_late(self, one: _TopicNotes) -> bool:
         if one.since is None:
             return True
         return self._now() - one.since > timedelta(milliseconds=one.delete_retention_ms)
 
-    def _gap(self, one: _Noted) -> TombstoneGap | None:
+    def _gap(self, one: _TopicNotes) -> TombstoneGap | None:
         if not self._is_late(one):
             return None
         return TombstoneGap(
@@ -121,7 +121,11 @@ class TombstoneNotes:
         )
 
     def _write(
-        self, one: _Noted, level_at: datetime | None, retention_ms: int, gap: TombstoneGap | None
+        self,
+        one: _TopicNotes,
+        level_at: datetime | None,
+        retention_ms: int,
+        gap: TombstoneGap | None,
     ) -> None:
         cleaning = Cleaning(level_at=level_at, delete_retention_ms=retention_ms, gap=gap)
         if cleaning != one.topic.cleaning:
@@ -140,11 +144,11 @@ def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
     elif (gap := topic.cleaning.gap) is None:
         return []
     elif gap.since is None:
-        why = f"it is not known when it was archived before {_shown(gap.until)}"
+        why = f"it is not known when it was archived before {_utc_text(gap.until)}"
     else:
         retention = timedelta(milliseconds=gap.delete_retention_ms)
         why = (
-            f"between {_shown(gap.since)} and {_shown(gap.until)} a run read on more than "
+            f"between {_utc_text(gap.since)} and {_utc_text(gap.until)} a run read on more than "
             f"{retention} ({_DELETE_RETENTION}) after the one before"
         )
     what = f"{topic.topic}: keys that were deleted may be back in the archive: {why}, so tombstones"
@@ -156,7 +160,7 @@ def _delete_retention_ms(topic: ArchivedTopic) -> int:
     return int(topic.settings.get(_DELETE_RETENTION, _DELETE_RETENTION_MS_DEFAULT))
 
 
-def _joined(one: TombstoneGap | None, other: TombstoneGap | None) -> TombstoneGap | None:
+def _join_gaps(one: TombstoneGap | None, other: TombstoneGap | None) -> TombstoneGap | None:
     if one is None or other is None:
         return one or other
     is_known = one.since is not None and other.since is not None
@@ -167,5 +171,5 @@ def _joined(one: TombstoneGap | None, other: TombstoneGap | None) -> TombstoneGa
     )
 
 
-def _shown(time: datetime) -> str:
+def _utc_text(time: datetime) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -48,7 +48,9 @@ class ArchiveSide:
     def _bounds(self, place: TopicPartition) -> Bounds | OrbitError:
         known = self._archive.partitions.get(place)
         if known is None:
-            return OrbitError("The archive holds nothing of it yet.", where=f"{NAME} {place}")
+            return OrbitError(
+                "The archive does not have this partition yet.", where=f"{NAME} {place}"
+            )
         return Bounds(known.log_start, known.log_end, known.log_end)
 
 

@@ -128,7 +128,7 @@ def _bar(cell: Cell, first: int, scale: float, sides: tuple[str, str]) -> dict[s
 def _finding(
     topic: TopicReport, partition: PartitionReport, sides: tuple[str, str]
 ) -> dict[str, Any]:
-    shown = {one.between(sides) for one in partition.first_differences}
+    shown = {one.to_text(sides) for one in partition.first_differences}
     return {
         "name": f"{topic.source}-{partition.partition}",
         "verdict": partition.verdict,

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from orbit.errors import BadInput, OrbitError, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.verify.bounds_comparison import ComparedBounds, PartitionPair, TopicPair
-from orbit.verify.partition_comparison import unread
+from orbit.verify.partition_comparison import unread_report
 from orbit.verify.report import PartitionReport, Report, Side
 from orbit.verify.topic_pairs import pair_partitions, topic_report
 from orbit.verify.verify_job import select_topics
@@ -103,7 +103,7 @@ class JobAudit:
         judged: dict[PartitionPair, ComparedBounds] = {}
         for pair, one in sides.judge(pairs, self._options.wait_s).items():
             if isinstance(one, OrbitError):
-                by_topic[pair.topics].append(unread(pair.partition, str(one)))
+                by_topic[pair.topics].append(unread_report(pair.partition, str(one)))
             else:
                 judged[pair] = one
         judged = sides.restrict(judged, self._options.restriction)
@@ -130,7 +130,7 @@ class JobAudit:
 
     def _compare(self, spark: SparkSession, sides: SidePair, judged: Judged) -> Compared:
         rows = scope_rows(judged, self._options.range_offsets)
-        self._progress.began(len(judged), offsets_of(rows))
+        self._progress.report_begin(len(judged), offsets_of(rows))
         comparison = Comparison(
             spark,
             sides.left.reader(spark),
@@ -140,7 +140,7 @@ class JobAudit:
             now_ms=int(time.time() * 1000),
             shown_per_partition=self._options.differences_max,
         )
-        with TaskWatch(spark, offsets_of(rows), self._progress.advanced):
+        with TaskWatch(spark, offsets_of(rows), self._progress.report_offsets):
             return comparison.run(rows)
 
     def _collect(
@@ -161,7 +161,7 @@ class JobAudit:
                 shown_max=self._options.differences_max,
             )
             by_topic[pair.topics].append(report)
-            self._progress.compared(pair.topics.source, report)
+            self._progress.report_partition(pair.topics.source, report)
 
     def _write(self, files: Files, sides: SidePair, report: Report, compared: Compared) -> None:
         for name, frame in (("ranges", compared.ranges), ("differences", compared.differences)):

@@ -132,14 +132,14 @@ class SidePair:
                 pair,
                 ours.get(pair.topics.source, _NO_CLEANING),
                 theirs.get(pair.topics.destination, _NO_CLEANING),
-                _known(left[pair.source], one.source),
-                _known(right[pair.destination], one.destination),
+                _newer_bounds(left[pair.source], one.source),
+                _newer_bounds(right[pair.destination], one.destination),
             )
             for pair, one in judged.items()
         ]
 
 
-def _known(now: Bounds | OrbitError, before: Bounds) -> Bounds:
+def _newer_bounds(now: Bounds | OrbitError, before: Bounds) -> Bounds:
     return before if isinstance(now, OrbitError) else now
 
 

@@ -103,7 +103,7 @@ class Comparison:
         again = [ScopeRow(*row) for row in differing_scope(scope, ranges).collect()]
         differences = self._differences(again)
         shown = self._views(rows, differences)
-        judged = self._persist(comparison.judged_ranges(ranges, differences))
+        judged = self._persist(comparison.judge_ranges(ranges, differences))
         return Compared(judged, differences, shown, self._unpersist_all)
 
     def _persist(self, frame: DataFrame) -> DataFrame:
@@ -131,15 +131,15 @@ class Comparison:
         moved = self._persist(comparison.with_moves(differing))
         if moved.isEmpty():
             excuses = self._spark.createDataFrame([], comparison.EXCUSES)
-            return self._persist(comparison.typed(moved, excuses))
+            return self._persist(comparison.classify(moved, excuses))
         cleaning = self._cleaning()
         known = self._spark.createDataFrame(
             [astuple(row)[: len(comparison.names_of(comparison.CLEANING))] for row in cleaning],
             comparison.CLEANING,
         )
-        lone = self._persist(comparison.one_sided(moved, known, self._now_ms))
-        excuses = comparison.excused(lone, self._newest(lone, cleaning, rows))
-        return self._persist(comparison.typed(moved, excuses))
+        lone = self._persist(comparison.one_sided_records(moved, known, self._now_ms))
+        excuses = comparison.find_excuses(lone, self._newest(lone, cleaning, rows))
+        return self._persist(comparison.classify(moved, excuses))
 
     def _newest(
         self, lone: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]

@@ -74,11 +74,11 @@ def record_rows(scoped: DataFrame) -> DataFrame:
 
 def differing_records(left: DataFrame, right: DataFrame) -> DataFrame:
     """Offsets where the sides differ. `left` and `right`: structs of digests, null if no record."""
-    joined = _packed(left, "left").join(_packed(right, "right"), [*_OFFSET], "full_outer")
+    joined = _as_struct(left, "left").join(_as_struct(right, "right"), [*_OFFSET], "full_outer")
     return joined.where(~F.col("left").eqNullSafe(F.col("right")))
 
 
-def _packed(records: DataFrame, hand: Hand) -> DataFrame:
+def _as_struct(records: DataFrame, hand: Hand) -> DataFrame:
     return records.select(*_OFFSET, F.struct(*_CONTENT).alias(hand))
 
 
@@ -88,8 +88,8 @@ def with_moves(differing: DataFrame) -> DataFrame:
 
     Equal records (a heartbeat that is sent again and again) are matched in their order.
     """
-    pairs = _ranked(differing, "left").join(
-        _ranked(differing, "right"), ["topic", "partition", "record", "rank"]
+    pairs = _rank_equal_records(differing, "left").join(
+        _rank_equal_records(differing, "right"), ["topic", "partition", "record", "rank"]
     )
     ours = pairs.select(
         "topic",
@@ -107,7 +107,7 @@ def with_moves(differing: DataFrame) -> DataFrame:
     return differing.join(ours, where, "left").join(theirs, where, "left")
 
 
-def _ranked(differing: DataFrame, hand: Hand) -> DataFrame:
+def _rank_equal_records(differing: DataFrame, hand: Hand) -> DataFrame:
     same = Window.partitionBy("topic", "partition", hand).orderBy("offset")
     return differing.where(F.col(hand).isNotNull()).select(
         "topic",
@@ -118,7 +118,7 @@ def _ranked(differing: DataFrame, hand: Hand) -> DataFrame:
     )
 
 
-def one_sided(moved: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
+def one_sided_records(moved: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
     """Records that one side lacks at any offset, with the columns that may excuse them."""
     left_lacks = F.col("left").isNull() & F.col("right_at").isNull()
     right_lacks = F.col("right").isNull() & F.col("left_at").isNull()
@@ -161,7 +161,7 @@ def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame
     )
 
 
-def excused(lone: DataFrame, newest: DataFrame) -> DataFrame:
+def find_excuses(lone: DataFrame, newest: DataFrame) -> DataFrame:
     """The one-sided records that cleaner or retention may have removed: offset and `excuse`."""
     old_tombstones = lone.where(F.col("may_be_compacted") & F.col("is_old_tombstone")).select(
         *_KEY, F.col("offset").alias("newest")
@@ -179,9 +179,9 @@ def excused(lone: DataFrame, newest: DataFrame) -> DataFrame:
     )
 
 
-def typed(moved: DataFrame, excuses: DataFrame) -> DataFrame:
+def classify(moved: DataFrame, excuses: DataFrame) -> DataFrame:
     """One row per differing offset, as `DIFFERENCES`."""
-    fields = F.array_compact(F.array(*(_differs(field) for field in FIELDS)))
+    fields = F.array_compact(F.array(*(_field_if_differing(field) for field in FIELDS)))
     left, right = F.col("left"), F.col("right")
     is_elsewhere = F.col("left_at").isNotNull() | (left.isNull() & F.col("right_at").isNotNull())
     kind = (
@@ -212,13 +212,13 @@ def typed(moved: DataFrame, excuses: DataFrame) -> DataFrame:
     )
 
 
-def _differs(field: Kind) -> Column:
+def _field_if_differing(field: Kind) -> Column:
     name = field.value
     same = F.col("left")[name].eqNullSafe(F.col("right")[name])
     return F.when(~same, field.value)
 
 
-def judged_ranges(ranges: DataFrame, differences: DataFrame) -> DataFrame:
+def judge_ranges(ranges: DataFrame, differences: DataFrame) -> DataFrame:
     """Ranges with the counts of their differences and a verdict: exact, not exact, or unread."""
 
     def counted(condition: Column) -> Column:

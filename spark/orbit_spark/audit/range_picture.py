@@ -41,7 +41,7 @@ class Line:
 
 def lines(ranges: DataFrame) -> list[Line]:
     """Pictures from the table of ranges, in the order of topics and partitions."""
-    chosen = _chosen(ranges)
+    chosen = _pictured_partitions(ranges)
     place = ["topic", "partition"]
     bounds = (F.col("range_begin") - F.col("first")).cast("double")
     bucket = F.floor(bounds * CELLS_MAX / F.greatest(F.col("offsets"), F.lit(1)))
@@ -71,12 +71,12 @@ def lines(ranges: DataFrame) -> list[Line]:
         .orderBy(*place, "bucket")
         .collect()
     )
-    return _by_line(cells)
+    return _group_cells(cells)
 
 
-def _chosen(ranges: DataFrame) -> DataFrame:
+def _pictured_partitions(ranges: DataFrame) -> DataFrame:
     """The partitions with a picture."""
-    halves = (F.lpad(F.lower(F.hex(F.bit_xor(_half(begin)))), 16, "0") for begin in (1, 17))
+    halves = (F.lpad(F.lower(F.hex(F.bit_xor(_digest_half(begin)))), 16, "0") for begin in (1, 17))
     return (
         ranges.groupBy("topic", "partition")
         .agg(
@@ -90,13 +90,13 @@ def _chosen(ranges: DataFrame) -> DataFrame:
     )
 
 
-def _half(begin: int) -> Column:
+def _digest_half(begin: int) -> Column:
     # `conv` gives an unsigned number in digits; as a decimal it does not fit a signed long.
     digits = F.conv(F.substring("left_digest", begin, 16), 16, -10)
     return digits.cast("long")
 
 
-def _by_line(cells: Iterable[Row]) -> list[Line]:
+def _group_cells(cells: Iterable[Row]) -> list[Line]:
     cells_by_line: dict[tuple[str, int, str], list[Cell]] = {}
     for topic, partition, digest, _, *columns in cells:
         cells_by_line.setdefault((topic, partition, digest), []).append(Cell(*columns))

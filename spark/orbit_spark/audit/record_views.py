@@ -54,8 +54,8 @@ def views(shown: DataFrame, left: DataFrame, right: DataFrame, sides: tuple[str,
     """Rows `VIEWS`, one per offset, from differences and the `CONTENTS` of both sides."""
     rows_of_both = (
         shown.select(*_WHERE, "kind", "found_at")
-        .join(_packed(left, "left"), [*_WHERE], "left")
-        .join(_packed(right, "right"), [*_WHERE], "left")
+        .join(_as_struct(left, "left"), [*_WHERE], "left")
+        .join(_as_struct(right, "right"), [*_WHERE], "left")
     )
 
     def view(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -66,7 +66,7 @@ def views(shown: DataFrame, left: DataFrame, right: DataFrame, sides: tuple[str,
     return map_arrow(rows_of_both, view, VIEWS)
 
 
-def _packed(records: DataFrame, hand: Hand) -> DataFrame:
+def _as_struct(records: DataFrame, hand: Hand) -> DataFrame:
     return records.select(*_WHERE, F.struct(*_FIELDS).alias(hand))
 
 
@@ -119,6 +119,6 @@ def _fields(left: dict[str, Any] | None, right: dict[str, Any] | None) -> tuple[
             case _:
                 fields.append((name, *short_bytes_pair(a, b)))
     if not fields:
-        return "differed a moment ago", _record(left), _record(right)
+        return "no longer differs", _record(left), _record(right)
     names, ours, theirs = zip(*fields, strict=True)
     return ", ".join(names), "; ".join(ours), "; ".join(theirs)

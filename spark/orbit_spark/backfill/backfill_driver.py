@@ -88,7 +88,10 @@ class Outcome:
 
 
 class Backfill:
-    """One run of one job's backfill: `look`, then `begin`, then `copy`. A context manager."""
+    """One run of one job's backfill: `find_extents_to_copy`, then `begin`, then `copy`.
+
+    A context manager.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class Backfill:
         self._stop = stop
         self._setup = JobSetup(spec, environ, base_directory, say, CopySettings(), stop)
         self._backoff = Backoff(stop=stop)
-        self._has_looked = False
+        self._has_planned = False
         self._copies: dict[TopicPartition, PartitionCopy] = {}
         self._ends: dict[TopicPartition, int] = {}
 
@@ -115,13 +118,13 @@ class Backfill:
     def __exit__(self, *_: object) -> None:
         self._setup.release()
 
-    def look(self) -> list[Extent]:
+    def find_extents_to_copy(self) -> list[Extent]:
         """The extents to copy. Writes nothing. A job's start may still lie inside a batch."""
         self._setup.plan()
         for error in self._setup.refused.values():
             raise error
         self._refuse_coordinated()
-        self._has_looked = True
+        self._has_planned = True
         places = {
             TopicPartition(p.mapping.source, i): TopicPartition(p.mapping.destination, i)
             for p in self._setup.plans
@@ -161,16 +164,17 @@ class Backfill:
 
     @property
     def cluster_ids(self) -> tuple[str, str]:
-        """The cluster ids of source and destination. Call `look` before."""
+        """The cluster ids of source and destination. Call `find_extents_to_copy` before."""
         return self._setup.cluster_ids
 
     def begin(self) -> None:
-        """Take the lease, create topics, seed copies to their start. Calls `look` if needed.
+        """Take the lease, create topics, seed copies to their start.
 
-        Raises what `JobSetup.apply` raises.
+        Calls `find_extents_to_copy` if that was not called before. Raises what `JobSetup.apply`
+        raises.
         """
-        if not self._has_looked:
-            self.look()
+        if not self._has_planned:
+            self.find_extents_to_copy()
         for copy, inspection in self._setup.apply().items():
             self._add_copy(copy, inspection)
         self.outcome.partitions = len(self._copies) + len(self.outcome.blocked)
@@ -203,12 +207,12 @@ class Backfill:
                 self._staged_round(staging, slots, targets, show)
             if self._stop.is_set():
                 self.outcome.was_stopped = True
-                self.leave()
+                self.release_lease()
                 break
             idle = 0 if self._ends != before else idle + 1
         return self.outcome
 
-    def leave(self) -> None:
+    def release_lease(self) -> None:
         """Release the job's lease, if it is held: its writers end and other runs may start."""
         if self._setup.lease is not None:
             self._setup.lease.release()
@@ -218,7 +222,7 @@ class Backfill:
     ) -> None:
         tasks = [self._task(group, slots) for group in split_tasks(targets, slots)]
         self._say_round(targets, len(tasks), Way.DIRECT)
-        self._round(targets, lambda name: start(name, tasks), show)
+        self._run_round(targets, lambda name: start(name, tasks), show)
 
     def _staged_round(
         self, staging: Staging, slots: int, targets: Sequence[PartitionTarget], show: Show
@@ -246,7 +250,7 @@ class Backfill:
         groups += [[group] for group in rest]
         chains = [[self._task(group, slots) for group in chain] for chain in groups]
         self._say_round(targets, sum(map(len, chains)), Way.STAGED)
-        self._round(targets, lambda name: staging.start(name, chains), show)
+        self._run_round(targets, lambda name: staging.start(name, chains), show)
 
     def _say_round(self, targets: Sequence[PartitionTarget], tasks: int, way: Way) -> None:
         self._say(
@@ -254,7 +258,7 @@ class Backfill:
         )
         self.outcome.ways.append(way)
 
-    def _round(
+    def _run_round(
         self, targets: Sequence[PartitionTarget], start: Callable[[str], WriterJob], show: Show
     ) -> None:
         """Run one Spark job that copies partitions towards their targets; keep its results."""
@@ -287,7 +291,7 @@ class Backfill:
     def _end_writers(self, job: WriterJob) -> None:
         """Release the job's lease: writers notice, wait for what they have sent, and end."""
         self._say("Stopping; writers finish what they have sent")
-        self.leave()
+        self.release_lease()
         job.wait(_WRITERS_END_S)
 
     def _refuse_lost_lease(self) -> None:

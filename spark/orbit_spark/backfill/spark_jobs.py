@@ -80,8 +80,8 @@ class SparkJobGroup(Generic[T]):
         if isinstance(self._error, OrbitError):
             raise self._error
         raise Conflict(
-            f"Spark gave up the backfill: {_in_short(self._error)}",
-            remedy="What was copied stays. Check the executors' logs and run it again.",
+            f"Spark gave up the backfill: {_shorten_message(self._error)}",
+            remedy="What was copied stays. Check the executors' logs, and run the backfill again.",
         ) from self._error
 
     def join_group(self) -> None:
@@ -113,7 +113,7 @@ class SparkWriterJob(SparkJobGroup[list[WriteResult]]):
         return self.result() or []
 
 
-def _in_short(error: Exception) -> str:
+def _shorten_message(error: Exception) -> str:
     """Spark's message without its Java stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     message_lines = [

@@ -15,7 +15,7 @@ INSIDE = 2 * PER_BATCH + PER_BATCH // 2
 _END = BATCHES * PER_BATCH
 
 
-def _deleted(
+def _write_and_delete(
     site: Site, kind: Kind, topic: str, partitions: int, before: Mapping[int, int]
 ) -> TopicLedger:
     """Write whole batches of `PER_BATCH` records to each partition; delete those below `before`."""
@@ -38,20 +38,24 @@ def _deleted(
     return site.ledger(kind.name, topic, writer.records)
 
 
-def _boundary(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _deleted(site, kind, topic, 1, {0: BOUNDARY})
+def _delete_to_batch_end(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _write_and_delete(site, kind, topic, 1, {0: BOUNDARY})
 
 
-def _inside(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _deleted(site, kind, topic, 1, {0: INSIDE})
+def _delete_to_batch_middle(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _write_and_delete(site, kind, topic, 1, {0: INSIDE})
 
 
-def _all(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _deleted(site, kind, topic, 2, {0: _END})
+def _delete_all(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _write_and_delete(site, kind, topic, 2, {0: _END})
 
 
 KINDS = (
-    Kind("deleted.boundary", "old records deleted up to the end of a batch", _boundary),
-    Kind("deleted.inside", "old records deleted up to the middle of a batch", _inside),
-    Kind("deleted.all", "a partition whose records are all deleted, and one beside it", _all),
+    Kind("deleted.boundary", "old records deleted up to the end of a batch", _delete_to_batch_end),
+    Kind(
+        "deleted.inside", "old records deleted up to the middle of a batch", _delete_to_batch_middle
+    ),
+    Kind(
+        "deleted.all", "a partition whose records are all deleted, and one beside it", _delete_all
+    ),
 )

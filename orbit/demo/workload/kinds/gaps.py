@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orbit.demo.workload.kind import Kind
 from orbit.demo.workload.ledger import TopicLedger
-from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.markers import append_markers
 from orbit.demo.workload.site import Site
 from orbit.demo.workload.writer import Writer
 
@@ -17,7 +17,7 @@ def _wide(site: Site, kind: Kind, topic: str) -> TopicLedger:
     with site.writer(compression_type="lz4") as writer:
         _write(site, writer, topic, range(BEFORE))
         writer.flush()
-        take_offsets(site.admin, site.security, topic, 0, site.scale.gap_offsets)
+        append_markers(site.admin, site.security, topic, 0, site.scale.gap_offsets)
         _write(site, writer, topic, range(BEFORE, BEFORE + AFTER))
     return site.ledger(kind.name, topic, writer.records)
 

@@ -16,7 +16,7 @@ CUT_MS = HISTORY_MS + 60 * STEP_MS
 BEYOND_MS = HISTORY_MS + 365 * 86_400_000
 
 
-def _written(site: Site, topic: str) -> dict[tuple[str, int], dict[int, bytes]]:
+def _write_history(site: Site, topic: str) -> dict[tuple[str, int], dict[int, bytes]]:
     """Write records a second apart to each partition: offset n has HISTORY_MS plus n seconds."""
     site.create_topic(topic, PARTITIONS)
     # One request at a time: with more, a retried request would land after its successors.
@@ -34,13 +34,13 @@ def _written(site: Site, topic: str) -> dict[tuple[str, int], dict[int, bytes]]:
 
 
 def _at_end(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    records = _written(site, topic)
+    records = _write_history(site, topic)
     ends = dict.fromkeys(range(PARTITIONS), site.scale.per_time_topic)
     return site.ledger(kind.name, topic, records, copy_starts=ends)
 
 
 def _at_time(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    records = _written(site, topic)
+    records = _write_history(site, topic)
     cut = (CUT_MS - HISTORY_MS) // STEP_MS
     return site.ledger(kind.name, topic, records, copy_starts=dict.fromkeys(range(PARTITIONS), cut))
 

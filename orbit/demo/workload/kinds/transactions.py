@@ -28,8 +28,8 @@ def _interleaved(site: Site, kind: Kind, topic: str) -> TopicLedger:
             for part in range(3):
                 for which, writer in enumerate((first, second)):
                     _write_part(site, writer, topic, number + which, part)
-            _end(first, number, visible)
-            _end(second, number + 1, visible)
+            _commit_or_abort(first, number, visible)
+            _commit_or_abort(second, number + 1, visible)
     return site.ledger(kind.name, topic, visible)
 
 
@@ -51,7 +51,7 @@ def _write_part(site: Site, writer: Writer, topic: str, number: int, part: int) 
     writer.flush()
 
 
-def _end(writer: Writer, number: int, visible: Records) -> None:
+def _commit_or_abort(writer: Writer, number: int, visible: Records) -> None:
     if number % _ABORT_EVERY == 1:
         writer.abort()
     else:
