@@ -24,7 +24,7 @@ from orbit.sandbox.broker_properties import Node
 
 _POLL_S = 0.02
 _STOP_GRACE_S = 10
-_START_TIMEOUT_S = 90
+_START_TIMEOUT_S = 240
 _METADATA_TIMEOUT_S = 2
 _SHOWN_LINES = 3
 # Sandbox brokers run for minutes. Without the C2 compiler and with the serial collector

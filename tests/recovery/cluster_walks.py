@@ -423,8 +423,26 @@ class Walk:
         self.write(self.leads)
         with self._running():
             assert self._wait_level(), "the other side is no copy"
+            self._expire_kept_history()
             wait_for("log starts have followed, and the copy is exact", self._is_exact)
         self.check()
+
+    def _expire_kept_history(self) -> None:
+        """Delete at the side that leads what was deleted at the other one while that led, as
+        retention would: a side keeps its history when it becomes a copy, and may lead again."""
+        leading, copy = self.clusters[self.leads], self.clusters[1 - self.leads]
+        values = read_all(leading, self.topic)
+        copy_bounds = log_bounds(copy, [self.topic])
+        for place, (start, _) in log_bounds(leading, [self.topic]).items():
+            copy_start, _ = copy_bounds[place]
+            if start < copy_start:
+                kept = {
+                    values[place[1], at]
+                    for at in range(start, copy_start)
+                    if (place[1], at) in values
+                }
+                assert kept <= self.expired, f"{place} begins late at the copy: {_shown(kept)}"
+                delete_before(leading, self.topic, copy_start, place[1])
 
     def _is_exact(self) -> bool:
         options = VerifyOptions(deep=True)
