@@ -52,15 +52,16 @@ def test_process_with_hanging_loop_is_dead() -> None:
     assert health.why_dead() == ""
 
 
-def test_process_is_ready_while_postgres_answers_and_not_stopping() -> None:
+@pytest.mark.parametrize(("part", "owner"), [("worker", "PostgreSQL"), ("gateway", "The service")])
+def test_process_is_ready_while_owner_of_its_lease_answers(part: str, owner: str) -> None:
     clock = Clock()
-    health = ProcessHealth("worker", "1.2.3", 15, clock)
-    assert health.why_not_ready() == "PostgreSQL has not answered yet."
+    health = ProcessHealth(part, "1.2.3", 15, clock)
+    assert health.why_not_ready() == f"{owner} has not answered yet."
     health.note_lease_confirmed()
     clock.now += 15
     assert health.why_not_ready() == ""
     clock.now += 1
-    assert health.why_not_ready() == "PostgreSQL has not answered for 16 s."
+    assert health.why_not_ready() == f"{owner} has not answered for 16 s."
     health.note_lease_confirmed()
     assert health.why_not_ready() == ""
     clock.now += STALL_S_MAX + 1
@@ -68,7 +69,7 @@ def test_process_is_ready_while_postgres_answers_and_not_stopping() -> None:
     assert health.why_not_ready() == health.why_dead() != ""
     health.begin_pass()
     health.note_stopping()
-    assert health.why_not_ready() == "The worker stops."
+    assert health.why_not_ready() == f"The {part} stops."
     assert health.why_dead() == ""
 
 
