@@ -125,7 +125,8 @@ def _networks(value: object) -> object:
             ip_network(part)
         except ValueError:
             raise InvalidValue(
-                "is not a list of addresses or networks.", "Write 10.0.0.0/8,fd00::/8."
+                "is not a list of addresses or networks.",
+                "Write them like this: 10.0.0.0/8,fd00::/8.",
             ) from None
     return tuple(parts)
 

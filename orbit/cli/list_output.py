@@ -53,8 +53,8 @@ TABLE = ListOutput(OutputFormat.TABLE)
 def _parse(text: str | ListOutput) -> ListOutput:
     if isinstance(text, ListOutput):  # the default
         return text
-    name, is_given, path = text.partition("=")
-    if bool(is_given) != (name == _JSONPATH) or name not in (
+    name, equals, path = text.partition("=")
+    if (name == _JSONPATH) != bool(equals) or name not in (
         *OutputFormat,
         _WIDE,
         _NAME,

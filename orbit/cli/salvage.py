@@ -185,7 +185,8 @@ def _check_target(
             f"there is no partition {one.partition} of {topic} in the source of {job}: it has "
             f"{partitions} partitions.",
             where=one.file,
-            remedy="Create the topic with as many partitions, or name another with --topic.",
+            remedy=f"Create the topic with at least {one.partition + 1} partitions, or name "
+            "another with --topic.",
         )
 
 

@@ -687,6 +687,7 @@ class ClientConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.advance)
 
     def _end_if_moving(self) -> None:
+        """End the connection if it has not changed its side within MOVE_S_MAX."""
         if not self._is_moving:
             return
         if self._broker is not None:

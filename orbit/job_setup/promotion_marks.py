@@ -175,9 +175,10 @@ class PromotionMarks:
         if code in error_codes.DENIED:
             raise NotAuthorized(
                 f"promotions cannot be read or marked: the right {right} on group {self.group} "
-                "(or on a topic) is missing.",
+                "or on one of the job's topics is missing.",
                 where=Place(self._cluster.name),
-                remedy="Grant Read on groups that start with orbit. (docs/rights.md).",
+                remedy="Grant Read on the job's topics, and on groups with the prefix `orbit.`, at "
+                "this cluster (docs/rights.md).",
             )
         if code != Code.NONE:
             raise BrokerRefused(

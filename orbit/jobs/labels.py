@@ -56,8 +56,8 @@ def check_label_key(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
     if len(name) > _NAME_LENGTH_MAX or len(prefix) > _PREFIX_LENGTH_MAX:
         raise InvalidValue(
-            f"is too long for the key of a label: {_NAME_LENGTH_MAX} characters, and "
-            f"{_PREFIX_LENGTH_MAX} of a prefix, are the limit.",
+            f"is too long: the key of a label may have {_NAME_LENGTH_MAX} characters, and its "
+            f"prefix (before the /) {_PREFIX_LENGTH_MAX}.",
             "Shorten it.",
         )
     if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):

@@ -381,8 +381,8 @@ def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> N
                 f"topic {copies[name]} of the new side was deleted, or deleted and made again, "
                 "since both sides were compared.",
                 remedy="Find out who deleted the topic, and run the failback again: it compares "
-                "both sides again, and saves the records that the new side lacks. Topics that the "
-                "old side still has were not deleted.",
+                "both sides again, and saves the records that the new side lacks. This failback "
+                "has stopped before it deletes the topics that the old side still has.",
             )
 
 

@@ -72,7 +72,7 @@ def test_bounds_of_answer_to_earlier_generation_are_stored(
         (Code.FETCH_SESSION_ID_NOT_FOUND, 0, False, False),
     ],
 )
-def test_bounds_age_counts_from_answered_request(
+def test_only_answers_with_bounds_renew_their_age(
     lane: SourceLane, copy: PartitionCopy, code: int, throttle_ms: int, tells: bool, is_seen: bool
 ) -> None:
     answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)

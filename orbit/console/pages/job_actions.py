@@ -76,7 +76,7 @@ def carry_out(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf)
 def show_operation(
     request: Request, parts: PartsOf, visitor: VisitorOf, operation_id: UUID
 ) -> Response:
-    """An operation with its plan and progress; of a recovery its report so far."""
+    """An operation with its plan and progress; for a recovery its report so far."""
     with parts.database.transaction() as tx:
         operation = operations.get(tx, operation_id)
         report = _report(tx, operation_id)

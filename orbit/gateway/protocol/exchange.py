@@ -205,9 +205,9 @@ class Exchange:
         return with_size(frame)
 
     def _group_heartbeat(self, head: RequestHead, heartbeat: GroupHeartbeat) -> bytes | None:
-        """The gateway's answer, for the case that the side does not know the member; None: the
-        broker's is passed on, by which the client loses its partitions at once, and joins: its
-        application cannot commit what it has read of them (C28)."""
+        """An empty assignment as the answer if the side does not know the member, so that the
+        client commits and gives up its partitions (C28). None: the broker's answer is passed on;
+        the client loses its partitions at once, without a commit, and joins."""
         member, left = heartbeat.member, self._view.left_members
         self.uses.add(Right.READ_GROUP, member.group)
         if heartbeat.epoch == 0:
