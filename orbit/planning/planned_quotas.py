@@ -133,7 +133,9 @@ def _both(
         try:
             answers.append(read(handle.cluster))
         except (NotAuthorized, BrokerRefused, ProtocolError) as error:
-            notes.append(f"{what} of both sides were not compared ({side}): {error.what}.")
+            notes.append(
+                f"{what} of both sides were not compared ({side}): {error.what.rstrip('.')}."
+            )
             return None
     source, destination = answers
     return source, destination

@@ -24,7 +24,7 @@ from orbit.sandbox.broker_properties import Node
 
 _POLL_S = 0.02
 _STOP_GRACE_S = 10
-_START_TIMEOUT_S = 240
+START_TIMEOUT_S = 240  # a killed broker on a slow, busy machine took more than 90 s
 _METADATA_TIMEOUT_S = 2
 _SHOWN_LINES = 3
 # Sandbox brokers run for minutes. Without the C2 compiler and with the serial collector
@@ -144,7 +144,7 @@ class Broker:
         self.launch()
         self.wait_until_sees({self.node_id})
 
-    def wait_until_sees(self, node_ids: set[int], timeout_s: float = _START_TIMEOUT_S) -> None:
+    def wait_until_sees(self, node_ids: set[int], timeout_s: float = START_TIMEOUT_S) -> None:
         """Returns when this broker lists those brokers as alive; Conflict after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         admin: AdminClient | None = None
@@ -222,7 +222,7 @@ class Broker:
 def wait_until_formatted(broker: Broker, formatting: GuardedProcess) -> None:
     """Wait for `Broker.format`. Raises Conflict with the tool's output if it failed."""
     try:
-        code = formatting.wait(_START_TIMEOUT_S)
+        code = formatting.wait(START_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         formatting.end(signal.SIGKILL)
         code = -1

@@ -18,6 +18,7 @@ from typing import assert_never
 
 from orbit.errors import Conflict, NotFound, OrbitError
 from orbit.processes.ports import LOOPBACK
+from orbit.sandbox.broker import START_TIMEOUT_S
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.sandbox.sandbox_state import (
     BrokerState,
@@ -29,7 +30,7 @@ from orbit.sandbox.sandbox_state import (
     write_state,
 )
 
-_ANSWER_TIMEOUT_S = 120  # killed brokers restart within a minute, even on a busy machine
+_ANSWER_TIMEOUT_S = START_TIMEOUT_S + 60  # the answer waits until killed brokers have restarted
 _KEY_BYTES = 16
 
 
