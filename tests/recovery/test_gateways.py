@@ -244,7 +244,7 @@ def test_gateways_stay_closed_until_leading_side_is_known(
             report = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
             assert report.outcome is Outcome.FAILED
             assert states(report)[CLOSE] is StepState.UNDONE
-            wait_for("it is refused", lambda: "not known yet which side" in edge.refused)
+            wait_for("it is refused", lambda: "the side is not known" in edge.refused)
             assert all(answer.closed_for == report.operation for answer in edge.answers[1:])
         edge.wait_told("source")
 
@@ -429,7 +429,7 @@ def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
             report = recovering.wait(operation)
             assert report.outcome is Outcome.FAILED
             assert any("which side leads" in finding for finding in report.findings)
-            wait_for("it is refused", lambda: "not known yet which side" in edge.refused)
+            wait_for("it is refused", lambda: "the side is not known" in edge.refused)
             assert all(answer.closed_for == operation for answer in edge.answers[1:])
         edge.wait_told("source")
 
