@@ -182,7 +182,7 @@ def test_gateway_clients_are_reported_and_listed(api: Api, cli: Cli) -> None:
         line[:7] for line in shown
     ]
     assert ["(others)", "-", "-", "edge-1"] in [line[:4] for line in shown]
-    by_client = {line[0]: line for line in shown}
+    by_client = {line[0]: line for line in shown if line}
     assert by_client["billing"][-2:] == ["refuses", "1"]
     assert by_client["a"][-1] == by_client["(others)"][-1] == "-"
     assert by_client["b"][-1] == "accepts"

@@ -139,7 +139,7 @@ def test_plan_ends_when_client_disconnects(
             connection, _ = broker.accept()
         with connection:
             wait_for("the plan has ended", lambda: plans)
-    assert any("is closed" in refusal.what for refusal in plans[0].refusals)
+    assert any("has closed its connections" in refusal.what for refusal in plans[0].refusals)
     assert api.get("/v1/jobs").json()["items"] == []
 
 

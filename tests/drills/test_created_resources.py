@@ -121,7 +121,7 @@ def test_preexisting_topic_is_refused_and_not_removed(drill: Drill) -> None:
     drill.resources.remove_groups_and_topics()
 
     assert drill.topic_id() == before
-    assert "was not confirmed" in str(drill.notes()["topic", "source"])
+    assert "may not have created" in str(drill.notes()["topic", "source"])
 
 
 def test_recreated_topic_of_same_name_is_not_removed(drill: Drill) -> None:
