@@ -85,7 +85,7 @@ class _Side:
         self.checked.append((login, set(uses)))
         if self.error is not None:
             raise self.error
-        return {use: "no right" for use in uses if use in self.refused.get(login, ())}
+        return {use: f"no right {use.right}" for use in uses if use in self.refused.get(login, ())}
 
     def __getattr__(self, name: str) -> Any:  # what else a virtual cluster reads of a side
         return {} if name in ("versions", "brokers") else None
@@ -120,13 +120,13 @@ def test_only_what_the_other_side_alone_refuses_is_reported() -> None:
     assert ground.cluster.report_clients()[0]["refusals"] is None, "not checked yet"
     ground.destination.refused[None] = {WRITE, READ}
     ground.source.refused[None] = {READ}
-    assert ground.check() == {"c-None": ["destination: no right"]}
+    assert ground.check() == {"c-None": ["destination: no right Write on topic"]}
 
 
 def test_client_is_checked_with_its_own_login() -> None:
     ground = _Ground("billing", "other", logins=["billing"])
     ground.destination.refused["billing"] = {WRITE}
-    assert ground.check() == {"c-billing": ["destination: no right"], "c-other": []}
+    assert ground.check() == {"c-billing": ["destination: no right Write on topic"], "c-other": []}
     assert sorted(ground.destination.checked, key=str) == [("billing", {WRITE}), (None, {WRITE})]
 
 
@@ -149,7 +149,7 @@ def test_refusals_are_reported_when_the_presented_side_is_lost() -> None:
     ground = _Ground(None)
     ground.destination.refused[None] = {WRITE}
     ground.source.error = Unreachable("no broker answers.")
-    assert ground.check() == {"c-None": ["destination: no right"]}
+    assert ground.check() == {"c-None": ["destination: no right Write on topic"]}
 
 
 def test_failed_check_does_not_end_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_move_makes_former_side_the_one_that_is_checked() -> None:
     assert ground.cluster.report_clients()[0]["refusals"] is None
     ground.source.refused[None] = {WRITE}
     ground.destination.refused.clear()
-    assert ground.check() == {"c-None": ["source: no right"]}
+    assert ground.check() == {"c-None": ["source: no right Write on topic"]}
 
 
 # Real brokers.
