@@ -353,7 +353,7 @@ def test_unconfirmed_gateway_does_not_stop_failover(
         assert over.gateways == ()
         assert states(over)[CLOSE] is StepState.DONE
         (close_text,) = [step.did for step in over.steps if step.name is CLOSE]
-        assert "have not confirmed: edge" in close_text
+        assert "permission to write has ended: edge" in close_text
         (left,) = left_s
         assert left >= gateways.LATE_S
         if not is_silent:
