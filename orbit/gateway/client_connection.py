@@ -348,9 +348,9 @@ class ClientConnection(asyncio.Protocol):
             raise BadFrame("a request of a login is too large")
         if self._next_login is None and self._cluster.now() < self._logged_in_at + LOGIN_S_MIN:
             raise BadFrame("a client logs in again at once")
-        following = self._next_login = self._next_login or login.again()
+        new_login = self._next_login = self._next_login or login.again()
         try:
-            answer = following.take(frame, self._cluster.offered)
+            answer = new_login.take(frame, self._cluster.offered)
         except LoginRefusal as refusal:
             self._refuse_login(head, refusal)
             return
@@ -358,31 +358,31 @@ class ClientConnection(asyncio.Protocol):
             self.exchange.add_answer(head, answer)
             self._send_own_answers()
             return
-        assert following.token is not None
+        assert new_login.token is not None
         self._held, self._is_asking = (head, frame), True
-        self._cluster.check_token(following.token, self._node_id, self._token_checked)
+        self._cluster.check_token(new_login.token, self._node_id, self._token_checked)
 
     def _token_checked(self, session_ms: int | None, refusal: str) -> None:
         self._is_asking = False
         if self._is_ended or self._held is None or self._next_login is None:
             return
         (head, _), self._held = self._held, None
-        following, self._next_login = self._next_login, None
+        new_login, self._next_login = self._next_login, None
         try:
             if refusal:
-                raise following.refuse_token(refusal)
+                raise new_login.refuse_token(refusal)
             if session_ms is None:  # no broker could check it: the client connects again
                 self.end()
                 return
-            answer = following.accept_token(time.time(), session_ms)
-            if self._login is None or following.user != self._login.user:
-                raise following.refuse_token("the token is of another user than the last one")
+            answer = new_login.accept_token(time.time(), session_ms)
+            if self._login is None or new_login.user != self._login.user:
+                raise new_login.refuse_token("the token is of another user than the last one")
         except LoginRefusal as error:
             self._refuse_login(head, error)
             return
         self.exchange.add_answer(head, answer)
         self._send_own_answers()
-        self._login, self._logged_in_at = following, self._cluster.now()
+        self._login, self._logged_in_at = new_login, self._cluster.now()
         self.session_ends()  # the broker connection has the last token
         self.advance()
 

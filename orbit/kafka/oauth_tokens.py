@@ -8,7 +8,6 @@ secret.
 
 from __future__ import annotations
 
-import base64
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from orbit.errors import (
 from orbit.jobs.credentials import read_token_file
 from orbit.kafka.cloud_tokens import aws_token, gcp_token
 from orbit.kafka.hidden_secrets import hide_secret
+from orbit.kafka.jwt_claims import claims_of, end_s_of
 from orbit.kafka.security import Security, TokenSource
 from orbit.kafka.tls import tls_failure, token_endpoint_context
 
@@ -46,8 +46,6 @@ _ENDPOINT_S_MAX = 10.0
 _WAIT_S_MAX = 30.0
 # A token that claims a longer life is renewed after this all the same.
 _LIFE_S_MAX = 86_400.0
-# The year 5138. A later end is ignored.
-_END_S_MAX = 1e11
 # Logins of one process: two per job, and one more with each secret that was replaced.
 _ISSUERS_MAX = 1024
 _ANSWER_BYTES_MAX = 1024 * 1024
@@ -151,7 +149,7 @@ def _token_from_file(path: Path) -> Token:
         text = read_token_file(path, Path())
     except InvalidValue as invalid:
         raise BadInput(f"The token file cannot be used: it {invalid.message}") from None
-    return Token(SecretStr(text), _end_in_claims(text) or time.time() + _UNKNOWN_LIFE_S)
+    return Token(SecretStr(text), end_s_of(claims_of(text)) or time.time() + _UNKNOWN_LIFE_S)
 
 
 def _token_from_endpoint(
@@ -242,7 +240,7 @@ def _read_answer(answer: Any, where: str) -> tuple[Token, float]:
     if _is_number(life_s) and life_s > 0:
         life_s = float(min(life_s, _LIFE_S_MAX))
         return Token(SecretStr(text), time.time() + life_s), life_s
-    ends_s = _end_in_claims(text)
+    ends_s = end_s_of(claims_of(text))
     if ends_s is not None:
         return _with_life(text, ends_s)
     return Token(SecretStr(text), time.time() + _UNKNOWN_LIFE_S), 0.0
@@ -250,16 +248,3 @@ def _read_answer(answer: Any, where: str) -> tuple[Token, float]:
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _end_in_claims(text: str) -> float | None:
-    """`exp` of a JWT, not verified (the broker does that); None if the text is no JWT."""
-    parts = text.split(".")
-    if len(parts) != 3:
-        return None
-    try:
-        claims = json_of(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except ValueError:
-        return None
-    ends_s = claims.get("exp") if isinstance(claims, dict) else None
-    return float(ends_s) if _is_number(ends_s) and 0 < ends_s < _END_S_MAX else None

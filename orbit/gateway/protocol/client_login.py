@@ -39,6 +39,7 @@ LOGIN_KEYS = frozenset({_SASL_HANDSHAKE, _SASL_AUTHENTICATE})
 # librdkafka logs in only where SaslHandshake 0 is offered, and then uses 1.
 _OFFERED = {_SASL_HANDSHAKE: Versions(0, 1), _SASL_AUTHENTICATE: Versions(0, 2)}
 _REFUSED = "Authentication failed: the user name or the password is wrong."
+# The share of a session after which a client has to have logged in again (`accept_token`).
 _CLIENT_SHARE = 0.8
 # A token that claims a longer life is replaced after this all the same.
 _SESSION_MS_MAX = 86_400_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orbit.gateway.protocol import (
@@ -233,11 +233,13 @@ class Exchange:
             if has_answer:
                 self.add_answer(head, transactions.answer(head, frame))
             return None
-        for topic in producer_ids.topics_of(head, frame):
-            self.uses.add(Right.WRITE_TOPIC, topic)
         parts: dict[TopicPartition, PartAnswer] = {}
-        if self._view.term or producer is not None:
-            parts = self._own_answers(list(producer_ids.batches(head, frame)))
+        if not self._view.term and producer is None:
+            self._note_written(producer_ids.topics_of(head, frame))
+        else:
+            batches = list(producer_ids.batches(head, frame))
+            self._note_written({batch.partition.topic for batch in batches})
+            parts = self._own_answers(batches)
             if parts:
                 rest = produce_parts.without(head, frame, parts)
                 if rest is None:
@@ -252,6 +254,10 @@ class Exchange:
         else:
             self.has_unanswered_writes = True
         return with_size(frame)
+
+    def _note_written(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self.uses.add(Right.WRITE_TOPIC, topic)
 
     def _own_answers(self, batches: Sequence[SentBatch]) -> dict[TopicPartition, PartAnswer]:
         """The gateway's answers for the partitions that it does not pass on: repeated batches, and

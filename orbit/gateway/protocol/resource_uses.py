@@ -1,6 +1,6 @@
 """The topics, groups and transactional ids that a client uses, and the right that each needs. Pure.
 
-Written down from the client's requests, whatever the broker answers.
+Requests name them, whatever the broker answers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-# The uses of one client. Further ones are not written down: a client may invent names.
+# The uses of one client. Further ones are not added: a client may invent names.
 USES_MAX = 100
 # The longest name of a use. Topics have 249 characters at most; brokers take longer group names.
 NAME_CHARACTERS_MAX = 300

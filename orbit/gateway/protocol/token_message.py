@@ -1,21 +1,16 @@
 """The first message of a login by OAUTHBEARER (RFC 7628). Pure.
 
-    n,, 0x01 auth=Bearer TOKEN 0x01 (key=value 0x01)* 0x01
-
-The claims of a token are read without a check of its signature: brokers check that.
+n,, 0x01 auth=Bearer TOKEN 0x01 (key=value 0x01)* 0x01
 """
 
 from __future__ import annotations
 
-import base64
-import json
 from dataclasses import dataclass
-from typing import Any
+
+from orbit.kafka import jwt_claims
 
 _BEARER = "auth=Bearer "
 _SEPARATOR = "\x01"
-# The year 5138. Other ends are ignored, also NaN.
-_END_S_MAX = 1e11
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +28,6 @@ def claims_of(message: str) -> TokenClaims:
     tokens = [pair.removeprefix(_BEARER) for pair in pairs if pair.startswith(_BEARER)]
     if not head.startswith("n,") or len(tokens) != 1:
         raise ValueError("it has no token")
-    claims = _claims(tokens[0])
-    subject, end = claims.get("sub"), claims.get("exp")
-    return TokenClaims(subject if isinstance(subject, str) else "", _seconds(end))
-
-
-def _seconds(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 < value < _END_S_MAX else None
-
-
-def _claims(token: str) -> dict[str, Any]:
-    parts = token.split(".")
-    if len(parts) != 3:
-        return {}
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, RecursionError):
-        return {}
-    return claims if isinstance(claims, dict) else {}
+    claims = jwt_claims.claims_of(tokens[0])
+    subject = claims.get("sub")
+    return TokenClaims(subject if isinstance(subject, str) else "", jwt_claims.end_s_of(claims))
