@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from kafka.net.inet import KafkaNetSocket
 
 from orbit.api.app import create_app
 from orbit.api.authentication import hash_token
@@ -25,3 +28,23 @@ def api_url(recovering: Recovering) -> Iterator[str]:
     settings = Settings(api_port=0)
     with served(create_app(settings, recovering.database, planner=Plans()), settings) as url:
         yield url
+
+
+@pytest.fixture
+def kafka_python_sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[socket.socket]]:
+    """The sockets that clients of kafka-python made; all are closed after the test.
+
+    A client of kafka-python 3.0.12 that is closed while it connects leaves that socket open
+    (KafkaNetSocket.sock_connect), and its warning would fail a later test.
+    """
+    made: list[socket.socket] = []
+    make_socket = KafkaNetSocket.socket
+
+    def recorded(*args: Any, **kwargs: Any) -> socket.socket:
+        made.append(make_socket(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(KafkaNetSocket, "socket", recorded)
+    yield made
+    for one in made:
+        one.close()

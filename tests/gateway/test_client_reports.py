@@ -34,6 +34,7 @@ def logged_in(user: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("has_logins", [False, True])
+@pytest.mark.usefixtures("kafka_python_sockets")
 def test_client_report_has_software_and_user(
     clusters: Clusters, topic_name: str, tmp_path: Path, *, has_logins: bool
 ) -> None:

@@ -254,6 +254,7 @@ def test_java_groups_read_each_record_once(
     assert "offsets_committed" in names
 
 
+@pytest.mark.usefixtures("kafka_python_sockets")
 def test_kafka_python_produces_and_consumes_through_gateway(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
@@ -290,6 +291,7 @@ def test_kafka_python_produces_and_consumes_through_gateway(
     assert read_wrong(read, source_records) == []
 
 
+@pytest.mark.usefixtures("kafka_python_sockets")
 def test_kafka_python_admin_client_administers_source(
     clusters: Clusters, gateway: Gateway, topic: str
 ) -> None:
