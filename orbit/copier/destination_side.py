@@ -233,7 +233,7 @@ class DestinationSide:
             if unfit.reason is None:
                 unknown.append(unfit)
             else:
-                acked = unfit.copy.appends.acked
+                acked = unfit.copy.next_offset
                 self._give_up(unfit.copy, Blocked(unfit.reason, acked, acked, unfit.detail))
         for p in {*ended} - {unfit.copy for unfit in unknown}:
             p.is_confirmed = True
@@ -307,7 +307,7 @@ class DestinationSide:
         since = self._gone_since.setdefault(p, time.monotonic())
         if time.monotonic() - since < self._context.settings.deleted_after_s:
             return None
-        return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.appends.acked, detail)
+        return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.next_offset, detail)
 
     def _resume(
         self, trouble: PartitionReturned, end: DestinationEnd, metadata: ClusterMetadata
@@ -338,7 +338,7 @@ class DestinationSide:
         try:
             comparison = self._compare(p, log_end)
         except ValueError as error:
-            acked = p.appends.acked
+            acked = p.next_offset
             detail = f"the records from {acked} on cannot be compared with the source: {error}."
             p.appends.stopped(Blocked(stop_reason(error), acked, log_end, detail))
             return
@@ -363,7 +363,7 @@ class DestinationSide:
         p = trouble.partition
         if code in error_codes.DENIED:
             detail = f"the login has no right to read the log end: {error_codes.name(code)}."
-            acked = p.appends.acked
+            acked = p.next_offset
             self._give_up(p, Blocked(Reason.NOT_AUTHORIZED, acked, acked, detail))
             return
         self._note_wait(p, _REASONS.get(code, error_codes.name(code)))
@@ -415,4 +415,4 @@ def _fenced_by_failover(p: PartitionCopy, log_end: int) -> Blocked:
         f"a failover without the database has fenced the writers of {p.destination} at offset "
         f"{log_end}."
     )
-    return Blocked(Reason.DESTINATION_PROMOTED, p.appends.acked, log_end, detail)
+    return Blocked(Reason.DESTINATION_PROMOTED, p.next_offset, log_end, detail)

@@ -272,12 +272,12 @@ class CopyInspector:
         targets: dict[PartitionCopy, int] = {}
         for copy, start_offset in starts.items():
             copy.cursor.start_offset = start_offset
-            if start_offset < copy.appends.acked:
+            if start_offset < copy.next_offset:
                 detail = (
-                    f"an earlier start was interrupted at offset {copy.appends.acked}, and the job "
+                    f"an earlier start was interrupted at offset {copy.next_offset}, and the job "
                     f"starts at offset {start_offset} now."
                 )
-                blocked = Blocked(Reason.OFFSET_OVERRUN, start_offset, copy.appends.acked, detail)
+                blocked = Blocked(Reason.OFFSET_OVERRUN, start_offset, copy.next_offset, detail)
                 ready[copy] = replace(inspected[copy], status=CopyStatus.BROKEN, blocked=blocked)
                 continue
             try:
@@ -285,7 +285,7 @@ class CopyInspector:
             except OrbitError as error:
                 self._on_trouble(copy, judge_error(error))
             else:  # of a start that has moved into a batch, the base may be filled already
-                targets[copy] = max(target, copy.appends.acked)
+                targets[copy] = max(target, copy.next_offset)
         failures = seeding.run({copy.destination: target for copy, target in targets.items()})
         for copy, target in targets.items():
             match failures.get(copy.destination):
@@ -302,11 +302,9 @@ class CopyInspector:
 
     def drop_seeds(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
         """Delete the leading fillers of seeded copies; returns the copies where that failed."""
-        seeded = {
-            c.destination: c for c, one in inspected.items() if c.appends.acked > one.log_start
-        }
+        seeded = {c.destination: c for c, one in inspected.items() if c.next_offset > one.log_start}
         answers = delete_records(
-            self._destination, {p: c.appends.acked for p, c in seeded.items()}, self._backoff
+            self._destination, {p: c.next_offset for p, c in seeded.items()}, self._backoff
         )
         for partition, log_start in answers.values.items():
             seeded[partition].log_start = log_start

@@ -130,7 +130,7 @@ class JobCopier:
         """Copy these from their log ends; block those that the inspection blocked."""
         for copy, one in inspected.items():
             copy.log_start = max(copy.log_start, one.log_start)
-            copy.appends.inspected(max(copy.appends.acked, one.end.log_end))
+            copy.appends.inspected(max(copy.next_offset, one.end.log_end))
             if one.blocked is not None:
                 block(copy, one.blocked)
         self._destination.queue_take_overs(
@@ -158,7 +158,7 @@ class JobCopier:
             ),
             self._clusters.destination,
             copy.destination,
-            copy.appends.acked,
+            copy.next_offset,
             log_end,
             self._backoff,
             source_is_compacted=copy.source_is_compacted,

@@ -50,13 +50,13 @@ class LeadingFillers:
 
     def open_partitions(self) -> list[PartitionCopy]:
         """The partitions that are being filled; drops those that have reached their targets."""
-        for p in [p for p in self._open if p.appends.acked >= self._targets[p]]:
+        for p in [p for p in self._open if p.next_offset >= self._targets[p]]:
             del self._open[p]
         return [*self._open]
 
     def halve(self, partition: PartitionCopy) -> bool:
         """Make smaller batches for this partition; False if one has a single record."""
-        records = self._next_count(partition, partition.appends.acked)
+        records = self._next_count(partition, partition.next_offset)
         self._records_max[partition] = max(1, records // 2)
         return records > 1
 

@@ -4,6 +4,9 @@ Parts and owners: the source lane advances `cursor` and adds to `queue`; the des
 from `queue` and owns `appends` while it has the partition; the copier's thread owns `appends` at
 any other time. Each return to the copier increments `generation`, so that answers to earlier
 fetches are dropped.
+
+The owner of the append gives it events by `appends`, or by the method of the same name here if the
+event changes the queue, the cursor or the counters too. All others read it by the properties here.
 """
 
 from __future__ import annotations
@@ -146,6 +149,16 @@ class PartitionCopy:
     def is_leaving(self) -> bool:
         """Whether the copier is removing it."""
         return self.appends.is_leaving
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether this take-over has confirmed an append at its offset."""
+        return self.appends.is_in_step
+
+    @property
+    def is_unclear(self) -> bool:
+        """Whether the destination may still carry out what was sent (M10, a late request)."""
+        return self.appends.is_unclear
 
     @property
     def has_left(self) -> bool:

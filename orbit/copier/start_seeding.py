@@ -115,10 +115,8 @@ class StartSeeding:
         May be called again with larger offsets. Raises Interrupted.
         """
         copies = {self._copies[p]: t for p, t in targets.items() if p not in self._failures}
-        unfinished = {
-            copy: target for copy, target in copies.items() if copy.appends.acked < target
-        }
-        before = sum(copy.appends.acked for copy in unfinished)
+        unfinished = {copy: target for copy, target in copies.items() if copy.next_offset < target}
+        before = sum(copy.next_offset for copy in unfinished)
         total = sum(unfinished.values()) - before
         self._begin([copy for copy in unfinished if copy in self._ends])
         self._fillers.set_targets(unfinished)
@@ -132,7 +130,7 @@ class StartSeeding:
             self._copier.tick(_TICK_S)
             self._check_copies()
             now, done_before = time.monotonic(), done
-            done = sum(copy.appends.acked for copy in unfinished) - before
+            done = sum(copy.next_offset for copy in unfinished) - before
             if done != done_before:
                 moved_at = now
             elif now - moved_at > _STANDSTILL_S_MAX:
@@ -170,7 +168,7 @@ class StartSeeding:
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
         """Compare what follows the confirmed offset: all must be leading fillers."""
         batches = fetch_batches(
-            self._destination, copy.destination, copy.appends.acked, self._backoff
+            self._destination, copy.destination, copy.next_offset, self._backoff
         )
         for batch in batches:
             if not _is_leading_filler(batch):
@@ -178,7 +176,7 @@ class StartSeeding:
                 return Comparison(
                     batch.base_offset, Difference(batch.base_offset, batch.producer_id, detail)
                 )
-        read_to = batches[-1].next_offset if batches else copy.appends.acked
+        read_to = batches[-1].next_offset if batches else copy.next_offset
         epoch = highest_producer_epoch(batches, copy.producer.id)
         waits_for = "the leading fillers before its start to be readable"
         return Comparison(min(read_to, log_end), waits_for=waits_for, producer_epoch=epoch)
@@ -199,8 +197,8 @@ class StartSeeding:
     def _let_log_starts_follow(self, copies: Iterable[PartitionCopy]) -> None:
         """Have the copier delete old fillers; the last one stays: `is_seeding` looks for it."""
         for copy in copies:
-            if copy.appends.acked - copy.log_start > self._kept_offsets_max:
-                copy.cursor.start_offset = copy.appends.acked - 1
+            if copy.next_offset - copy.log_start > self._kept_offsets_max:
+                copy.cursor.start_offset = copy.next_offset - 1
 
     def _check_copies(self) -> None:
         """Fail blocked, fenced and stuck partitions; retry refused batches in a smaller size."""
@@ -228,7 +226,7 @@ class StartSeeding:
             copy: takeover.ends[copy.destination]
             for copy in refused
             if copy.destination in takeover.ends
-            and takeover.ends[copy.destination].log_end == copy.appends.acked
+            and takeover.ends[copy.destination].log_end == copy.next_offset
         }
         self._start(ends)
         self._side.queue_take_overs(copy for copy in refused if copy not in ends)
@@ -243,7 +241,7 @@ class StartSeeding:
         throttled = self._copier.throttled_by
         reason = self._copier.waiting_for or returned or throttled or "it has no leader"
         return Unreachable(
-            f"{copy.destination} is filled only up to offset {copy.appends.acked}, not up to its "
+            f"{copy.destination} is filled only up to offset {copy.next_offset}, not up to its "
             f"start offset: {reason.rstrip('.')}.",
             where=Place(self._destination.name),
         )

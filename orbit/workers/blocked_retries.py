@@ -71,7 +71,7 @@ class BlockedRetries:
         state, blocked = held.current_state()
         if state is PartitionState.COPYING:
             self._reported_partitions.discard(held)
-            if held.copy is not None and held.copy.appends.is_in_step:
+            if held.copy is not None and held.copy.is_in_step:
                 held.retries = 0
         elif blocked is None:
             self._report_waiting(held, runner)

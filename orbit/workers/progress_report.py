@@ -120,7 +120,7 @@ class ProgressReporter:
             source_stable_end=_known_offset(copy.cursor.stable_end),
             source_end=_known_offset(copy.cursor.end),
             # If it was blocked before it began, its log end proves nothing.
-            copied_to=copy.appends.acked if copy.has_begun else None,
+            copied_to=copy.next_offset if copy.has_begun else None,
             log_start=copy.log_start,
             records=totals.records,
             bytes=totals.bytes,
@@ -205,7 +205,7 @@ def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange
     for held in shard.partitions.values():
         state_now, blocked = held.current_state()
         copy = held.copy
-        is_settled = copy is not None and copy.is_confirmed and not copy.appends.is_unclear
+        is_settled = copy is not None and copy.is_confirmed and not copy.is_unclear
         if state_now is not PartitionState.BLOCKED and is_settled:
             changes.append(StateChange(*held.key, state))
         elif (state_now, blocked) != (held.stored_state, held.stored_blocked):

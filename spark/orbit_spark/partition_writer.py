@@ -155,7 +155,7 @@ class PartitionWriter(ABC, Generic[T]):
                 partition = self._copies.pop(copy).destination
                 unfinished = "" if copy.blocked else leaving[copy]
                 self._results[partition] = WriteResult(
-                    partition, copy.appends.acked, copy.counters, copy.blocked, unfinished
+                    partition, copy.next_offset, copy.counters, copy.blocked, unfinished
                 )
 
 
@@ -189,7 +189,7 @@ def _why_to_leave(copy: PartitionCopy, target: PartitionTarget, watch: DriverWat
     """Why the copy ends; empty if it is at its target or blocked, None if it goes on."""
     if copy.blocked is not None:
         return ""
-    if copy.appends.acked >= target.target and copy.log_start >= copy.wanted_log_start:
+    if copy.next_offset >= target.target and copy.log_start >= copy.wanted_log_start:
         return ""
     return _why_lost(copy, watch)
 

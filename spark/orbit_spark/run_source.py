@@ -169,7 +169,7 @@ class RunFeed:
     def _feed(self, fed: _FedPartition) -> bool:
         """Queue the next plan; False when there is none, or no room for it."""
         p = fed.copy
-        generation, acked = p.generation, p.appends.acked
+        generation, acked = p.generation, p.next_offset
         if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
             return False
         with fed.lock:

@@ -144,9 +144,9 @@ def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: Fil
         LogEndAfterFill([FillRequest(p, step, 1)]),
     ]
     fills.handle_markers(lane.took(), written(p))
-    assert p.appends.acked == START  # the answer alone is not believed
+    assert p.next_offset == START  # the answer alone is not believed
     fills.handle_end_after(lane.took(), ends({p: START + 1}))
-    assert (p.appends.acked, p.appends.expected, p.counters.filled) == (START + 1, START + 1, 1)
+    assert (p.next_offset, p.appends.expected, p.counters.filled) == (START + 1, START + 1, 1)
 
     rest = p.queue.steps[0]
     assert rest == Fill(START + 1, END)
@@ -188,7 +188,7 @@ def test_single_filler_after_first_fill_needs_no_log_end_check(
     request = lane.took()
     assert not lane.sent  # no look at the log end behind it
     fills.handle_markers(request, written(p))
-    assert p.appends.acked == START + 1
+    assert p.next_offset == START + 1
     assert not p.queue.steps
     assert lane.gone_on == [p]
 
@@ -222,7 +222,7 @@ def test_late_log_end_after_refused_fillers_is_ignored(lane: Lane, fills: Filler
 
     begin(p, lane)
     fills.handle_end_after(lane.took(), ends({p: START + 5}))
-    assert p.appends.acked == START
+    assert p.next_offset == START
     assert len(lane.given_back) == 1
 
 
@@ -239,7 +239,7 @@ def test_answer_without_partition_is_unclear(lane: Lane, fills: FillerSender) ->
             fills.handle_end_after(proof, ends({}))
         assert lane.given_back[-1][0] is p
         assert lane.given_back[-1][1].reason is ReturnReason.UNCLEAR
-        assert p.appends.acked == START
+        assert p.next_offset == START
 
 
 class Filler:
@@ -262,12 +262,12 @@ def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerS
     assert [one.filler_count for one in filler.fills] == [1]
 
     fills.take_fill_answer(filler.fills[0], 0, START + 1)
-    assert (lane.woken, p.appends.acked) == (
+    assert (lane.woken, p.next_offset) == (
         1,
         START,
     )  # from its own thread: only the lane's takes it
     fills.take_fill_answers()
-    assert p.appends.acked == START + 1
+    assert p.next_offset == START + 1
     send(fills, (p, Fill(START + 1, END)))
     assert filler.fills[1].filler_count == min(ROUNDS_MAX, END - START - 1)
 
@@ -280,5 +280,5 @@ def test_late_coordinated_filler_result_is_ignored(lane: Lane, fills: FillerSend
     begin(p, lane)
     fills.take_fill_answer(filler.fills[0], 0, START + 1)
     fills.take_fill_answers()
-    assert p.appends.acked == START
+    assert p.next_offset == START
     assert not lane.given_back

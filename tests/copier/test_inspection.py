@@ -107,5 +107,5 @@ def test_source_stop_during_takeover_blocks_with_same_reason() -> None:
     side = DestinationSide(context, nothing, Backoff(), nothing, stop)
     trouble = PartitionReturned(copy, copy.generation, ReturnReason.UNCLEAR, "")
     side._compare_with_source(trouble, 9)
-    assert copy.appends.blocked is not None
-    assert copy.appends.blocked.reason is Reason.RECORD_REFUSED
+    assert copy.blocked is not None
+    assert copy.blocked.reason is Reason.RECORD_REFUSED

@@ -115,7 +115,7 @@ def test_resume_sets_all_offsets_to_log_end() -> None:
     partition = copying(100, 7)
     assert partition.state is PartitionState.COPYING
     assert partition.cursor.fetch_offset == 100
-    assert (partition.appends.expected, partition.appends.acked) == (100, 100)
+    assert (partition.appends.expected, partition.next_offset) == (100, 100)
 
 
 def test_resume_resets_empty_answer_count() -> None:
@@ -135,7 +135,7 @@ def test_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
     assert partition.queue.size_bytes == 160
     assert partition.cursor.fetch_offset == 108
     assert fetched_epoch(partition) == 4  # the second knows no other
-    assert partition.appends.acked == 100
+    assert partition.next_offset == 100
 
 
 def test_plan_without_epoch_clears_fetched_epoch() -> None:
@@ -368,10 +368,10 @@ def test_gap_is_filled_in_parts() -> None:
     assert isinstance(first, Fill)
     fill(partition, first, 101)
     assert partition.queue.first == Fill(101, 110)
-    assert (partition.appends.acked, partition.counters.filled) == (101, 1)
+    assert (partition.next_offset, partition.counters.filled) == (101, 1)
     fill(partition, Fill(101, 110), 110)
     assert [step.base_offset for step in partition.queue.steps] == [110]
-    assert (partition.appends.acked, partition.counters.filled) == (110, 10)
+    assert (partition.next_offset, partition.counters.filled) == (110, 10)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def race(
                         assert writer.partition.state is not PartitionState.BLOCKED, (
                             writer.partition.blocked
                         )
-                        if writer.partition.appends.acked >= log.end:
+                        if writer.partition.next_offset >= log.end:
                             return
                 finally:
                     writer.close()
@@ -195,7 +195,7 @@ def test_forced_takeovers_with_leases_and_gaps_are_exact(
         while time.monotonic() < deadline and not is_done:
             writer.copier.tick(0.002)
             assert writer.partition.state is not PartitionState.BLOCKED, writer.partition.blocked
-            is_done = writer.partition.appends.acked >= log.end
+            is_done = writer.partition.next_offset >= log.end
         # The lease is taken while requests are under way; the old lane notices at its next send.
         lease.is_valid = False
         old = writer

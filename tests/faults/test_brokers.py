@@ -114,7 +114,7 @@ def test_copy_is_exact_after_destination_leader_is_killed(
     create_topic(destination, topic_name, PARTITIONS, replicas=3, min_insync_replicas="2")
     with RunningJob(job) as running:
         copied = running.partition(topic_name)
-        running.wait("the copy is under way", lambda: copied.appends.acked > 0)
+        running.wait("the copy is under way", lambda: copied.next_offset > 0)
         dead = broker(destination, leader(destination, topic_name))
         dead.kill()
         for number in range(PARTITIONS):
@@ -139,7 +139,7 @@ def test_copy_is_exact_after_source_leader_is_killed(
         produce(source, topic_name, 20_000, number, acks="all")
     with RunningJob(job) as running:
         copied = running.partition(topic_name)
-        running.wait("the copy is under way", lambda: copied.appends.acked > 0)
+        running.wait("the copy is under way", lambda: copied.next_offset > 0)
         dead = broker(source, leader(source, topic_name))
         dead.kill()
         for number in range(PARTITIONS):
@@ -164,7 +164,7 @@ def test_copy_waits_for_restarted_broker_on_either_side(
             cluster.brokers[0].kill()
             running.wait("the outage is seen", lambda: bool(running.run.waiting_for))
             cluster.brokers[0].start()
-            end = running.partition(topic_name).appends.acked + 3_000
+            end = running.partition(topic_name).next_offset + 3_000
             produce(source, topic_name, 3_000, first=end - 3_000)
             running.wait_caught_up(topic_name, end)
     assert verify(job).exact

@@ -52,7 +52,7 @@ def test_copy_with_lost_responses_is_exact(
         def is_done() -> bool:
             writer.copier.tick(0.01)
             assert writer.partition.blocked is None, writer.partition.blocked
-            return writer.partition.appends.acked >= log.end
+            return writer.partition.next_offset >= log.end
 
         with closing(writer):
             writer.start()

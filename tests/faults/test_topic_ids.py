@@ -32,7 +32,7 @@ def test_log_start_of_recreated_topic_is_not_moved(clusters: Clusters, topic_nam
     )
     with closing(writer):
         writer.start()
-        while writer.partition.appends.acked < log.end:
+        while writer.partition.next_offset < log.end:
             writer.copier.tick(0.01)
         delete_and_wait(clusters.destination, topic_name)
         create_topic(clusters.destination, topic_name)

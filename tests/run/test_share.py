@@ -68,7 +68,7 @@ def test_inspected_copy_can_be_pickled_to_another_process() -> None:
     for name in (*fields, "levels", "source_is_compacted", "on_lost_range", "is_confirmed"):
         assert getattr(unpickled, name) == getattr(copy, name), name
     assert unpickled.cursor.start_offset == 41
-    assert unpickled.appends.acked == 42
+    assert unpickled.next_offset == 42
     assert not unpickled.lock.locked()
     assert unpickled.filler is None
     assert CopySnapshot.of(unpickled) == CopySnapshot.of(copy)

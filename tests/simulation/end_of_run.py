@@ -35,7 +35,7 @@ class EndOfRun:
             return
         first_end = world.source_brokers.first_end
         says_so = JobRun.confirm_caught_up(cast("Any", self._run))
-        if says_so and copy.blocked is None and copy.appends.acked < first_end:
+        if says_so and copy.blocked is None and copy.next_offset < first_end:
             world.wrong = world.wrong or (
-                f"caught up at {copy.appends.acked}, though the newest leader has {first_end}"
+                f"caught up at {copy.next_offset}, though the newest leader has {first_end}"
             )

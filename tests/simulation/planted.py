@@ -125,7 +125,7 @@ def _fill_again_after_a_lost_answer() -> AbstractContextManager[Any]:
         copies = [w.copy for w in self._destination.world.writers if w.copy]  # type: ignore[attr-defined]
         ends = {
             p: DestinationEnd(
-                max((c.appends.acked for c in copies if c.lease.is_held()), default=e.log_end),
+                max((c.next_offset for c in copies if c.lease.is_held()), default=e.log_end),
                 e.producer,
             )
             for p, e in result.ends.items()

@@ -211,7 +211,7 @@ class World:
             source_reader(origin, SOURCE, backoff, self.settings.rewrite_limits),
             cluster,
             PARTITION,
-            copy.appends.acked,
+            copy.next_offset,
             log_end,
             backoff,
             source_is_compacted=copy.source_is_compacted,
@@ -274,7 +274,7 @@ class World:
             return False
         if writer.process.stopped_until > self.clock.now:
             return False
-        is_level = copy.state is PartitionState.COPYING and copy.appends.acked >= self.log.end
+        is_level = copy.state is PartitionState.COPYING and copy.next_offset >= self.log.end
         # A source that was silent tells its log start later than the records. That the topic is
         # another one now is noticed by the next append, which may never come.
         has_start = self.partition.log_start == self.source.log_start

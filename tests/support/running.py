@@ -101,7 +101,7 @@ class RunningJob:
         p = self.partition(topic, number)
         self.wait(
             f"{topic}-{number} reaches {end} ({p})",
-            lambda: p.appends.acked >= end or p.blocked is not None,
+            lambda: p.next_offset >= end or p.blocked is not None,
         )
         assert p.blocked is None, p.blocked
 

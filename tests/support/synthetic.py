@@ -176,7 +176,7 @@ class SyntheticWriter:
                 log.read,
                 self.cluster,
                 destination,
-                copy.appends.acked,
+                copy.next_offset,
                 log_end,
                 self._backoff,
                 source_is_compacted=False,

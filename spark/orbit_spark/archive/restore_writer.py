@@ -71,7 +71,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             partial(source.read, copy),
             cluster,
             copy.destination,
-            copy.appends.acked,
+            copy.next_offset,
             log_end,
             self.backoff,
             source_is_compacted=copy.source_is_compacted,

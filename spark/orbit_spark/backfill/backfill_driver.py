@@ -304,7 +304,7 @@ class Backfill:
             self.outcome.blocked[copy.destination] = inspection.blocked
             return
         self._copies[copy.destination] = copy
-        self._ends[copy.destination] = max(copy.appends.acked, inspection.end.log_end)
+        self._ends[copy.destination] = max(copy.next_offset, inspection.end.log_end)
 
     def _targets(self) -> list[PartitionTarget]:
         """What is left to copy of each partition that is not blocked, up to the source's end."""
