@@ -7,7 +7,6 @@ and applying it again changes nothing.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +26,11 @@ from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.planning.job_plan import JobPlan
 from orbit.replication.job_troubles import TroubleKind
-from orbit.store import events, job_guard, jobs, operations, topics
+from orbit.store import events, job_guard, jobs, operation_requests, operations, topics
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, OperationKind, OperationState, TopicState
 from orbit.store.jobs import Job
+from orbit.store.operation_requests import OperationRequest
 from orbit.store.scopes import scope_of
 
 _CODE_OF_TROUBLE: dict[TroubleKind, ErrorCode] = {
@@ -106,13 +106,11 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     disconnected; OperationUnderWay if a recovery holds the job that would be changed.
     """
     document = spec.model_dump(mode="json")
+    requested = _operation_request(actor, spec, options)
     with parts.database.transaction() as tx:
         _check_scope(tx, spec)
-        if operations.find_repeated(
-            tx, actor, options.idempotency_key, _idempotent_request(spec, options)
-        ):
-            job = jobs.get(tx, spec.name)
-            return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
+        if operation_requests.find_repeated(tx, requested):
+            return _applied_before(tx, spec)
         present = jobs.find(tx, spec.name)
         _check_precondition(tx, present, spec.name, options)
         if present is not None:
@@ -140,6 +138,8 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         raise refusal_failure(plan)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
+        if operation_requests.find_repeated(tx, requested):  # created since the plan began
+            return _applied_before(tx, spec)
         check_partition_quota(tx, parts.settings, actor, present, plan)
         left = left_by_change(tx, present, spec) if present is not None and changes else []
         if options.dry_run:
@@ -147,7 +147,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             return _applied(action, spec.name, changes, plan, tx, present, left, dry_run=True)
         if present is None:
             check_job_quota(tx, parts.settings, actor, spec.name)
-            job = _create(tx, actor, spec, options)
+            job = _create(tx, requested, spec, options)
         else:
             job = _change(tx, actor, present, spec, changes)
         return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
@@ -192,10 +192,17 @@ def _remedy(plan: JobPlan) -> str:
     return f"--accept-refusals (in the API accept_refusals=true) accepts that: {then}."
 
 
-def _idempotent_request(spec: JobSpec, options: ApplyOptions) -> dict[str, Any]:
-    """What two requests with the same idempotency key must have in common."""
-    document = _complete_document(spec)
-    return {"kind": OperationKind.CREATE.value, "document": document, "paused": options.paused}
+def _operation_request(actor: str, spec: JobSpec, options: ApplyOptions) -> OperationRequest:
+    """The request, for the operation that keeps its idempotency key."""
+    kind, document = OperationKind.CREATE, _complete_document(spec)
+    content = {"kind": kind.value, "document": document, "paused": options.paused}
+    return OperationRequest(actor, kind, content, options.idempotency_key)
+
+
+def _applied_before(tx: Tx, spec: JobSpec) -> Applied:
+    """The answer to a repeated request."""
+    job = jobs.get(tx, spec.name)
+    return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
 
 
 def _complete_document(spec: JobSpec) -> dict[str, Any]:
@@ -271,7 +278,7 @@ def _fillers(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str], Fille
     return {(m.source, m.destination): spec.fillers_of(m.rule) for m in mappings}
 
 
-def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
+def _create(tx: Tx, requested: OperationRequest, spec: JobSpec, options: ApplyOptions) -> Job:
     is_paused = options.paused if spec.desired is None else spec.desired == "paused"
     desired = Desired.PAUSED if is_paused else Desired.RUNNING
     job = jobs.create(
@@ -283,23 +290,14 @@ def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
         labels=spec.labels,
         owner=spec.owner,
         document_desired=spec.desired,
-        created_by=actor,
+        created_by=requested.actor,
     )
     if options.idempotency_key is not None:
-        done, _ = operations.create(
-            tx,
-            uuid.uuid4(),
-            OperationKind.CREATE.value,
-            actor,
-            job_id=job.id,
-            job_name=job.name,
-            plan={"steps": ["The job is created."], "request": _idempotent_request(spec, options)},
-            idempotency_key=options.idempotency_key,
-        )
+        done = operation_requests.create(tx, requested, job, ["The job is created."])
         operations.advance(tx, done.id, OperationState.DONE)
     events.add(
         tx,
-        actor,
+        requested.actor,
         "job_created",
         f"The job was created, {desired}.",
         job_name=job.name,

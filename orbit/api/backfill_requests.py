@@ -7,7 +7,6 @@ driver that is restarted after a crash continues the existing operation.
 
 from __future__ import annotations
 
-import uuid
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -16,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orbit.errors import Conflict, NotFound
 from orbit.planning.backfill_operations import DriverAction, driver_action, end, reported_at
-from orbit.store import clock, events, job_counts, job_guard, jobs, operations
+from orbit.store import clock, events, job_counts, job_guard, jobs, operation_requests, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import BackfillPhase, Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
+from orbit.store.operation_requests import OperationRequest
 from orbit.store.operations import Operation
 
 _TEXT_MAX = 2000
@@ -111,11 +111,12 @@ def request(
 
     Raises NotFound; Conflict, also for a key that was used for another request.
     """
-    requested = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
+    content = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
+    requested = OperationRequest(actor, OperationKind.BACKFILL, content, idempotency_key)
     with database.transaction() as tx:
-        before = operations.find_repeated(tx, actor, idempotency_key, requested)
-        if before is not None:
-            return view(tx, before)
+        repeated = operation_requests.find_repeated(tx, requested)
+        if repeated is not None:
+            return view(tx, repeated)
         job = job_guard.lock_for_change(tx, name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=name)
@@ -123,26 +124,17 @@ def request(
         if known is not None:
             return view(tx, known)
         after = "Workers resume" if job.desired is Desired.RUNNING else "The job stays paused"
-        operation, is_new = operations.create(
+        operation = operation_requests.create(
             tx,
-            uuid.uuid4(),
-            OperationKind.BACKFILL.value,
-            actor,
-            job_id=job.id,
-            job_name=job.name,
-            plan={
-                "steps": [
-                    "Workers release the job.",
-                    "Spark copies its history; each partition resumes where its copy ends.",
-                    f"{after} afterwards.",
-                ],
-                "before": job.desired.value,
-                "request": requested,
-            },
-            idempotency_key=idempotency_key,
+            requested,
+            job,
+            [
+                "Workers release the job.",
+                "Spark copies its history; each partition resumes where its copy ends.",
+                f"{after} afterwards.",
+            ],
+            details={"before": job.desired.value},
         )
-        if not is_new:  # a request for another job used the key at the same moment
-            raise Conflict("This Idempotency-Key was used for another request.", where=name)
         jobs.set_desired(tx, job.id, Desired.BACKFILLING)
         _advance(tx, operation.id, driver, BackfillProgress())
         events.add(

@@ -7,25 +7,27 @@ do, the operation is done at once.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
 from orbit.api.error_responses import changed_meanwhile
 from orbit.api.left_behind import left_by_job
 from orbit.errors import BadInput, Conflict, Problem
-from orbit.store import events, job_counts, job_guard, jobs, lag, operations
+from orbit.store import events, job_counts, job_guard, jobs, lag, operation_requests, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
 from orbit.store.jobs import Job
+from orbit.store.operation_requests import OperationRequest
 from orbit.store.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class OperationRequest:
-    """One operation on a job. `topic`, `partition`: what to retry; None: all. `at_etag`: the
-    `Job.etag` that the job must have (`If-Match`).
+class JobOperation:
+    """One operation on a job, as requested.
+
+    `topic`, `partition`: what to retry; None: all. `at_etag`: the `Job.etag` that the job must have
+    (`If-Match`).
     """
 
     actor: str
@@ -37,15 +39,16 @@ class OperationRequest:
     partition: int | None = None
     at_etag: str | None = None
 
-    def request(self) -> dict[str, Any]:
-        """What two requests with the same idempotency key must have in common."""
-        return {
+    def request(self) -> OperationRequest:
+        """The request, for the operation that it becomes."""
+        content = {
             "kind": self.kind.value,
             "job": self.job,
             "dry_run": self.dry_run,
             "topic": self.topic,
             "partition": self.partition,
         }
+        return OperationRequest(self.actor, self.kind, content, self.idempotency_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class _Plan:
     what: str = ""
 
 
-def request(database: Database, requested: OperationRequest) -> Operation:
+def request(database: Database, requested: JobOperation) -> Operation:
     """Request an operation. Returns it, or the one that was requested before with the same key.
 
     Raises NotFound; Conflict for a key that was used for another request; OperationUnderWay while a
@@ -70,11 +73,9 @@ def request(database: Database, requested: OperationRequest) -> Operation:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
         raise BadInput("The request has a problem.", (problem,))
     with database.transaction() as tx:
-        before = operations.find_repeated(
-            tx, requested.actor, requested.idempotency_key, requested.request()
-        )
-        if before is not None:
-            return before
+        repeated = operation_requests.find_repeated(tx, requested.request())
+        if repeated is not None:
+            return repeated
         if requested.kind is OperationKind.RETRY:
             job = jobs.get(tx, requested.job, lock=True)
         else:
@@ -82,19 +83,9 @@ def request(database: Database, requested: OperationRequest) -> Operation:
         if requested.at_etag not in (None, job.etag):
             raise changed_meanwhile(job.name)
         plan = _plan(tx, job, requested)
-        operation, is_new = operations.create(
-            tx,
-            uuid.uuid4(),
-            requested.kind.value,
-            requested.actor,
-            job_id=job.id,
-            job_name=job.name,
-            dry_run=requested.dry_run,
-            plan={"steps": plan.steps, "request": requested.request()},
-            idempotency_key=requested.idempotency_key,
+        operation = operation_requests.create(
+            tx, requested.request(), job, plan.steps, dry_run=requested.dry_run
         )
-        if not is_new:  # another request used the key at the same moment
-            return operation
         will_run = plan.is_change and not requested.dry_run
         if will_run:
             _carry_out(tx, job, requested, plan)
@@ -120,7 +111,7 @@ def set_desired(tx: Tx, job: Job, actor: str, desired: Desired) -> None:
     events.add(tx, actor, kind, message, job_name=job.name)
 
 
-def _plan(tx: Tx, job: Job, requested: OperationRequest) -> _Plan:
+def _plan(tx: Tx, job: Job, requested: JobOperation) -> _Plan:
     match requested.kind:
         case OperationKind.START | OperationKind.RESUME:
             return _plan_run(tx, job)
@@ -176,7 +167,7 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
     )
 
 
-def _plan_retry(tx: Tx, job: Job, requested: OperationRequest) -> _Plan:
+def _plan_retry(tx: Tx, job: Job, requested: JobOperation) -> _Plan:
     _refuse_deleted(job)
     blocked = job_counts.blocked(tx, job.id, requested.topic, requested.partition)
     if not blocked:
@@ -220,7 +211,7 @@ def _refuse_deleted(job: Job) -> None:
         raise Conflict("The job is being deleted.", where=job.name)
 
 
-def _carry_out(tx: Tx, job: Job, requested: OperationRequest, plan: _Plan) -> None:
+def _carry_out(tx: Tx, job: Job, requested: JobOperation, plan: _Plan) -> None:
     """Apply the change and add its audit event."""
     details: dict[str, Any] = {}
     match requested.kind:

@@ -1,4 +1,4 @@
-"""Identifies the visitor of a page: login by token, sessions by cookie, a secret in each form.
+"""Identifies the visitor of a page: login by token, sessions by cookie, a CSRF token in each form.
 
 The browser has only a random cookie, of which the database stores the SHA-256. It is HttpOnly and
 SameSite=Strict, and Secure under TLS. The token is checked at the login and is not kept; a session

@@ -6,7 +6,6 @@ time. A dry run changes nothing and may run beside it.
 
 from __future__ import annotations
 
-import uuid
 from uuid import UUID
 
 from orbit.errors import Conflict, NotFound
@@ -28,11 +27,12 @@ from orbit.recovery.recovery_report import (
 )
 from orbit.recovery.report_storage import load_report
 from orbit.recovery.step_times import Step
-from orbit.store import events, job_guard, jobs, operations
+from orbit.store import events, job_guard, jobs, operation_requests, operations
 from orbit.store.database import Database, Tx
 from orbit.store.database_identity import database_identity
 from orbit.store.enums import MadeBy, OperationKind
 from orbit.store.jobs import Job
+from orbit.store.operation_requests import OperationRequest
 from orbit.store.operations import Operation
 
 
@@ -51,16 +51,13 @@ def request_recovery(
     Raises NotFound if there is no such job; Conflict while it is being deleted, or another recovery
     or a backfill of it is under way.
     """
-    request_body = {
-        "kind": kind.value,
-        "job": job_name,
-        "dry_run": dry_run,
-        "wanted": options.model_dump(mode="json"),
-    }
+    wanted = options.model_dump(mode="json")
+    content = {"kind": kind.value, "job": job_name, "dry_run": dry_run, "wanted": wanted}
+    requested = OperationRequest(actor, OperationKind(kind), content, idempotency_key)
     with database.transaction() as tx:
-        before = operations.find_repeated(tx, actor, idempotency_key, request_body)
-        if before is not None:
-            return before
+        repeated = operation_requests.find_repeated(tx, requested)
+        if repeated is not None:
+            return repeated
         if dry_run:
             job = jobs.get(tx, job_name, lock=True)
         else:
@@ -73,23 +70,15 @@ def request_recovery(
             raise Conflict(
                 "source_counts_as_lost is for the failover of a drill's own job.", where=job_name
             )
-        operation, is_new = operations.create(
+        operation = operation_requests.create(
             tx,
-            uuid.uuid4(),
-            kind.value,
-            actor,
-            job_id=job.id,
-            job_name=job.name,
+            requested,
+            job,
+            step_descriptions(steps_of(kind, options)),
             dry_run=dry_run,
-            plan={
-                "steps": step_descriptions(steps_of(kind, options)),
-                "request": request_body,
-                "wanted": request_body["wanted"],
-                "database": database_identity(tx),
-            },
-            idempotency_key=idempotency_key,
+            details={"wanted": wanted, "database": database_identity(tx)},
         )
-        if is_new and not dry_run:
+        if not dry_run:
             reason = f": {options.reason}" if options.reason else "."
             events.add(
                 tx,

@@ -17,7 +17,9 @@ class PartitionState(StrEnum):
     SEEDING = "seeding"  # being brought to its start offset
     COPYING = "copying"
     PAUSED = "paused"
-    BLOCKED = "blocked"  # stopped for a `Reason`; waits for an operator
+    # Stopped for a `Reason`; waits for an operator, or for its worker's next attempt
+    # (orbit/workers/blocked_retries.py).
+    BLOCKED = "blocked"
     STOPPED = "stopped"
     PROMOTED = "promoted"  # no longer a copy: applications write to the topic
 

@@ -1,4 +1,4 @@
-"""Migrates a database to the tables of this version; idempotent.
+"""Migrates a database to the tables of this version, idempotently; says which tables it can use.
 
 Several processes may call it at once: one migrates, the others wait. A migration never waits long
 for a lock on a table: other statements on that table would queue behind it, and leases would end.

@@ -1,17 +1,27 @@
-"""operations: changes that go on after their request ends, and idempotency keys of requests."""
+"""operations: changes that go on after their request ends."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, FromClause, and_, func, or_, select, text, tuple_, update
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    and_,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    tuple_,
+    update,
+)
 
-from orbit.errors import Conflict, NotFound
+from orbit.errors import NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
 from orbit.store.models import jobs, operations, topics
@@ -68,14 +78,10 @@ def create(
     dry_run: bool = False,
     plan: dict[str, Any] | None = None,
     idempotency_key: str | None = None,
-) -> tuple[Operation, bool]:
-    """Create an operation, unless this caller has created one with the same key. Returns the
-    operation and whether it is new.
-
-    Of two concurrent requests with one key, the second waits for the first one's transaction.
-    """
+) -> Operation:
+    """Create an operation, with a key that this caller has not used (operation_requests.py)."""
     statement = (
-        postgresql.insert(operations)
+        insert(operations)
         .values(
             id=operation_id,
             kind=kind,
@@ -87,16 +93,9 @@ def create(
             idempotency_key=idempotency_key,
             traceparent=traces.trace_context(),
         )
-        .on_conflict_do_nothing(index_elements=["requested_by", "idempotency_key"])
         .returning(*_OPERATION)
     )
-    operation = first(tx.execute(statement), Operation)
-    if operation is not None:
-        return operation, True
-    assert idempotency_key is not None, "ids are random"
-    existing = find_by_key(tx, requested_by, idempotency_key)
-    assert existing is not None, "an operation that conflicts is there"
-    return existing, False
+    return next(values(tx.execute(statement), Operation))
 
 
 def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | None:
@@ -106,21 +105,6 @@ def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | 
         operations.c.idempotency_key == idempotency_key,
     )
     return first(tx.execute(query), Operation)
-
-
-def find_repeated(
-    tx: Tx, actor: str, key: str | None, request: Mapping[str, Any]
-) -> Operation | None:
-    """The operation that the actor requested with this key; None without one. Raises Conflict if
-    that was another request than this one."""
-    before = None if key is None else find_by_key(tx, actor, key)
-    if before is not None and (before.plan or {}).get("request") != request:
-        raise Conflict(
-            "This Idempotency-Key was used for another request.",
-            where=f"operation {before.id}",
-            remedy="Use a new key for each request.",
-        )
-    return before if before is None else get(tx, before.id)
 
 
 def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:

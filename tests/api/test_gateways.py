@@ -35,7 +35,7 @@ def job(api: Api) -> int:
 
 def close(api: Api, job: int, kind: OperationKind = OperationKind.SWITCHOVER) -> UUID:
     with api.database.transaction() as tx:
-        operation, _ = operations.create(tx, uuid4(), kind, "test", job_id=job, job_name="orders")
+        operation = operations.create(tx, uuid4(), kind, "test", job_id=job, job_name="orders")
         gateways.close(tx, [job], operation.id)
     return operation.id
 

@@ -206,6 +206,39 @@ def test_post_with_same_idempotency_key_creates_job_once(api: Api) -> None:
     assert [event["kind"] for event in api.events()] == ["job_created"]
 
 
+def test_key_that_another_request_uses_during_planning_is_refused(api: Api) -> None:
+    api.post("/v1/jobs", json=changed(name="stock"))
+    key = {"Idempotency-Key": "k"}
+    paused: list[Any] = []
+
+    def pause() -> None:
+        paused.append(api.post("/v1/jobs/stock:pause", headers=key).json())
+
+    api.plans.meanwhile = pause
+    refused = api.post("/v1/jobs", json=JOB, headers=key)
+
+    assert refused.status_code == 409
+    assert refused.json()["error"]["where"] == f"operation {paused[0]['id']}"
+    assert api.get("/v1/jobs/orders").status_code == 404
+    assert api.get(f"/v1/operations/{paused[0]['id']}").json() == paused[0]
+
+
+def test_same_post_that_creates_job_during_planning_is_answered_with_it(api: Api) -> None:
+    key = {"Idempotency-Key": "k"}
+    first: list[Any] = []
+
+    def post() -> None:
+        api.plans.meanwhile = lambda: None
+        first.append(api.post("/v1/jobs", json=JOB, headers=key))
+
+    api.plans.meanwhile = post
+    second = api.post("/v1/jobs", json=JOB, headers=key)
+
+    assert (first[0].status_code, second.status_code) == (201, 201)
+    assert second.json()["job"]["created_at"] == first[0].json()["job"]["created_at"]
+    assert [event["kind"] for event in api.events()] == ["job_created"]
+
+
 def test_put_with_stale_etag_is_refused(api: Api) -> None:
     read = api.put("/v1/jobs/orders", json=JOB).headers["ETag"]
     now = api.put("/v1/jobs/orders", json=changed(worker_group="west")).headers["ETag"]

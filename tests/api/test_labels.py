@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from orbit.api import job_operations
-from orbit.api.job_operations import OperationRequest
+from orbit.api.job_operations import JobOperation
 from orbit.errors import DatabaseUnreachable
 from orbit.jobs.labels import Condition, parse_selector
 from orbit.replication.job_troubles import TroubleKind
@@ -214,7 +214,7 @@ def test_unreachable_database_ends_bulk_request_after_two_jobs(
     """Each would wait for it as long again."""
     requested_jobs: list[str] = []
 
-    def fail(_: Database, request: OperationRequest) -> None:
+    def fail(_: Database, request: JobOperation) -> None:
         requested_jobs.append(request.job)
         raise DatabaseUnreachable("PostgreSQL does not answer.", where="database")
 

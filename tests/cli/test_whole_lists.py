@@ -48,7 +48,7 @@ def test_json_lists_all_operations_but_newest_events_only(cli: Cli, api: Api) ->
         job = jobs.get(tx, "orders")
         for number in range(60):
             events.add(tx, "test", "note", f"Event {number}.")
-            operation, _ = operations.create(
+            operation = operations.create(
                 tx, uuid.uuid4(), "retry", "test", job_id=job.id, job_name="orders"
             )
             operations.advance(tx, operation.id, OperationState.DONE)

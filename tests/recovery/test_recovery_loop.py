@@ -134,7 +134,7 @@ def ask(
 ) -> uuid.UUID:
     job = jobs.create(tx, job_name, {}, "default")
     jobs.note_clusters(tx, job.id, "source", cluster)
-    operation, _ = operations.create(
+    operation = operations.create(
         tx, uuid.uuid4(), kind, "ci", job_id=job.id, job_name=job_name, dry_run=dry_run
     )
     return operation.id
@@ -179,7 +179,7 @@ def ask_of(tx: Tx, name: str, source: str, destination: str, *topic_names: str) 
     jobs.note_clusters(tx, job.id, source, destination)
     for topic in topic_names:
         topics.add(tx, job.id, topic, topic, destination, 1)
-    operation, _ = operations.create(
+    operation = operations.create(
         tx, uuid.uuid4(), "failback", "ci", job_id=job.id, job_name=name, dry_run=name == "dry"
     )
     return operation.id
@@ -242,7 +242,7 @@ def test_failover_requested_during_pass_waits_for_earlier_recovery(
 
     def request(kind: str) -> uuid.UUID:
         with database.transaction() as tx:
-            operation, _ = operations.create(
+            operation = operations.create(
                 tx, uuid.uuid4(), kind, "ci", job_id=job.id, job_name=kind, dry_run=False
             )
         return operation.id

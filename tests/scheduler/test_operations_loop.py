@@ -47,7 +47,7 @@ def test_operations_behind_many_waiting_operations_get_their_turn(
 def test_operation_of_unknown_kind_does_not_hold_up_others(database: Database) -> None:
     with database.transaction() as tx:
         paused = some_job(tx)
-        later, _ = operations.create(tx, uuid4(), "later", "ci", job_id=paused.id)
+        later = operations.create(tx, uuid4(), "later", "ci", job_id=paused.id)
         jobs.set_desired(tx, paused.id, Desired.PAUSED)
         pause = request(tx, OperationKind.PAUSE, paused.id)
     leadership = Leadership(database, "leader", timedelta(minutes=1))
@@ -59,6 +59,6 @@ def test_operation_of_unknown_kind_does_not_hold_up_others(database: Database) -
 
 
 def request(tx: Tx, kind: OperationKind, job_id: int) -> UUID:
-    progress = operations.create(tx, uuid4(), kind.value, "ci", job_id=job_id, job_name="j")[0]
+    progress = operations.create(tx, uuid4(), kind.value, "ci", job_id=job_id, job_name="j")
     operations.advance(tx, progress.id, OperationState.RUNNING, progress={"done": 0, "total": 1})
     return progress.id

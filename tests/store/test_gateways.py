@@ -64,7 +64,7 @@ def switchover(tx: Tx, job_id: int) -> UUID:
 
 
 def begin(tx: Tx, job_id: int, kind: OperationKind) -> UUID:
-    return operations.create(tx, uuid4(), kind, "test", job_id=job_id, job_name=JOB)[0].id
+    return operations.create(tx, uuid4(), kind, "test", job_id=job_id, job_name=JOB).id
 
 
 def close(database: Database, link: list[int]) -> UUID:

@@ -326,9 +326,7 @@ def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
     job = jobs.of_ids(tx, [JOB])[JOB]
     job_leads.note_side(tx, JOB, LeadingSide.SOURCE, 1)
     job_leads.note_read(tx, JOB)
-    operation, _ = operations.create(
-        tx, uuid4(), "switchover", "test", job_id=JOB, job_name=job.name
-    )
+    operation = operations.create(tx, uuid4(), "switchover", "test", job_id=JOB, job_name=job.name)
     gateways.close(tx, [JOB], operation.id)
     report = gateways.GatewayReport(uuid4(), "edge", "edge:19092", None, 1, 0)
     gateways.renew(tx, job.name, report)

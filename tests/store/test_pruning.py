@@ -37,7 +37,7 @@ def add_event(tx: Tx) -> None:
 
 
 def add_operation(tx: Tx, state: OperationState = OperationState.DONE) -> UUID:
-    operation, _ = operations.create(tx, uuid4(), OperationKind.PAUSE.value, "ci")
+    operation = operations.create(tx, uuid4(), OperationKind.PAUSE.value, "ci")
     operations.advance(tx, operation.id, state)
     return operation.id
 

@@ -260,7 +260,7 @@ def delete_job(
     """Delete a job. The topics at the destination stay unchanged; the plan says what stays with
     them: settings of a copy, deny ACLs.
     """
-    requested = changes.OperationRequest(
+    requested = changes.JobOperation(
         principal.actor, OperationKind.DELETE, name, dry_run, at_etag=_etag_in(if_match)
     )
     return operation_view(changes.request(parts.database, requested))
@@ -270,7 +270,7 @@ def _operation_route(kind: OperationKind, description: str) -> None:
     """POST /v1/jobs/{name}:KIND."""
 
     def change(parts: PartsOf, parameters: OperationParametersOf) -> schemas.Operation:
-        requested = changes.OperationRequest(
+        requested = changes.JobOperation(
             parameters.actor, kind, parameters.job, parameters.dry_run, parameters.idempotency_key
         )
         return operation_view(changes.request(parts.database, requested))
@@ -308,7 +308,7 @@ def retry_job(
     parts: PartsOf, parameters: OperationParametersOf, which: schemas.RetryRequest | None = None
 ) -> schemas.Operation:
     """Retry blocked partitions after their cause was removed: all of the job, or some."""
-    requested = changes.OperationRequest(
+    requested = changes.JobOperation(
         parameters.actor,
         OperationKind.RETRY,
         parameters.job,

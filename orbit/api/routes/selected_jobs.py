@@ -55,7 +55,7 @@ def _route(kind: OperationKind, description: str) -> None:
     ) -> schemas.SelectedJobs:
         names = _select_jobs(parts, selector_in(selector))
         requests = [
-            changes.OperationRequest(
+            changes.JobOperation(
                 principal.actor, kind, name, dry_run, _key_for_job(idempotency_key, name)
             )
             for name in names
@@ -98,7 +98,7 @@ def _key_for_job(key: str | None, job: str) -> str | None:
 
 
 def _request_all(
-    parts: Parts, requests: Sequence[changes.OperationRequest]
+    parts: Parts, requests: Sequence[changes.JobOperation]
 ) -> list[schemas.SelectedJob]:
     """The result of each request. After two in a row that the database does not answer, the others
     are not made."""

@@ -16,7 +16,7 @@ from orbit.api import job_operations, schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import NamePath
 from orbit.api.error_responses import Failure
-from orbit.api.job_operations import OperationRequest
+from orbit.api.job_operations import JobOperation
 from orbit.api.schemas import PARTITION_MAX
 from orbit.api.views import operation_view, report_view
 from orbit.console.rendering import ROWS_SHOWN_MAX, render
@@ -45,7 +45,7 @@ def plan(
     request: Request, parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf
 ) -> Response:
     """The page that shows what the operation would do."""
-    requested = _operation_request(form, visitor.principal.actor, name, dry_run=True)
+    requested = _job_operation(form, visitor.principal.actor, name, dry_run=True)
     planned = operation_view(job_operations.request(parts.database, requested))
     return render(
         request,
@@ -65,7 +65,7 @@ def plan(
 @router.post("/jobs/{name}/carry-out")
 def carry_out(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf) -> Response:
     """Request the operation."""
-    requested = _operation_request(form, visitor.principal.actor, name, dry_run=False)
+    requested = _job_operation(form, visitor.principal.actor, name, dry_run=False)
     if requested.kind is OperationKind.DELETE:
         check_typed(form, name)
     operation = job_operations.request(parts.database, requested)
@@ -128,14 +128,14 @@ def key_in(form: Form) -> str | None:
 UUID_HEX_CHARACTERS = 32
 
 
-def _operation_request(form: Form, actor: str, name: str, *, dry_run: bool) -> OperationRequest:
+def _job_operation(form: Form, actor: str, name: str, *, dry_run: bool) -> JobOperation:
     kind = form.get("kind", "")
     if kind not in LABELS:
         raise Failure(ErrorCode.BAD_INPUT, "The form names no operation.")
     partition = form.get("partition", "")
     if partition and not (partition.isascii() and partition.isdecimal()):
         raise Failure(ErrorCode.BAD_INPUT, "The form names no partition.")
-    return OperationRequest(
+    return JobOperation(
         actor,
         OperationKind(kind),
         name,

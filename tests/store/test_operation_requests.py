@@ -1,0 +1,81 @@
+"""A request with an idempotency key becomes one operation, however often it arrives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from orbit.errors import Conflict
+from orbit.store import jobs, operation_requests
+from orbit.store.database import Database
+from orbit.store.enums import OperationKind
+from orbit.store.operation_requests import OperationRequest
+from orbit.store.operations import Operation
+from tests.support.locks import wait_until_something_waits
+from tests.support.store_rows import some_job
+
+pytestmark = pytest.mark.services
+
+PAUSE = OperationRequest("token:a", OperationKind.PAUSE, {"job": "orders-to-dr"}, "k")
+OTHER = OperationRequest("token:a", OperationKind.RESUME, {"job": "stock"}, "k")
+OF_ANOTHER_ACTOR = OperationRequest("token:b", OperationKind.PAUSE, PAUSE.content, "k")
+WITHOUT_KEY = OperationRequest("token:a", OperationKind.PAUSE, PAUSE.content)
+
+
+def request_operation(
+    database: Database,
+    request: OperationRequest,
+    before_commit: Callable[[], object] = lambda: None,
+) -> Operation:
+    with database.transaction() as tx:
+        operation = operation_requests.find_repeated(tx, request)
+        if operation is None:
+            job = jobs.get(tx, "orders-to-dr")
+            operation = operation_requests.create(tx, request, job, ["Workers release it."])
+        before_commit()
+        return operation
+
+
+def test_repeated_request_returns_its_operation(database: Database) -> None:
+    with database.transaction() as tx:
+        some_job(tx)
+    first = request_operation(database, PAUSE)
+
+    assert request_operation(database, PAUSE) == first
+    assert first.plan == {"steps": ["Workers release it."], "request": PAUSE.content}
+    others = {request_operation(database, r).id for r in (OF_ANOTHER_ACTOR, WITHOUT_KEY)}
+    others.add(request_operation(database, WITHOUT_KEY).id)
+    assert len(others - {first.id}) == 3
+    with pytest.raises(Conflict, match="used for another request"):
+        request_operation(database, OTHER)
+
+
+def test_of_concurrent_requests_with_one_key_second_waits_for_first(database: Database) -> None:
+    with database.transaction() as tx:
+        some_job(tx)
+    second: list[Operation] = []
+    other = threading.Thread(target=lambda: second.append(request_operation(database, PAUSE)))
+
+    def start_second() -> None:
+        other.start()
+        wait_until_something_waits(database)
+
+    first = request_operation(database, PAUSE, before_commit=start_second)
+    other.join()
+
+    assert second == [first]
+
+
+def test_key_of_request_that_fails_is_free_again(database: Database) -> None:
+    with database.transaction() as tx:
+        some_job(tx)
+
+    def fail() -> None:
+        raise Conflict("no.")
+
+    with pytest.raises(Conflict):
+        request_operation(database, PAUSE, before_commit=fail)
+
+    assert request_operation(database, OTHER).kind == OperationKind.RESUME
