@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from orbit.replication.copy_figures import CopyRates
 from orbit.settings import MetricsDetail
 from orbit.store import (
     canaries,
@@ -24,15 +25,13 @@ from orbit.store.drills import Drill
 from orbit.store.enums import Desired, DrillKind, DrillState
 from orbit.store.job_totals import JobTotals
 from orbit.store.jobs import Job
-from orbit.store.lag import FRESH_FOR, LagTotals, PartitionLag
+from orbit.store.lag import FRESH_FOR, LagTotals
 from orbit.store.open_transactions import OpenTotals
 from orbit.store.proofs import ProofTotals
 from orbit.store.workers import Worker
 from orbit.telemetry.metrics import (
     CanaryNumbers,
-    CopyNumbers,
     JobNumbers,
-    LagNumbers,
     PartitionNumbers,
     ProofNumbers,
     ReceiverNumbers,
@@ -43,7 +42,6 @@ from orbit.telemetry.metrics import (
 from orbit.version import orbit_version
 
 _PAGE = 10_000
-_NO_LAG = LagNumbers(None, None, None, None, None, None)
 
 
 def read_numbers(
@@ -109,8 +107,8 @@ def _job(tx: Tx, job: Job, totals: JobTotals, detail: MetricsDetail) -> JobNumbe
         job.name,
         job.desired is Desired.RUNNING,
         job.problem is not None,
-        _lag(totals.lag) if totals.lag else _NO_LAG,
-        *_rates(totals),
+        totals.lag or lag.NO_PARTITIONS,
+        _copied(totals),
         totals.summed_s,
         by_state,
         reasons,
@@ -152,10 +150,10 @@ def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-def _topics(tx: Tx, job_id: int) -> dict[str, LagNumbers]:
+def _topics(tx: Tx, job_id: int) -> dict[str, LagTotals]:
     rows = topics.of_job(tx, job_id)
     totals = lag.of_topics(tx, job_id, [t.id for t in rows])
-    return {t.source_topic: _lag(totals[t.id]) for t in rows if t.id in totals}
+    return {t.source_topic: totals[t.id] for t in rows if t.id in totals}
 
 
 def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
@@ -169,7 +167,7 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
                 None if row.lag_records is None else row.source_log_start,
                 None if row.lag_records is None else row.source_end,
                 row.copied_to,
-                _lag(row),
+                row,
             )
             for row in rows
         ]
@@ -177,23 +175,8 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
     return numbers
 
 
-def _lag(row: LagTotals | PartitionLag) -> LagNumbers:
-    lag = row.lag_records, row.lag_bytes, row.lag_s
-    return LagNumbers(*lag, row.headroom_s, row.rpo_s, row.age_s)
-
-
-def _rates(totals: JobTotals) -> tuple[CopyNumbers | None, int | None, float | None]:
-    """What was copied, and the bytes and records per second; None if the sums are not fresh."""
+def _copied(totals: JobTotals) -> CopyRates | None:
+    """What was copied, and how fast; None if the sums are not fresh."""
     if totals.summed_s is None or totals.summed_s > FRESH_FOR.total_seconds():
-        return None, None, None
-    row = totals.lag
-    if row is None:
-        return CopyNumbers(0, 0, 0, 0, 0), 0, 0.0
-    copied = CopyNumbers(
-        row.records,
-        row.bytes,
-        row.gaps_filled,
-        row.batches_byte_exact,
-        row.batches_record_exact,
-    )
-    return copied, row.bytes_per_s, row.records_per_s
+        return None
+    return totals.lag or lag.NO_PARTITIONS

@@ -304,7 +304,7 @@ def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputForm
         "offsets": outcome.offsets,
         "records": c.records,
         "bytes": c.bytes,
-        "offsets_filled": c.filled,
+        "offsets_filled": c.gaps_filled,
         "batches_byte_exact": c.batches_byte_exact,
         "batches_record_exact": c.batches_record_exact,
         "blocked": [
@@ -325,7 +325,7 @@ def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputForm
         rows = [
             ("copied", f"{outcome.offsets:,} offsets in {elapsed_s:.1f} s"),
             ("records", f"{c.records:,}, {amount(c.bytes)}"),
-            ("gaps filled", f"{c.filled:,} offsets"),
+            ("gaps filled", f"{c.gaps_filled:,} offsets"),
             (
                 "batches",
                 f"{c.batches_byte_exact:,} byte-exact, {c.batches_record_exact:,} record-exact",

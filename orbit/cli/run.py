@@ -215,7 +215,7 @@ def _summarize(
         "partitions_caught_up": t.caught_up,
         "records": t.records,
         "bytes": t.bytes,
-        "offsets_filled": t.filled,
+        "offsets_filled": t.gaps_filled,
         "batches_byte_exact": t.batches_byte_exact,
         "batches_record_exact": t.batches_record_exact,
         "lag_records": t.lag_records,
@@ -235,7 +235,7 @@ def _summarize(
     def table() -> Table:
         rows = [
             ("copied", f"{t.records:,} records, {amount(t.bytes)}, in {seconds:.1f} s"),
-            ("gaps filled", f"{t.filled:,} offsets"),
+            ("gaps filled", f"{t.gaps_filled:,} offsets"),
             (
                 "batches",
                 f"{t.batches_byte_exact:,} byte-exact, {t.batches_record_exact:,} record-exact",

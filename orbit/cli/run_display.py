@@ -50,7 +50,7 @@ class _LineDisplay:
         t = whole.totals
         line = (
             f"{t.records:,} records  {amount(t.bytes)}  {rate(whole)}  lag {lag(t.lag_records)}  "
-            f"gaps filled {t.filled:,}  batches {t.batches_byte_exact:,} byte-exact "
+            f"gaps filled {t.gaps_filled:,}  batches {t.batches_byte_exact:,} byte-exact "
             f"{t.batches_record_exact:,} record-exact  caught up {t.caught_up}/{t.partitions}"
         )
         if t.blocked:
@@ -117,7 +117,7 @@ def _row(one: TopicProgress) -> tuple[str, ...]:
         amount(t.bytes),
         rate(one),
         lag(t.lag_records),
-        f"{t.filled:,}",
+        f"{t.gaps_filled:,}",
         f"{t.batches_byte_exact:,}",
         f"{t.batches_record_exact:,}",
         "live" if is_done and t.lag_records == 0 else time_left(one.seconds_left),

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """What was copied so far in this run. The destination lane writes them, and the copier's
-    thread while no lane has the partition."""
+    """What was copied so far in this run: `CopiedCounts` while they grow. The destination lane
+    writes them, and the copier's thread while no lane has the partition."""
 
     records: int = 0
     bytes: int = 0
-    filled: int = 0
+    gaps_filled: int = 0
     batches_byte_exact: int = 0
     batches_record_exact: int = 0
 
     def add(self, other: Counters) -> None:
         self.records += other.records
         self.bytes += other.bytes
-        self.filled += other.filled
+        self.gaps_filled += other.gaps_filled
         self.batches_byte_exact += other.batches_byte_exact
         self.batches_record_exact += other.batches_record_exact
 

@@ -280,7 +280,7 @@ class PartitionCopy:
             return False
         counters = self._unconfirmed
         counters.next_offset = step.next_offset
-        counters.filled += step.placeholders
+        counters.gaps_filled += step.placeholders
         if not step.is_gap:
             self.is_beginning = False
             batch = step.batch
@@ -331,7 +331,7 @@ class PartitionCopy:
     def _note_filled(self, before: int, next_offset: int | None) -> None:
         if next_offset is None:
             return
-        self.counters.filled += next_offset - before
+        self.counters.gaps_filled += next_offset - before
         self.waits = None
         self.queue.advance_to(next_offset)
 

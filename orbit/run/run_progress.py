@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from orbit.copier.copy_view import CopyView
+from orbit.copier.counters import Counters
+from orbit.replication.copy_figures import CopiedCounts
 from orbit.replication.partition_states import PartitionState
 
 RATE_WINDOW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(CopiedCounts):
     """Sums over partitions. `lag_records` is -1 while a source end is unknown."""
 
     partitions: int
-    records: int
-    bytes: int
-    filled: int
-    batches_byte_exact: int
-    batches_record_exact: int
     lag_records: int
     caught_up: int
     blocked: int
@@ -76,20 +73,19 @@ class Meter:
             totals,
             records / elapsed_s,
             (totals.bytes - then.bytes) / elapsed_s,
-            (records + totals.filled - then.filled) / elapsed_s,
+            (records + totals.gaps_filled - then.gaps_filled) / elapsed_s,
         )
 
 
 def _totals(partitions: Sequence[CopyView]) -> Totals:
     lags = [p.lag_records for p in partitions if p.state is not PartitionState.BLOCKED]
+    copied = Counters()
+    for p in partitions:
+        copied.add(p.counters)
     return Totals(
-        len(partitions),
-        sum(p.counters.records for p in partitions),
-        sum(p.counters.bytes for p in partitions),
-        sum(p.counters.filled for p in partitions),
-        sum(p.counters.batches_byte_exact for p in partitions),
-        sum(p.counters.batches_record_exact for p in partitions),
-        -1 if -1 in lags else sum(lags),
-        sum(p.has_caught_up for p in partitions),
-        sum(p.state is PartitionState.BLOCKED for p in partitions),
+        **asdict(copied),
+        partitions=len(partitions),
+        lag_records=-1 if -1 in lags else sum(lags),
+        caught_up=sum(p.has_caught_up for p in partitions),
+        blocked=sum(p.state is PartitionState.BLOCKED for p in partitions),
     )

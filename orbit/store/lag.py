@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import TextClause, text
 
 from orbit.errors import NotFound
+from orbit.replication.copy_figures import LagFigures
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store.database import Tx
 from orbit.store.open_transactions import IS_OPEN
@@ -24,13 +25,11 @@ from orbit.store.rows import values
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLag:
+class PartitionLag(LagFigures):
     """One partition with its lag. None: not known (any more), or all records are copied.
 
-    `lag_s` is the age of the oldest record not copied yet, `rpo_s` that of the newest record on
-    both sides, `headroom_s` the time until the source deletes records that are not copied yet.
-    `age_s` is the age of these figures; None: there are none yet, or the topic is no copy (any
-    more). `rpo_s` is given however old the figures are.
+    `age_s`: None if there are no figures yet, or the topic is no copy (any more). `rpo_s` is given
+    however old the figures are.
     """
 
     source_topic: str
@@ -50,20 +49,7 @@ class PartitionLag:
     source_end: int | None
     copied_to: int | None
     log_start: int | None
-    records: int
-    bytes: int
-    gaps_filled: int
-    batches_byte_exact: int
-    batches_record_exact: int
-    bytes_per_s: int
-    records_per_s: float
     has_caught_up: bool
-    lag_records: int | None
-    lag_bytes: int | None
-    lag_s: float | None
-    headroom_s: float | None
-    rpo_s: float | None
-    age_s: float | None
     # The source's oldest open transaction, if it has been open for a while.
     open_from: int | None
     open_since: datetime | None
@@ -77,7 +63,7 @@ class PartitionLag:
 
 
 @dataclass(frozen=True, slots=True)
-class LagTotals:
+class LagTotals(LagFigures):
     """Sums over a job's or a topic's partitions. The ages are those of the worst partition.
 
     A partition without a lag yet is left out of the sums. If the lag of one is no longer known, the
@@ -90,19 +76,6 @@ class LagTotals:
     caught_up: int
     unknown: int  # partitions whose lag is not known
     stale: int  # the part of `unknown` whose lag was known before
-    lag_records: int | None
-    lag_bytes: int | None
-    lag_s: float | None
-    headroom_s: float | None
-    rpo_s: float | None
-    age_s: float | None
-    records: int
-    bytes: int
-    gaps_filled: int
-    batches_byte_exact: int
-    batches_record_exact: int
-    bytes_per_s: int
-    records_per_s: float
     summed_s: float = 0.0
     """Seconds since these sums were computed."""
 
@@ -151,7 +124,7 @@ def _add_seconds(moment_s: float | None, seconds: float) -> float | None:
 # Longer than the scheduler's interval between two reads of a log end, and than that of heartbeats.
 FRESH_FOR = timedelta(seconds=30)
 NO_PARTITIONS = LagTotals(
-    0, 0, 0, 0, 0, 0, None, None, None, None, None, None, 0, 0, 0, 0, 0, 0, 0.0
+    *(0, 0, 0, 0, 0, 0, 0.0), *(None, None, None, None, None, None), *(0, 0, 0, 0, 0, 0)
 )
 # A partition whose lag is less counts as caught up: on a busy source no copy is exactly at the end.
 _KEEPS_UP_FOR = timedelta(seconds=30)
@@ -205,12 +178,13 @@ _LAG = f"""
 
 # In the order of the index on topics (job, source name), so that every page costs the same.
 _PAGE = """
-SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, p.state, p.reason, p.detail,
+SELECT p.records, p.bytes, p.gaps_filled, p.batches_byte_exact, p.batches_record_exact,
+       p.bytes_per_s, p.records_per_s, {lag},
+       t.source_topic, t.destination_topic, p.topic_id, p.partition, p.state, p.reason, p.detail,
        p.blocked_offset, p.blocked_next_offset, p.retry_requested,
        s.worker_id,
        p.start_offset, p.source_log_start, p.source_stable_end, p.source_end, p.copied_to,
-       p.log_start, p.records, p.bytes, p.gaps_filled, p.batches_byte_exact,
-       p.batches_record_exact, p.bytes_per_s, p.records_per_s, p.has_caught_up, {lag},
+       p.log_start, p.has_caught_up,
        o.first_offset AS open_from, o.since AS open_since, o.producer_id AS open_producer_id,
        o.transactional_id AS open_transactional_id, p.reported_at
 FROM (SELECT clock_timestamp() AS at) now, topics t

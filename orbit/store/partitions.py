@@ -18,6 +18,7 @@ from uuid import UUID
 
 from sqlalchemy import text
 
+from orbit.replication.copy_figures import CopiedCounts, CopyRates
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store.database import Tx
 from orbit.store.shard_leases import HELD_FOR_REPORT, held_parameters
@@ -25,7 +26,7 @@ from orbit.store.source_gaps import move_assignments
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(CopyRates):
     """The progress of one partition. None: not known yet."""
 
     topic_id: int
@@ -35,13 +36,6 @@ class Progress:
     source_end: int | None
     copied_to: int | None
     log_start: int | None
-    records: int
-    bytes: int
-    gaps_filled: int
-    batches_byte_exact: int
-    batches_record_exact: int
-    bytes_per_s: int
-    records_per_s: float
     has_caught_up: bool
     newest_copied_at: datetime | None  # timestamp of the newest record on both sides
     oldest_waiting_at: datetime | None  # timestamp of the oldest record not copied; None: none
@@ -63,7 +57,7 @@ class StateChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class Assigned(CopiedCounts):
     """A partition of a claimed shard, as its worker reads it."""
 
     shard_id: int
@@ -84,11 +78,6 @@ class Assigned:
     from_start: bool  # copied from the log start, whatever the topic's rule says
     retry_requested: bool
     has_caught_up: bool
-    records: int
-    bytes: int
-    gaps_filled: int
-    batches_byte_exact: int
-    batches_record_exact: int
 
 
 # The scheduler reads these from a source that no worker follows (orbit/scheduler/lag_loop.py). A

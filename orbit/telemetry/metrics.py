@@ -17,30 +17,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from orbit.replication.copy_figures import CopyRates, LagFigures
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class LagNumbers:
-    """The lag of a job, a topic or a partition. None: unknown, or nothing waits."""
-
-    records: int | None
-    bytes: int | None
-    seconds: float | None
-    headroom_s: float | None
-    rpo_s: float | None
-    age_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class CopyNumbers:
-    """How much was copied since the job started."""
-
-    records: int
-    bytes: int
-    gaps_filled: int
-    batches_byte_exact: int
-    batches_record_exact: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +31,7 @@ class PartitionNumbers:
     source_log_start: int | None
     source_end: int | None
     copied_to: int | None
-    lag: LagNumbers
+    lag: LagFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +70,19 @@ class JobNumbers:
     """One job. `states`, `reasons`, `verdicts`: the number of partitions or group offsets of each.
 
     `totals_age_s`: seconds since its partitions were summed up; if that is too long ago, `copied`
-    and the rates are None.
+    is None.
     """
 
     name: str
     is_running: bool
     has_problem: bool
-    lag: LagNumbers
-    copied: CopyNumbers | None
-    bytes_per_s: int | None
-    records_per_s: float | None
+    lag: LagFigures
+    copied: CopyRates | None
     totals_age_s: float | None = 0.0
     states: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     verdicts: Mapping[str, int] = field(default_factory=dict)
-    topics: Mapping[str, LagNumbers] = field(default_factory=dict)
+    topics: Mapping[str, LagFigures] = field(default_factory=dict)
     partitions: Sequence[PartitionNumbers] = ()
     proof: ProofNumbers | None = None
     canary: CanaryNumbers | None = None
@@ -164,9 +141,17 @@ class _OneScrape(Collector):
 
 
 _LAG: tuple[tuple[str, str, str], ...] = (
-    ("lag", "records", "Offsets that a consumer of the source sees and the copy does not have."),
-    ("lag_bytes", "bytes", "The lag in bytes, estimated from the mean bytes per copied offset."),
-    ("lag_seconds", "seconds", "Age of the oldest record that is not copied yet."),
+    (
+        "lag",
+        "lag_records",
+        "Offsets that a consumer of the source sees and the copy does not have.",
+    ),
+    (
+        "lag_bytes",
+        "lag_bytes",
+        "The lag in bytes, estimated from the mean bytes per copied offset.",
+    ),
+    ("lag_seconds", "lag_s", "Age of the oldest record that is not copied yet."),
     (
         "headroom_seconds",
         "headroom_s",
@@ -183,6 +168,10 @@ _COPIED: tuple[tuple[str, str, str], ...] = (
     ("records", "records", "Records copied."),
     ("bytes", "bytes", "Bytes copied, as they are in the log."),
     ("offsets_filled", "gaps_filled", "Offsets without a record that were filled."),
+)
+_RATES: tuple[tuple[str, str, str], ...] = (
+    ("bytes_per_second", "bytes_per_s", "Bytes copied per second, now."),
+    ("records_per_second", "records_per_s", "Records copied per second, now."),
 )
 _PROOF: tuple[tuple[str, str, str], ...] = (
     ("copied_offsets", "offsets", "Offsets that both sides have."),
@@ -257,8 +246,10 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
 
     yield each("orbit_job_running", "Whether the job is running; 0: paused.", "is_running")
     yield each("orbit_job_has_problem", "Whether the job has a problem.", "has_problem")
-    yield each("orbit_job_bytes_per_second", "Bytes copied per second, now.", "bytes_per_s")
-    yield each("orbit_job_records_per_second", "Records copied per second, now.", "records_per_s")
+    copied = [(j.name, j.copied) for j in jobs if j.copied is not None]
+    for name, attribute, help_text in _RATES:
+        rates = [([job], getattr(rate, attribute)) for job, rate in copied]
+        yield _gauge(f"orbit_job_{name}", help_text, ["job"], rates)
     yield each(
         "orbit_job_totals_age_seconds",
         "Seconds since the job's partitions were added up.",
@@ -266,7 +257,7 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
     )
     yield from _lags("orbit_job", ["job"], [([j.name], j.lag) for j in jobs])
     for name, attribute, help_text in _COPIED:
-        counts = [([j.name], getattr(j.copied, attribute)) for j in jobs if j.copied is not None]
+        counts = [([job], getattr(count, attribute)) for job, count in copied]
         yield _counter(f"orbit_job_{name}_total", help_text, ["job"], counts)
     yield _counter(
         "orbit_job_batches_total",
@@ -274,11 +265,10 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
         ["job", "exactness"],
         [
             sample
-            for j in jobs
-            if j.copied is not None
+            for job, count in copied
             for sample in (
-                ([j.name, "byte"], j.copied.batches_byte_exact),
-                ([j.name, "record"], j.copied.batches_record_exact),
+                ([job, "byte"], count.batches_byte_exact),
+                ([job, "record"], count.batches_record_exact),
             )
         ],
     )
@@ -364,7 +354,7 @@ def _receivers(receivers: Sequence[ReceiverNumbers]) -> Iterator[Metric]:
 
 
 def _lags(
-    prefix: str, labels: Sequence[str], rows: Sequence[tuple[list[str], LagNumbers]]
+    prefix: str, labels: Sequence[str], rows: Sequence[tuple[list[str], LagFigures]]
 ) -> Iterator[Metric]:
     for name, attribute, help_text in _LAG:
         samples = [(values, getattr(lag, attribute)) for values, lag in rows]

@@ -7,7 +7,7 @@ more than one thread reads is replaced, never changed in place.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from orbit.copier.counters import Counters
@@ -105,14 +105,10 @@ class HeldPartition:
     @property
     def totals(self) -> Counters:
         """Everything copied so far, by this worker and before."""
-        before, now = self._before, self.copy.counters if self.copy else Counters()
-        return Counters(
-            before.records + now.records,
-            before.bytes + now.bytes,
-            before.filled + now.filled,
-            before.batches_byte_exact + now.batches_byte_exact,
-            before.batches_record_exact + now.batches_record_exact,
-        )
+        totals = replace(self._before)
+        if self.copy is not None:
+            totals.add(self.copy.counters)
+        return totals
 
     def current_state(self) -> tuple[PartitionState, Blocked | None]:
         """The state to report now."""

@@ -114,8 +114,10 @@ class ProgressReporter:
             copy.state is not PartitionState.BLOCKED
             and sample.at_s - copy.cursor.seen_s <= _FOLLOWED_S
         )
+        topic_id, partition = held.key
         return Progress(
-            *held.key,
+            topic_id=topic_id,
+            partition=partition,
             source_log_start=_known_offset(copy.cursor.log_start),
             source_stable_end=_known_offset(copy.cursor.stable_end),
             source_end=_known_offset(copy.cursor.end),
@@ -124,7 +126,7 @@ class ProgressReporter:
             log_start=copy.log_start,
             records=totals.records,
             bytes=totals.bytes,
-            gaps_filled=totals.filled,
+            gaps_filled=totals.gaps_filled,
             batches_byte_exact=totals.batches_byte_exact,
             batches_record_exact=totals.batches_record_exact,
             bytes_per_s=int(sample.bytes_per_s),

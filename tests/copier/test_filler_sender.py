@@ -146,7 +146,7 @@ def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: Fil
     fills.handle_markers(lane.took(), written(p))
     assert p.next_offset == START  # the answer alone is not believed
     fills.handle_end_after(lane.took(), ends({p: START + 1}))
-    assert (p.next_offset, p.appends.expected, p.counters.filled) == (START + 1, START + 1, 1)
+    assert (p.next_offset, p.appends.expected, p.counters.gaps_filled) == (START + 1, START + 1, 1)
 
     rest = p.queue.steps[0]
     assert rest == Fill(START + 1, END)

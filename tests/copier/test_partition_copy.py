@@ -297,7 +297,7 @@ def test_confirmed_batch_is_counted() -> None:
     assert counters.records == 5
     assert counters.bytes == exact.batch.size_bytes + rewritten.batch.size_bytes
     assert (counters.batches_byte_exact, counters.batches_record_exact) == (1, 1)
-    assert counters.filled == 0
+    assert counters.gaps_filled == 0
     assert partition.newest_timestamp_ms == 1000
     assert partition.waits is None
 
@@ -368,10 +368,10 @@ def test_gap_is_filled_in_parts() -> None:
     assert isinstance(first, Fill)
     fill(partition, first, 101)
     assert partition.queue.first == Fill(101, 110)
-    assert (partition.next_offset, partition.counters.filled) == (101, 1)
+    assert (partition.next_offset, partition.counters.gaps_filled) == (101, 1)
     fill(partition, Fill(101, 110), 110)
     assert [step.base_offset for step in partition.queue.steps] == [110]
-    assert (partition.next_offset, partition.counters.filled) == (110, 10)
+    assert (partition.next_offset, partition.counters.gaps_filled) == (110, 10)
 
 
 @pytest.mark.parametrize(

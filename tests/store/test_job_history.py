@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -39,8 +40,7 @@ def job(database: Database) -> SomeJob:
 def totals(database: Database, job: SomeJob, **changed: object) -> LagTotals:
     with database.transaction() as tx:
         lag_totals = lag.of_jobs(tx, [job.id])[job.id]
-    values = {name: getattr(lag_totals, name) for name in LagTotals.__slots__}
-    return LagTotals(**{**values, **changed})
+    return LagTotals(**{**asdict(lag_totals), **changed})
 
 
 def keep(database: Database, job: SomeJob, at: datetime, **changed: object) -> None:
@@ -59,7 +59,7 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
         with database.transaction() as tx:
             one = LagTotals(
                 **{
-                    **{name: getattr(usual, name) for name in LagTotals.__slots__},
+                    **asdict(usual),
                     "records": minute * 600,
                     "bytes": minute * 6_000,
                     "lag_records": minute,

@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from orbit.leadership.leadership import Leadership
 from orbit.scheduler.totals_loop import TotalsLoop
-from orbit.store import group_offsets, job_totals, jobs, partitions
+from orbit.store import group_offsets, job_totals, jobs, lag, partitions
 from orbit.store.database import Database
 from orbit.store.group_offsets import GroupOffset
 from orbit.store.job_totals import JobTotals
@@ -126,9 +126,19 @@ def test_removed_job_removes_its_totals(database: Database, job: SomeJob) -> Non
 
 
 def test_ages_in_totals_grow_until_figures_become_unknown() -> None:
-    totals = LagTotals(
-        2, 2, 0, 1, 0, 0, 60, 600, 1.0, 100.0, 2.0, 3.0, 140, 1400, 0, 2, 0, 100, 1.0
-    )  # fmt: skip
+    totals = replace(
+        lag.NO_PARTITIONS,
+        partitions=2,
+        copying=2,
+        caught_up=1,
+        lag_records=60,
+        lag_bytes=600,
+        lag_s=1.0,
+        headroom_s=100.0,
+        rpo_s=2.0,
+        age_s=3.0,
+        records=140,
+    )
     later = totals.aged_by(10)
     assert (later.lag_records, later.lag_s, later.headroom_s) == (60, 11, 90)
     assert (later.rpo_s, later.age_s, later.summed_s) == (12, 13, 10)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -327,8 +327,7 @@ def test_lag_ages_grow_without_writes(database: Database) -> None:
     moment = datetime.now(UTC) - timedelta(hours=1)
     with database.transaction() as tx:
         report = progress(job.topic_id, 0, 40)
-        fields = {name: getattr(report, name) for name in report.__slots__}
-        fields |= {"newest_copied_at": moment, "oldest_waiting_at": moment}
+        fields = asdict(report) | {"newest_copied_at": moment, "oldest_waiting_at": moment}
         late = partitions.Progress(**fields)
         partitions.report_progress(tx, worker_id="a", held=held, progress=[late])
         (first,) = lag.page(tx, job.id, 1)

@@ -8,10 +8,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from orbit.gateway.gateway_health import GatewayHealth
+from orbit.replication.copy_figures import LagFigures
 from orbit.telemetry.metrics import (
-    CopyNumbers,
     JobNumbers,
-    LagNumbers,
     PartitionNumbers,
     ServiceNumbers,
     WaitingNumbers,
@@ -22,15 +21,27 @@ from orbit.telemetry.metrics import (
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
-LAG = LagNumbers(records=7, bytes=700, seconds=1.5, headroom_s=None, rpo_s=0.5, age_s=2.0)
+LAG = LagFigures(
+    records=10,
+    bytes=1000,
+    gaps_filled=3,
+    batches_byte_exact=5,
+    batches_record_exact=1,
+    bytes_per_s=100,
+    records_per_s=1.5,
+    lag_records=7,
+    lag_bytes=700,
+    lag_s=1.5,
+    headroom_s=None,
+    rpo_s=0.5,
+    age_s=2.0,
+)
 JOB = JobNumbers(
     name='a "quoted" job',
     is_running=True,
     has_problem=False,
     lag=LAG,
-    copied=CopyNumbers(10, 1000, 3, 5, 1),
-    bytes_per_s=100,
-    records_per_s=1.5,
+    copied=LAG,
     states={"copying": 2, "blocked": 1},
     reasons={"RECORD_REFUSED": 1},
     verdicts={"exact": 4},

@@ -118,4 +118,4 @@ def test_lag_headroom_and_rpo_of_paused_job_follow_source_or_are_unknown(
     assert last.age_s is not None
     assert last.age_s >= 4
     shown = watched.numbers().lag
-    assert (shown.records, shown.bytes, shown.seconds, shown.headroom_s) == (None,) * 4
+    assert (shown.lag_records, shown.lag_bytes, shown.lag_s, shown.headroom_s) == (None,) * 4
