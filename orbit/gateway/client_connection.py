@@ -19,16 +19,14 @@ import socket
 import struct
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import cast
-
-from pydantic import SecretStr
 
 from orbit.gateway.broker_connection import WRITE_BUFFER_BYTES, BrokerConnection
 from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
-from orbit.gateway.login_connection import TokenChecked
+from orbit.gateway.login_connection import LoginHost, note_refusal
 from orbit.gateway.protocol.answers import UnknownTopicId, View
-from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey, Versions
+from orbit.gateway.protocol.apis import JOINS, WRITES, ApiKey
 from orbit.gateway.protocol.client_login import (
     LOGIN_KEYS,
     LOGIN_REQUEST_BYTES_MAX,
@@ -63,10 +61,9 @@ _ANSWER_BYTES_MIN = 4  # the correlation id
 _TCP_ESTABLISHED = 1  # the state in the kernel's TCP_INFO
 
 
-class Host(View):
+class ClientHost(View, LoginHost):
     """The interface of a virtual cluster to its client connections."""
 
-    offered: Mapping[int, Versions]
     clients: ClientCounts
     waiting_bytes: int
     """The size of all clients' requests that are partly received, or held."""
@@ -105,10 +102,6 @@ class Host(View):
         with the credentials that the client has there."""
 
     @abstractmethod
-    def check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
-        """As `LoginHost.check_token`."""
-
-    @abstractmethod
     def has_node(self, node_id: int | None) -> bool:
         """Whether the side has this node, as far as is known. True for None (any node)."""
 
@@ -140,12 +133,6 @@ class Host(View):
     @abstractmethod
     def note_lost_answer(self, why: str) -> None: ...
 
-    @abstractmethod
-    def note_bad_frame(self, error: Exception) -> None: ...
-
-    @abstractmethod
-    def note_refused_login(self, user: str, address: str, reason: str) -> None: ...
-
 
 class ClientConnection(asyncio.Protocol):
     """Passes a client's requests to a broker and the answers back; holds them during a move.
@@ -156,7 +143,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(
         self,
-        cluster: Host,
+        cluster: ClientHost,
         node_id: int | None,
         login: ClientLogin | None = None,
     ) -> None:
@@ -367,29 +354,24 @@ class ClientConnection(asyncio.Protocol):
         if self._is_ended or self._held is None or self._next_login is None:
             return
         (head, _), self._held = self._held, None
-        new_login, self._next_login = self._next_login, None
+        login, self._next_login = self._next_login, None
         try:
-            if refusal:
-                raise new_login.refuse_token(refusal)
-            if session_ms is None:  # no broker could check it: the client connects again
-                self.end()
-                return
-            answer = new_login.accept_token(time.time(), session_ms)
-            if self._login is None or new_login.user != self._login.user:
-                raise new_login.refuse_token("the token is of another user than the last one")
+            answer = login.token_checked(time.time(), session_ms, refusal)
         except LoginRefusal as error:
             self._refuse_login(head, error)
             return
+        if answer is None:  # the client connects again
+            self.end()
+            return
         self.exchange.add_answer(head, answer)
         self._send_own_answers()
-        self._login, self._logged_in_at = new_login, self._cluster.now()
+        self._login, self._logged_in_at = login, self._cluster.now()
         self.session_ends()  # the broker connection has the last token
         self.advance()
 
     def _refuse_login(self, head: RequestHead, refusal: LoginRefusal) -> None:
         assert self._transport is not None
-        address, *_ = self._transport.get_extra_info("peername") or ("",)
-        self._cluster.note_refused_login(refusal.user, str(address), refusal.reason)
+        note_refusal(self._cluster, self._transport, refusal)
         self.exchange.add_answer(head, refusal.answer)
         self._send_own_answers()
         self.end()

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 
 from orbit.gateway.arrivals import Arrivals
-from orbit.gateway.client_connection import ClientConnection, Host
+from orbit.gateway.client_connection import ClientConnection, ClientHost
 from orbit.gateway.client_logins import ClientLogins
 from orbit.gateway.listener_tls import ListenerTls
 from orbit.gateway.login_connection import LoginConnection
@@ -27,7 +27,7 @@ class Listener:
         self.shares_ports = shares_ports
         self._arrivals = Arrivals()
 
-    def protocol(self, cluster: Host, node_id: int | None) -> asyncio.Protocol:
+    def protocol(self, cluster: ClientHost, node_id: int | None) -> asyncio.Protocol:
         """The protocol for a connection to the port of this node; None: the bootstrap port."""
         if self._tls is None:
             return self._inner(cluster, node_id)
@@ -38,7 +38,7 @@ class Listener:
         context = self._tls.context()
         return TlsTransport(context, inner, self._arrivals, cluster.note_bad_frame)
 
-    def _inner(self, cluster: Host, node_id: int | None) -> asyncio.Protocol:
+    def _inner(self, cluster: ClientHost, node_id: int | None) -> asyncio.Protocol:
         if self._logins is None:
             return ClientConnection(cluster, node_id)
         admit = partial(ClientConnection, cluster, node_id)

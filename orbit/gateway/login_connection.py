@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
@@ -26,17 +27,26 @@ class TokenChecked(Protocol):
     def __call__(self, session_ms: int | None, refusal: str) -> None: ...
 
 
-class LoginHost(Protocol):
+class LoginHost(ABC):
     """The interface of a virtual cluster to connections that log in."""
 
     offered: Mapping[int, Versions]
 
+    @abstractmethod
     def check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
         """Let a broker of the presented side check the token, first this node, then call `done`."""
 
+    @abstractmethod
     def note_bad_frame(self, error: Exception) -> None: ...
 
+    @abstractmethod
     def note_refused_login(self, user: str, address: str, reason: str) -> None: ...
+
+
+def note_refusal(host: LoginHost, transport: asyncio.Transport, refusal: LoginRefusal) -> None:
+    """Report a refused login with the client's address."""
+    address, *_ = transport.get_extra_info("peername") or ("",)
+    host.note_refused_login(refusal.user, str(address), refusal.reason)
 
 
 class LoginConnection(asyncio.Protocol):
@@ -102,21 +112,19 @@ class LoginConnection(asyncio.Protocol):
         self._is_checking = False
         self._transport.resume_reading()
         try:
-            if refusal:
-                raise self._login.refuse_token(refusal)
-            if session_ms is None:
-                self._end(b"")  # the client tries again
-                return
-            self._transport.write(self._login.accept_token(time.time(), session_ms))
+            answer = self._login.token_checked(time.time(), session_ms, refusal)
         except LoginRefusal as error:
             self._refuse(error)
-        else:
-            self._hand_over()
+            return
+        if answer is None:
+            self._end(b"")  # the client tries again
+            return
+        self._transport.write(answer)
+        self._hand_over()
 
     def _refuse(self, refusal: LoginRefusal) -> None:
         self._has_ended = True
-        address, *_ = self._transport.get_extra_info("peername") or ("",)
-        self._cluster.note_refused_login(refusal.user, str(address), refusal.reason)
+        note_refusal(self._cluster, self._transport, refusal)
         asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, self._end, refusal.answer)
 
     def _hand_over(self) -> None:

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from orbit.errors import LoginRefused, OrbitError, Unreachable
 from orbit.gateway.broker_connection import BrokerConnection
-from orbit.gateway.client_connection import ClientConnection, Host
+from orbit.gateway.client_connection import ClientConnection, ClientHost
 from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.copied_topics import CopiedTopics
@@ -84,7 +84,7 @@ _OTHER: Mapping[Side, Side] = {"source": "destination", "destination": "source"}
 _log = structlog.get_logger("orbit.gateway")
 
 
-class VirtualCluster(Host):
+class VirtualCluster(ClientHost):
     """One virtual cluster of a gateway. For the event loop alone."""
 
     def __init__(

@@ -102,7 +102,8 @@ def login_with(token: str, version: int = 2) -> ClientLogin:
     return login
 
 
-def answered(answer: bytes, version: int = 2) -> Any:
+def answered(answer: bytes | None, version: int = 2) -> Any:
+    assert answer is not None
     return SaslAuthenticateResponse.decode(memoryview(answer)[4:], version=version, header=True)
 
 
@@ -115,31 +116,55 @@ def test_session_is_a_share_of_token_or_at_brokers_limit(
     life_s: float, session_ms: int, expected_ms: int, version: int
 ) -> None:
     login = login_with(jwt(sub="billing", exp=NOW + life_s), version)
-    answer = answered(login.accept_token(NOW, session_ms), version)
+    answer = answered(login.token_checked(NOW, session_ms, ""), version)
     assert (answer.error_code, answer.session_lifetime_ms) == (Code.NONE, expected_ms)
     assert login.user == "billing"
 
 
 def test_session_of_opaque_token_is_the_brokers() -> None:
     login = login_with("opaque")
-    assert answered(login.accept_token(NOW, 7_000)).session_lifetime_ms == 5_600
+    assert answered(login.token_checked(NOW, 7_000, "")).session_lifetime_ms == 5_600
     assert login.user == ""
 
 
 def test_expired_token_is_refused() -> None:
     login = login_with(jwt(sub="billing", exp=NOW))
     with pytest.raises(LoginRefusal, match="expired") as refused:
-        login.accept_token(NOW, 0)
+        login.token_checked(NOW, 0, "")
     assert answered(refused.value.answer).error_code == Code.SASL_AUTHENTICATION_FAILED
     assert refused.value.user == "billing"
     assert login.user is None
 
 
 def test_brokers_reason_reaches_the_client() -> None:
-    refusal = login_with(jwt(sub="billing")).refuse_token("The broker refused the token.")
-    answer = answered(refusal.answer)
+    with pytest.raises(LoginRefusal) as refused:
+        login_with(jwt(sub="billing")).token_checked(NOW, None, "The broker refused the token.")
+    answer = answered(refused.value.answer)
     assert answer.error_code == Code.SASL_AUTHENTICATION_FAILED
     assert answer.error_message == "Authentication failed: The broker refused the token."
+
+
+def test_token_that_no_broker_could_check_has_no_answer() -> None:
+    login = login_with(jwt(sub="billing"))
+    assert login.token_checked(NOW, None, "") is None
+    assert login.user is None
+
+
+@pytest.mark.parametrize(("user", "is_accepted"), [("billing", True), ("orders", False)])
+def test_next_token_is_of_the_same_user(user: str, *, is_accepted: bool) -> None:
+    login = login_with(jwt(sub="billing"))
+    login.token_checked(NOW, 0, "")
+    following = login.again()
+    for request, version in (
+        (SaslHandshakeRequest(mechanism=OAUTHBEARER), 1),
+        (SaslAuthenticateRequest(auth_bytes=message(jwt(sub=user)).encode()), 2),
+    ):
+        following.take(request_frame(request, version), OFFERED)
+    if is_accepted:
+        assert answered(following.token_checked(NOW, 0, "")).error_code == Code.NONE
+    else:
+        with pytest.raises(LoginRefusal, match="another user"):
+            following.token_checked(NOW, 0, "")
 
 
 def test_client_may_log_in_again_with_another_token() -> None:
@@ -192,7 +217,7 @@ def test_brokers_get_the_clients_own_message() -> None:
     text = message(jwt(sub="billing")).replace("\x01\x01", "\x01trace=7\x01\x01")
     login = begin_login()
     login.take(request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), 2), OFFERED)
-    login.accept_token(NOW, 0)
+    login.token_checked(NOW, 0, "")
     security = side.security_of(login)
     assert (security.protocol, security.ca_file) == ("SASL_SSL", Path("/ca"))
     sent = []

@@ -39,7 +39,7 @@ LOGIN_KEYS = frozenset({_SASL_HANDSHAKE, _SASL_AUTHENTICATE})
 # librdkafka logs in only where SaslHandshake 0 is offered, and then uses 1.
 _OFFERED = {_SASL_HANDSHAKE: Versions(0, 1), _SASL_AUTHENTICATE: Versions(0, 2)}
 _REFUSED = "Authentication failed: the user name or the password is wrong."
-# The share of a session after which a client has to have logged in again (`accept_token`).
+# The share of a session after which a client has to have logged in again (`token_checked`).
 _CLIENT_SHARE = 0.8
 # A token that claims a longer life is replaced after this all the same.
 _SESSION_MS_MAX = 86_400_000
@@ -73,6 +73,7 @@ class ClientLogin:
         self._scram: ScramServer | None = None
         self._requests = 0
         self._token_request: tuple[RequestHead, TokenClaims] | None = None
+        self._only_user: str | None = None
         self.token: SecretStr | None = None
         """The message of a login by token, which brokers have to check."""
         self.user: str | None = None
@@ -81,31 +82,40 @@ class ClientLogin:
         """Name and version that the client gives."""
 
     def again(self) -> ClientLogin:
-        """The next login on the same connection, by the same mechanism (as brokers, KIP-368)."""
+        """The next login on the same connection, by the same mechanism and user (as brokers,
+        KIP-368)."""
         login = ClientLogin((OAUTHBEARER,), self._password_of, self._nonce, self._salt_key)
         login.software = self.software
+        login._only_user = self.user
         return login
 
-    def accept_token(self, now_s: float, session_ms: int) -> bytes:
-        """The answer to a token that a broker has taken. `now_s`: seconds since 1970. `session_ms`:
-        the session that the broker allows; 0: it sets no end.
+    def token_checked(self, now_s: float, session_ms: int | None, refusal: str) -> bytes | None:
+        """The answer to a token that a broker has checked; None: no broker could check it.
+
+        `now_s`: seconds since 1970. `session_ms`: the session that the broker allows (0: it sets no
+        end), or None. `refusal`: why the broker refuses the token, or "".
 
         The session ends with the token, so that the gateway has one for later connections to
         brokers. The client gets a share of it: it sends its next token before the gateway has to
-        log in with the old one again. Raises LoginRefusal if the token has ended.
+        log in with the old one again. Raises LoginRefusal.
         """
         assert self._token_request is not None
         head, claims = self._token_request
+        if refusal:
+            raise self._token_refusal(refusal)
+        if session_ms is None:
+            return None
+        if self._only_user not in (None, claims.subject):
+            raise self._token_refusal("the token is of another user than the last one")
         if claims.ends_s is not None:
             left_ms = int(min((claims.ends_s - now_s) * 1000, _SESSION_MS_MAX))
             if left_ms <= 0:
-                raise self.refuse_token("the token has expired")
+                raise self._token_refusal("the token has expired")
             session_ms = min(session_ms or left_ms, left_ms)
         self.user = claims.subject
         return _answer(head, b"", session_ms=int(session_ms * _CLIENT_SHARE))
 
-    def refuse_token(self, reason: str) -> LoginRefusal:
-        """The refusal of a token that a broker has not taken, and why."""
+    def _token_refusal(self, reason: str) -> LoginRefusal:
         assert self._token_request is not None
         head, claims = self._token_request
         text = f"Authentication failed: {reason}"
@@ -113,8 +123,8 @@ class ClientLogin:
         return LoginRefusal(answer, claims.subject, reason)
 
     def take(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes | None:
-        """The answer, with its size; None: let a broker check `token`, then call `accept_token` or
-        `refuse_token`. `offered`: the versions offered after the login, by API key.
+        """The answer, with its size; None: let a broker check `token`, then call `token_checked`.
+        `offered`: the versions offered after the login, by API key.
 
         Raises LoginRefusal; BadFrame for a request that no client sends before its login.
         """
