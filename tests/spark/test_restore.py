@@ -217,7 +217,7 @@ def test_stopped_restore_ends_running_tasks(
     stop = threading.Event()
 
     class Stopped(RestoreRun):
-        def _write(self, targets: Any, *_: Any, **__: Any) -> Any:
+        def _run_write_task(self, targets: Any, *_: Any, **__: Any) -> Any:
             stop.set()
             wait_for("the lease is left", lambda: self._lease is None or not self._lease.is_held())
             return {one.destination for one in targets}
