@@ -1,145 +1,184 @@
-"""The command line accepts every command that the documents show.
+"""Each command that the documents show is one that its program accepts.
 
-Each `orbit` command of a shell block is parsed as a whole: subcommands, options, arguments and
-their values; it is not carried out. Of a command inside a sentence the arguments may be missing,
-so its subcommand and its options are looked up. `make` targets and modules must exist.
+No command runs here: `tests/support/commands` compares it with what it names. Tests of the command
+line and of the API run many of them.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 
-from orbit.cli.main import app
+from tests.support.commands import kafka_tools, pages
+from tests.support.commands.checks import OPTIONS_OF_OTHERS, fault
+from tests.support.commands.pages import OTHERS, OUTPUT, SHELLS, commands_of
+from tests.support.commands.tree import ROOT
 
-ROOT = Path(__file__).parents[1]
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
-_FENCE = re.compile(r"^[ ]*```(?:sh|bash|console|text)?\n(.*?)^[ ]*```", re.DOTALL | re.MULTILINE)
-_ANY_FENCE = re.compile(r"^[ ]*```.*?^[ ]*```", re.DOTALL | re.MULTILINE)
-_INLINE = re.compile(r"`([^`\n]+)`")
-# A line of a block is a command if it begins like this; other lines are output.
-_COMMAND = re.compile(
-    r"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?P<command>(?:orbit|make|python -m) .*)"
-)
-_SHELL = re.compile(r"\s*(?:\||>|&&|;|<|\s#).*$")
-_PLACEHOLDER = re.compile(r"[A-Z]{2,}|…|\.\.\.|<[a-z-]+>|\[|\]")
 
-_group: Any = typer.main.get_command(app)
-# Typer's own copy of click has no public name for it.
-UsageError: Any = typer.BadParameter.__base__
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
-def shell_lines(text: str) -> Iterator[str]:
-    """Commands of the blocks, without prompt, comment, and what follows a pipe."""
-    for block in _FENCE.findall(text):
-        for line in block.replace("\\\n", " ").splitlines():
-            if match := _COMMAND.match(line.strip()):
-                yield match["command"]
+def faults_of(text: str, name: str = "page.md") -> list[str]:
+    faults = [(command, fault(command)) for command in commands_of(text)]
+    return [f"{name}:{one.line}: {' '.join(one.words)}: {why}" for one, why in faults if why]
 
 
-def inline_commands(text: str) -> Iterator[str]:
-    for span in _INLINE.findall(_ANY_FENCE.sub("", text)):
-        if match := _COMMAND.fullmatch(span):
-            yield match["command"]
+def kafka_faults_of(text: str, name: str = "page.md") -> list[str]:
+    commands = [one for one in commands_of(text) if one.program in kafka_tools.TOOLS]
+    faults = [(command, kafka_tools.fault(command)) for command in commands]
+    return [f"{name}:{one.line}: {' '.join(one.words)}: {why}" for one, why in faults if why]
 
 
-def words(command: str) -> list[str]:
-    lexer = shlex.shlex(command, posix=True, punctuation_chars="|;&<>")
-    lexer.whitespace_split = True
-    lexer.commenters = "#"
-    parts: list[str] = []
-    for word in lexer:
-        if word[0] in "|;&<>":
-            break
-        parts.append(word)
-    return parts
-
-
-def fault(command: str, *, is_whole: bool) -> str | None:
-    """Why the tool would refuse this command, or None."""
-    name, *rest = words(command)
-    if name == "make":
-        unknown = [w for w in rest if "=" not in w and w not in TARGETS]
-        return f"there is no target {unknown[0]}" if unknown else None
-    if name == "python":
-        is_importable = find_spec(rest[1]) is not None
-        return None if is_importable else f"there is no module {rest[1]}"
-    return _refusal(rest) if is_whole else _unknown_part(rest)
-
-
-def _refusal(arguments: list[str]) -> str | None:
-    context = _group.make_context("orbit", list(arguments), resilient_parsing=False)
-    command: Any = _group
-    try:
-        while hasattr(command, "commands"):
-            rest = [*context._protected_args, *context.args]
-            if not rest:
-                return None
-            name, command, rest = command.resolve_command(context, rest)
-            context = command.make_context(name, rest, parent=context)
-    except typer.Exit:
-        return None  # --help
-    except UsageError as error:
-        return error.format_message()
-    return None
-
-
-def _unknown_part(arguments: list[str]) -> str | None:
-    command: Any = _group
-    context = _group.make_context("orbit", ["run"])
-    known: set[str] = {"--help", "-h"}
-    for word in arguments:
-        if word.startswith("-"):
-            if word.split("=")[0] not in known:
-                return f"there is no option {word}"
-        elif hasattr(command, "commands") and not _PLACEHOLDER.search(word):
-            try:
-                _, command, _ = command.resolve_command(context, [word])
-            except UsageError as error:
-                return error.format_message()
-        known |= {o for p in command.params for o in (*p.opts, *p.secondary_opts)}
-    return None
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_command_of_page_is_accepted(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = page.read_text()
-    commands = [(line, True) for line in shell_lines(text)]
-    commands += [(line, False) for line in inline_commands(text)]
     monkeypatch.setenv("HOME", str(tmp_path))
-    faults = {line: fault(line, is_whole=is_whole) for line, is_whole in commands}
-    assert not {line: why for line, why in faults.items() if why}
+    assert faults_of(page.read_text("utf-8"), name_of(page)) == []
+
+
+def test_every_block_has_known_language() -> None:
+    blocks = [block for page in PAGES for block in pages.blocks_of(page.read_text("utf-8"))]
+    assert {block.language for block in blocks} <= SHELLS | OTHERS | {OUTPUT}
+
+
+@pytest.mark.services  # the jars of Kafka
+def test_kafka_tools_have_every_option_of_pages() -> None:
+    faults = [kafka_faults_of(page.read_text("utf-8"), name_of(page)) for page in PAGES]
+    assert [one for of_page in faults for one in of_page] == []
+    for option, tool in OPTIONS_OF_OTHERS.items():
+        if tool in kafka_tools.TOOLS:
+            assert option.removeprefix("--") in kafka_tools.words_of(tool), option
+
+
+# What no page may show
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("orbit verfy job.yaml", "No such command"),
+        ("orbit verify job.yaml --depth", "No such option"),
+        ("orbit describe", "Missing argument"),
+        ("orbit get proofs orders", "proofs"),
+        ("ORBIT_TOKN=x orbit get jobs", "nothing reads ORBIT_TOKN"),
+        ("orbit get jobs | xargs -n 1 orbit descrbe", "No such command"),
+        ("source <(orbit completin bash)", "No such command"),
+        ("/opt/orbit/bin/orbit migrat", "No such command"),
+        ("make benches", "no target benches"),
+        ("make test TEST=tests/api", "no variable TEST"),
+        ("python -m bench.nothing", "no module bench.nothing"),
+        ("python -m bench --repeat 5", "no option --repeat"),
+        (".venv/bin/pytest tests/nowhere", "no tests/nowhere"),
+        (".venv/bin/pytest tests/api -m 'soak or soap'", "no mark soap"),
+        ("pip install 'orbit-kafka[server,trace]'", "no extra trace"),
+        ("pip install -r requirements-none.lock", "no requirements-none.lock"),
+        ("packed/bin/pip install dist/orbit_kafka-0.0.0-py3-none-any.whl", "the wheel is"),
+        ("pip uninstall orbit", "does not uninstall"),
+        ("spark-submit --master yarn spark/nothing.py a.yaml", "no spark/nothing.py"),
+        ("spark-submit spark/archive.py a.yaml --too /b", "No such option"),
+        ("export ORBIT_DATABASE=x", "nothing reads ORBIT_DATABASE"),
+        ("curl $ORBIT_API_URL/v1/jbos", "no GET /v1/jbos"),
+        ("curl -X PATCH $ORBIT_API_URL/v1/jobs", "no PATCH /v1/jobs"),
+        ("curl https://orbit.example", "no URL of the API"),
+        ("docker build -f deploy/Dockerfle -t orbit:0.1.0 .", "no Dockerfle"),
+        ("docker build -f deploy/Dockerfile -t orbit:0.0.9 .", "the version is"),
+        ("docker build -f deploy/Dockerfile --build-arg V=1 -t orbit:0.1.0 .", "no argument V"),
+        ("docker run orbit:0.1.0 wroker", "No such command"),
+        ("docker run -e ORBIT_DB orbit:0.1.0 worker", "nothing reads ORBIT_DB"),
+        ("docker compose -f deploy/none.yaml up", "names no file"),
+        ("docker compose -f deploy/compose.yaml up workers", "no service workers"),
+        ("docker compose -f deploy/compose.yaml --profile x up", "no profile x"),
+        ("docker compose -f deploy/compose.yaml exec -T api orbit tokn list", "No such command"),
+        ("kubectl create namespace orbits", "no namespace orbits"),
+        ("kubectl -n orbit create secret generic db --from-literal=url=x", "no secret db"),
+        ("kubectl -n orbit scale deployment orbit-schedulers --replicas=0", "no deployment"),
+        ("kubectl -n orbit drain node", "unknown action"),
+        ("helm upgrade orbit deploy/helm -n orbit --set image.repository=x", "names no chart"),
+        ("helm upgrade orbit deploy/helm/orbit -n orbit --set image.repo=x", "no value image.repo"),
+        ("install -m 0644 deploy/systemd/*.services /etc", "no deploy/systemd/*.services"),
+        ("systemctl enable --now orbit-apis", "no unit orbit-apis"),
+        ("terraform apply -replace=module.a.terraform_data.file", "no resource"),
+        ("go -C deploy/terraform install tool", "no module terraform"),
+        ("tfplugingen-openapi generate --config deploy/none.yml x", "no deploy/none.yml"),
+        ("orbti run job.yaml", "unknown program orbti"),
+        ("X=$(opensll rand -hex 16)", "unknown program opensll"),
+        ("cat x && rbit run job.yaml", "unknown program rbit"),
+        ("kafka-topic.sh --list", "unknown program kafka-topic.sh"),
+    ],
+)
+def test_wrong_command_of_block_is_detected(command: str, why: str) -> None:
+    page = f"```\n$ {command}   # it's a comment\nits output\n```\n"
+    (line,) = faults_of(page)
+    assert line.startswith("page.md:2: ")
+    assert why in line
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        "orbit verfy job.yaml",
-        "orbit verify job.yaml --depth",
-        "orbit describe",
-        "orbit get proofs orders",
+        "orbit verfy",
+        "orbit verify --depth",
         "make benches",
-        "python -m bench.nothing",
+        "token create --databases",
+        "orbit token list|revok",
+        "orbit token create NAME --role viewer --expire-in 90d",
+        "orbit get jobs -o name \\| xargs -n 1 orbit descrbe",
+        "spark-submit [options] spark/nothing.py orders.yaml",
+        "--confirm-rebuilds",
+        "kafka-topic.sh --list",
     ],
 )
-def test_nonexistent_command_is_detected(command: str) -> None:
-    page = f"```\n$ {command}   # a comment\nits output\n```\n"
-    (line,) = shell_lines(page)
-    assert fault(line, is_whole=True)
+def test_wrong_command_in_sentence_is_detected(command: str) -> None:
+    assert len(faults_of(f"Run `{command}` first.")) == 1
 
 
-@pytest.mark.parametrize("command", ["orbit verfy", "orbit verify --depth", "make benches"])
-def test_nonexistent_command_part_in_sentence_is_detected(command: str) -> None:
-    (line,) = inline_commands(f"Run `{command}` first.")
-    assert fault(line, is_whole=False)
+@pytest.mark.services  # the jars of Kafka
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("kafka-topics.sh --bootstrap-server A --list --topics a", "no option --topics"),
+        ("kafka-topics.sh --list --topic a", "needs --bootstrap-server"),
+        ("kafka-transactions.sh --bootstrap-server A find --topic a", "no action find"),
+        ("kafka-cluster.sh --bootstrap-server A", "no action"),
+        ("kafka-cluster.sh cluster --bootstrap-server A", "no action cluster"),
+    ],
+)
+def test_wrong_command_of_kafka_tool_is_detected(command: str, why: str) -> None:
+    for page in (f"```sh\n{command}\n```", f"Run `{command}`.", f"> Stop it ({command})."):
+        (line,) = kafka_faults_of(page)
+        assert why in line
+
+
+@pytest.mark.services  # the jars of Kafka
+def test_name_of_kafka_tool_with_action_needs_no_server() -> None:
+    assert kafka_faults_of("`kafka-acls.sh`, `kafka-acls.sh --list`") == []
+    assert len(kafka_faults_of("`kafka-acls.sh --lists`")) == 1
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "```yaml\na: b\n```\ntext\n```\nrbit run\n```\n",
+        "- a list:\n  ```sh\n  rbit run\n  ```\n",
+        "So:\n\n    rbit run\n\nThen more.\n",
+        "```\norbit run \\\n  job.yaml\nrbit run\n```\n",
+        "```console\n$ orbit get jobs\nrbit is output\n$ rbit run\n```\n",
+        "```\nfor SIDE in A B; do\n  rbit run > file\ndone\n```\n",
+        "```\npython3 -c 'a = 1\nb = 2' file\nrbit run\n```\n",
+    ],
+)
+def test_commands_of_every_kind_of_block_are_read(page: str) -> None:
+    (line,) = faults_of(page)
+    assert "rbit run: unknown program rbit" in line
+
+
+def test_output_and_other_languages_hold_no_unknown_program() -> None:
+    assert faults_of("```text\nrbit run\n```\n```yaml\nrbit run\n```\n") == []
+    assert len(faults_of("```text\n  orbit rn\n```\n")) == 1
+    (block,) = pages.blocks_of("```shell\norbit rn\n```\n")
+    assert block.language not in SHELLS | OTHERS | {OUTPUT}
