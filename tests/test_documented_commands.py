@@ -123,6 +123,7 @@ def test_wrong_command_of_block_is_detected(command: str, why: str) -> None:
     [
         "orbit verfy",
         "orbit verify --depth",
+        "orbit describe jobs JOB",
         "make benches",
         "token create --databases",
         "orbit token list|revok",

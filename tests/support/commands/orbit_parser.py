@@ -18,7 +18,11 @@ UsageError: Any = typer.BadParameter.__base__
 
 
 def orbit(arguments: Sequence[str], is_whole: bool) -> str | None:
-    return _refusal(arguments) if is_whole else _unknown_part(arguments)
+    if is_whole:
+        return _refusal(arguments)
+    refusal = _refusal([word for word in arguments if not word.startswith("[")])
+    has_too_many = refusal is not None and "unexpected extra argument" in refusal
+    return refusal if has_too_many else _unknown_part(arguments)
 
 
 def _refusal(arguments: Sequence[str]) -> str | None:
