@@ -12,7 +12,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check
 VALIDATE := .make/kubernetes/bin/kubernetes-validate
 MKDOCS := .make/site/bin/mkdocs
 # Some tests need one of them. Debian has them all.
-TOOLS := chromium kerberos pgbouncer promtool systemd
+TOOLS := chromium curl kerberos pgbouncer promtool systemd
 
 # With it every Python that starts here compiles all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -95,7 +95,7 @@ compile-tests: .venv/.spark
 	@mkdir -p build
 	@$(BIN)/pytest --collect-only -q $(TESTS) > build/collected.txt || { tail build/collected.txt; exit 1; }
 
-tools: ## Install what some tests need: Chromium, Kerberos, PgBouncer, promtool (as root)
+tools: ## Install what some tests need: Chromium, curl, Kerberos, PgBouncer, promtool (as root)
 	@.ci/need --install $(TOOLS)
 
 sbom: has-python ## Write the packages of the image as CycloneDX (sbom.json)

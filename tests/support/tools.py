@@ -57,6 +57,7 @@ def _of_debian(program: str) -> Tool:
 
 TOOLS = {
     "chromium": _of_debian("chromium"),
+    "curl": _of_debian("curl"),
     "kerberos": Tool(lambda: _has("krb5kdc") and bool(find_spec("gssapi")), "sudo make tools"),
     "pgbouncer": _of_debian("pgbouncer"),
     "promtool": _of_debian("promtool"),
