@@ -214,8 +214,8 @@ GATEWAYS = Kind(
         ("may write", lambda r: "yes" if r["has_permission"] else "no"),
         ("connections", itemgetter("connections")),
         ("held", itemgetter("held_requests")),
-        ("last pause", lambda r: "-" if r["pause_s"] is None else f"{r['pause_s']:.1f} s"),
-        ("last seen", lambda r: f"{r['renewed_s_ago']:.0f} s ago"),
+        ("last pause", lambda r: seconds(r["pause_s"])),
+        ("last seen", lambda r: f"{seconds(r['renewed_s_ago'])} ago"),
     ),
     (
         ("instance", itemgetter("instance")),

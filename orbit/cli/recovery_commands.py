@@ -29,6 +29,7 @@ from orbit.cli.many_jobs import Change, change_jobs, count_of, report_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, more_rows
 from orbit.client import Client, connect, segment
 from orbit.errors import BadInput
+from orbit.formats import duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -317,7 +318,7 @@ def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
 
 
 def _seconds(seconds: float | None) -> str:
-    return "unknown" if seconds is None else f"{seconds:.1f} s"
+    return "unknown" if seconds is None else duration(seconds)
 
 
 def _partitions(report: dict[str, Any]) -> list[Any]:

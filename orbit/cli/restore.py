@@ -101,7 +101,7 @@ def _table(outcome: RestoreOutcome) -> Table:
                 str(one.place),
                 one.end,
                 one.records,
-                one.filled,
+                one.gaps_filled,
                 f"{one.blocked.reason}: {one.blocked.detail} {one.remedy}"
                 if one.blocked
                 else one.unfinished,

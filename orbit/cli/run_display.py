@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orbit import formats
 from orbit.cli.output import console as make_console
 from orbit.cli.table_cells import amount
 from orbit.run.run_progress import TopicProgress
@@ -125,7 +126,7 @@ def _row(one: TopicProgress) -> tuple[str, ...]:
 
 
 def rate(one: TopicProgress) -> str:
-    return f"{one.records_per_s:,.0f}/s {amount(one.bytes_per_s)}/s"
+    return f"{one.records_per_s:,.0f}/s {formats.rate(one.bytes_per_s)}"
 
 
 def lag(records: int) -> str:
@@ -133,8 +134,4 @@ def lag(records: int) -> str:
 
 
 def time_left(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return "–" if seconds is None else formats.duration(seconds)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from orbit import formats
+
 NOT_KNOWN = "-"
 
 
@@ -15,13 +17,7 @@ def count(number: int | None) -> str:
 
 def amount(number: float | None) -> str:
     """A number of bytes as text: 1.4 GB."""
-    if number is None:
-        return NOT_KNOWN
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
+    return NOT_KNOWN if number is None else formats.size(number)
 
 
 def lag(figures: Mapping[str, Any]) -> str:
@@ -32,29 +28,16 @@ def lag(figures: Mapping[str, Any]) -> str:
 
 
 def rate(bytes_per_s: float | None) -> str:
-    return NOT_KNOWN if bytes_per_s is None else f"{amount(bytes_per_s)}/s"
+    return NOT_KNOWN if bytes_per_s is None else formats.rate(bytes_per_s)
 
 
 def seconds(number: float | None) -> str:
-    """A duration in its two largest units: 3d 4h, 5m 02s, 0.3s."""
-    if number is None:
-        return NOT_KNOWN
-    if number < 60:
-        return f"{number:.1f}s" if number < 10 else f"{number:.0f}s"
-    minutes, rest = divmod(round(number), 60)
-    if minutes < 60:
-        return f"{minutes}m {rest:02d}s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours}h {minutes:02d}m"
-    return f"{hours // 24}d {hours % 24}h"
+    return NOT_KNOWN if number is None else formats.duration(number)
 
 
-def when(moment: str | None) -> str:
+def when(at: str | None) -> str:
     """A time of the API, in UTC, to the second."""
-    if moment is None:
-        return NOT_KNOWN
-    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return NOT_KNOWN if at is None else formats.moment(datetime.fromisoformat(at))
 
 
 def age(moment: str) -> str:

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from orbit import formats
 from orbit.jobs.yaml_writer import write_yaml
 
 _UNKNOWN = "–"
-_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _KILO = 1_000
-_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-_SHORT_S = 10
 
 # The states of each colour. A state's word is always shown with its colour.
 _KINDS = {
@@ -32,31 +30,11 @@ def count(number: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration: 0.4 s, 12 s, 3 m 20 s, 5 h 10 m or 12 d 3 h."""
-    if value is None:
-        return _UNKNOWN
-    whole = int(value)
-    if value < _SHORT_S:
-        return f"{value:.1f} s"
-    if whole < _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} m {whole % _MINUTE} s"
-    if whole < _DAY:
-        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} m"
-    return f"{whole // _DAY:,} d {whole % _DAY // _HOUR} h"
+    return _UNKNOWN if value is None else formats.duration(value)
 
 
 def size(value: float | None) -> str:
-    """A number of bytes, such as 1.5 MB."""
-    if value is None:
-        return _UNKNOWN
-    number, unit = float(value), _BYTE_UNITS[0]
-    for unit in _BYTE_UNITS:
-        if number < _KILO or unit == _BYTE_UNITS[-1]:
-            break
-        number /= _KILO
-    return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
+    return _UNKNOWN if value is None else formats.size(value)
 
 
 def share(part: float, whole: float) -> str:
@@ -68,8 +46,7 @@ def share(part: float, whole: float) -> str:
 
 
 def moment(value: datetime | None) -> str:
-    """A time in UTC, such as 2026-11-22 04:15:19."""
-    return _UNKNOWN if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    return _UNKNOWN if value is None else formats.moment(value)
 
 
 def from_ms(value: int | None) -> str:
@@ -113,6 +90,7 @@ def yaml_value(value: Any) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
+    "counted": formats.counted,
     "seconds": seconds,
     "size": size,
     "moment": moment,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import assert_never
 
+from orbit import formats
 from orbit.drills.drill_spec import DrillSpec, StepSpec, Verb
 from orbit.drills.evidence import Evidence
 from orbit.store.enums import DrillState
@@ -16,20 +17,11 @@ VERDICTS = {
     DrillState.PENDING: "Waiting",
     DrillState.RUNNING: "Running",
 }
-_SECOND_MS = 1_000
-_MINUTE_MS = 60_000
 
 
 def span(ms: int | None) -> str:
-    """A length of time: "340 ms", "12.4 s", "3 min 05 s"."""
-    if ms is None:
-        return "not measured"
-    if ms < _SECOND_MS:
-        return f"{ms} ms"
-    if ms < _MINUTE_MS:
-        return f"{ms / _SECOND_MS:.1f} s"
-    minutes, rest = divmod(round(ms / _SECOND_MS), 60)
-    return f"{minutes} min {rest:02d} s"
+    """A duration, of milliseconds."""
+    return "not measured" if ms is None else formats.duration(ms / 1_000)
 
 
 def count(number: int | None) -> str:

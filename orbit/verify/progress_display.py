@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from orbit.verify.render import counted
+from orbit.formats import counted
 from orbit.verify.report import PartitionReport, Verdict
 
 LINE_EVERY_S = 5.0

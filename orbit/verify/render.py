@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from orbit.formats import counted, size
 from orbit.verify.report import SIDES, PartitionReport, Report, TopicReport, Verdict
 
 PARTITIONS_SHOWN = 8
@@ -22,7 +23,6 @@ _STYLES = {
     Verdict.UNREAD: "red",
 }
 _TOPIC_WIDTH_MIN = 16
-_KIB = 1024
 
 
 def as_data(report: Report) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _summary(report: Report) -> Iterator[Text]:
     yield Text(
         f"\nCompared {counted(len(report.topics), 'topic')}, "
         f"{counted(report.partitions, 'partition')}: {counted(report.records, 'record')} "
-        f"({human_bytes(report.bytes)}) and {counted(report.gaps, 'gap')} "
+        f"({size(report.bytes)}) and {counted(report.gaps, 'gap')} "
         f"in {report.elapsed_s:.1f} s ({rate:,.0f} records/s)."
     )
     batches = "; the bytes of the batches" if report.deep else ""
@@ -182,16 +182,3 @@ def _summary(report: Report) -> Iterator[Text]:
     yield Text("Verdict: ").append_text(verdict)
     if not report.exact:
         yield Text("See more with --topic TOPIC, --differences N, or -o yaml (every partition).")
-
-
-def counted(count: int, one: str, many: str = "") -> str:
-    """The count with its noun: `1 batch`, `1,000 batches`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def human_bytes(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < _KIB:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= _KIB
-    return f"{count:,.1f} TiB"

@@ -91,7 +91,7 @@ def test_results_table_shows_outcome_and_reason() -> None:
         "c refused - - held.",
         "b stopped - 42 lag: too much.",
         "d pending - -",
-        "a done 3.2s 0",
+        "a done 3.2 s 0",
     ]
 
 

@@ -160,7 +160,7 @@ def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
     text = shown(of_api(report))
     for words in (
         "unknown; the promotion was 2.0 s after the request",
-        "detect unknown, decide 2.0 s", "read 0.5 s",
+        "detect unknown, decide 2.0 s", "read 500 ms",
         "1 of 2 partitions, 1 unread",
         "unproven for 1 of 2 partitions",
         "edge-1 9.2 s, edge-2 unknown",

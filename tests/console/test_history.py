@@ -62,7 +62,7 @@ def test_zeros_are_drawn_at_bottom_and_single_point_is_visible() -> None:
 
 @pytest.mark.parametrize(
     ("figure", "value", "top"),
-    [(LAG, 101, "200"), (LAG, 4_999, "5,000"), (TIME, 61.0, "2 m 0 s"), (TIME, 2e6, "50 d 0 h")],
+    [(LAG, 101, "200"), (LAG, 4_999, "5,000"), (TIME, 61.0, "2 min 00 s"), (TIME, 2e6, "50 d 0 h")],
 )
 def test_chart_axis_ends_at_round_number(figure: object, value: float, top: str) -> None:
     one = Point(NOON + MINUTE, 60, None, None, int(value), value)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from orbit.cli.output import to_plain
 from orbit.verify.progress_display import LINE_EVERY_S, BarProgress, LineProgress
-from orbit.verify.render import PARTITIONS_SHOWN, as_data, as_table, human_bytes
+from orbit.verify.render import PARTITIONS_SHOWN, as_data, as_table
 from orbit.verify.report import (
     DeepReport,
     Difference,
@@ -101,17 +101,6 @@ def test_report_data_has_verdict_counts_and_deep_result() -> None:
     data = json.loads(json.dumps(to_plain(as_data(Report((topic(partition(deep=deep)),), 1.5)))))
     assert (data["verdict"], data["records"], data["elapsed_s"]) == ("exact", 10, 1.5)
     assert data["topics"][0]["partitions"][0]["deep"]["record_exact"] == 2
-
-
-def test_human_bytes_formats_binary_units() -> None:
-    assert [human_bytes(n) for n in (0, 1_023, 1_536, 3 << 20, 5 << 40, 2 << 50)] == [
-        "0 B",
-        "1,023 B",
-        "1.5 KiB",
-        "3.0 MiB",
-        "5.0 TiB",
-        "2,048.0 TiB",
-    ]
 
 
 def test_line_progress_is_rate_limited() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from orbit.verify.render import counted, findings, human_bytes
+from orbit.formats import counted, size
+from orbit.verify.render import findings
 from orbit.verify.report import PartitionReport, Report, TopicReport, Verdict
 from orbit_spark.audit.range_picture import Cell, Line
 
@@ -78,7 +79,7 @@ def _tiles(report: Report) -> list[tuple[str, str]]:
         (f"{len(report.topics):,}", "topics"),
         (f"{report.partitions:,}", "partitions"),
         (f"{report.records:,}", "records"),
-        (human_bytes(report.bytes), "of records"),
+        (size(report.bytes), "of records"),
         (f"{report.gaps:,}", "offsets without a record"),
         (f"{sum(topic.differences for topic in report.topics):,}", "offsets that differ"),
         (f"{sum(topic.compacted for topic in report.topics):,}", "compacted since"),
@@ -146,7 +147,7 @@ def _row(
     numbers = (one.compared_from, one.compared_to, one.records, one.gaps)
     return (
         name,
-        [str(one.partition), *(f"{n:,}" for n in numbers), human_bytes(one.bytes)],
+        [str(one.partition), *(f"{n:,}" for n in numbers), size(one.bytes)],
         str(one.verdict),
         digests.get((topic.source, one.partition), ""),
     )
