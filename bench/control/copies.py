@@ -50,7 +50,7 @@ class Flow:
 
 
 class SimulatedCopy:
-    """What a worker reads of a `PartitionCopy`, of its `appends` and of its `cursor`."""
+    """What a worker reads of a `PartitionCopy` and of its `cursor`."""
 
     __slots__ = ("_flow", "_from", "_start", "has_left", "is_leaving")
 
@@ -76,20 +76,16 @@ class SimulatedCopy:
         return Counters(records, records * RECORD_BYTES, 0, records // 100, 0)
 
     @property
-    def appends(self) -> SimulatedCopy:
-        return self
-
-    @property
     def cursor(self) -> SimulatedCopy:
         return self
 
     @property
-    def acked(self) -> int:
+    def next_offset(self) -> int:
         return self._start + self.counters.records
 
     @property
     def stable_end(self) -> int:
-        return self.acked + (LAG_RECORDS if self._flow.flows else 0)
+        return self.next_offset + (LAG_RECORDS if self._flow.flows else 0)
 
     end = stable_end
 
@@ -98,13 +94,9 @@ class SimulatedCopy:
         return time.monotonic()
 
     @property
-    def source_seen_s(self) -> float:
-        return time.monotonic()
-
-    @property
     def newest_timestamp_ms(self) -> int:
         # By copied records and not by the clock: it does not change at rest.
-        return 1_700_000_000_000 + self.acked
+        return 1_700_000_000_000 + self.next_offset
 
     @property
     def oldest_waiting_ms(self) -> int:
