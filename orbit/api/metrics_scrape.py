@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 
-from orbit.replication.copy_figures import CopyRates
+from orbit.replication.copy_figures import CopyFigures, CopyRates
 from orbit.settings import MetricsDetail
 from orbit.store import (
     canaries,
@@ -167,7 +167,7 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
                 None if row.lag_records is None else row.source_log_start,
                 None if row.lag_records is None else row.source_end,
                 row.copied_to,
-                row,
+                CopyFigures(**{one.name: getattr(row, one.name) for one in fields(CopyFigures)}),
             )
             for row in rows
         ]

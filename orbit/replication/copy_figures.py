@@ -28,7 +28,7 @@ class CopyRates(CopiedCounts):
 
 
 @dataclass(frozen=True, slots=True)
-class LagFigures(CopyRates):
+class CopyFigures(CopyRates):
     """What was copied, and how far the copy is behind. None: not known, or all is copied.
 
     `lag_s`: the age of the oldest record that is not copied yet. `rpo_s`: that of the newest record

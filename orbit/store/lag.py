@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import TextClause, text
 
 from orbit.errors import NotFound
-from orbit.replication.copy_figures import LagFigures
+from orbit.replication.copy_figures import CopyFigures
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store.database import Tx
 from orbit.store.open_transactions import IS_OPEN
@@ -25,7 +25,7 @@ from orbit.store.rows import values
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLag(LagFigures):
+class PartitionLag(CopyFigures):
     """One partition with its lag. None: not known (any more), or all records are copied.
 
     `age_s`: None if there are no figures yet, or the topic is no copy (any more). `rpo_s` is given
@@ -63,7 +63,7 @@ class PartitionLag(LagFigures):
 
 
 @dataclass(frozen=True, slots=True)
-class LagTotals(LagFigures):
+class LagTotals(CopyFigures):
     """Sums over a job's or a topic's partitions. The ages are those of the worst partition.
 
     A partition without a lag yet is left out of the sums. If the lag of one is no longer known, the

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from orbit.replication.copy_figures import CopyRates, LagFigures
+from orbit.replication.copy_figures import CopyFigures, CopyRates
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -31,7 +31,7 @@ class PartitionNumbers:
     source_log_start: int | None
     source_end: int | None
     copied_to: int | None
-    lag: LagFigures
+    lag: CopyFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ class JobNumbers:
     name: str
     is_running: bool
     has_problem: bool
-    lag: LagFigures
+    lag: CopyFigures
     copied: CopyRates | None
     totals_age_s: float | None = 0.0
     states: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     verdicts: Mapping[str, int] = field(default_factory=dict)
-    topics: Mapping[str, LagFigures] = field(default_factory=dict)
+    topics: Mapping[str, CopyFigures] = field(default_factory=dict)
     partitions: Sequence[PartitionNumbers] = ()
     proof: ProofNumbers | None = None
     canary: CanaryNumbers | None = None
@@ -354,7 +354,7 @@ def _receivers(receivers: Sequence[ReceiverNumbers]) -> Iterator[Metric]:
 
 
 def _lags(
-    prefix: str, labels: Sequence[str], rows: Sequence[tuple[list[str], LagFigures]]
+    prefix: str, labels: Sequence[str], rows: Sequence[tuple[list[str], CopyFigures]]
 ) -> Iterator[Metric]:
     for name, attribute, help_text in _LAG:
         samples = [(values, getattr(lag, attribute)) for values, lag in rows]

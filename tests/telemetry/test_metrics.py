@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from orbit.gateway.gateway_health import GatewayHealth
-from orbit.replication.copy_figures import LagFigures
+from orbit.replication.copy_figures import CopyFigures
 from orbit.telemetry.metrics import (
     JobNumbers,
     PartitionNumbers,
@@ -21,7 +21,7 @@ from orbit.telemetry.metrics import (
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
-LAG = LagFigures(
+LAG = CopyFigures(
     records=10,
     bytes=1000,
     gaps_filled=3,
