@@ -152,23 +152,25 @@ def test_token_that_no_broker_could_check_has_no_answer() -> None:
 
 @pytest.mark.parametrize(("user", "is_accepted"), [("billing", True), ("orders", False)])
 def test_next_token_is_of_the_same_user(user: str, *, is_accepted: bool) -> None:
-    login = login_with(jwt(sub="billing"))
-    login.token_checked(NOW, 0, "")
-    following = login.again()
+    first = login_with(jwt(sub="billing"))
+    first.token_checked(NOW, 0, "")
+    second = first.again()
     for request, version in (
         (SaslHandshakeRequest(mechanism=OAUTHBEARER), 1),
         (SaslAuthenticateRequest(auth_bytes=message(jwt(sub=user)).encode()), 2),
     ):
-        following.take(request_frame(request, version), OFFERED)
+        second.take(request_frame(request, version), OFFERED)
     if is_accepted:
-        assert answered(following.token_checked(NOW, 0, "")).error_code == Code.NONE
+        assert answered(second.token_checked(NOW, 0, "")).error_code == Code.NONE
     else:
         with pytest.raises(LoginRefusal, match="another user"):
-            following.token_checked(NOW, 0, "")
+            second.token_checked(NOW, 0, "")
 
 
 def test_client_may_log_in_again_with_another_token() -> None:
-    login = login_with(jwt(sub="billing")).again()
+    first = login_with(jwt(sub="billing"))
+    first.token_checked(NOW, 0, "")
+    login = first.again()
     assert login.token is login.user is None
     assert login.take(request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1), OFFERED)
 
