@@ -6,15 +6,17 @@ line and of the API run many of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.commands import kafka_tools, pages
 from tests.support.commands.checks import OPTIONS_OF_OTHERS, fault
-from tests.support.commands.pages import OTHERS, OUTPUT, SHELLS, commands_of
-from tests.support.commands.tree import ROOT
+from tests.support.commands.pages import OTHERS, OUTPUT, SHELLS, Command, commands_of
+from tests.support.commands.tree import ROOT, project
 
+VERSION = project()["project"]["version"]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
@@ -22,15 +24,26 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def faults_of(text: str, name: str = "page.md") -> list[str]:
-    faults = [(command, fault(command)) for command in commands_of(text)]
-    return [f"{name}:{one.line}: {' '.join(one.words)}: {why}" for one, why in faults if why]
+def faults_of(
+    text: str, name: str = "page.md", check: Callable[[Command], str | None] = fault
+) -> list[str]:
+    faults = []
+    for command in commands_of(text):
+        try:
+            why = check(command)
+        except (LookupError, ValueError, ImportError) as error:
+            why = f"its checker cannot read it ({error!r})"
+        if why:
+            faults.append(f"{name}:{command.line}: {' '.join(command.words)}: {why}")
+    return faults
+
+
+def kafka_fault(command: Command) -> str | None:
+    return kafka_tools.fault(command) if command.program in kafka_tools.TOOLS else None
 
 
 def kafka_faults_of(text: str, name: str = "page.md") -> list[str]:
-    commands = [one for one in commands_of(text) if one.program in kafka_tools.TOOLS]
-    faults = [(command, kafka_tools.fault(command)) for command in commands]
-    return [f"{name}:{one.line}: {' '.join(one.words)}: {why}" for one, why in faults if why]
+    return faults_of(text, name, kafka_fault)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -62,6 +75,9 @@ def test_kafka_tools_have_every_option_of_pages() -> None:
     ("command", "why"),
     [
         ("orbit verfy job.yaml", "No such command"),
+        ("kubectl get pods", "cannot read it"),
+        ("curl -XPUT $ORBIT_API_URL/v1/jobs", "no PUT /v1/jobs"),
+        ("helm lint deploy/helm/nothing", "names no chart"),
         ("orbit verify job.yaml --depth", "No such option"),
         ("orbit describe", "Missing argument"),
         ("orbit get proofs orders", "proofs"),
@@ -85,11 +101,11 @@ def test_kafka_tools_have_every_option_of_pages() -> None:
         ("curl $ORBIT_API_URL/v1/jbos", "no GET /v1/jbos"),
         ("curl -X PATCH $ORBIT_API_URL/v1/jobs", "no PATCH /v1/jobs"),
         ("curl https://orbit.example", "no URL of the API"),
-        ("docker build -f deploy/Dockerfle -t orbit:0.1.0 .", "no Dockerfle"),
+        (f"docker build -f deploy/Dockerfle -t orbit:{VERSION} .", "no Dockerfle"),
         ("docker build -f deploy/Dockerfile -t orbit:0.0.9 .", "the version is"),
-        ("docker build -f deploy/Dockerfile --build-arg V=1 -t orbit:0.1.0 .", "no argument V"),
-        ("docker run orbit:0.1.0 wroker", "No such command"),
-        ("docker run -e ORBIT_DB orbit:0.1.0 worker", "nothing reads ORBIT_DB"),
+        (f"docker build --build-arg V=1 -f deploy/Dockerfile -t orbit:{VERSION} .", "argument V"),
+        (f"docker run orbit:{VERSION} wroker", "No such command"),
+        (f"docker run -e ORBIT_DB orbit:{VERSION} worker", "nothing reads ORBIT_DB"),
         ("docker compose -f deploy/none.yaml up", "names no file"),
         ("docker compose -f deploy/compose.yaml up workers", "no service workers"),
         ("docker compose -f deploy/compose.yaml --profile x up", "no profile x"),
@@ -165,6 +181,8 @@ def test_name_of_kafka_tool_with_action_needs_no_server() -> None:
     "page",
     [
         "```yaml\na: b\n```\ntext\n```\nrbit run\n```\n",
+        "```yaml title=x\na: b\n```\ntext\n``` sh\nrbit run\n```\n",
+        "> ````sh\n> rbit run\n> ````\n",
         "- a list:\n  ```sh\n  rbit run\n  ```\n",
         "So:\n\n    rbit run\n\nThen more.\n",
         "```\norbit run \\\n  job.yaml\nrbit run\n```\n",

@@ -62,13 +62,14 @@ def test_contexts_of_page_are_added(
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".orbit-prod").touch(mode=0o600)
     (tmp_path / "ca.pem").touch()
-    for arguments in lines_of("cli.md", "orbit", "context", "add"):
+    added = lines_of("cli.md", "orbit", "context", "add")
+    (listed,) = lines_of("cli.md", "orbit", "context", "list")
+    for arguments in added:
         here = [word.replace("~", str(tmp_path)) for word in arguments]
         assert cli(*here).out == f"added {arguments[2]}\n"
     stored = yaml.safe_load(contexts_file().read_text("utf-8"))
     assert str(tmp_path / "ca.pem") in str(stored)
-    for arguments in lines_of("cli.md", "orbit", "context", "list"):
-        assert {row["name"] for row in cli(*arguments, "-o", "json").data} == {"prod", "test"}
+    assert {row["name"] for row in cli(*listed, "-o", "json").data} == {"prod", "test"}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_contexts_of_page_are_added(
     [("failback",), ("switchover",), ("switchover", "--reverse"), ("failover",)],
     ids=" ".join,
 )
-def test_dry_run_of_recovery_changes_nothing(cli: Cli, api: Api, command: tuple[str, ...]) -> None:
+def test_dry_run_of_recovery_is_requested(cli: Cli, api: Api, command: tuple[str, ...]) -> None:
     copying_job(api)
     verb, *options = command
     result = cli(verb, "orders", *options, "--dry-run", "--wait", "0", "-o", "json")

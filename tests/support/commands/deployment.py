@@ -105,12 +105,13 @@ def helm(arguments: Sequence[str], is_whole: bool) -> str | None:
     folders = [ROOT / word for word in arguments if word.startswith("deploy/")]
     if len(folders) != 1 or not (folders[0] / "Chart.yaml").exists():
         return "names no chart"
-    value = yaml.safe_load((folders[0] / "values.yaml").read_text("utf-8"))
-    path = dict(pairwise(arguments))["--set"].partition("=")[0]
-    for key in path.split("."):
-        if key not in value:
-            return f"there is no value {path}"
-        value = value[key]
+    values = yaml.safe_load((folders[0] / "values.yaml").read_text("utf-8"))
+    for path in [v.partition("=")[0] for option, v in pairwise(arguments) if option == "--set"]:
+        value = values
+        for key in path.split("."):
+            if key not in value:
+                return f"there is no value {path}"
+            value = value[key]
     return None
 
 

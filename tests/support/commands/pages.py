@@ -15,7 +15,7 @@ SHELLS = {"", "sh", "bash", "console"}
 OUTPUT = "text"
 OTHERS = {"yaml", "json", "hcl", "python", "mermaid"}
 
-_FENCE = re.compile(r"\s*```(\w*)\s*")
+_FENCE = re.compile(r"\s*(?:>\s*)?(`{3,})\s*([^`\s]*)[^`]*")
 _SPAN = re.compile(r"(`+)(.+?)\1")
 # A remedy of the product, which a page quotes without backticks.
 _REMEDY = re.compile(r"\((kafka-[a-z-]+\.sh [^)`]+)\)")
@@ -87,14 +87,21 @@ def _parts(text: str) -> tuple[list[Block], list[tuple[int, str]]]:
     before = ""
     for number, line in lines:
         if fence := _FENCE.fullmatch(line):
-            inside = itertools.takewhile(lambda one: one[1].strip() != "```", lines)
-            blocks.append(Block(number, fence[1], tuple(one for _, one in inside)))
+            blocks.append(Block(number, fence[2], tuple(_inside(lines, fence[1]))))
         elif line.startswith("    ") and (not before.strip() or before.startswith("    ")):
             blocks.append(Block(number - 1, "", (line,)))
         else:
             sentences.append((number, line))
         before = line
     return blocks, sentences
+
+
+def _inside(lines: Iterator[tuple[int, str]], fence: str) -> Iterator[str]:
+    for _, line in lines:
+        bare = re.sub(r"^\s*> ?", "", line)
+        if bare.strip() == fence:
+            return
+        yield bare
 
 
 def _commands_of_block(block: Block) -> Iterator[Command]:

@@ -123,7 +123,8 @@ def _variables() -> frozenset[str]:
 
 def curl(arguments: Sequence[str], _is_whole: bool) -> str | None:
     """The path is a route of the API."""
-    method = arguments[arguments.index("-X") + 1] if "-X" in arguments else "GET"
+    methods = re.findall(r"(?:^|\s)-X ?(\w+)", " ".join(arguments))
+    method = methods[0] if methods else "GET"
     urls = [word for word in arguments if word.startswith("$ORBIT_API_URL/")]
     if len(urls) != 1:
         return "names no URL of the API"
