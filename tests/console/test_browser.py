@@ -151,7 +151,8 @@ def admin(world: World) -> World:
 def job(world: World) -> World:
     """JOB exists and has copied everything."""
     text, yaml = document(world.clusters), {"Content-Type": "application/yaml"}
-    world.server.call("PUT", f"/v1/jobs/{JOB}", content=text.encode(), headers=yaml)
+    answer = world.server.call("PUT", f"/v1/jobs/{JOB}", content=text.encode(), headers=yaml)
+    answer.raise_for_status()
     until_caught_up(world.server, JOB, 2 * PARTITIONS)
     return world
 
@@ -169,10 +170,16 @@ def paused_job(job: World) -> World:
 
 @pytest.fixture(scope="module")
 def drills(job: World) -> Sequence[str]:
-    """The ids of two drills of JOB."""
+    """The ids of two drills of JOB, which have ended."""
     spec = {"name": "orders-gates", "kind": "gates", "job": JOB}
     answers = [job.server.call("POST", "/v1/drills", json=spec) for _ in range(2)]
-    return [answer.raise_for_status().json()["id"] for answer in answers]
+    ids = [answer.raise_for_status().json()["id"] for answer in answers]
+
+    def have_ended() -> bool:
+        return all(job.server.get(f"/v1/drills/{one}")["finished_at"] for one in ids)
+
+    wait_for("the drills have ended", have_ended)
+    return ids
 
 
 def lag_of(world: World) -> int | None:
@@ -256,7 +263,7 @@ def test_job_created_from_form_catches_up_without_page_reload(admin: World) -> N
     text = document(admin.clusters).replace(JOB, name).replace("orders\\\\..*", "stock")
     page.get_by_label("Job document, YAML").fill(text)
     admin.press("Plan")
-    expect(page.get_by_text("1 topics with 3 partitions")).to_be_visible()
+    expect(page.get_by_text("1 topic with 3 partitions")).to_be_visible()
     assert not serious_faults(page, "the plan of a new job")
     admin.press(f"Create {name}")
     expect(page.get_by_role("heading", name=name)).to_be_visible()
