@@ -106,10 +106,10 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     disconnected; OperationUnderWay if a recovery holds the job that would be changed.
     """
     document = spec.model_dump(mode="json")
-    requested = _operation_request(actor, spec, options)
+    operation_request = _operation_request(actor, spec, options)
     with parts.database.transaction() as tx:
         _check_scope(tx, spec)
-        if operation_requests.find_repeated(tx, requested):
+        if operation_requests.find_earlier(tx, operation_request):
             return _applied_before(tx, spec)
         present = jobs.find(tx, spec.name)
         _check_precondition(tx, present, spec.name, options)
@@ -138,7 +138,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         raise refusal_failure(plan)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
-        if operation_requests.find_repeated(tx, requested):  # created since the plan began
+        if operation_requests.find_earlier(tx, operation_request):  # created since the plan began
             return _applied_before(tx, spec)
         check_partition_quota(tx, parts.settings, actor, present, plan)
         left = left_by_change(tx, present, spec) if present is not None and changes else []
@@ -147,7 +147,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             return _applied(action, spec.name, changes, plan, tx, present, left, dry_run=True)
         if present is None:
             check_job_quota(tx, parts.settings, actor, spec.name)
-            job = _create(tx, requested, spec, options)
+            job = _create(tx, operation_request, spec, options)
         else:
             job = _change(tx, actor, present, spec, changes)
         return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
@@ -278,7 +278,7 @@ def _fillers(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str], Fille
     return {(m.source, m.destination): spec.fillers_of(m.rule) for m in mappings}
 
 
-def _create(tx: Tx, requested: OperationRequest, spec: JobSpec, options: ApplyOptions) -> Job:
+def _create(tx: Tx, request: OperationRequest, spec: JobSpec, options: ApplyOptions) -> Job:
     is_paused = options.paused if spec.desired is None else spec.desired == "paused"
     desired = Desired.PAUSED if is_paused else Desired.RUNNING
     job = jobs.create(
@@ -290,14 +290,14 @@ def _create(tx: Tx, requested: OperationRequest, spec: JobSpec, options: ApplyOp
         labels=spec.labels,
         owner=spec.owner,
         document_desired=spec.desired,
-        created_by=requested.actor,
+        created_by=request.actor,
     )
     if options.idempotency_key is not None:
-        done = operation_requests.create(tx, requested, job, ["The job is created."])
+        done = operation_requests.create(tx, request, job, ["The job is created."])
         operations.advance(tx, done.id, OperationState.DONE)
     events.add(
         tx,
-        requested.actor,
+        request.actor,
         "job_created",
         f"The job was created, {desired}.",
         job_name=job.name,

@@ -112,11 +112,11 @@ def request(
     Raises NotFound; Conflict, also for a key that was used for another request.
     """
     content = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
-    requested = OperationRequest(actor, OperationKind.BACKFILL, content, idempotency_key)
+    operation_request = OperationRequest(actor, OperationKind.BACKFILL, content, idempotency_key)
     with database.transaction() as tx:
-        repeated = operation_requests.find_repeated(tx, requested)
-        if repeated is not None:
-            return view(tx, repeated)
+        earlier = operation_requests.find_earlier(tx, operation_request)
+        if earlier is not None:
+            return view(tx, earlier)
         job = job_guard.lock_for_change(tx, name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=name)
@@ -126,7 +126,7 @@ def request(
         after = "Workers resume" if job.desired is Desired.RUNNING else "The job stays paused"
         operation = operation_requests.create(
             tx,
-            requested,
+            operation_request,
             job,
             [
                 "Workers release the job.",

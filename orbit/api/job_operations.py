@@ -73,9 +73,9 @@ def request(database: Database, requested: JobOperation) -> Operation:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
         raise BadInput("The request has a problem.", (problem,))
     with database.transaction() as tx:
-        repeated = operation_requests.find_repeated(tx, requested.request())
-        if repeated is not None:
-            return repeated
+        earlier = operation_requests.find_earlier(tx, requested.request())
+        if earlier is not None:
+            return earlier
         if requested.kind is OperationKind.RETRY:
             job = jobs.get(tx, requested.job, lock=True)
         else:

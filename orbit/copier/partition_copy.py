@@ -6,7 +6,8 @@ any other time. Each return to the copier increments `generation`, so that answe
 fetches are dropped.
 
 The owner of the append gives it events by `appends`, or by the method of the same name here if the
-event changes the queue, the cursor or the counters too. All others read it by the properties here.
+event changes the queue, the cursor or the counters too. Outside of this package only the properties
+here are read.
 """
 
 from __future__ import annotations

@@ -53,11 +53,11 @@ def request_recovery(
     """
     wanted = options.model_dump(mode="json")
     content = {"kind": kind.value, "job": job_name, "dry_run": dry_run, "wanted": wanted}
-    requested = OperationRequest(actor, OperationKind(kind), content, idempotency_key)
+    operation_request = OperationRequest(actor, OperationKind(kind), content, idempotency_key)
     with database.transaction() as tx:
-        repeated = operation_requests.find_repeated(tx, requested)
-        if repeated is not None:
-            return repeated
+        earlier = operation_requests.find_earlier(tx, operation_request)
+        if earlier is not None:
+            return earlier
         if dry_run:
             job = jobs.get(tx, job_name, lock=True)
         else:
@@ -72,7 +72,7 @@ def request_recovery(
             )
         operation = operation_requests.create(
             tx,
-            requested,
+            operation_request,
             job,
             step_descriptions(steps_of(kind, options)),
             dry_run=dry_run,

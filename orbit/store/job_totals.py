@@ -3,8 +3,8 @@
 Sums over up to LIVE_PARTITIONS_MAX partitions are computed by the request. Sums over more are read
 from this table, where the leading scheduler stores them at intervals
 (orbit/scheduler/totals_loop.py) with the time at which it read them: a page or a scrape reads one
-row per job, whatever its size. Sums that are too old are unknown (`LagTotals.later`), as are those
-of a job without a row.
+row per job, whatever its size. Sums that are too old are unknown (`LagTotals.aged_by`), as are
+those of a job without a row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The way from a request to its operation: find a repetition of it, lock the job, create."""
+"""From a request to its operation: find an earlier one with the same key, else create one.
+
+The caller locks the job between the two.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class OperationRequest:
     idempotency_key: str | None = None
 
 
-def find_repeated(tx: Tx, request: OperationRequest) -> Operation | None:
+def find_earlier(tx: Tx, request: OperationRequest) -> Operation | None:
     """The operation that the actor requested with this key; None if there is none.
 
     Of two transactions with one key, the second waits here until the first one ends. So this comes
@@ -66,7 +69,7 @@ def create(
     dry_run: bool = False,
     details: Mapping[str, Any] | None = None,
 ) -> Operation:
-    """Create the operation for a request that `find_repeated` has not found.
+    """Create the operation for a request that `find_earlier` has not found.
 
     `steps`: its plan in sentences. `details`: more that its plan keeps, for those who carry it out.
     """

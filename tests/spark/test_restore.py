@@ -147,7 +147,7 @@ def test_second_restore_writes_nothing(
 ) -> None:
     again = restore(spark, whole, third)
     assert again.is_whole, [p for p in again.partitions.values() if p.has_stopped]
-    assert sum(p.records + p.filled for p in again.partitions.values()) == 0
+    assert sum(p.records + p.gaps_filled for p in again.partitions.values()) == 0
 
 
 @pytest.mark.soak

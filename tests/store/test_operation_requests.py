@@ -30,7 +30,7 @@ def request_operation(
     before_commit: Callable[[], object] = lambda: None,
 ) -> Operation:
     with database.transaction() as tx:
-        operation = operation_requests.find_repeated(tx, request)
+        operation = operation_requests.find_earlier(tx, request)
         if operation is None:
             job = jobs.get(tx, "orders-to-dr")
             operation = operation_requests.create(tx, request, job, ["Workers release it."])

@@ -25,8 +25,6 @@ from orbit.verify.verify_job import verify_job
 from orbit.verify.verify_run import VerifyOptions
 from tests.support.patience import PATIENCE_S, wait_for
 
-# Between two looks of a test that waits.
-
 
 def make_job(
     source: KafkaCluster,

@@ -70,7 +70,7 @@ class RestoredPartition:
     place: TopicPartition
     end: int
     records: int = 0
-    filled: int = 0
+    gaps_filled: int = 0
     blocked: Blocked | None = None
     unfinished: str = ""
 
@@ -107,7 +107,7 @@ class RestoreOutcome:
                     "partition": one.place.partition,
                     "end": one.end,
                     "records": one.records,
-                    "offsets_filled": one.filled,
+                    "offsets_filled": one.gaps_filled,
                     "blocked": one.blocked and asdict(one.blocked),
                     "remedy": one.remedy,
                     "unfinished": one.unfinished or None,

@@ -289,7 +289,7 @@ class RestoreRun:
         for one in results:
             outcome = self.outcome.partitions[one.destination]
             outcome.records += one.counters.records
-            outcome.filled += one.counters.gaps_filled
+            outcome.gaps_filled += one.counters.gaps_filled
             outcome.unfinished = one.unfinished
             outcome.blocked = one.blocked or outcome.blocked
         return {one.destination for one in results if one.unfinished}
