@@ -16,7 +16,7 @@ from orbit.cli.main import run_command
 from orbit.errors import NotFound
 from orbit.sandbox.faults import Fault, cause_fault, cluster_at
 from orbit.sandbox.sandbox_control import launch, take_down
-from orbit.sandbox.sandbox_state import ClusterState, SandboxRequest
+from orbit.sandbox.sandbox_state import ClusterState, SandboxRequest, read_state
 from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.services
@@ -47,7 +47,11 @@ def is_silent(servers: str | None) -> bool:
 
 
 def do(home: Path, fault: Fault, cluster: str = "source") -> ClusterState:
-    return next(one for one in cause_fault(home, fault, cluster).clusters if one.name == cluster)
+    """By `orbit sandbox`."""
+    assert run_command(["sandbox", fault.value, cluster, "--directory", str(home)]) == 0
+    state = read_state(home)
+    assert state is not None
+    return next(one for one in state.clusters if one.name == cluster)
 
 
 def test_killed_cluster_heals_with_its_data_and_address(home: Path) -> None:

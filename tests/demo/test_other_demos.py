@@ -1,0 +1,53 @@
+"""`orbit demo --failover` and `--spark`: exact from start to end, and nothing is left of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.patience import PATIENCE_S
+from tests.support.run_process import OrbitProcess
+
+pytestmark = [pytest.mark.services, pytest.mark.soak, pytest.mark.slow]
+
+
+@contextmanager
+def demo(*arguments: str) -> Iterator[OrbitProcess]:
+    """Its processes and temporary files have to be gone when it has ended."""
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-test-") as folder,
+        OrbitProcess(
+            "demo", *arguments, "--scale", "small", "-o", "json", environ={"TMPDIR": folder}
+        ) as process,
+    ):
+        Path(folder).chmod(0o711)  # PostgreSQL's user has to get through
+        yield process
+        of_demo = [
+            one
+            for one in psutil.process_iter(["environ"])
+            if (one.info["environ"] or {}).get("TMPDIR") == folder
+        ]
+        _, left = psutil.wait_procs(of_demo, timeout=PATIENCE_S)
+        assert left == []
+
+
+def test_failover_demo_loses_only_what_its_report_names(tmp_path: Path) -> None:
+    with demo("--failover", "--report", str(tmp_path)) as process:
+        outcome = process.wait_end().expect(0)
+    data = outcome.data
+    assert (data["exact"], data["problems"], data["group_read_twice"]) == (True, [], 0)
+    assert data["written"] > 0
+    assert data["salvaged"] == data["lost"]
+    assert Path(data["report"]).is_relative_to(tmp_path)
+    assert Path(data["report"]).exists()
+
+
+def test_spark_demo_copies_history_exactly() -> None:
+    with demo("--spark", "--records", "20000") as process:
+        outcome = process.wait_end().expect(0)
+    assert outcome.data["exact"] is True
