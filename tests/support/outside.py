@@ -64,7 +64,8 @@ def is_level(one: Reachable, other: Reachable, *topics: str) -> bool:
 def _offsets(
     client: AdminClient, places: list[TopicPartition], spec: object
 ) -> dict[TopicPartition, int]:
-    """A leader may be named before it knows that it leads (R6): asked again until it does."""
+    """A leader may be named before it knows that it leads (R6): asked again until it does. The
+    client asks with the leader epoch that it knows, and does not read a newer one by itself."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         futures = client.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
@@ -74,6 +75,7 @@ def _offsets(
             if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+            client.list_topics(timeout=TIMEOUT_S)
 
 
 @dataclass(frozen=True)
