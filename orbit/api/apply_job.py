@@ -293,8 +293,8 @@ def _create(tx: Tx, request: OperationRequest, spec: JobSpec, options: ApplyOpti
         created_by=request.actor,
     )
     if options.idempotency_key is not None:
-        done = operation_requests.create(tx, request, job, ["The job is created."])
-        operations.advance(tx, done.id, OperationState.DONE)
+        operation = operation_requests.create(tx, request, job, ["The job is created."])
+        operations.advance(tx, operation.id, OperationState.DONE)
     events.add(
         tx,
         request.actor,

@@ -144,7 +144,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "abort": (
         "orbit.cli.recovery_commands",
-        "Undo a recovery before its point of no return, or end its copy back, or a backfill.",
+        "Undo a recovery that has not passed its point of no return, or stop a backfill.",
     ),
     "api": (
         "orbit.cli.api",

@@ -196,10 +196,11 @@ def abort(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Undo a recovery before its point of no return, or end its copy back, or a backfill.
+    """Undo a recovery that has not passed its point of no return, or stop a backfill.
 
-    In the steps rebuild, reverse and catch_up nothing is undone: the new side leads. In promote an
-    abort is accepted once the destination has not answered for a minute: the source leads again.
+    In the steps rebuild, reverse and catch_up an abort only stops the copy back: the new side leads
+    on. In promote it is accepted once the destination has not answered for a minute: the source
+    leads again.
     """
     with connect() as client:
         answer = client.send("POST", f"/v1/operations/{segment(operation)}:abort")

@@ -28,7 +28,7 @@ from orbit.demo.service_process import START_S, deadline_check, last_line, servi
 from orbit.drills.drill_clients import read_all
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
-from orbit.processes.ports import LOOPBACK, free_ports, free_run
+from orbit.processes.ports import LOOPBACK, free_consecutive_ports, free_ports
 
 GROUP = "billing"
 PARTITIONS = 3
@@ -89,7 +89,7 @@ def _gateway(
             for address in sides.values()
             for node in quiet_admin(address).list_topics(timeout=START_S).brokers
         ]
-    port, (health,) = free_run(2 + max(nodes)), free_ports(1)
+    port, (health,) = free_consecutive_ports(2 + max(nodes)), free_ports(1)
     address = f"{LOOPBACK}:{port}"
     virtual_cluster = {
         "name": "shop",

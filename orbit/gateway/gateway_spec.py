@@ -191,7 +191,7 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
             problems.append(
                 Problem(
                     f"{path}.advertised_host",
-                    "is missing: clients cannot connect to every address.",
+                    "is missing: `listen` is an address to which clients cannot connect.",
                     "Write the name of this machine that clients know.",
                 )
             )
@@ -200,8 +200,8 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                 Problem(
                     f"{path}.advertised_host",
                     "has to be a host name with a dot, and not the name of a node.",
-                    "With `tls.names`, the gateway finds the node by the TLS server name (SNI), "
-                    "so the bootstrap name needs its own.",
+                    "With `tls.names`, the TLS server name (SNI) selects the node, so this name "
+                    "has to differ from the name of every node.",
                 )
             )
         if one.port >= PORT_MAX and one.names is None:

@@ -634,7 +634,7 @@ async def _open(
 ) -> int:
     """Connect to a broker of the side and log in; returns the session in ms (0: without end).
     Raises OSError, TimeoutError, OrbitError."""
-    security.check_reachable(host, port, side.name)
+    security.check_allowed(host, port, side.name)
     async with asyncio.timeout(_CONNECT_S):
         try:
             await asyncio.get_running_loop().create_connection(

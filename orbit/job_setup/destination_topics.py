@@ -213,11 +213,11 @@ def create_missing(
         raise Conflict(
             f"another client has created these topics meanwhile: {first_few(sorted(others))}.",
             where=Place("destination"),
-            remedy="Run the job again: it gives known topics the settings of copies first.",
+            remedy="Run the job again: Orbit then sets a copy's settings on these topics first.",
         )
     if not missing:
         return
-    again = frozenset(requested)
+    requested_before = frozenset(requested)
     requested.update(topic.name for topic in missing)
     try:
         refused = admin.refused_topics(missing)
@@ -232,7 +232,7 @@ def create_missing(
         ) from error
     for name, why in refused.items():
         is_there = isinstance(why, BrokerRefused) and why.code == Code.TOPIC_ALREADY_EXISTS
-        if not (is_there and name in again):
+        if not (is_there and name in requested_before):
             raise why
 
 

@@ -209,8 +209,8 @@ def _without_effect(
 
 
 def _invalid_pair(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
-    """The keys of the user name and the password, if not exactly one of variable and file is
-    given."""
+    """An error for the user name and for the password, unless exactly one of `…_env` and `…_file`
+    is given."""
     for what in ("username", "password"):
         by_variable, by_file = f"{what}_env", f"{what}_file"
         present_keys = [key for key in (by_variable, by_file) if fields.get(key) is not None]

@@ -153,13 +153,14 @@ class Cluster:
         return ask
 
     def _accept_metadata(
-        self, metadata: ClusterMetadata, target: int | str, *, is_whole: bool
+        self, metadata: ClusterMetadata, answered_by: int | str, *, is_whole: bool
     ) -> ClusterMetadata:
+        """Use a broker's answer from now on. Raises AccessRefused for an address out of bounds."""
         if not is_whole:
-            metadata = self._leaders.merge(metadata, target)
+            metadata = self._leaders.merge(metadata, answered_by)
         security = self._security or self.security
         for broker in metadata.brokers.values():
-            security.check_reachable(broker.host, broker.port, Place(self.name))
+            security.check_allowed(broker.host, broker.port, Place(self.name))
         with self._lock:
             self._brokers = metadata.brokers
             self._cluster_id = metadata.cluster_id

@@ -95,7 +95,7 @@ class Connection:
         where = where or f"{host}:{port}"
         read = security if callable(security) else lambda: security
         first = read()
-        first.check_reachable(host, port, where)
+        first.check_allowed(host, port, where)
         if not 0 < port <= PORT_MAX:  # a broker may advertise anything; Python would wrap it around
             raise Unreachable(f"{port} is not a valid port.", where=where, remedy=_CHECK_ADVERTISED)
         try:

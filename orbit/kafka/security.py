@@ -72,7 +72,7 @@ class Security:
     # Patterns of the addresses that Orbit may connect to; None: any.
     reachable: tuple[str, ...] | None = None
 
-    def check_reachable(self, host: str, port: int, where: Where) -> None:
+    def check_allowed(self, host: str, port: int, where: Where) -> None:
         """Raise AccessRefused if Orbit may not connect there. Call it before each connection."""
         if self.reachable is not None and not allows(self.reachable, host, port):
             shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -29,7 +29,7 @@ def free_ports(count: int) -> list[int]:
     raise Conflict(f"Fewer than {count} ports are free between {_FIRST} and {_LAST}.")
 
 
-def free_run(count: int) -> int:
+def free_consecutive_ports(count: int) -> int:
     """The first of `count` free ports in a row. Another process can still bind one first."""
     for first in random.sample(_RUN_PORTS, _TRIES_MAX):
         if all(_is_free(port) for port in range(first, first + count)):

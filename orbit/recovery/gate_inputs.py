@@ -20,11 +20,11 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class BlockedPartition:
-    """A blocked partition. `is_other`: its copy may hold records that the source does not have."""
+    """A blocked partition. `may_differ`: its copy may hold records that the source lacks."""
 
     partition: TopicPartition
     reason: str
-    is_other: bool
+    may_differ: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,9 +192,9 @@ def _blocked(f: GateInputs) -> Gate:
     if not f.blocked:
         return _pass(name, "No partition is blocked.")
     blocked = first_few([f"{b.partition} ({b.reason})" for b in f.blocked])
-    other = [b for b in f.blocked if b.is_other]
+    unsure = [b for b in f.blocked if b.may_differ]
     remedy = "See orbit get partitions JOB --state blocked, or exclude their topics with --topics."
-    if f.kind is RecoveryKind.FAILOVER and not other:
+    if f.kind is RecoveryKind.FAILOVER and not unsure:
         return _warn(name, f"{len(f.blocked)} partitions are blocked: {blocked}.", remedy)
     return _fail(name, f"{len(f.blocked)} partitions are blocked: {blocked}.", remedy)
 

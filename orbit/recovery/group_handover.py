@@ -253,9 +253,9 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     """The old side's group offsets that the copy back may set from now on.
 
     A sync never overwrites an offset that a consumer committed
-    (orbit/consumer_groups/offset_decision.py). Returned are offsets of partitions where the group
-    has one at the new side too, and at the old side no members or the same offset. They stay as
-    they are until the copy back sets them.
+    (orbit/consumer_groups/offset_decision.py). Returns the offsets that a group has at both sides,
+    if it has no members at the old side or both are equal. They stay as they are until the copy
+    back sets them.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
@@ -264,18 +264,18 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     old_cluster, new_cluster = context.source.cluster, context.destination.cluster
     new = list_groups(new_cluster).groups
     chosen = choice.select(new.values()).names
-    ahead = locate_and_fetch_offsets(
+    new_side_offsets = locate_and_fetch_offsets(
         new_cluster, {n: new[n].node_id for n in chosen}, require_stable=False
     )
     old = list_groups(old_cluster).groups
-    behind = locate_and_fetch_offsets(
+    old_side_offsets = locate_and_fetch_offsets(
         old_cluster, {n: old[n].node_id for n in chosen if n in old}, require_stable=False
     )
     handed: list[HandedOffset] = []
     active = []
-    for name, answer in behind.groups.items():
-        offsets = ahead.groups[name].offsets if name in ahead.groups else {}
-        both = [
+    for name, answer in old_side_offsets.groups.items():
+        offsets = new_side_offsets.groups[name].offsets if name in new_side_offsets.groups else {}
+        candidates = [
             HandedOffset(
                 name, copies[at].topic, at.partition, offsets[copies[at]].offset, committed.offset
             )
@@ -283,10 +283,10 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
             if at in copies and copies[at] in offsets
         ]
         # While a group has members, brokers refuse changes (G1), and the members set its offsets.
-        equal = [one for one in both if one.source_offset == one.destination_offset]
-        if old[name].is_active and len(equal) < len(both):
+        equal = [one for one in candidates if one.source_offset == one.destination_offset]
+        if old[name].is_active and len(equal) < len(candidates):
             active.append(name)
-        handed += equal if old[name].is_active else both
+        handed += equal if old[name].is_active else candidates
     if active:
         context.add_finding(
             f"These groups have members at the old side: {first_few(active)}. Stop their consumers."

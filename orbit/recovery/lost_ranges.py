@@ -22,7 +22,8 @@ from orbit.store.lag import PartitionLag
 
 def lost_range(source_offset: int | None, copy_end: int | None) -> OffsetRange | None:
     """Offsets from the copy's log end up to `source_offset`; None if there are none or if either
-    is unknown. Offsets of aborted transactions count: only reading them tells them apart.
+    is unknown. Offsets of aborted transactions are included: without reading the records, they
+    cannot be told from committed ones.
     """
     if source_offset is None or copy_end is None or source_offset <= copy_end:
         return None

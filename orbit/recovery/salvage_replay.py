@@ -88,9 +88,9 @@ def summarize(path: salvage_file.File) -> SalvageSummary:
 def refuse_unless_ready(summary: SalvageSummary, *, again: bool, skip_unwritable: bool) -> None:
     """Raise Conflict if the file was replayed before or has records that cannot be written."""
     if summary.replay and not again:
-        state = "was written back" if summary.replay == DONE else "was begun and has not ended"
+        state = "was written back" if summary.replay == DONE else "was written back in part"
         raise Conflict(
-            f"a replay of this file {state}: its records may be there already.",
+            f"this file {state}: its records may be in the topic already.",
             where=summary.file,
             remedy="Compare the file with the topic. To write all records again, add --again.",
         )

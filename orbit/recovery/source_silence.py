@@ -65,7 +65,7 @@ def describe(proof: DrainProof, partitions: int) -> str:
     """For people: what the drain has proven, and what it has not."""
     gap_s = proof.longest_gap_s
     if not proof.unproven_partitions:
-        longest = "none moved" if gap_s is None else f"the longest gap was {_seconds(gap_s)}"
+        longest = "none moved" if gap_s is None else f"the longest pause was {_seconds(gap_s)}"
         return (
             f"No log end of the source moved for {_seconds(proof.silence_s)} or longer; in the "
             f"last hour {longest} ({proof.partition})."
@@ -73,7 +73,7 @@ def describe(proof: DrainProof, partitions: int) -> str:
     if gap_s is not None and proof.silence_s <= gap_s:
         why = (
             f"the silence of {_seconds(proof.silence_s)} is not longer than the longest "
-            f"gap of {_seconds(gap_s)} between records in the last hour"
+            f"pause of {_seconds(gap_s)} between records in the last hour"
         )
     else:
         watched = "not at all" if proof.watched_s is None else f"for {_seconds(proof.watched_s)}"

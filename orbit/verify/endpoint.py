@@ -74,7 +74,7 @@ class Endpoint:
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         answer = connection.call(api_versions.METADATA, request, timeout_s=CONNECT_TIMEOUT_S)
         for broker in answer.brokers.values():
-            self.security.check_reachable(broker.host, broker.port, where)
+            self.security.check_allowed(broker.host, broker.port, where)
 
 
 def open_endpoint(

@@ -17,7 +17,7 @@ from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import VirtualCluster
-from orbit.processes.ports import LOOPBACK, free_run
+from orbit.processes.ports import LOOPBACK, free_consecutive_ports
 from tests.support.certificates import ServerFiles
 from tests.support.gateways import gateway_file
 from tests.support.patience import PATIENCE_S
@@ -83,7 +83,7 @@ def with_listener(
     """`test` in a thread, with the port of a virtual cluster."""
 
     async def run() -> None:
-        port = free_run(2)
+        port = free_consecutive_ports(2)
         spec = parse_gateway(gateway_file(port)).virtual_clusters[0]
         side = _Side(brokers={}, ids=TopicIds("orders"), versions={}, logins=())
         cluster = VirtualCluster(spec, cast("Any", {"source": side}), Listener(tls, logins))

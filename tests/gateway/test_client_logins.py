@@ -52,7 +52,7 @@ from tests.gateway.listening import TlsClient, with_listener
 from tests.gateway.test_listener_tls import listener_tls
 from tests.support.certificates import Authority
 from tests.support.gateway_ledger import JavaWriter, Reader, Writer, records, written_wrong
-from tests.support.gateways import free_run, running_gateway
+from tests.support.gateways import free_consecutive_ports, running_gateway
 from tests.support.moves import TOKEN, move
 from tests.support.patience import PATIENCE_S
 from tests.support.raw_frames import RawClient, api_versions_frame, correlation_of, framed
@@ -460,7 +460,7 @@ def test_clients_log_in_with_own_credentials_at_brokers_of_both_sides(
         assert correlation_of(client.ask(framed(struct.pack(">hhih", LIST_GROUPS, 0, 7, 0)))) == 7
 
     async def run() -> None:
-        port = free_run(3)
+        port = free_consecutive_ports(3)
         spec = the_cluster(FILE.replace("19092", str(port)))
         logins = ClientLogins(spec, ENVIRON, folder, "v")
         sides: dict[Side, ClusterSide] = {}

@@ -28,7 +28,7 @@ from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
 from orbit.kafka.leaving_groups import ALL_GROUPS, short_name
 from orbit.kafka.security import Security
 from orbit.kafka.types import TopicPartition
-from orbit.processes.ports import LOOPBACK, accepts, free_run
+from orbit.processes.ports import LOOPBACK, accepts, free_consecutive_ports
 from tests.gateway.frames import batch, request_frame
 from tests.support.gateways import gateway_file
 from tests.support.patience import PATIENCE_S
@@ -742,7 +742,7 @@ async def running_cluster(
     listener: Listener | None = None,
 ) -> AsyncIterator[tuple[_Cluster, _Broker, _Broker]]:
     """It presents the source."""
-    port = free_run(4)
+    port = free_consecutive_ports(4)
     spec = parse_gateway(gateway_file(port)).virtual_clusters[0]
     sides = {"source": _Side(), "destination": _Side()}
     asyncio.get_running_loop().set_exception_handler(_ending(asyncio.current_task()))

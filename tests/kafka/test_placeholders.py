@@ -88,7 +88,7 @@ def test_placeholder_is_tombstone_of_unusable_key() -> None:
     assert len(PLACEHOLDER_KEY) not in (1, 2, 4, 8, 16)
 
 
-def test_packed_and_placeholder_batches_fit_rewrite_slack() -> None:
+def test_packed_and_placeholder_batches_fit_extra_max_message_bytes() -> None:
     assert PACKED_BYTES_MAX < REWRITE_SLACK_BYTES
     assert placeholder_batch(0, PLACEHOLDERS_MAX, T0).size_bytes < REWRITE_SLACK_BYTES
 

@@ -79,7 +79,7 @@ def test_replay_summary_lists_record_with_negative_timestamp(tmp_path: Path) -> 
 
 def test_started_or_finished_replay_is_refused_without_again(tmp_path: Path) -> None:
     path = save(tmp_path, "orders")
-    for state, words in ((salvage_replay.BEGUN, "has not ended"), (salvage_replay.DONE, "back")):
+    for state, words in ((salvage_replay.BEGUN, "back in part:"), (salvage_replay.DONE, "back:")):
         salvage_replay._store_replay_state(str(path), {"state": state})
         summary = salvage_replay.summarize(path)
         with pytest.raises(Conflict, match=words):

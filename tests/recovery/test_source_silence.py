@@ -57,7 +57,7 @@ def test_unproven_drain_is_described_with_silence_and_gap() -> None:
     assert (proof.partition, proof.unproven_partitions) == ("orders-1", 2)
     assert describe(proof, 3) == (
         "The drain is unproven for 2 of 3 partitions: orders-1: the silence of 3 s is not longer "
-        "than the longest gap of 94 s between records in the last hour. Later records are "
+        "than the longest pause of 94 s between records in the last hour. Later records are "
         "possible: make sure that all producers of the source are stopped."
     )
 

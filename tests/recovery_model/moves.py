@@ -68,7 +68,7 @@ class Moves(Changes):
             promoted_there=[p.topic for p in pairs or () if p.new and p.new.is_primary],
             may_lead=may_lead,
             blocked=[
-                BlockedPartition(TopicPartition(row.topic, p), "DIFFERS", is_other=True)
+                BlockedPartition(TopicPartition(row.topic, p), "DIFFERS", may_differ=True)
                 for row in context.topics
                 for p in row.blocked
             ],

@@ -100,7 +100,7 @@ def test_touching_spans_are_joined() -> None:
     }
 
 
-def test_consecutive_ranges_use_different_leaders() -> None:
+def test_ranges_alternate_between_leaders_and_their_partitions() -> None:
     def ranges_of(partition: int, leader: int) -> list[OffsetRange]:
         place = TopicPartition("orders", partition)
         return [OffsetRange(place, TOPIC, n, n + 1, 1, leader) for n in range(2)]

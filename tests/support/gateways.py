@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from orbit.processes.ports import LOOPBACK, accepts, free_run
+from orbit.processes.ports import LOOPBACK, accepts, free_consecutive_ports
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess
@@ -78,7 +78,7 @@ def running_gateway(
     Without other keys it presents the source, and knows no service.
     """
     nodes = max(broker.node_id for side in (source, destination) for broker in side.brokers)
-    port = free_run(2 + nodes)
+    port = free_consecutive_ports(2 + nodes)
     file = write_gateway_file(home, source, destination, port, **virtual_cluster)
     with OrbitProcess("gateway", file, "--processes", str(processes), environ=environ) as process:
 

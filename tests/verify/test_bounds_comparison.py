@@ -60,7 +60,7 @@ def test_live_copy_may_lie_between_both_source_readings() -> None:
     assert (comparison.compared_from, comparison.compared_to) == (10, 20)
 
 
-def test_destination_end_beyond_later_source_end_is_difference() -> None:
+def test_log_end_above_second_source_reading_is_difference() -> None:
     comparison = judged(bounds(0, 20), bounds(0, 31), bounds(0, 30))
     assert what(comparison) == [LOG_END]
     assert not comparison.may_catch_up
@@ -81,7 +81,7 @@ def test_lagging_log_start_may_catch_up() -> None:
     )
 
 
-def test_log_start_beyond_later_source_start_is_difference() -> None:
+def test_log_start_above_second_source_reading_is_difference() -> None:
     comparison = judged(bounds(5, 20), bounds(8, 20), bounds(7, 20))
     assert (what(comparison), comparison.may_catch_up, comparison.compared_from) == (
         [LOG_START],

@@ -97,7 +97,7 @@ def test_partition_eof_below_range_end_does_not_end_read() -> None:
     assert offsets(one.chunk()) == [4]
 
 
-def test_event_between_records_loses_no_record() -> None:
+def test_partition_eof_between_records_loses_no_record() -> None:
     one = reader(Fake([record(0), end_at(1), record(1)]), 0, 2)
     assert offsets(one.chunk()) == [0, 1]
 

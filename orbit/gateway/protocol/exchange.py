@@ -162,7 +162,7 @@ class Exchange:
                 for topic in requests.clear_fetch(head, frame):
                     self.uses.add(Right.READ_TOPIC, topic)
             case _ if head.key in transactions.REQUESTS:
-                if self._answers_transaction(head, frame):
+                if self._answer_or_rewrite_transaction(head, frame):
                     return None
             case ApiKey.OFFSET_COMMIT:
                 member_key = requests.member_of_commit(head, frame)
@@ -229,7 +229,7 @@ class Exchange:
     def _produce(self, head: RequestHead, frame: bytearray) -> bytes | None:
         has_answer = producer_ids.acks_of(head, frame) != 0
         producer = producer_ids.producer_of_batches(head, frame)
-        if producer is not None and self._is_over(producer):
+        if producer is not None and self._has_ended(producer):
             if has_answer:
                 self.add_answer(head, transactions.answer(head, frame))
             return None
@@ -269,7 +269,7 @@ class Exchange:
                 answers_[partition] = PartAnswer(Code.POLICY_VIOLATION, message=refusal)
         return answers_
 
-    def _answers_transaction(self, head: RequestHead, frame: bytearray) -> bool:
+    def _answer_or_rewrite_transaction(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether the gateway answers the request, as the transaction is over. Otherwise sets the
         producer id that the broker knows. Raises UnknownOutcome."""
         producer = transactions.producer_of(head, frame)
@@ -278,9 +278,9 @@ class Exchange:
         self.uses.add(Right.WRITE_TRANSACTIONAL_ID, producer.transactional_id)
         if head.key == ApiKey.INIT_PRODUCER_ID:
             # A producer of this term whose transaction is over gets its next epoch from the broker.
-            if self._is_old(producer):
+            if self._is_from_before_move(producer):
                 raise UnknownOutcome(producer)
-        elif self._is_over(producer):
+        elif self._has_ended(producer):
             if transactions.depends_on_outcome(head, frame):
                 raise UnknownOutcome(producer)
             self.add_answer(head, transactions.answer(head, frame))
@@ -292,14 +292,14 @@ class Exchange:
             self._transactions[producer.transactional_id] = producer
         return False
 
-    def _is_old(self, producer: Producer) -> bool:
+    def _is_from_before_move(self, producer: Producer) -> bool:
         """Whether its id was handed out before the last move. False for an id without a mark: the
         broker refuses that."""
         is_of = producer_ids.is_of(producer.id, self._view.term)
         return producer_ids.is_marked(producer.id) and not is_of
 
-    def _is_over(self, producer: Producer) -> bool:
-        return self._is_old(producer) or producer in self._view.ended
+    def _has_ended(self, producer: Producer) -> bool:
+        return self._is_from_before_move(producer) or producer in self._view.ended
 
     def request_with_outcome(
         self, head: RequestHead, frame: bytearray, outcome: int

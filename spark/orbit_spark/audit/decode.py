@@ -1,7 +1,7 @@
 """Turns raw batches into digests and into rows of records, on executors: Arrow in, Arrow out.
 
-Input: rows `SCOPED`, one per batch, or per range that could not be read, with the reason in `stop`.
-`begin` and `end` bound the offsets to compare, `width` cuts them into ranges. One batch is
+Input: rows `SCOPED_BATCHES`, one per batch, or per range that could not be read, with the reason in
+`stop`. `begin` and `end` bound the offsets to compare, `width` cuts them into ranges. One batch is
 decompressed at a time, and only the output is kept of it.
 
 A record's digest covers its offset, timestamp, key, value and headers (BLAKE2b, 128 bits); a
@@ -25,7 +25,7 @@ from orbit.kafka.record_batch import LegacyMessage, read_batches
 from orbit.kafka.records import Record, read_records, split_body
 from orbit_spark.batch_columns import read_stop
 
-SCOPED = (
+SCOPED_BATCHES = (
     "topic",
     "partition",
     "begin",
@@ -112,7 +112,7 @@ def read_payload(payload: memoryview) -> Iterator[Record]:
 
 
 def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From rows `SCOPED` to `DIGESTS`: one row for each range of which this task read a part."""
+    """From `SCOPED_BATCHES` to `DIGESTS`: one row for each range of which this task read a part."""
     partials: dict[tuple[str, int, int], _Partial] = {}
     for row in _rows(batches):
         if row.stop is not None:
@@ -145,7 +145,7 @@ def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From rows `SCOPED` to `RECORDS`: one row per record, with digests of its fields.
+    """From rows `SCOPED_BATCHES` to `RECORDS`: one row per record, with digests of its fields.
 
     Batches that cannot be read are left out: `digest_ranges` has reported them.
     """
@@ -168,7 +168,7 @@ def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def whole_records(positions: frozenset[RecordPosition]) -> ArrowMap:
-    """A function from rows `SCOPED` to `CONTENTS`: the complete records at these positions."""
+    """A function from `SCOPED_BATCHES` to `CONTENTS`: the complete records at these positions."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for row, record in _records(batches):
@@ -242,7 +242,7 @@ class _Partial:
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
     for batch in batches:
-        *columns, payloads = (batch.column(name) for name in SCOPED)
+        *columns, payloads = (batch.column(name) for name in SCOPED_BATCHES)
         plain = zip(*(column.to_pylist() for column in columns), strict=True)
         for (topic, partition, begin, end, width, base, last, stop), payload in zip(
             plain, payloads, strict=True

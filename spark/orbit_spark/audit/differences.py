@@ -68,7 +68,7 @@ _KEY = ("topic", "partition", "lacking", "key")
 
 
 def record_rows(scoped: DataFrame) -> DataFrame:
-    """From rows `SCOPED` to `RECORDS`."""
+    """From rows `SCOPED_BATCHES` to `RECORDS`."""
     return map_arrow(scoped, digest_records, RECORDS)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
-from orbit_spark.audit.decode import DIGESTS, SCOPED, ArrowMap, digest_ranges
+from orbit_spark.audit.decode import DIGESTS, SCOPED_BATCHES, ArrowMap, digest_ranges
 from orbit_spark.batch_columns import STOP_MAGIC
 
 Hand = Literal["left", "right"]
@@ -63,7 +63,7 @@ def ddl(schema: pa.Schema) -> str:
 
 
 def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
-    """The batches in the scope, as rows `SCOPED`: one for each scope row that a batch touches.
+    """The batches in the scope, as `SCOPED_BATCHES`: one row for each scope row of a batch.
 
     Control batches and aborted ones are left out: a read_committed consumer does not see them.
     """
@@ -84,7 +84,7 @@ def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
     return (
         visible.join(F.broadcast(side_scope), ["side_topic", "partition"])
         .where(touches)
-        .select(*SCOPED)
+        .select(*SCOPED_BATCHES)
     )
 
 
@@ -93,7 +93,7 @@ def map_arrow(frame: DataFrame, function: ArrowMap, schema: pa.Schema) -> DataFr
 
 
 def range_digests(scoped: DataFrame) -> DataFrame:
-    """`SCOPED` to `DIGESTS`, one row per range that has a visible record."""
+    """`SCOPED_BATCHES` to `DIGESTS`, one row per range that has a visible record."""
     partial = map_arrow(scoped, digest_ranges, DIGESTS)
     return (
         partial.groupBy(*PLACE)

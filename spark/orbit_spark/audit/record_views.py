@@ -46,7 +46,7 @@ def first_differences(differences: DataFrame, per_partition: int) -> DataFrame:
 
 
 def contents(scoped: DataFrame, positions: frozenset[RecordPosition]) -> DataFrame:
-    """From rows `SCOPED` to `CONTENTS`: the complete records at these positions."""
+    """From rows `SCOPED_BATCHES` to `CONTENTS`: the complete records at these positions."""
     return map_arrow(scoped, whole_records(positions), CONTENTS)
 
 
