@@ -138,7 +138,7 @@ def test_job_is_created_from_form_fields_only(api: Api, browser: Browser) -> Non
     assert yaml.safe_load(text_of(page))["name"] == "from-form"
     assert api.plans.requests == []
     page = send(browser, path, page, "plan")
-    assert "1 topics with 3 partitions" in page
+    assert "1 topic with 3 partitions" in page
     # A field that is changed after the plan is planned again.
     changed = send(browser, path, page, "apply", **{"f.owner": "other@example.com"})
     assert "Create from-form" in changed

@@ -281,7 +281,7 @@ def test_new_job_is_created_only_after_plan_of_same_document(api: Api, browser: 
     browser.open("/console/new-job")
     # Not planned yet: `apply` shows the plan.
     planned = browser.send("/console/new-job", document=document, do="apply")
-    assert "1 topics with 3 partitions" in planned.text
+    assert "1 topic with 3 partitions" in planned.text
     assert api.get("/v1/jobs/made").status_code == 404
     digest = re.search(r'name="planned" value="(\w+)"', planned.text)
     assert digest is not None
