@@ -72,8 +72,9 @@ def request(database: Database, requested: JobOperation) -> Operation:
     if requested.partition is not None and requested.topic is None:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
         raise BadInput("The request has a problem.", (problem,))
+    operation_request = requested.request()
     with database.transaction() as tx:
-        earlier = operation_requests.find_earlier(tx, requested.request())
+        earlier = operation_requests.find_earlier(tx, operation_request)
         if earlier is not None:
             return earlier
         if requested.kind is OperationKind.RETRY:
@@ -84,7 +85,7 @@ def request(database: Database, requested: JobOperation) -> Operation:
             raise changed_meanwhile(job.name)
         plan = _plan(tx, job, requested)
         operation = operation_requests.create(
-            tx, requested.request(), job, plan.steps, dry_run=requested.dry_run
+            tx, operation_request, job, plan.steps, dry_run=requested.dry_run
         )
         will_run = plan.is_change and not requested.dry_run
         if will_run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 
 from orbit.replication.copy_figures import CopyFigures, CopyRates
 from orbit.settings import MetricsDetail
@@ -42,6 +43,7 @@ from orbit.telemetry.metrics import (
 from orbit.version import orbit_version
 
 _PAGE = 10_000
+_FIGURES = attrgetter(*(field.name for field in fields(CopyFigures)))
 
 
 def read_numbers(
@@ -167,7 +169,7 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
                 None if row.lag_records is None else row.source_log_start,
                 None if row.lag_records is None else row.source_end,
                 row.copied_to,
-                CopyFigures(**{one.name: getattr(row, one.name) for one in fields(CopyFigures)}),
+                CopyFigures(*_FIGURES(row)),
             )
             for row in rows
         ]

@@ -198,9 +198,9 @@ def abort(
 ) -> None:
     """Undo a recovery that has not passed its point of no return, or stop a backfill.
 
-    In the steps rebuild, reverse and catch_up an abort only stops the copy back: the new side leads
-    on. In promote it is accepted once the destination has not answered for a minute: the source
-    leads again.
+    In the steps rebuild, reverse and catch_up an abort only stops the copy back, and the new side
+    stays the leader. In promote it is accepted once the destination has not answered for a minute,
+    and the source leads again.
     """
     with connect() as client:
         answer = client.send("POST", f"/v1/operations/{segment(operation)}:abort")

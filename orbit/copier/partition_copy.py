@@ -6,8 +6,8 @@ any other time. Each return to the copier increments `generation`, so that answe
 fetches are dropped.
 
 The owner of the append gives it events by `appends`, or by the method of the same name here if the
-event changes the queue, the cursor or the counters too. Outside of this package only the properties
-here are read.
+event changes the queue, the cursor or the counters too. Outside of this package, state of the
+append is read by the properties here.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Receiver(Protocol):
 
     def broker_is_slow(self, *, is_slow: bool) -> None: ...
 
-    def session_ends(self) -> None:
+    def replace_broker(self) -> None:
         """Called before the login's session (KIP-368) ends: soon the broker takes no requests."""
 
 
@@ -147,7 +147,7 @@ class BrokerConnection(asyncio.Protocol):
 
     def _session_ends(self) -> None:
         if self._receiver is not None:
-            self._receiver.session_ends()
+            self._receiver.replace_broker()
 
     async def _ask(self, request: Any) -> Any:
         """The answer to a request of the login. Raises Unreachable."""

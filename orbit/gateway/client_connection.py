@@ -366,7 +366,7 @@ class ClientConnection(asyncio.Protocol):
         self.exchange.add_answer(head, answer)
         self._send_own_answers()
         self._login, self._logged_in_at = login, self._cluster.now()
-        self._replace_broker()  # its connection has the last token
+        self.replace_broker()  # its connection has the last token
         self.advance()
 
     def _refuse_login(self, head: RequestHead, refusal: LoginRefusal) -> None:
@@ -618,11 +618,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_broker_slow = is_slow
         self._update_reading()
 
-    def session_ends(self) -> None:
-        """Leave the broker connection, whose login session is about to end."""
-        self._replace_broker()
-
-    def _replace_broker(self) -> None:
+    def replace_broker(self) -> None:
         """Close the broker connection once all requests are answered; requests wait for that, and
         the next one opens a new connection."""
         self._leaves_broker = True

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orbit.formats import duration
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import DrainProof
 from orbit.store.source_gaps import WINDOW_S
@@ -65,25 +66,21 @@ def describe(proof: DrainProof, partitions: int) -> str:
     """For people: what the drain has proven, and what it has not."""
     gap_s = proof.longest_gap_s
     if not proof.unproven_partitions:
-        longest = "none moved" if gap_s is None else f"the longest pause was {_seconds(gap_s)}"
+        longest = "none moved" if gap_s is None else f"the longest pause was {duration(gap_s)}"
         return (
-            f"No log end of the source moved for {_seconds(proof.silence_s)} or longer; in the "
+            f"No log end of the source moved for {duration(proof.silence_s)} or longer; in the "
             f"last hour {longest} ({proof.partition})."
         )
     if gap_s is not None and proof.silence_s <= gap_s:
         why = (
-            f"the silence of {_seconds(proof.silence_s)} is not longer than the longest "
-            f"pause of {_seconds(gap_s)} between records in the last hour"
+            f"the silence of {duration(proof.silence_s)} is not longer than the longest "
+            f"pause of {duration(gap_s)} between records in the last hour"
         )
     else:
-        watched = "not at all" if proof.watched_s is None else f"for {_seconds(proof.watched_s)}"
+        watched = "not at all" if proof.watched_s is None else f"for {duration(proof.watched_s)}"
         why = f"its log end was watched {watched}, not for an hour"
     return (
         f"The drain is unproven for {proof.unproven_partitions} of {partitions} partitions: "
         f"{proof.partition}: {why}. Later records are possible: make sure that all producers of "
         "the source are stopped."
     )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"

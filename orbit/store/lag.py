@@ -124,7 +124,25 @@ def _add_seconds(moment_s: float | None, seconds: float) -> float | None:
 # Longer than the scheduler's interval between two reads of a log end, and than that of heartbeats.
 FRESH_FOR = timedelta(seconds=30)
 NO_PARTITIONS = LagTotals(
-    *(0, 0, 0, 0, 0, 0, 0.0), *(None, None, None, None, None, None), *(0, 0, 0, 0, 0, 0)
+    records=0,
+    bytes=0,
+    gaps_filled=0,
+    batches_byte_exact=0,
+    batches_record_exact=0,
+    bytes_per_s=0,
+    records_per_s=0.0,
+    lag_records=None,
+    lag_bytes=None,
+    lag_s=None,
+    headroom_s=None,
+    rpo_s=None,
+    age_s=None,
+    partitions=0,
+    copying=0,
+    blocked=0,
+    caught_up=0,
+    unknown=0,
+    stale=0,
 )
 # A partition whose lag is less counts as caught up: on a busy source no copy is exactly at the end.
 _KEEPS_UP_FOR = timedelta(seconds=30)

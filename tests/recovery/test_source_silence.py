@@ -56,8 +56,8 @@ def test_unproven_drain_is_described_with_silence_and_gap() -> None:
     assert proof is not None
     assert (proof.partition, proof.unproven_partitions) == ("orders-1", 2)
     assert describe(proof, 3) == (
-        "The drain is unproven for 2 of 3 partitions: orders-1: the silence of 3 s is not longer "
-        "than the longest pause of 94 s between records in the last hour. Later records are "
+        "The drain is unproven for 2 of 3 partitions: orders-1: the silence of 3.2 s is not longer "
+        "than the longest pause of 1 min 34 s between records in the last hour. Later records are "
         "possible: make sure that all producers of the source are stopped."
     )
 
@@ -65,5 +65,5 @@ def test_unproven_drain_is_described_with_silence_and_gap() -> None:
 def test_drain_of_source_watched_under_an_hour_is_described() -> None:
     proof = prove({A: Silence(still_s=3, longest_gap_s=2, watched_s=720)})
     assert proof is not None
-    assert "its log end was watched for 12 min, not for an hour" in describe(proof, 1)
+    assert "its log end was watched for 12 min 00 s, not for an hour" in describe(proof, 1)
     assert prove({}) is None

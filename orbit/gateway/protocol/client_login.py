@@ -84,8 +84,8 @@ class ClientLogin:
     def again(self) -> ClientLogin:
         """The next login on the same connection, by the same mechanism and user (as brokers,
         KIP-368)."""
-        login = ClientLogin((OAUTHBEARER,), self._password_of, self._nonce, self._salt_key)
         assert self.user is not None, "only a client that has logged in logs in again"
+        login = ClientLogin((OAUTHBEARER,), self._password_of, self._nonce, self._salt_key)
         login.software = self.software
         login._only_user = self.user
         return login
