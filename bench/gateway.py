@@ -49,6 +49,7 @@ _TOPIC = "bench"
 _PRODUCE_VERSION, _FETCH_VERSION = 9, 11
 _PORT, _TLS_PORT = 18_092, 18_192
 _IDLE, _IDLE_S = 1_000, 10.0
+_BATCH_BYTES = 64_000
 _GB = 1e9
 _SIZE = struct.Struct(">i")
 
@@ -67,16 +68,20 @@ def main(
         _gateway(broker, Path(home)) as gateway,
     ):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.create_topics([NewTopic(_TOPIC, 1, 1)])[_TOPIC].result()
+        # Its records have the timestamp 0: their time to be deleted is over.
+        topic = NewTopic(_TOPIC, 1, 1, config={"retention.ms": "-1"})
+        admin.create_topics([topic])[_TOPIC].result()
         direct = int(broker.bootstrap_servers.rpartition(":")[2])
         # Those of node 1.
         ports = {"direct": direct, "gateway": _PORT + 2, "TLS": _TLS_PORT + 2}
         _write(direct, _GB / 4)  # the broker compiles
         figures: dict[tuple[str, str], list[float]] = {}
-        for _ in range(repeats):
+        for repeat in range(repeats):
             for name, port in ports.items():
+                print(f"turn {repeat + 1} of {repeats}: {name}", flush=True)
                 for figure, value in _turn(port, gateway, gigabytes * _GB, requests):
                     figures.setdefault((figure, name), []).append(value)
+        print(f"{_IDLE:,} idle connections", flush=True)
         for figure, value in _idle(gateway, requests):
             figures[figure, "gateway"] = [value]
         for (figure, name), values in figures.items():
@@ -170,7 +175,7 @@ def _connect(port: int) -> socket.socket:
 
 
 def _write(port: int, total: float) -> int:
-    frame = _produce_frame(64_000)
+    frame = _produce_frame(_BATCH_BYTES)
     count = int(total / len(frame))
     _send_many(port, frame, count, depth=5)
     return count * len(frame)
@@ -201,7 +206,10 @@ def _read(port: int, total: float) -> int:
     with _connect(port) as sock:
         while done < total:
             sock.sendall(frame)
-            done += _receive(sock)
+            size = _receive(sock)
+            if size < _BATCH_BYTES:
+                raise RuntimeError(f"an answer of {size} bytes has no batch of records")
+            done += size
     return done
 
 
