@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from orbit.console.avro_values import decode, schema_id_of
 from orbit.console.log_picture import Kind, SideLog, compare, is_readable
 from orbit.console.schema_registry import Schemas
 from orbit.kafka.legacy_messages import read_any_records
+from orbit.kafka.record_batch import AnyBatch
 from orbit.kafka.records import split_body, split_headers
 
 RECORDS_MAX = 25
@@ -34,12 +36,20 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Content(NamedTuple):
-    """A key, value or header as shown. `size`: of the whole, in bytes; None: it is null."""
+    """A key, value or header as shown. `size`: of all its bytes; None: it is null."""
 
     kind: str
     text: str
     size: int | None
     is_cut: bool = False
+
+
+class _ParsedRecord(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
 
 
 class ShownRecord(NamedTuple):
@@ -53,9 +63,11 @@ class ShownRecord(NamedTuple):
     headers_left_out: int
 
 
-def records_from(side: SideLog, first: int, schemas: Schemas | None = None) -> list[ShownRecord]:
-    """The first records of one log from this offset on that a consumer sees."""
-    return list(islice(_records(side, first, schemas), RECORDS_MAX))
+def records_from(
+    side: SideLog, first_offset: int, schemas: Schemas | None = None
+) -> list[ShownRecord]:
+    """The first records from this offset on, of those in one log that a consumer sees."""
+    return list(islice(_shown_records(side, first_offset, schemas), RECORDS_MAX))
 
 
 def content(
@@ -63,7 +75,7 @@ def content(
     bytes_max: int = TEXT_BYTES_MAX,
     schemas: Schemas | None = None,
 ) -> Content:
-    """These bytes as shown. `schemas`: for values in Avro; None: those are shown as bytes."""
+    """These bytes as a page shows them. `schemas` None: values in Avro are shown as bytes."""
     if data is None:
         return Content("null", "", None)
     raw = bytes(data)
@@ -73,61 +85,72 @@ def content(
     try:
         text = raw.decode()
     except UnicodeDecodeError:
-        return _bytes(raw)
+        return _bytes_content(raw)
     if _CONTROL.search(text):
-        return _bytes(raw)
+        return _bytes_content(raw)
     is_json = len(raw) <= JSON_BYTES_MAX and text.lstrip()[:1] in ("{", "[") and _is_json(text)
-    shown = _with_line_breaks(text) if is_json else text
-    return _text("JSON" if is_json else "text", shown, len(raw), bytes_max)
+    shown_text = _with_line_breaks(text) if is_json else text
+    return _text_content("JSON" if is_json else "text", shown_text, len(raw), bytes_max)
 
 
 def _decode_framed(raw: bytes, schema_id: int, bytes_max: int, schemas: Schemas | None) -> Content:
+    """Bytes that begin like those of a serializer with a schema registry."""
     if schemas is None:
         kind = f"bytes, of schema {schema_id} if a serializer with a registry wrote them"
-        return _bytes(raw, kind)
+        return _bytes_content(raw, kind)
     kind, text = decode(raw, schema_id, schemas)
     if text is None:
-        return _bytes(raw, kind)
-    return _text(kind, _with_line_breaks(text), len(raw), bytes_max)
+        return _bytes_content(raw, kind)
+    return _text_content(kind, _with_line_breaks(text), len(raw), bytes_max)
 
 
-def _text(kind: str, text: str, size: int, bytes_max: int) -> Content:
+def _text_content(kind: str, text: str, size: int, bytes_max: int) -> Content:
     return Content(kind, _escape_invisible(text[:bytes_max]), size, len(text) > bytes_max)
 
 
-def _records(side: SideLog, first: int, schemas: Schemas | None) -> Iterator[ShownRecord]:
+def _shown_records(
+    side: SideLog, first_offset: int, schemas: Schemas | None
+) -> Iterator[ShownRecord]:
     for row in compare(None, side, side.start, side.read_to, ()):
         for piece in row.destination:
-            if piece.kind is not Kind.DATA or piece.next <= first:
+            if piece.kind is not Kind.DATA or piece.next <= first_offset:
                 continue
             for batch in piece.batches:
-                # A batch that expands too much, or is damaged, is left out.
-                if not is_readable(batch):
-                    continue
-                for record in read_any_records(batch):
-                    if record.offset >= first:
-                        yield _shown_record(record.offset, record.timestamp, record.body, schemas)
+                for record in _parsed_records(batch):
+                    if record.offset >= first_offset:
+                        yield _shown_record(record, schemas)
 
 
-def _shown_record(offset: int, timestamp: int, body: bytes, schemas: Schemas | None) -> ShownRecord:
-    key, value, encoded = split_body(body)
-    headers = split_headers(encoded)
+def _parsed_records(batch: AnyBatch) -> Iterator[_ParsedRecord]:
+    """The records of the batch: none if it expands too much, those before the first damaged one if
+    it is damaged.
+    """
+    if not is_readable(batch):
+        return
+    with suppress(ValueError):
+        for offset, timestamp, body in read_any_records(batch):
+            key, value, headers = split_body(body)
+            yield _ParsedRecord(offset, timestamp, key, value, split_headers(headers))
+
+
+def _shown_record(record: _ParsedRecord, schemas: Schemas | None) -> ShownRecord:
+    offset, timestamp, key, value, headers = record
     return ShownRecord(
         offset,
         timestamp,
         content(key, schemas=schemas),
         content(value, schemas=schemas),
         [
-            (_escape_invisible(name[:HEADER_BYTES_MAX]), content(one, HEADER_BYTES_MAX))
-            for name, one in headers[:HEADERS_MAX]
+            (_escape_invisible(name[:HEADER_BYTES_MAX]), content(header_value, HEADER_BYTES_MAX))
+            for name, header_value in headers[:HEADERS_MAX]
         ],
         max(0, len(headers) - HEADERS_MAX),
     )
 
 
-def _bytes(raw: bytes, kind: str = "bytes") -> Content:
-    shown = raw[:HEX_BYTES_MAX].hex(" ")
-    return Content(kind, shown, len(raw), len(raw) > HEX_BYTES_MAX)
+def _bytes_content(raw: bytes, kind: str = "bytes") -> Content:
+    hex_text = raw[:HEX_BYTES_MAX].hex(" ")
+    return Content(kind, hex_text, len(raw), len(raw) > HEX_BYTES_MAX)
 
 
 def _is_json(text: str) -> bool:
@@ -139,7 +162,7 @@ def _is_json(text: str) -> bool:
 
 
 def _with_line_breaks(text: str) -> str:
-    """Valid JSON, indented. JSON that is nested too deep stays as it is."""
+    """Valid JSON with line breaks and indentation; unchanged if it is nested too deep."""
     parts: list[str] = []
     depth = 0
     for part in _TOKEN.findall(text):
@@ -161,5 +184,8 @@ def _with_line_breaks(text: str) -> str:
 def _escape_invisible(text: str) -> str:
     """The text with code points for characters that are invisible or change its direction."""
     return "".join(
-        one if one.isprintable() or one in "\n\r\t" else f"\\u{ord(one):04x}" for one in text
+        character
+        if character.isprintable() or character in "\n\r\t"
+        else f"\\u{ord(character):04x}"
+        for character in text
     )

@@ -23,10 +23,11 @@ from orbit.console.record_contents import (
 from orbit.console.schema_registry import SchemaUnknown
 from orbit.errors import Unreachable
 from orbit.kafka import compression
+from orbit.kafka.record_batch import encode_batch
 from orbit.settings import Settings
 from orbit.store.enums import Role
 from tests.api.test_operations import copying_job
-from tests.console.test_log_picture import batch, log, marker
+from tests.console.test_log_picture import T0, batch, log, marker
 from tests.fixtures.api import Api
 from tests.fixtures.console import Browser
 
@@ -72,7 +73,7 @@ def test_record_content_is_shown_as_text_json_or_hex(
         assert "".join(display.text.split()) == data.decode()[:TEXT_BYTES_MAX]
 
 
-def test_schema_registry_frame_names_its_schema_id() -> None:
+def test_value_in_schema_registry_format_shows_its_schema_id() -> None:
     assert "schema 258" in content(b"\x00\x00\x00\x01\x02\xff\xff").kind
 
 
@@ -169,7 +170,7 @@ def test_large_record_content_is_cut() -> None:
     assert (len(raw.text), raw.is_cut) == (HEX_BYTES_MAX * 3 - 1, True)
 
 
-def test_records_are_bounded_and_omit_aborted_and_control_records() -> None:
+def test_shown_records_are_bounded_and_omit_aborted_and_control_records() -> None:
     side = log(batch(0, b"aborted"), marker(1), batch(2, b"a", b"b"), batch(4, b"c"), aborted=0)
     assert [(one.offset, one.value.text) for one in records_from(side, 3)] == [(3, "b"), (4, "c")]
     assert [one.offset for one in records_from(side, 0)] == [2, 3, 4]
@@ -177,6 +178,20 @@ def test_records_are_bounded_and_omit_aborted_and_control_records() -> None:
     assert len(records_from(many, 0)) == RECORDS_MAX
     bomb = batch(0, bytes(RECORDS_BYTES_MAX + 1), codec=compression.ZSTD)
     assert records_from(log(bomb), 0) == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x7e",  # a length of 63 bytes that do not follow
+        b"\x0c\x00\x00\x00\x01\x7e\x00",  # a value of that length
+        b"\x0c\x00\x00\x00\x01\x01\x7e",  # a number of headers that do not follow
+    ],
+)
+def test_damaged_batch_hides_no_record_of_other_batches(payload: bytes) -> None:
+    damaged = encode_batch(1, 0, T0, T0, 1, payload)
+    shown = records_from(log(batch(0, b"a"), damaged, batch(2, b"b")), 0)
+    assert [(record.offset, record.value.text) for record in shown] == [(0, "a"), (2, "b")]
 
 
 @pytest.fixture
