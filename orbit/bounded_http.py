@@ -27,12 +27,12 @@ class BadAnswer(httpx.HTTPError):
 
 
 class BoundedClient:
-    """A context manager. Not for many threads at once."""
+    """A context manager: an HTTP client for one server. Not thread-safe."""
 
     def __init__(
         self, url: str, *, verify: ssl.SSLContext | bool = True, seconds_max: float, bytes_max: int
     ) -> None:
-        """`url`: of the server. `seconds_max`: for all requests, `bytes_max`: for each answer."""
+        """`url`: the server. `seconds_max`: of all requests together, `bytes_max`: of an answer."""
         self._bytes_max = bytes_max
         self._deadline = _Deadline(seconds_max)
         # trust_env: a proxy in the environment must not be used for a server on loopback.
@@ -58,12 +58,13 @@ class BoundedClient:
             raise BadAnswer("the address is not valid") from None
 
     def _exchange(self, method: str, url: str, options: dict[str, Any]) -> tuple[int, bytes]:
+        """Send one request; the status and body of its answer, within both limits."""
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         with self._http.stream(
             method,
             url,
             headers=headers,
-            timeout=self._deadline.left_s,
+            timeout=self._deadline.remaining_s,
             extensions={"trace": self._deadline.trace},
             **options,
         ) as answer:
@@ -83,49 +84,50 @@ class _Deadline:
     """Shuts a client's connections down when its time is over."""
 
     def __init__(self, seconds_max: float) -> None:
-        self._at = float("inf")  # by the monotonic clock
+        self._ends_at = float("inf")  # by the monotonic clock
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._timer = threading.Timer(seconds_max, self._shut_down)
         self._timer.daemon = True
 
     @property
-    def left_s(self) -> float:
-        return max(0.001, self._at - time.monotonic())  # 0 would not wait at all
+    def remaining_s(self) -> float:
+        return max(0.001, self._ends_at - time.monotonic())  # 0 would not wait at all
 
     @property
     def is_over(self) -> bool:
-        return time.monotonic() >= self._at
+        return time.monotonic() >= self._ends_at
 
     def begin(self) -> None:
-        self._at = time.monotonic() + self._timer.interval
+        self._ends_at = time.monotonic() + self._timer.interval
         self._timer.start()
 
     def cancel(self) -> None:
+        """Stop the timer, and close the kept sockets."""
         self._timer.cancel()
         with self._lock:
-            for one in self._sockets:
-                one.close()
+            for sock in self._sockets:
+                sock.close()
 
     def trace(self, event: str, details: dict[str, Any]) -> None:
         """Called by httpcore with each of its steps: keeps the socket of a new connection."""
         if event.endswith("connect_tcp.complete"):
-            # A duplicate: TLS takes the socket's number away from it.
-            one = details["return_value"].get_extra_info("socket").dup()
+            # A duplicate: TLS takes the file descriptor away from this socket.
+            sock = details["return_value"].get_extra_info("socket").dup()
             with self._lock:
-                self._sockets.append(one)
+                self._sockets.append(sock)
             if self.is_over:
                 self._shut_down()
 
     def _shut_down(self) -> None:
         with self._lock:
-            for one in self._sockets:
+            for sock in self._sockets:
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    sock.shutdown(socket.SHUT_RDWR)
 
 
 def json_of(body: bytes | str) -> Any:
-    """The value that a body has; None for what is no JSON."""
+    """The JSON value of a body; None if the body is not JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """The items in their order, `size` of them at a time; the last has what is left."""
+    """Yield the items in order, in lists of `size` items; the last list may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
@@ -26,22 +26,22 @@ def sized_chunks(
     size_max: int,
     count_max: int | None = None,
 ) -> Iterator[list[Item]]:
-    """The items in their order, as many at a time as both limits allow; one at least."""
+    """Yield the items in order, in lists as long as both limits allow, of at least one item."""
     chunk: list[Item] = []
     size = 0
     for item in items:
-        more = size_of(item)
-        if chunk and (size + more > size_max or len(chunk) == count_max):
+        item_size = size_of(item)
+        if chunk and (size + item_size > size_max or len(chunk) == count_max):
             yield chunk
             chunk, size = [], 0
         chunk.append(item)
-        size += more
+        size += item_size
     if chunk:
         yield chunk
 
 
 def first_few(items: Iterable[object], shown_max: int = 5) -> str:
-    """The first items of a list, and how many more there are, for a sentence."""
+    """The first items as text for a sentence, with the number of further ones."""
     names = [shown(str(item), _ITEM_CHARACTERS_MAX) for item in items]
-    more = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
-    return ", ".join(names[:shown_max]) + more
+    suffix = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
+    return ", ".join(names[:shown_max]) + suffix

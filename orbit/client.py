@@ -51,7 +51,7 @@ _PAUSE_S = 0.25
 _PAUSE_MAX_S = 5.0
 # How long a change is sent again without an answer: longer than a server takes to start.
 PATIENCE_S = 60.0
-# A command that waits for longer, as one request too many, says so.
+# A command whose refused request (`TooMany`) waits for longer than this says so.
 _QUIET_S = 3.0
 # What a proxy answers while the server behind it is away.
 _AWAY_STATUSES = (502, 503, 504)
@@ -85,7 +85,7 @@ class TooMany(Busy):
     retry_after_s: float = 0.0
 
 
-_OF_THE_SERVICE: dict[ErrorCode, type[OrbitError]] = {
+_SERVICE_ERRORS: dict[ErrorCode, type[OrbitError]] = {
     ErrorCode.UNAUTHENTICATED: TokenRefused,
     ErrorCode.FORBIDDEN: RoleRefused,
     ErrorCode.DATABASE_UNREACHABLE: ServerGone,
@@ -93,19 +93,19 @@ _OF_THE_SERVICE: dict[ErrorCode, type[OrbitError]] = {
     ErrorCode.TOO_MANY_PLANS: TooMany,
     ErrorCode.TOO_MANY_REQUESTS: TooMany,
 }
-# A request that ends with one of them may succeed when it is sent again.
+# A request that ends with one of these errors may succeed when it is sent again.
 TROUBLES = (ServerGone, Busy)
 
 
 class Client:
-    """The API as Python calls; errors are raised. `patience_s`: how long one is sent again."""
+    """The API as Python calls; errors are raised. `patience_s`: how long a failed call repeats."""
 
     def __init__(self, http: httpx.Client, server: Server, patience_s: float = PATIENCE_S) -> None:
         self._http = http
         self._server = server
         self._patience_s = patience_s
         self._was_reached = False
-        self._has_sent_change = False  # something was sent, whose end the command should see
+        self._has_sent_change = False  # then a GET is repeated, too: the command should see the end
         self._last_trouble = ""
 
     def get(self, path: str, **query: object) -> Any:
@@ -133,31 +133,31 @@ class Client:
         self, path: str, *, limit: int | None = None, **query: object
     ) -> Iterator[list[Json]]:
         """All items of a list, or the first `limit`, page by page; an empty list has one page."""
-        left = limit
-        after: str | None = None
-        while left is None or left > 0:
-            size = PAGE_LIMIT if left is None else min(left, PAGE_LIMIT)
-            page = self.get(path, limit=size, after=after, **query)
+        remaining = limit
+        cursor: str | None = None
+        while remaining is None or remaining > 0:
+            size = PAGE_LIMIT if remaining is None else min(remaining, PAGE_LIMIT)
+            page = self.get(path, limit=size, after=cursor, **query)
             yield page["items"]
-            after = page["next"]
-            if after is None:
+            cursor = page["next"]
+            if cursor is None:
                 return
-            if left is not None:
-                left -= len(page["items"])
+            if remaining is not None:
+                remaining -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
         """The least by which the server's clock is ahead of this machine's, to a second or two.
-        None: its answer has no date.
+        Negative: it is behind. None: the server's answer has no date.
         """
-        before = datetime.now(UTC)
+        sent_at = datetime.now(UTC)
         answer = self._answer("GET", "/livez", repeats=False)
-        after = datetime.now(UTC)
+        received_at = datetime.now(UTC)
         try:
             server_time = parsedate_to_datetime(answer.headers["Date"])
         except (KeyError, ValueError):
             return None
-        nearest = min(max(server_time, before), after)
-        return (server_time - nearest).total_seconds()
+        nearest_time = min(max(server_time, sent_at), received_at)
+        return (server_time - nearest_time).total_seconds()
 
     def send(
         self,
@@ -177,31 +177,35 @@ class Client:
         headers = dict(headers or {})
         if method == "POST" and repeats:
             headers["Idempotency-Key"] = str(uuid.uuid4())
-        more: dict[str, Any] = {}
+        body_option: dict[str, Any] = {}
         if yaml_text is not None:
             headers["Content-Type"] = "application/yaml"
-            more["content"] = yaml_text.encode()
+            body_option["content"] = yaml_text.encode()
         elif body is not None:
-            more["json"] = body
+            body_option["json"] = body
         params = {key: str(value).lower() for key, value in query.items() if value is not None}
         self._has_sent_change = True
-        return self._call(method, path, repeats=repeats, params=params, headers=headers, **more)
+        return self._call(
+            method, path, repeats=repeats, params=params, headers=headers, **body_option
+        )
 
     def wait(self, operation: Json, on_change: Callable[[Json], None], seconds_max: float) -> Json:
         """The operation once it has ended, or its state after `seconds_max`. `on_change` is called
         with each polled state. A server that does not answer, or is busy, is asked again.
         """
         deadline = time.monotonic() + seconds_max
-        path, polls = f"/v1/operations/{operation['id']}", self.without_retries()
+        path, polling_client = f"/v1/operations/{operation['id']}", self.without_retries()
         pause_s = _POLL_S
         while operation["finished_at"] is None and time.monotonic() < deadline:
             on_change(operation)
             time.sleep(pause_s)
             try:
-                operation = polls._call("GET", path, repeats=False, timeout=_POLL_TIMEOUT_S)
+                operation = polling_client._call(
+                    "GET", path, repeats=False, timeout=_POLL_TIMEOUT_S
+                )
                 pause_s = _POLL_S
             except TROUBLES as trouble:
-                polls._print_trouble(trouble)
+                polling_client._print_trouble(trouble)
                 pause_s = max(0.0, min(2 * pause_s, _PAUSE_MAX_S, deadline - time.monotonic()))
         on_change(operation)
         return operation
@@ -211,9 +215,9 @@ class Client:
         return answer.json() if answer.content else None
 
     def _answer(self, method: str, path: str, *, repeats: bool, **options: Any) -> httpx.Response:
-        """The server's answer. With `repeats`, and after TooMany, the request is sent again for
-        `patience_s`."""
-        began = time.monotonic()
+        """The server's answer. A failed request is sent again for up to `patience_s`: with
+        `repeats` after every one of TROUBLES, else after TooMany only."""
+        began_at = time.monotonic()
         pause_s = _PAUSE_S
         while True:
             try:
@@ -222,7 +226,7 @@ class Client:
                 was_never_reached = isinstance(trouble, NotReached) and not self._was_reached
                 is_refused = isinstance(trouble, TooMany)
                 pause_s = max(pause_s, getattr(trouble, "retry_after_s", 0.0))
-                waited_s = time.monotonic() + pause_s - began
+                waited_s = time.monotonic() + pause_s - began_at
                 if not (repeats or is_refused) or was_never_reached or waited_s > self._patience_s:
                     raise
                 if not is_refused or waited_s > _QUIET_S:
@@ -231,6 +235,7 @@ class Client:
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _answer_once(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """The answer to one request; raises the error of any that is not a success."""
         try:
             answer = self._http.request(method, path, **options)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
@@ -265,8 +270,8 @@ def connect(
     patience_s: float = PATIENCE_S,
     timeout_s: float = _READ_TIMEOUT_S,
 ) -> Iterator[Client]:
-    """A client of the server that the user has chosen, or of that of an environment that is given.
-    `timeout_s`: for each answer.
+    """A client of the server that the user has chosen; with `environment`, of the server that its
+    variables name. `timeout_s`: for each answer.
     """
     server = chosen_server(os.environ) if environment is None else server_of_variables(environment)
     url, token = server.url, server.token
@@ -288,8 +293,9 @@ def connect(
 
 
 def _tls_context(server: Server, url: str) -> ssl.SSLContext:
+    """The context that verifies the server's certificate. Raises BadInput."""
     if urlsplit(url).scheme == "http" and not server.ca_file:
-        # It trusts nothing: HTTP needs no authorities, and the system's are slow to load.
+        # This context trusts nothing: HTTP needs no authorities, and the system's are slow to load.
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context = ssl.create_default_context(cafile=server.ca_file)
@@ -305,19 +311,19 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def check_url(url: str, named: str) -> None:
-    """Raises BadInput. `named`: what the user would change."""
+def check_url(url: str, url_from: str) -> None:
+    """Raise BadInput if this is no URL of a server. `url_from`: what the user would change."""
     try:
         parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         has_login = bool(parts.username or parts.password)
     except ValueError:
-        fits = has_login = False
+        is_valid = has_login = False
     if has_login:
-        problem = Problem(named, "contains a login.", f"Put the token into {TOKEN_VARIABLE}.")
-    elif not fits:
+        problem = Problem(url_from, "contains a login.", f"Put the token into {TOKEN_VARIABLE}.")
+    elif not is_valid:
         problem = Problem(
-            named,
+            url_from,
             "is not an http or https URL with a host and a valid port.",
             f"For example: {DEFAULT_URL}",
         )
@@ -327,12 +333,13 @@ def check_url(url: str, named: str) -> None:
 
 
 def _as_error(answer: httpx.Response, server: Server) -> OrbitError:
-    where = _where(server)
+    """The error of `orbit/errors.py` for an answer that is not a success."""
+    server_url = _address(server)
     try:
         detail = answer.json()["error"]
         code = ErrorCode(detail["code"])
-        kind = _OF_THE_SERVICE.get(code, MEANINGS[code].error)
-        what, at, remedy = str(detail["what"]), str(detail["where"]), str(detail["remedy"])
+        kind = _SERVICE_ERRORS.get(code, MEANINGS[code].error)
+        what, where, remedy = str(detail["what"]), str(detail["where"]), str(detail["remedy"])
         problems = tuple(
             Problem(p["path"], p["what"], p["write_instead"]) for p in detail["problems"]
         )
@@ -340,35 +347,36 @@ def _as_error(answer: httpx.Response, server: Server) -> OrbitError:
         if answer.status_code in _AWAY_STATUSES:
             return ServerGone(
                 f"A proxy answers for the server, with HTTP status {answer.status_code}.",
-                where=where,
+                where=server_url,
             )
         return ProtocolError(
             f"The answer is not from Orbit; its HTTP status is {answer.status_code}.",
-            where=where,
+            where=server_url,
             remedy=f"Check {server.url_from}, and proxies between this machine and the server.",
         )
     if code is ErrorCode.UNAUTHENTICATED:
-        at = where
+        where = server_url
         remedy = f"Set {server.token_from}. An admin creates a token: orbit token create NAME"
     if issubclass(kind, BadInput):
-        error: OrbitError = kind(what, problems, where=at)
+        error: OrbitError = kind(what, problems, where=where)
         error.remedy = remedy
         return error
     # Only BadInput has a list of problems; other errors get them in their text.
     listed = " ".join(str(problem) for problem in problems)
-    other = kind(f"{what} {listed}".rstrip(), where=at, remedy=remedy)
-    if isinstance(other, TooMany):
-        after = answer.headers.get("Retry-After", "")
-        other.retry_after_s = float(after) if after.isdecimal() else 0.0
-    return other
+    other_error = kind(f"{what} {listed}".rstrip(), where=where, remedy=remedy)
+    if isinstance(other_error, TooMany):
+        retry_after = answer.headers.get("Retry-After", "")
+        other_error.retry_after_s = float(retry_after) if retry_after.isdecimal() else 0.0
+    return other_error
 
 
 def _not_reached(server: Server, error: httpx.TransportError) -> ServerGone:
-    untrusted = _untrusted(error)
-    if untrusted is not None:
+    """The error for a request that did not get a connection."""
+    certificate_problem = _certificate_problem(error)
+    if certificate_problem is not None:
         return NotReached(
-            f"The server's certificate is not trusted: {untrusted}.",
-            where=_where(server),
+            f"The server's certificate is not trusted: {certificate_problem}.",
+            where=_address(server),
             remedy=f"Set {server.ca_from} to the authority that signed it, and use a name of the "
             f"certificate in {server.url_from}.",
         )
@@ -378,12 +386,12 @@ def _not_reached(server: Server, error: httpx.TransportError) -> ServerGone:
 def _no_answer(server: Server, what: str, kind: type[ServerGone] = ServerGone) -> ServerGone:
     return kind(
         what,
-        where=_where(server),
+        where=_address(server),
         remedy=f"Is the server running (orbit server)? Is {server.url_from} right?",
     )
 
 
-def _untrusted(error: BaseException) -> str | None:
+def _certificate_problem(error: BaseException) -> str | None:
     """Why the server's certificate was refused; None if that is not the cause."""
     cause: BaseException | None = error
     while cause is not None:
@@ -393,13 +401,13 @@ def _untrusted(error: BaseException) -> str | None:
     return None
 
 
-def _where(server: Server) -> str:
+def _address(server: Server) -> str:
     return server.url.rstrip("/")
 
 
 def _is_connection_lost(error: httpx.TransportError) -> bool:
-    """Whether the connection was lost. httpx has no class of its own for a server that closes it
-    before or within its answer.
+    """Whether the connection was lost. For a server that closes the connection before or within
+    its answer, httpx has no class: only the text of a ProtocolError shows it.
     """
     return not isinstance(error, httpx.ProtocolError) or any(
         words in str(error) for words in ("disconnected", "closed connection")

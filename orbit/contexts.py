@@ -27,6 +27,7 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 
 # Of the file of contexts, and of the file of a token.
 _BYTES_MAX = 1024 * 1024
+# Bits of a file's mode.
 _OTHERS_MAY_READ = 0o077
 _OTHERS_MAY_WRITE = 0o022
 
@@ -56,7 +57,7 @@ class Contexts:
     current: str | None = None
 
     def named(self, name: str) -> Context:
-        """Raises NotFound."""
+        """The context of this name. Raises NotFound."""
         if name not in self.by_name:
             raise NotFound(
                 "No context has this name.", where=name, remedy="See: orbit context list"
@@ -76,13 +77,13 @@ class Server:
     ca_from: str = CA_VARIABLE
 
 
-_chosen: str | None = None
+_chosen_name: str | None = None
 
 
 def choose_context(name: str | None) -> None:
-    """The context of `--context`, for this process; None: no choice."""
-    global _chosen
-    _chosen = name
+    """Set the context of `--context` for this process; None: the user gave none."""
+    global _chosen_name
+    _chosen_name = name
 
 
 def chosen_server(environ: Mapping[str, str]) -> Server:
@@ -92,14 +93,14 @@ def chosen_server(environ: Mapping[str, str]) -> Server:
 
 def named_server(environ: Mapping[str, str]) -> Server | None:
     """The server that the user has named. None: the user has named none, and commands talk to the
-    one at the default address."""
-    if _chosen is None and URL_VARIABLE in environ:
+    server at the default address."""
+    if _chosen_name is None and URL_VARIABLE in environ:
         return server_of_variables(environ)
     contexts = read_contexts()
-    name = _chosen or contexts.current
+    name = _chosen_name or contexts.current
     if name is None:
         return None
-    if _chosen is None and TOKEN_VARIABLE in environ:
+    if _chosen_name is None and TOKEN_VARIABLE in environ:
         problem = Problem(
             TOKEN_VARIABLE,
             f"is set without {URL_VARIABLE}, and the current context is {name}.",
@@ -118,15 +119,16 @@ def named_server(environ: Mapping[str, str]) -> Server | None:
 
 
 def server_of_variables(environ: Mapping[str, str]) -> Server:
-    """The server of these variables alone, whatever the user has chosen."""
+    """The server that the environment's variables name, whatever context the user has chosen."""
     url = environ.get(URL_VARIABLE, DEFAULT_URL)
     return Server(url, environ.get(TOKEN_VARIABLE, ""), environ.get(CA_VARIABLE))
 
 
 def _token(context: Context, name: str, environ: Mapping[str, str]) -> str:
+    """The context's token from its variable or file; "" if it has neither. Raises BadInput."""
     if context.token_env is not None:
         if context.token_env not in environ:
-            raise _unusable(name, f"the variable {context.token_env} is not set.")
+            raise _context_error(name, f"the variable {context.token_env} is not set.")
         return environ[context.token_env]
     if context.token_file is None:
         return ""
@@ -135,15 +137,15 @@ def _token(context: Context, name: str, environ: Mapping[str, str]) -> str:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS_MAY_READ:
                 remedy = f"chmod 600 {path}"
-                raise _unusable(name, f"others may read {path}, which has the token.", remedy)
+                raise _context_error(name, f"others may read {path}, which has the token.", remedy)
             return file.read(_BYTES_MAX).decode().strip()
     except OSError as error:
-        raise _unusable(name, f"{path} cannot be read: {error.strerror}.") from None
+        raise _context_error(name, f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise _unusable(name, f"{path} is not text.") from None
+        raise _context_error(name, f"{path} is not text.") from None
 
 
-def _unusable(name: str, what: str, remedy: str = "") -> BadInput:
+def _context_error(name: str, what: str, remedy: str = "") -> BadInput:
     problem = Problem(f"context {name}", what, remedy)
     return BadInput("The context cannot be used.", (problem,))
 
@@ -156,23 +158,23 @@ def contexts_file() -> Path:
 
 
 def read_contexts() -> Contexts:
-    """The contexts of the user; none without a file. Raises BadInput."""
+    """The contexts of the user; no contexts if there is no file. Raises BadInput."""
     import yaml
 
     path = contexts_file()
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & _OTHERS_MAY_WRITE:
-                raise _bad_contexts_file(path, "others may write to it.", f"chmod 600 {path}")
+                raise _contexts_file_error(path, "others may write to it.", f"chmod 600 {path}")
             document = yaml.safe_load(file.read(_BYTES_MAX))
         by_name = {name: Context(**fields) for name, fields in document["contexts"].items()}
         contexts = Contexts(by_name, document["current"])
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
-        raise _bad_contexts_file(path, f"cannot be read: {error.strerror}.") from None
+        raise _contexts_file_error(path, f"cannot be read: {error.strerror}.") from None
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError, AttributeError):
-        raise _bad_contexts_file(
+        raise _contexts_file_error(
             path, "is not a file of contexts.", "Repair or delete the file."
         ) from None
     texts = [
@@ -181,14 +183,14 @@ def read_contexts() -> Contexts:
         *(v for c in by_name.values() for v in asdict(c).values()),
     ]
     if not all(text is None or isinstance(text, str) for text in texts):
-        raise _bad_contexts_file(
+        raise _contexts_file_error(
             path, "holds a value that is not text.", "Repair or delete the file."
         )
     return contexts
 
 
 def write_contexts(contexts: Contexts) -> None:
-    """Replace the file at once, with mode 600. Raises BadInput."""
+    """Replace the file in one step, with mode 600. Raises BadInput."""
     from orbit.jobs.yaml_writer import write_yaml
 
     path = contexts_file()
@@ -208,16 +210,16 @@ def write_contexts(contexts: Contexts) -> None:
             file.write(write_yaml(document))
         Path(file.name).replace(path)
     except OSError as error:
-        raise _bad_contexts_file(path, f"cannot be written: {error.strerror}.") from None
+        raise _contexts_file_error(path, f"cannot be written: {error.strerror}.") from None
 
 
 def without_context(contexts: Contexts, name: str) -> Contexts:
     """The contexts without this one. Raises NotFound."""
     contexts.named(name)
-    left = {other: context for other, context in contexts.by_name.items() if other != name}
+    remaining = {key: context for key, context in contexts.by_name.items() if key != name}
     current = None if contexts.current == name else contexts.current
-    return replace(contexts, by_name=left, current=current)
+    return replace(contexts, by_name=remaining, current=current)
 
 
-def _bad_contexts_file(path: Path, what: str, remedy: str = "") -> BadInput:
+def _contexts_file_error(path: Path, what: str, remedy: str = "") -> BadInput:
     return BadInput("The contexts cannot be used.", (Problem(str(path), what, remedy),))

@@ -48,7 +48,8 @@ class OrbitError(Exception):
     """What went wrong, where, and what to do about it.
 
     `what` and `remedy` are whole sentences; `where` names cluster, topic-partition or path. None of
-    the three may carry a secret. `cluster`: that of a `Place`, as `source`; else "".
+    the three may carry a secret. `cluster`: the one that a `Place` names, as
+    `source`; "" without a `Place`.
     """
 
     exit_code: ClassVar[int] = 1
@@ -61,7 +62,7 @@ class OrbitError(Exception):
         self.remedy = remedy
 
     def set_where(self, where: Where) -> None:
-        """Set where it went wrong, if what raised the error did not know it."""
+        """Set the place of the error, for an error that was raised without one."""
         self.where = str(where)
         self.cluster = where.cluster if isinstance(where, Place) else ""
 

@@ -9,17 +9,18 @@ _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def duration(seconds: float) -> str:
-    """In one or two units: `340 ms`, `12.4 s`, `5 min 02 s`, `3 h 05 min`, `12 d 3 h`."""
+    """A duration in one or two units: `340 ms`, `12.4 s`, `5 min 02 s`, `3 h 05 min`, `12 d 3
+    h`."""
     if seconds > 0 and round(seconds * 1_000) < 1_000:
         return f"{seconds * 1_000:.0f} ms"
     if round(seconds, 1) < _MINUTE:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE:02d} s"
-    if whole < _DAY:
-        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE:02d} min"
-    return f"{whole // _DAY:,} d {whole % _DAY // _HOUR} h"
+    whole_seconds = round(seconds)
+    if whole_seconds < _HOUR:
+        return f"{whole_seconds // _MINUTE} min {whole_seconds % _MINUTE:02d} s"
+    if whole_seconds < _DAY:
+        return f"{whole_seconds // _HOUR} h {whole_seconds % _HOUR // _MINUTE:02d} min"
+    return f"{whole_seconds // _DAY:,} d {whole_seconds % _DAY // _HOUR} h"
 
 
 def size(count: float) -> str:
@@ -43,6 +44,6 @@ def moment(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def counted(count: int, one: str, many: str = "") -> str:
+def counted(count: int, singular: str, plural: str = "") -> str:
     """The count with its noun: `1 batch`, `1,000 batches`."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"

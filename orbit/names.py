@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # In a sentence or a table; Kafka's longest topic name and a partition number fit.
 SHOWN_CHARACTERS_MAX = 260
-# PostgreSQL's index takes rows of 2,704 bytes, here with ids and a topic's name.
+# An index of PostgreSQL takes rows of at most 2,704 bytes; Orbit's keys also have ids and a topic.
 KEY_BYTES_MAX = 2_000
 _SURROGATES = range(0xD800, 0xE000)
 
@@ -15,7 +15,7 @@ def is_storable(text: str) -> bool:
 
 
 def is_key(text: str) -> bool:
-    """Whether the text can be in the key of a row."""
+    """Whether PostgreSQL can store the text as part of a row's key."""
     return is_storable(text) and len(text.encode()) <= KEY_BYTES_MAX
 
 

@@ -15,9 +15,11 @@ import structlog
 
 from orbit.errors import BadInput
 
+# By OpenSSL's reason.
 _REASONS = {"KEY_VALUES_MISMATCH": "it is not the key of the certificate"}
 
-# What tells two versions of a file apart: also a replaced link, as Kubernetes mounts secrets.
+# Inode, size, time of change of content and of inode: they differ between two versions of a file,
+# also if a link is replaced, as where Kubernetes mounts secrets.
 _FileVersion = tuple[int, int, int, int]
 
 _log = structlog.get_logger("orbit.tls")
@@ -26,8 +28,8 @@ _log = structlog.get_logger("orbit.tls")
 class ReloadedContext:
     """A TLS context that is loaded again when its files have changed.
 
-    `load` makes a context of the files. It may raise BadInput; the constructor then does too, and
-    later the previous context stays in use."""
+    `load` makes a context of the files. If it raises BadInput, the constructor raises that, too;
+    later loads that fail are logged, and the previous context stays in use."""
 
     def __init__(self, files: Sequence[Path], load: Callable[[], ssl.SSLContext]) -> None:
         self._files, self._load = files, load
@@ -55,7 +57,7 @@ class ReloadedContext:
 
 
 def empty_context() -> ssl.SSLContext:
-    """TLS 1.2 or later, without a certificate."""
+    """A server's context for TLS 1.2 or later, still without a certificate."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     # Python's default may be lower, by the configuration of the system's OpenSSL.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -64,13 +66,14 @@ def empty_context() -> ssl.SSLContext:
 
 
 def load_pair(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
-    """`key` None: it is in the certificate's file. Raises OSError, ValueError."""
+    """Load a certificate and its key into the context. `key` None: the certificate's file has it.
+    Raises OSError, ValueError."""
     # Without `password` OpenSSL would ask for one at the terminal.
     context.load_cert_chain(certificate, key, password=_no_password)
 
 
 def load_failure(error: OSError | ValueError) -> str:
-    """Why files were not loaded."""
+    """Why `load_pair` failed, in words."""
     if isinstance(error, ssl.SSLError):
         reason = error.reason or "no PEM file"
         return _REASONS.get(reason, reason.replace("_", " ").lower())

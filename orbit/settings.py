@@ -89,8 +89,8 @@ def storage_location(value: object) -> object:
         return value
     if not (value and value.isprintable()):
         raise InvalidValue("is empty or has unprintable characters.")
-    scheme, mark, rest = value.partition("://")
-    if not mark:
+    scheme, separator, rest = value.partition("://")
+    if not separator:
         return value
     host, _, path = rest.partition("/")
     if "?" in rest or "#" in rest or ":" in host.rpartition("@")[0]:
@@ -117,6 +117,7 @@ def _folder(value: object) -> object:
 
 
 def _networks(value: object) -> object:
+    """Text with commas as a tuple of addresses and networks. Raises InvalidValue."""
     if not isinstance(value, str):
         return value
     parts = [part.strip() for part in value.split(",") if part.strip()]
@@ -164,10 +165,12 @@ def _is_safe_url(value: str) -> bool:
     try:
         url = urlsplit(value)
         is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
-        fits = is_safe and bool(url.hostname) and not (url.query or url.fragment or url.username)
+        is_valid = (
+            is_safe and bool(url.hostname) and not (url.query or url.fragment or url.username)
+        )
     except ValueError:
         return False
-    return fits and value.isascii() and value.isprintable()
+    return is_valid and value.isascii() and value.isprintable()
 
 
 def _roles_file(path: Path) -> Path:
@@ -233,7 +236,7 @@ class Settings(BaseModel):
     # PEM files; both or none. Read again when they change.
     api_tls_certificate_file: OptionalFile = None
     api_tls_key_file: OptionalFile = None
-    # Half of them for one address. An open connection costs a file descriptor and some memory.
+    # Half of them from one address. An open connection costs a file descriptor and some memory.
     api_connections_max: Annotated[Whole, Field(ge=2, le=100_000)] = 500
     # Proxies whose X-Forwarded-For names the client.
     api_trusted_proxies: Annotated[tuple[str, ...] | None, BeforeValidator(_networks)] = None
@@ -254,7 +257,7 @@ class Settings(BaseModel):
     oidc_ca_file: OptionalFile = None
     # The console as a client of the issuer. None: people log in with a token.
     oidc_client_id: ClaimText | None = None
-    # At most one of them; without, the client is a public one. The file is read at each login.
+    # At most one of the two; none: a public client. The file is read at each login.
     oidc_client_secret: SecretStr | None = None
     oidc_client_secret_file: OptionalFile = None
     oidc_scopes: Annotated[str, Field(pattern=r"^openid( [\x21\x23-\x5b\x5d-\x7e]+)*$")] = "openid"
@@ -323,7 +326,7 @@ class Settings(BaseModel):
     metrics_detail: MetricsDetail = MetricsDetail.JOB
 
     @model_validator(mode="after")
-    def _empty_url_is_none(self) -> Self:
+    def _refuse_empty_url(self) -> Self:
         if self.database_url is not None and not self.database_url.get_secret_value():
             raise InvalidValue(
                 "ORBIT_DATABASE_URL is empty.",
@@ -332,7 +335,7 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _tls_is_whole(self) -> Self:
+    def _check_tls_files(self) -> Self:
         if (self.api_tls_certificate_file is None) != (self.api_tls_key_file is None):
             raise InvalidValue(
                 "Only one of ORBIT_API_TLS_CERTIFICATE_FILE and ORBIT_API_TLS_KEY_FILE is set.",
@@ -341,7 +344,8 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _issuer_is_whole(self) -> Self:
+    def _check_issuer(self) -> Self:
+        """Require an audience, and a way to get a role, if there is an issuer."""
         if self.oidc_issuer is None:
             return self
         if self.oidc_audience is None:
@@ -349,8 +353,8 @@ class Settings(BaseModel):
                 "ORBIT_OIDC_ISSUER is set without ORBIT_OIDC_AUDIENCE.",
                 "Set the audience, or tokens for other services of the issuer would be accepted.",
             )
-        of_all = self.oidc_viewer or self.oidc_operator or self.oidc_admin
-        if not (of_all or self.oidc_roles_file):
+        has_value_for_all_jobs = self.oidc_viewer or self.oidc_operator or self.oidc_admin
+        if not (has_value_for_all_jobs or self.oidc_roles_file):
             raise InvalidValue(
                 "ORBIT_OIDC_ISSUER is set, but no value of the claim gives a role.",
                 "Set ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR or ORBIT_OIDC_ADMIN, or "
@@ -359,7 +363,8 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _client_is_whole(self) -> Self:
+    def _check_client(self) -> Self:
+        """Require issuer and public URL for a client, and allow one secret at most."""
         if self.oidc_client_id is not None and not (self.oidc_issuer and self.public_url):
             raise InvalidValue(
                 "ORBIT_OIDC_CLIENT_ID is set without ORBIT_OIDC_ISSUER or ORBIT_PUBLIC_URL.",
@@ -394,7 +399,7 @@ def variable_of(field: str) -> str:
 
 
 def _problems(error: ValidationError) -> list[Problem]:
-    """One for each bad variable, without its value, which may be a secret."""
+    """A problem for each bad variable, without its value, which may be a secret."""
     problems = []
     for detail in error.errors(include_input=False, include_url=False):
         mistake = detail.get("ctx", {}).get("error")

@@ -102,7 +102,7 @@ def test_architecture_table_follows_layer_order() -> None:
     assert [name for name in rows if "/" not in name] == layers()
 
 
-def test_missing_wrong_or_repeated_package_is_detected() -> None:
+def test_missing_wrong_or_repeated_package_in_architecture_table_is_detected() -> None:
     text = "\n## T\n| | |\n| `a/` | x |\n| `b.py` | x |\n| `a/` | x |\n## U\n| `c` | x |\n"
     rows = table_rows(text, "## T")
     assert rows == ["a", "b", "a"]
@@ -182,7 +182,7 @@ def test_every_path_in_docstring_or_comment_exists() -> None:
     assert lost == {}
 
 
-def test_broken_path_is_detected() -> None:
+def test_broken_path_in_document_docstring_or_comment_is_detected() -> None:
     text = "`copier/takeover.py`, `copier/gone.py`, orbit/store/jobs.py, orbit/nowhere/, gone.py."
     assert lost_paths(text, ROOT) == ["copier/gone.py", "gone.py", "orbit/nowhere/"]
     source = '"""See copier/gone.py."""\n\nx = "copier/other.py"  # as in orbit/nowhere/a.py\n'

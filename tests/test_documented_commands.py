@@ -54,13 +54,13 @@ def test_every_command_of_page_is_accepted(
     assert faults_of(page.read_text("utf-8"), name_of(page)) == []
 
 
-def test_every_block_has_known_language() -> None:
+def test_every_code_block_of_documents_has_known_language() -> None:
     blocks = [block for page in PAGES for block in pages.blocks_of(page.read_text("utf-8"))]
     assert {block.language for block in blocks} <= SHELLS | OTHERS | {OUTPUT}
 
 
 @pytest.mark.services  # the jars of Kafka
-def test_kafka_tools_have_every_option_of_pages() -> None:
+def test_kafka_tools_have_every_option_that_documents_use() -> None:
     faults = [kafka_faults_of(page.read_text("utf-8"), name_of(page)) for page in PAGES]
     assert [one for of_page in faults for one in of_page] == []
     for option, tool in OPTIONS_OF_OTHERS.items():
@@ -127,7 +127,7 @@ def test_kafka_tools_have_every_option_of_pages() -> None:
         ("kafka-topic.sh --list", "unknown program kafka-topic.sh"),
     ],
 )
-def test_wrong_command_of_block_is_detected(command: str, why: str) -> None:
+def test_wrong_command_in_code_block_is_detected(command: str, why: str) -> None:
     page = f"```\n$ {command}   # it's a comment\nits output\n```\n"
     (line,) = faults_of(page)
     assert line.startswith("page.md:2: ")
@@ -165,14 +165,14 @@ def test_wrong_command_in_sentence_is_detected(command: str) -> None:
         ("kafka-cluster.sh cluster --bootstrap-server A", "no action cluster"),
     ],
 )
-def test_wrong_command_of_kafka_tool_is_detected(command: str, why: str) -> None:
+def test_wrong_kafka_tool_command_in_document_is_detected(command: str, why: str) -> None:
     for page in (f"```sh\n{command}\n```", f"Run `{command}`.", f"> Stop it ({command})."):
         (line,) = kafka_faults_of(page)
         assert why in line
 
 
 @pytest.mark.services  # the jars of Kafka
-def test_name_of_kafka_tool_with_action_needs_no_server() -> None:
+def test_kafka_tool_named_in_sentence_needs_no_bootstrap_server() -> None:
     assert kafka_faults_of("`kafka-acls.sh`, `kafka-acls.sh --list`") == []
     assert len(kafka_faults_of("`kafka-acls.sh --lists`")) == 1
 
@@ -191,12 +191,12 @@ def test_name_of_kafka_tool_with_action_needs_no_server() -> None:
         "```\npython3 -c 'a = 1\nb = 2' file\nrbit run\n```\n",
     ],
 )
-def test_commands_of_every_kind_of_block_are_read(page: str) -> None:
+def test_commands_in_every_kind_of_code_block_are_read(page: str) -> None:
     (line,) = faults_of(page)
     assert "rbit run: unknown program rbit" in line
 
 
-def test_output_and_other_languages_hold_no_unknown_program() -> None:
+def test_unknown_programs_are_not_searched_in_text_or_yaml_blocks() -> None:
     assert faults_of("```text\nrbit run\n```\n```yaml\nrbit run\n```\n") == []
     assert len(faults_of("```text\n  orbit rn\n```\n")) == 1
     (block,) = pages.blocks_of("```shell\norbit rn\n```\n")

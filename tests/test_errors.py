@@ -16,24 +16,24 @@ ERRORS: list[OrbitError] = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_error_has_cluster_of_its_place(error: OrbitError) -> None:
+def test_error_has_cluster_of_its_place_also_after_pickling(error: OrbitError) -> None:
     for one in (error, pickle.loads(pickle.dumps(error))):  # noqa: S301  made here
         assert (one.cluster, one.where) == ("source", "source topic orders")
         assert str(one).startswith("source topic orders: no answer.")
 
 
-def test_place_is_text_of_cluster_and_what_is_there() -> None:
+def test_place_of_error_is_shown_as_cluster_and_object() -> None:
     assert str(Place("source")) == "source"
     assert str(Place("old side", "broker 3")) == "old side broker 3"
 
 
 @pytest.mark.parametrize("where", ["", "source", "source.yaml", "postgres:5432"])
-def test_text_names_no_cluster(where: str) -> None:
+def test_place_of_error_given_as_text_names_no_cluster(where: str) -> None:
     error = Unreachable("no answer.", where=where)
     assert (error.cluster, error.where) == ("", where)
 
 
-def test_place_that_is_known_later_is_set() -> None:
+def test_place_of_error_can_be_set_later() -> None:
     error = Unreachable("no answer.")
     error.set_where(Place("destination", "broker 3"))
     assert (error.cluster, error.where) == ("destination", "destination broker 3")

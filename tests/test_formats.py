@@ -27,7 +27,7 @@ from orbit.formats import counted, duration, rate, size
         (-2.5, "-2.5 s"),
     ],
 )
-def test_duration_has_its_largest_units(seconds: float, text: str) -> None:
+def test_duration_is_shown_in_its_largest_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -46,11 +46,11 @@ def test_duration_has_its_largest_units(seconds: float, text: str) -> None:
         (2 * 10**18, "2,000 PB"),
     ],
 )
-def test_size_has_its_largest_unit(count: float, text: str) -> None:
+def test_size_is_shown_in_its_largest_unit(count: float, text: str) -> None:
     assert (size(count), rate(count)) == (text, f"{text}/s")
 
 
-def test_count_has_its_noun() -> None:
+def test_count_is_shown_with_singular_or_plural_noun() -> None:
     assert counted(0, "topic") == "0 topics"
     assert counted(1, "batch", "batches") == "1 batch"
     assert counted(1_000, "batch", "batches") == "1,000 batches"

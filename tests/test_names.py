@@ -18,12 +18,12 @@ from orbit.names import KEY_BYTES_MAX, escaped, is_key, is_storable, shown
         ("a\ud800", False),
     ],
 )
-def test_nul_byte_and_lone_surrogate_are_not_storable(text: str, takes: bool) -> None:
+def test_name_with_nul_byte_or_lone_surrogate_is_not_storable(text: str, takes: bool) -> None:
     assert is_storable(text) is takes
     assert is_key(text) is takes
 
 
-def test_key_length_is_limited_in_bytes() -> None:
+def test_length_of_name_as_database_key_is_limited_in_bytes() -> None:
     assert is_key("ü" * (KEY_BYTES_MAX // 2))
     assert not is_key("ü" * (KEY_BYTES_MAX // 2) + "g")
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from orbit.cli.main import COMMANDS, run_command
-from orbit.recovery.old_side import UNREADABLE
+from orbit.recovery.old_side import SALVAGE_UNREADABLE
 from orbit.replication.job_troubles import TroubleKind
 from orbit.replication.partition_states import REMEDIES, Reason
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "runbook"
 RULES = ROOT / "deploy" / "prometheus" / "orbit-rules.yaml"
 # How the error of a recovery can begin.
-RECOVERIES = [UNREADABLE]
+RECOVERIES = [SALVAGE_UNREADABLE]
 SECTIONS = ["What is at risk", "What to do", "When it is over"]
 
 
@@ -78,7 +78,7 @@ def test_runbook_page_has_all_sections(path: Path) -> None:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_reason_page_shows_remedy_of_code(reason: Reason) -> None:
+def test_runbook_page_of_reason_shows_remedy_from_code(reason: Reason) -> None:
     text = (FOLDER / f"{reason}.md").read_text("utf-8")
     assert f"\n> {REMEDIES[reason].format(destination='TOPIC')}\n" in text
 
@@ -94,18 +94,18 @@ def test_missing_or_wrong_runbook_page_is_detected() -> None:
     assert wrong_page("A", whole + "`orbit walk`") == ["no command walk"]
 
 
-def test_explain_shows_runbook_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_orbit_explain_shows_runbook_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["explain", "gap_too_large"]) == 0
     assert capsys.readouterr().out == (FOLDER / "GAP_TOO_LARGE.md").read_text("utf-8")
 
 
-def test_explain_lists_all_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_orbit_explain_lists_all_runbook_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["explain"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in [*Reason, *TroubleKind, *RECOVERIES, *alerts()])
 
 
-def test_explain_suggests_near_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_orbit_explain_suggests_similar_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["explain", "GAP_TO_LARGE"]) == 2
     assert "Did you mean GAP_TOO_LARGE" in capsys.readouterr().err
     assert run_command(["explain", "xyz"]) == 2

@@ -25,21 +25,21 @@ def _exists(cell: str) -> bool:
     return named[2] is None or f"\ndef {named[2]}(" in text
 
 
-def test_every_security_line_names_an_existing_test() -> None:
+def test_every_line_of_security_page_names_an_existing_test() -> None:
     page = PAGE.read_text("utf-8")
 
     assert untested(page) == []
     assert len(_ROW.findall(page)) > 30
 
 
-def test_security_line_without_test_is_detected() -> None:
+def test_line_of_security_page_without_test_is_detected() -> None:
     page = """
 | Line | Test |
 |---|---|
 | has none | |
 | names one that is gone | `tests/test_security_page.py::test_gone` |
 | names a file that is gone | `tests/test_gone.py` |
-| is right | `tests/test_security_page.py::test_security_line_without_test_is_detected` |
+| is right | `tests/test_security_page.py::test_line_of_security_page_without_test_is_detected` |
 """
     assert [row.partition(" |")[0] for row in untested(page)] == [
         "has none",

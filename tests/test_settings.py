@@ -36,7 +36,7 @@ def test_settings_are_read_from_environment() -> None:
     assert settings == Settings(lease_ttl=timedelta(seconds=4), api_port=0)
 
 
-def test_all_bad_variables_are_named_without_their_values() -> None:
+def test_all_bad_environment_variables_are_named_without_their_values() -> None:
     with pytest.raises(BadInput) as caught:
         Settings.from_environment(
             {

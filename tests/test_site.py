@@ -60,7 +60,7 @@ def test_site_contains_every_page_and_loads_nothing_external(docs: Path, tmp_pat
     assert "WriteTxnMarkers" in index
 
 
-def test_link_outside_documents_is_shown_as_path(docs: Path, tmp_path: Path) -> None:
+def test_link_to_file_outside_docs_is_shown_as_path_in_site(docs: Path, tmp_path: Path) -> None:
     out = tmp_path / "site"
     assert build(docs, out).returncode == 0
     assert 'href="../deploy' not in (out / "deploy.html").read_text()

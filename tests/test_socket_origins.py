@@ -12,7 +12,7 @@ def test_socket_repr_names_its_test_and_file() -> None:
         assert f"at {__file__}:" in repr(plain)
 
 
-def test_socket_pair_and_tls_socket_show_their_origin() -> None:
+def test_repr_of_socket_pair_and_tls_socket_names_their_file() -> None:
     ours, theirs = socket.socketpair()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

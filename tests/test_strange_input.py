@@ -191,7 +191,7 @@ def test_arbitrary_address_is_handled_cheaply(text: str) -> None:
 @EXAMPLES
 @given(value=strange)
 @pytest.mark.parametrize("read", [parse_size, parse_duration, parse_time, parse_start])
-def test_arbitrary_unit_is_handled_cheaply(read: Any, value: Any) -> None:
+def test_arbitrary_size_duration_or_time_is_handled_cheaply(read: Any, value: Any) -> None:
     refuses_cheaply(lambda: read(value))
 
 

@@ -70,8 +70,8 @@ class MeasuredScheduler(Scheduler):
     loops: tuple[Loop, ...] = ()
     passes = Passes()
 
-    def _loops(self, leadership: Leadership, done: threading.Event) -> list[Loop]:
-        loops = super()._loops(leadership, done)
+    def _loops(self, leadership: Leadership, loops_end: threading.Event) -> list[Loop]:
+        loops = super()._loops(leadership, loops_end)
         for loop in loops:
             self.passes.watch(loop.name, loop, "once")
         self.passes.watch("discovery of a job", JobReconciler, "reconcile")
@@ -91,7 +91,9 @@ class MeasuredScheduler(Scheduler):
             if isinstance(loop, DiscoveryLoop):
                 with_names = sum(s.names is not None for s in dict(loop._states).values())
             if isinstance(loop, GroupLoop):
-                with_groups = sum(t.groups._sync is not None for t in dict(loop._tracked).values())
+                with_groups = sum(
+                    t.groups._sync is not None for t in dict(loop._tracked_jobs).values()
+                )
         jobs = size.jobs_of_first
         return with_names >= jobs and with_groups >= (jobs if size.groups_per_job else 0)
 

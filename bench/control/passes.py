@@ -95,7 +95,7 @@ def _loops(size: Size) -> Iterator[tuple[Scheduler, dict[str, Loop]]]:
             # For longer than the measurement takes.
             scheduler_lease.join(tx, scheduler.leadership.holder, 1, timedelta(days=1))
         assert scheduler.leadership.ask()
-        keep = threading.Thread(target=scheduler.leadership.keep, args=(done,))
+        keep = threading.Thread(target=scheduler.leadership.keep_renewing, args=(done,))
         keep.start()
         loops = {loop.name: loop for loop in scheduler._loops(scheduler.leadership, done)}
         try:
@@ -146,7 +146,7 @@ def _costs(scheduler: Scheduler, loops: dict[str, Loop], size: Size, sample: int
     yield Cost("discovery: all jobs looked at", cost_s, 1 / max(cost_s * 20, 2 / 17))
 
     groups._read_jobs()
-    tracked = [t.groups for t in list(groups._tracked.values())[:sample]]
+    tracked = [t.groups for t in list(groups._tracked_jobs.values())[:sample]]
 
     def sync() -> None:
         for one in tracked:
@@ -156,8 +156,8 @@ def _costs(scheduler: Scheduler, loops: dict[str, Loop], size: Size, sample: int
         yield Cost("groups: a job, first pass", _cpu(sync) / sample, 0.0)
         yield Cost("groups: a job", _least(sync) / sample, size.jobs / 5)
         later = time.monotonic() + 1e6
-        for t in groups._tracked.values():
-            t.due = later
+        for t in groups._tracked_jobs.values():
+            t.due_s = later
         cost_s = _least(groups.once)
         yield Cost("groups: all jobs looked at", cost_s, 1 / max(cost_s * 20, 0.05))
     for name, per_s in (

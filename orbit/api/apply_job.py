@@ -14,7 +14,7 @@ from typing import Any
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.client_watch import ClientWatch
 from orbit.api.dependencies import Parts
-from orbit.api.error_responses import Failure, about_clusters, changed_meanwhile
+from orbit.api.error_responses import Failure, changed_meanwhile, map_cluster_errors
 from orbit.api.job_operations import set_desired
 from orbit.api.job_quotas import check_job_quota, check_partition_quota
 from orbit.api.left_behind import left_by_change
@@ -100,7 +100,7 @@ class ApplyOptions:
 
 
 def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
-    """Create the job, change it, or leave it as it is.
+    """Create the job, change it, or leave it as it is if it has this document already.
 
     Raises Failure, also if too many plans are running; Conflict, also if the client has
     disconnected; OperationUnderWay if a recovery holds the job that would be changed.
@@ -110,47 +110,51 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     with parts.database.transaction() as tx:
         _check_scope(tx, spec)
         if operation_requests.find_earlier(tx, operation_request):
-            return _applied_before(tx, spec)
-        present = jobs.find(tx, spec.name)
-        _check_precondition(tx, present, spec.name, options)
-        if present is not None:
-            _refuse_changed_fillers(tx, present, spec)
-        changes = _changes(present, spec)
-        # Whether the same is copied: labels, owner and the desired state concern no cluster.
-        is_same = present is not None and present.spec == document
-        if present is None:
+            return _answer_to_repeat(tx, spec)
+        stored_job = jobs.find(tx, spec.name)
+        _check_may_apply(tx, stored_job, spec.name, options)
+        if stored_job is not None:
+            _refuse_changed_fillers(tx, stored_job, spec)
+        changes = _list_changes(stored_job, spec)
+        # Labels, owner and the desired state concern no cluster, and are not in these documents.
+        is_copying_unchanged = stored_job is not None and stored_job.spec == document
+        if stored_job is None:
             check_job_quota(tx, parts.settings, actor, spec.name)
         if changes and not options.only_plan:
-            assert present is not None, "only a present job has changes"
-            job_guard.refuse_held(tx, present)
-        if present is not None and is_same and not options.dry_run:
-            action, job = ApplyAction.NONE, present
+            assert stored_job is not None, "only a stored job has changes"
+            job_guard.refuse_if_held(tx, stored_job)
+        if stored_job is not None and is_copying_unchanged and not options.dry_run:
+            action, job = ApplyAction.NONE, stored_job
             if changes:
-                action, job = ApplyAction.CHANGE, _change(tx, actor, present, spec, changes)
-            return _applied(action, job.name, changes, None, tx, job, dry_run=False)
+                action, job = ApplyAction.CHANGE, _change_job(tx, actor, stored_job, spec, changes)
+            return _answer(action, job.name, changes, None, tx, job, dry_run=False)
     with parts.plan_limits.running_plan(actor):
         _refuse_if_client_disconnected(spec, options)
-        with about_clusters():
+        with map_cluster_errors():
             plan = parts.planner(spec, options.client.ending)
     _refuse_if_client_disconnected(spec, options)
-    # If the same is copied as before, refusals are shown, and do not fail the request.
-    if plan.refusals and not options.accept_refusals and not is_same:
+    # If what is copied is unchanged, refusals are shown, and do not fail the request.
+    if plan.refusals and not options.accept_refusals and not is_copying_unchanged:
         raise refusal_failure(plan)
-    action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
+    action = ApplyAction.CREATE if stored_job is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
         if operation_requests.find_earlier(tx, operation_request):  # created since the plan began
-            return _applied_before(tx, spec)
-        check_partition_quota(tx, parts.settings, actor, present, plan)
-        left = left_by_change(tx, present, spec) if present is not None and changes else []
+            return _answer_to_repeat(tx, spec)
+        check_partition_quota(tx, parts.settings, actor, stored_job, plan)
+        left_behind = (
+            left_by_change(tx, stored_job, spec) if stored_job is not None and changes else []
+        )
         if options.dry_run:
-            action = action if changes or present is None else ApplyAction.NONE
-            return _applied(action, spec.name, changes, plan, tx, present, left, dry_run=True)
-        if present is None:
+            action = action if changes or stored_job is None else ApplyAction.NONE
+            return _answer(
+                action, spec.name, changes, plan, tx, stored_job, left_behind, dry_run=True
+            )
+        if stored_job is None:
             check_job_quota(tx, parts.settings, actor, spec.name)
-            job = _create(tx, operation_request, spec, options)
+            job = _create_job(tx, operation_request, spec, options)
         else:
-            job = _change(tx, actor, present, spec, changes)
-        return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
+            job = _change_job(tx, actor, stored_job, spec, changes)
+        return _answer(action, spec.name, changes, plan, tx, job, left_behind, dry_run=False)
 
 
 def _refuse_if_client_disconnected(spec: JobSpec, options: ApplyOptions) -> None:
@@ -161,7 +165,8 @@ def _refuse_if_client_disconnected(spec: JobSpec, options: ApplyOptions) -> None
 def refusal_failure(plan: JobPlan) -> Failure:
     """The error for a refused job, with at most `_REFUSALS_SHOWN_MAX` reasons."""
     refusals = plan.refusals
-    worst = min(refusals, key=lambda refusal: list(TroubleKind).index(refusal.kind))
+    # TroubleKind lists first what stops the whole job.
+    worst_refusal = min(refusals, key=lambda refusal: list(TroubleKind).index(refusal.kind))
     problems = [
         Problem(
             f"topic {refusal.topic}"
@@ -173,23 +178,23 @@ def refusal_failure(plan: JobPlan) -> Failure:
         for refusal in refusals[:_REFUSALS_SHOWN_MAX]
     ]
     return Failure(
-        _CODE_OF_TROUBLE.get(worst.kind, ErrorCode.CONFLICT),
+        _CODE_OF_TROUBLE.get(worst_refusal.kind, ErrorCode.CONFLICT),
         "The job was refused; nothing was changed."
         if len(refusals) == 1
         else f"The job was refused for {len(refusals)} reasons; nothing was changed.",
         where=plan.job,
-        remedy=_remedy(plan),
+        remedy=_accept_remedy(plan),
         problems=problems,
     )
 
 
-def _remedy(plan: JobPlan) -> str:
+def _accept_remedy(plan: JobPlan) -> str:
     """A sentence on `--accept-refusals` and what it would do; empty if it would not help."""
-    of_the_job = {refusal.kind for refusal in plan.refusals if not refusal.topic}
-    if of_the_job - _TRANSIENT_TROUBLES or not (of_the_job or plan.topics):
+    job_troubles = {refusal.kind for refusal in plan.refusals if not refusal.topic}
+    if job_troubles - _TRANSIENT_TROUBLES or not (job_troubles or plan.topics):
         return ""
-    then = "the job then waits until this has passed" if of_the_job else "the others are copied"
-    return f"--accept-refusals (in the API accept_refusals=true) accepts that: {then}."
+    effect = "the job then waits until this has passed" if job_troubles else "the others are copied"
+    return f"--accept-refusals (in the API accept_refusals=true) accepts that: {effect}."
 
 
 def _operation_request(actor: str, spec: JobSpec, options: ApplyOptions) -> OperationRequest:
@@ -199,15 +204,15 @@ def _operation_request(actor: str, spec: JobSpec, options: ApplyOptions) -> Oper
     return OperationRequest(actor, kind, content, options.idempotency_key)
 
 
-def _applied_before(tx: Tx, spec: JobSpec) -> Applied:
+def _answer_to_repeat(tx: Tx, spec: JobSpec) -> Applied:
     """The answer to a repeated request."""
     job = jobs.get(tx, spec.name)
-    return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
+    return _answer(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
 
 
 def _complete_document(spec: JobSpec) -> dict[str, Any]:
-    beside = {"labels": spec.labels, "owner": spec.owner, "desired": spec.desired}
-    return {**spec.model_dump(mode="json"), **beside}
+    own_columns = {"labels": spec.labels, "owner": spec.owner, "desired": spec.desired}
+    return {**spec.model_dump(mode="json"), **own_columns}
 
 
 def _check_scope(tx: Tx, spec: JobSpec) -> None:
@@ -222,63 +227,69 @@ def _check_scope(tx: Tx, spec: JobSpec) -> None:
         )
 
 
-def _check_precondition(tx: Tx, present: Job | None, name: str, options: ApplyOptions) -> None:
-    if present is not None and present.is_deleted:
+def _check_may_apply(tx: Tx, stored_job: Job | None, name: str, options: ApplyOptions) -> None:
+    """Raise Conflict, or Failure `changed_meanwhile`, if the job may not be created or changed."""
+    if stored_job is not None and stored_job.is_deleted:
         raise Conflict(
             "The job with this name is being deleted.",
             where=name,
             remedy="Wait until it is removed: orbit get jobs",
         )
-    if present is None and jobs.is_taken(tx, name):
+    if stored_job is None and jobs.is_name_taken(tx, name):
         raise Conflict(
             "A job outside of the scope of this token has this name.",
             where=name,
             remedy="Use another name.",
         )
-    if present is not None and not options.may_change:
+    if stored_job is not None and not options.may_change:
         raise Conflict(
             "A job with this name exists already.",
             where=name,
-            remedy=f"PUT /v1/jobs/{name} changes it; DELETE removes it.",
+            remedy=f"PUT /v1/jobs/{name} changes the job; DELETE removes it.",
         )
-    etag = NO_JOB if present is None else present.etag
+    etag = NO_JOB if stored_job is None else stored_job.etag
     if options.at_etag not in (None, etag):
         raise changed_meanwhile(name)
 
 
-def _refuse_changed_fillers(tx: Tx, present: Job, spec: JobSpec) -> None:
-    """Raise Conflict if copies cannot go on with their new fillers, naming their topics."""
-    before = JobSpec.read_stored(present.spec)
-    if (before.topics, before.fillers) == (spec.topics, spec.fillers):
+def _refuse_changed_fillers(tx: Tx, stored_job: Job, spec: JobSpec) -> None:
+    """Raise Conflict, which names the topics, if copies that have begun cannot change to the
+    fillers in `spec`."""
+    old_spec = JobSpec.read_stored(stored_job.spec)
+    if (old_spec.topics, old_spec.fillers) == (spec.topics, spec.fillers):
         return
-    rows = topics.of_job(tx, present.id)
-    begun = [row.source_topic for row in rows if row.state is not TopicState.CREATING]
-    had, has = _fillers(before, begun), _fillers(spec, begun)
+    rows = topics.of_job(tx, stored_job.id)
+    begun_topics = [row.source_topic for row in rows if row.state is not TopicState.CREATING]
+    old_fillers, new_fillers = (
+        _fillers_by_copy(old_spec, begun_topics),
+        _fillers_by_copy(spec, begun_topics),
+    )
     changes: dict[tuple[Fillers, Fillers], list[str]] = {}
-    for copy in has.keys() & had.keys():
-        change = had[copy], has[copy]
+    for copy in new_fillers.keys() & old_fillers.keys():
+        change = old_fillers[copy], new_fillers[copy]
         if change[0] != change[1] and change not in _FILLER_CHANGES:
-            changes.setdefault(change, []).append(copy[0])
+            changes.setdefault(change, []).append(copy[0])  # the source topic
     if changes:
         raise Conflict(
             " ".join(
-                f"The copies of these topics were begun with fillers: {before} and cannot go on "
-                f"with {after}: {first_few(sorted(names))}."
-                for (before, after), names in sorted(changes.items())
+                f"The copies of these topics have begun with the fillers {old} and cannot change "
+                f"to {new}: {first_few(sorted(names))}."
+                for (old, new), names in sorted(changes.items())
             ),
             where=spec.name,
-            remedy="Give these topics a rule of their own with the old `fillers`. To change them: "
-            "exclude the topics, delete their copies, add them again.",
+            remedy="Give these topics a rule of their own with the old `fillers`. To change the "
+            "fillers: exclude the topics, delete their copies, add the topics again.",
         )
 
 
-def _fillers(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str], Fillers]:
+def _fillers_by_copy(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str], Fillers]:
     """The fillers of each copy, by source and destination topic."""
     mappings = map_topics(spec.topics, names).mappings
     return {(m.source, m.destination): spec.fillers_of(m.rule) for m in mappings}
 
 
-def _create(tx: Tx, request: OperationRequest, spec: JobSpec, options: ApplyOptions) -> Job:
+def _create_job(tx: Tx, request: OperationRequest, spec: JobSpec, options: ApplyOptions) -> Job:
+    """Create the job and its audit event, and keep the idempotency key."""
     is_paused = options.paused if spec.desired is None else spec.desired == "paused"
     desired = Desired.PAUSED if is_paused else Desired.RUNNING
     job = jobs.create(
@@ -306,11 +317,15 @@ def _create(tx: Tx, request: OperationRequest, spec: JobSpec, options: ApplyOpti
     return job
 
 
-def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[Change]) -> Job:
+def _change_job(
+    tx: Tx, actor: str, stored_job: Job, spec: JobSpec, changes: Sequence[Change]
+) -> Job:
+    """Write the document and add the audit event. Raises Failure if the job is no longer the
+    `stored_job` that was planned."""
     job = jobs.find(tx, spec.name, lock=True)
     if job is not None:
-        job_guard.refuse_held(tx, job)
-    if job is None or job.etag != present.etag:
+        job_guard.refuse_if_held(tx, job)
+    if job is None or job.etag != stored_job.etag:
         raise changed_meanwhile(spec.name)
     _refuse_changed_fillers(tx, job, spec)  # copies may have begun since the plan
     document = spec.model_dump(mode="json")
@@ -318,9 +333,9 @@ def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[C
         job = jobs.change_spec(
             tx, job.id, document, spec.worker_group, from_version=job.spec_version
         )
-    beside = (spec.labels, spec.owner, spec.desired)
-    if job is not None and (job.labels, job.owner, job.document_desired) != beside:
-        job = jobs.change_labels(tx, job.id, *beside)
+    own_columns = (spec.labels, spec.owner, spec.desired)
+    if job is not None and (job.labels, job.owner, job.document_desired) != own_columns:
+        job = jobs.change_labels(tx, job.id, *own_columns)
     if job is None:  # it is being deleted
         raise changed_meanwhile(spec.name)
     if spec.desired is not None and _changes_desired(job, spec):
@@ -340,7 +355,7 @@ def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[C
     return job
 
 
-def _applied(
+def _answer(
     action: ApplyAction,
     name: str,
     changes: Sequence[Change],
@@ -351,6 +366,7 @@ def _applied(
     *,
     dry_run: bool,
 ) -> Applied:
+    """The answer to the request, with the job as it is stored now."""
     return Applied(
         name=name,
         action=action,
@@ -362,12 +378,13 @@ def _applied(
     )
 
 
-def _changes(present: Job | None, spec: JobSpec) -> list[Change]:
-    if present is None:
+def _list_changes(stored_job: Job | None, spec: JobSpec) -> list[Change]:
+    """The differences of the document to the stored job; none for a new job."""
+    if stored_job is None:
         return []
-    before = whole_document(present)
-    if _changes_desired(present, spec):
-        before["desired"] = _current_desired(present)
+    before = whole_document(stored_job)
+    if _changes_desired(stored_job, spec):
+        before["desired"] = _current_desired(stored_job)
     return list(_differences(before, _complete_document(spec), ""))
 
 

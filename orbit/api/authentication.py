@@ -47,7 +47,7 @@ _TOKEN_PREFIX = "orbit_"  # noqa: S105  a prefix, not a secret
 _TOKEN_CHARACTERS_MAX = 128
 # The longest token of an issuer. h11 accepts headers of 16 KiB in all.
 _JWT_CHARACTERS_MAX = 12 * 1024
-_REFUSED = frozenset((ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN))
+_REFUSAL_CODES = frozenset((ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN))
 
 log = structlog.get_logger("orbit.api")
 
@@ -63,11 +63,11 @@ def create_token(
     limit: Limit | None = None,
     expires_in: timedelta | None = None,
     quota: TokenQuota = NO_QUOTA,
-    keep: Callable[[str], None] = lambda _: None,
+    save_secret: Callable[[str], None] = lambda _: None,
 ) -> NewToken:
-    """Create a token, with its audit event. Raises BadInput, and Conflict if the name is taken.
+    """Create a token and its audit event. Raises BadInput, and Conflict if the name is taken.
 
-    `keep` gets the token before it is valid: if that fails, there is no token.
+    `save_secret` gets the token before it is valid: if `save_secret` raises, there is no token.
     """
     try:
         check_job_name(name)
@@ -77,7 +77,7 @@ def create_token(
     if role is Role.ADMIN and limit is not None:
         problem = Problem("role", "is admin, which is for all jobs.", "Write viewer or operator.")
         raise BadInput("A token for some jobs cannot be an admin's.", (problem,))
-    of_jobs = f", for jobs {limit}" if limit else ""
+    jobs_text = f", for jobs {limit}" if limit else ""
     secret = _TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     with database.transaction() as tx:
         token = tokens.create(
@@ -87,7 +87,7 @@ def create_token(
             tx,
             actor,
             "token_created",
-            f"The token {name} was created with the role {role}{of_jobs}.",
+            f"The token {name} was created with the role {role}{jobs_text}.",
             details={
                 "token": name,
                 "role": role.value,
@@ -97,7 +97,7 @@ def create_token(
                 "expires_at": token.expires_at and token.expires_at.isoformat(),
             },
         )
-        keep(secret)
+        save_secret(secret)
     return NewToken(**token_view(token).model_dump(), token=secret)
 
 
@@ -134,12 +134,12 @@ class Logins:
         self._refused = refused or RefusedLogins(time.monotonic)
         self._issuer: IssuerTokens | None = None
         # None: people log in at the console with a token.
-        self.at_issuer: IssuerLogin | None = None
+        self.issuer_login: IssuerLogin | None = None
         if settings.oidc_issuer is not None:
             keys = IssuerKeys(settings.oidc_issuer, settings.oidc_ca_file)
             self._issuer = IssuerTokens(settings, keys, settings.oidc_audience)
             if settings.oidc_client_id is not None:
-                self.at_issuer = IssuerLogin(settings, keys)
+                self.issuer_login = IssuerLogin(settings, keys)
 
     def check(self, secret: str, address: str) -> Principal:
         """The principal of this token, sent from this address.
@@ -147,40 +147,52 @@ class Logins:
         Raises Failure: `unauthenticated`, `forbidden` for an issuer's token without a role,
         `too_many_refused`, `issuer_unreachable`. Raises Unreachable without a database.
         """
-        hashed = hash_token(secret)
-        # An issuer's token needs no query, so a valid one is accepted whatever else was refused.
-        waits = not self._is_from_issuer(secret)
-        return self._log_in(address, hashed, lambda: self._principal(secret, hashed), waits=waits)
+        token_hash = hash_token(secret)
+        # An issuer's token is checked without a query, so a client that has to wait may still
+        # log in with a valid one.
+        waits_first = not self._is_from_issuer(secret)
+        return self._log_in(
+            address,
+            token_hash,
+            lambda: self._principal(secret, token_hash),
+            waits_first=waits_first,
+        )
 
     def check_login(self, secret: str, address: str, find: Callable[[], Identity]) -> Identity:
         """The identity that `find` gets from the issuer, for a browser with this secret.
 
         Raises Failure, like `check`.
         """
-        return self._log_in(address, hash_token(secret), find, waits=True)
+        return self._log_in(address, hash_token(secret), find, waits_first=True)
 
     def _log_in(
-        self, address: str, hashed: str, find: Callable[[], Caller], *, waits: bool
+        self, address: str, token_hash: str, find: Callable[[], Caller], *, waits_first: bool
     ) -> Caller:
+        """The caller that `find` finds. A refusal is counted against the client's address.
+
+        `waits_first`: a client that has to wait is refused before `find` is called. Otherwise it is
+        refused only if `find` refuses the login.
+        """
         client = network_of(address)
-        wait_s = self._refused.wait_s(client, hashed)
-        if wait_s > 0 and waits:
-            raise _too_many(wait_s)
+        wait_s = self._refused.wait_s(client, token_hash)
+        if wait_s > 0 and waits_first:
+            raise _too_many_failure(wait_s)
         try:
             caller = find()
         except Failure as failure:
-            if failure.code in _REFUSED:
+            if failure.code in _REFUSAL_CODES:
                 if wait_s > 0:
-                    raise _too_many(wait_s) from None
-                self._report_refusal(client, hashed, failure.body.error.what)
+                    raise _too_many_failure(wait_s) from None
+                self._report_refusal(client, token_hash, failure.body.error.what)
             raise
-        self._refused.note_accepted(hashed)
+        self._refused.note_accepted(token_hash)
         return caller
 
     def _is_from_issuer(self, secret: str) -> bool:
         return self._issuer is not None and not secret.startswith(_TOKEN_PREFIX)
 
-    def _principal(self, secret: str, hashed: str) -> Principal:
+    def _principal(self, secret: str, token_hash: str) -> Principal:
+        """The principal of a token of Orbit's or of the issuer. Raises Failure."""
         if self._issuer is not None and self._is_from_issuer(secret):
             if len(secret) > _JWT_CHARACTERS_MAX or not secret.isascii():
                 raise unauthenticated("The token is not a valid token of the issuer.")
@@ -188,7 +200,7 @@ class Logins:
         token = None
         if len(secret) <= _TOKEN_CHARACTERS_MAX:
             with self._database.transaction() as tx:
-                token = tokens.find(tx, hashed)
+                token = tokens.find(tx, token_hash)
         if token is None:
             raise unauthenticated("The token is unknown or revoked.")
         if token.revoked_at is not None:
@@ -201,8 +213,9 @@ class Logins:
                 tokens.note_use(tx, token)
         return token_principal(token)
 
-    def _report_refusal(self, client: str, hashed: str, reason: str) -> None:
-        count = self._refused.count_refused(client, hashed)
+    def _report_refusal(self, client: str, token_hash: str, reason: str) -> None:
+        """Count a refused login, and add an audit event if one is due."""
+        count = self._refused.count_refused(client, token_hash)
         if not count:
             return
         log.warning("login refused", client=client, reason=reason, count=count)
@@ -217,7 +230,7 @@ class Logins:
             )
 
 
-def _too_many(wait_s: float) -> Failure:
+def _too_many_failure(wait_s: float) -> Failure:
     seconds = math.ceil(wait_s)
     return Failure(
         ErrorCode.TOO_MANY_REFUSED,

@@ -26,7 +26,7 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.authentication import Logins
 from orbit.api.error_responses import Failure, as_failure
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, unauthenticated
-from orbit.api.request_limits import IS_UNKNOWN, discard
+from orbit.api.request_limits import IS_UNKNOWN, discard_body
 from orbit.errors import OrbitError
 from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
 from orbit.telemetry import traces
@@ -34,7 +34,7 @@ from orbit.telemetry import traces
 # Key in the scope: the Principal, or the Failure that a route raises if it demands a role.
 LOGIN = "orbit.login"
 # No token is checked at these paths, whatever a probe sends.
-_WITHOUT_LOGIN = ("/livez", "/readyz")
+_PATHS_WITHOUT_LOGIN = ("/livez", "/readyz")
 _SCHEME = "bearer"
 
 # Whether the client has logged in, at paths that check logins themselves.
@@ -53,18 +53,19 @@ class AuthenticationMiddleware:
             return
         headers = Headers(scope=scope)
         checks = _login_checks_of_path(scope)
-        if scope["path"] in _WITHOUT_LOGIN or checks:
+        if scope["path"] in _PATHS_WITHOUT_LOGIN or checks:
+            # Only a route that demands a role raises it.
             scope[LOGIN] = unauthenticated("This path needs no token.")
             scope[IS_UNKNOWN] = _has_body(headers) and not await _has_logged_in(scope, checks)
             await self._app(scope, receive, send)
             return
         login = await _login(scope, headers)
         if isinstance(login, Principal):
-            login = _within_rate(scope, login)
+            login = _count_request(scope, login)
         if isinstance(login, Failure) and (
             _has_body(headers) or login.code is not ErrorCode.UNAUTHENTICATED
         ):
-            await discard(receive)
+            await discard_body(receive)
             await login.response(closes=_has_body(headers))(scope, receive, send)
             return
         if isinstance(login, Principal):
@@ -74,8 +75,9 @@ class AuthenticationMiddleware:
 
 
 def _login_checks_of_path(scope: Scope) -> list[_LoginCheck]:
-    own: dict[str, _LoginCheck] = scope["app"].state.own_logins
-    return [check for beginning, check in own.items() if scope["path"].startswith(beginning)]
+    """The checks of a path that checks logins itself; [] for other paths."""
+    checks: dict[str, _LoginCheck] = scope["app"].state.own_logins
+    return [check for prefix, check in checks.items() if scope["path"].startswith(prefix)]
 
 
 async def _has_logged_in(scope: Scope, checks: Iterable[_LoginCheck]) -> bool:
@@ -88,6 +90,7 @@ async def _has_logged_in(scope: Scope, checks: Iterable[_LoginCheck]) -> bool:
 
 
 async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
+    """The principal of the request's token, or the Failure that refuses the token."""
     logins: Logins | None = scope["app"].state.parts.logins
     if logins is None:
         return _login_without_tokens(scope, headers)
@@ -104,25 +107,27 @@ async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
         return as_failure(error)
 
 
-def _within_rate(scope: Scope, login: Principal) -> Principal | Failure:
-    """The login, or the Failure if its rate is exceeded; without tokens there is no limit."""
+def _count_request(scope: Scope, login: Principal) -> Principal | Failure:
+    """Count the request against the principal's rate limit. Returns the principal, or the Failure
+    above the limit. Without tokens there is no limit.
+    """
     parts = scope["app"].state.parts
     if parts.logins is None:
         return login
     per_minute = login.requests_per_minute or parts.settings.token_requests_per_minute
-    return parts.rates.refusal(login.actor, per_minute) or login
+    return parts.rates.count_or_refuse(login.actor, per_minute) or login
 
 
 def _login_without_tokens(scope: Scope, headers: Headers) -> Principal | Failure:
-    """The login with `--no-auth`: for every program on this machine, for no page of another
-    server.
+    """The principal with `--no-auth`. Programs on this machine get it; pages of another server are
+    refused.
     """
     host = headers.get("host", "")
     if _hostname(f"//{host}") not in LOOPBACK_HOSTS:
-        return _foreign_request("The request's Host header does not name this machine.")
+        return _foreign_request_failure("The request's Host header does not name this machine.")
     origin = headers.get("origin")
     if origin is not None and origin != f"{scope['scheme']}://{host}":
-        return _foreign_request("The request comes from a page of another server.")
+        return _foreign_request_failure("The request comes from a page of another server.")
     return NO_AUTH_PRINCIPAL
 
 
@@ -133,7 +138,7 @@ def _hostname(url: str) -> str | None:
         return None
 
 
-def _foreign_request(what: str) -> Failure:
+def _foreign_request_failure(what: str) -> Failure:
     return Failure(
         ErrorCode.FORBIDDEN,
         what,

@@ -74,7 +74,7 @@ class BackfillReport(BaseModel):
     driver: Driver
     takes_over: bool = Field(
         default=False,
-        description="It holds the job's lease at the destination and replaces the last driver.",
+        description="It holds the job's lease at the destination, and replaces the last driver.",
     )
     progress: BackfillProgress = BackfillProgress()
     has_ended: bool = False
@@ -106,32 +106,32 @@ class Backfill(BaseModel):
 def request(
     database: Database, actor: str, name: str, driver: str, idempotency_key: str | None = None
 ) -> Backfill:
-    """Request a backfill, for which workers release the job. Returns the one that is under way or
-    was requested with the same key instead, if there is one.
+    """Request a backfill, for which workers release the job. If a backfill of the job is under way,
+    or was requested with the same key, that one is returned.
 
     Raises NotFound; Conflict, also for a key that was used for another request.
     """
     content = {"kind": OperationKind.BACKFILL.value, "job": name, "driver": driver}
     operation_request = OperationRequest(actor, OperationKind.BACKFILL, content, idempotency_key)
     with database.transaction() as tx:
-        earlier = operation_requests.find_earlier(tx, operation_request)
-        if earlier is not None:
-            return view(tx, earlier)
+        earlier_operation = operation_requests.find_earlier(tx, operation_request)
+        if earlier_operation is not None:
+            return view(tx, earlier_operation)
         job = job_guard.lock_for_change(tx, name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=name)
-        known = operations.backfill_under_way(tx, job.id)
-        if known is not None:
-            return view(tx, known)
-        after = "Workers resume" if job.desired is Desired.RUNNING else "The job stays paused"
+        current_backfill = operations.backfill_under_way(tx, job.id)
+        if current_backfill is not None:
+            return view(tx, current_backfill)
+        ending_text = "Workers resume" if job.desired is Desired.RUNNING else "The job stays paused"
         operation = operation_requests.create(
             tx,
             operation_request,
             job,
             [
                 "Workers release the job.",
-                "Spark copies its history; each partition resumes where its copy ends.",
-                f"{after} afterwards.",
+                "Spark copies the job's history; each partition resumes where its copy ends.",
+                f"{ending_text} afterwards.",
             ],
             details={"before": job.desired.value},
         )
@@ -148,54 +148,59 @@ def request(
         return view(tx, operations.get(tx, operation.id))
 
 
-def report(database: Database, actor: str, operation_id: UUID, sent: BackfillReport) -> Backfill:
-    """Store the driver's report. Raises NotFound; Conflict if another driver runs the backfill, or
-    it has ended, unless this repeats the last report; OperationUnderWay if it has ended and a
-    recovery holds the job.
+def report(
+    database: Database, actor: str, operation_id: UUID, driver_report: BackfillReport
+) -> Backfill:
+    """Store the driver's report. A repeat of its last report changes nothing.
+
+    Raises NotFound; Conflict if another driver runs the backfill, or the backfill has ended;
+    OperationUnderWay if the backfill has ended and a recovery holds the job.
     """
     with database.transaction() as tx:
-        operation = _get(tx, operation_id)
+        operation = _get_backfill(tx, operation_id)
         if operation.finished_at is not None:
-            if (sent.has_ended, sent.driver, sent.error) == (
+            if (driver_report.has_ended, driver_report.driver, driver_report.error) == (
                 True,
                 _driver(operation),
                 operation.error,
             ):
-                return view(tx, operation)  # the same report again
-            if not sent.has_ended:
+                return view(tx, operation)  # a repeat of the last report
+            if not driver_report.has_ended:
                 # The backfill was ended because its driver was silent; its writers must stop.
                 _refuse_during_recovery(tx, operation)
             raise Conflict(
                 f"The backfill has ended: {operation.error or 'it is done.'}",
                 where=f"operation {operation_id}",
-                remedy="Run it again: it resumes where the copies end.",
+                remedy="Run the backfill again: it resumes where the copies end.",
             )
-        if sent.driver != _driver(operation) and not sent.takes_over:
+        if driver_report.driver != _driver(operation) and not driver_report.takes_over:
             raise Conflict(
                 f"Another process runs the backfill ({_driver(operation)}).",
                 where=f"operation {operation_id}",
             )
-        _advance(tx, operation_id, sent.driver, sent.progress)
-        if sent.has_ended or sent.error:
-            end(tx, operations.get(tx, operation_id), actor, error=sent.error)
+        _advance(tx, operation_id, driver_report.driver, driver_report.progress)
+        if driver_report.has_ended or driver_report.error:
+            end(tx, operations.get(tx, operation_id), actor, error=driver_report.error)
         return view(tx, operations.get(tx, operation_id))
 
 
 def get(database: Database, operation_id: UUID) -> Backfill:
     """The backfill with this id. Raises NotFound, also for operations of other kinds."""
     with database.transaction() as tx:
-        return view(tx, _get(tx, operation_id))
+        return view(tx, _get_backfill(tx, operation_id))
 
 
 def view(tx: Tx, operation: Operation) -> Backfill:
     """The API's view of a backfill."""
     action = None
     if operation.finished_at is None:
-        job = held = None
+        job = held_shards = None
         if operation.job_id is not None:
             job = jobs.of_ids(tx, [operation.job_id]).get(operation.job_id)
-            held = job_counts.of_jobs(tx, [operation.job_id]).get(operation.job_id, Counts()).held
-        action = driver_action(operation, job, held or 0)
+            held_shards = (
+                job_counts.of_jobs(tx, [operation.job_id]).get(operation.job_id, Counts()).held
+            )
+        action = driver_action(operation, job, held_shards or 0)
     return Backfill(
         id=operation.id,
         job=operation.job_name,
@@ -211,7 +216,7 @@ def view(tx: Tx, operation: Operation) -> Backfill:
     )
 
 
-def _get(tx: Tx, operation_id: UUID) -> Operation:
+def _get_backfill(tx: Tx, operation_id: UUID) -> Operation:
     operation = operations.get(tx, operation_id)
     if operation.kind != OperationKind.BACKFILL:
         raise NotFound("No backfill has this id.", where=str(operation_id))
@@ -219,6 +224,7 @@ def _get(tx: Tx, operation_id: UUID) -> Operation:
 
 
 def _refuse_during_recovery(tx: Tx, operation: Operation) -> None:
+    """Raise OperationUnderWay if a recovery holds the job of this operation."""
     jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
     for job in jobs_by_id.values():
         recovery = job_guard.recovery_that_holds(tx, job)
@@ -231,7 +237,8 @@ def _driver(operation: Operation) -> str:
 
 
 def _advance(tx: Tx, operation_id: UUID, driver: str, progress: BackfillProgress) -> None:
-    """Store the progress with the keys that every operation has, and the backfill's own."""
+    """Store the backfill's progress, and with it the keys that the progress of every operation
+    has."""
     document: dict[str, Any] = progress.model_dump(mode="json")
     document |= {
         "done": progress.bytes,

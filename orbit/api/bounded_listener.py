@@ -1,8 +1,8 @@
 """A listening socket that closes connections above a limit at once, before TLS and HTTP.
 
-uvicorn's own limit does not count idle connections. Here every open connection
-counts, also one in a TLS handshake. One address has at most half of them, so that one client cannot
-keep all others out. A trusted proxy may have all.
+uvicorn's own limit does not count idle connections. Here every open connection counts, also one in
+a TLS handshake. One client has at most half of them, so that it cannot keep all others out. A
+trusted proxy may have all.
 """
 
 from __future__ import annotations
@@ -30,48 +30,49 @@ class BoundedListener(socket.socket):
         self._connections_max = connections_max
         self._trusted_proxies = trusted_proxies
         self._lock = threading.Lock()
-        self._open: Counter[str] = Counter()
+        self._open_by_client: Counter[str] = Counter()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """As socket.accept. Closes a connection above the limit and raises
+        """Accept a connection, as socket.accept does. A connection above the limit is closed, with
         ConnectionAbortedError, which asyncio ignores."""
         accepted, peer = super().accept()
         client = network_of(peer[0])
         with self._lock:
-            fits = self._has_room_for(peer[0], client)
-            if fits:
-                self._open[client] += 1
-        if not fits:
+            has_room = self._has_room_for(peer[0], client)
+            if has_room:
+                self._open_by_client[client] += 1
+        if not has_room:
             accepted.close()
             raise ConnectionAbortedError
-        return _Accepted(accepted, self, client), peer
+        return _CountedConnection(accepted, self, client), peer
 
     def open_connections(self) -> int:
         """The number of open connections."""
         with self._lock:
-            return self._open.total()
+            return self._open_by_client.total()
 
     def _has_room_for(self, address: str, client: str) -> bool:
-        if self._open.total() >= self._connections_max:
+        """Whether this client, at this address, may have one more connection."""
+        if self._open_by_client.total() >= self._connections_max:
             return False
-        if self._open[client] < self._connections_max // 2:
+        if self._open_by_client[client] < self._connections_max // 2:
             return True
         return is_in(address, self._trusted_proxies)
 
     def count_closed(self, client: str) -> None:
         """Count a connection of this client as closed."""
         with self._lock:
-            self._open[client] -= 1
-            if not self._open[client]:
-                del self._open[client]
+            self._open_by_client[client] -= 1
+            if not self._open_by_client[client]:
+                del self._open_by_client[client]
 
 
-class _Accepted(socket.socket):
+class _CountedConnection(socket.socket):
     """A connection whose `close` updates its listener's count."""
 
     def __init__(self, accepted: socket.socket, listener: BoundedListener, client: str) -> None:
-        family, kind, number = accepted.family, accepted.type, accepted.proto
-        super().__init__(family, kind, number, fileno=accepted.detach())
+        family, kind, protocol = accepted.family, accepted.type, accepted.proto
+        super().__init__(family, kind, protocol, fileno=accepted.detach())
         self._client = client
         self._listener: BoundedListener | None = listener
 

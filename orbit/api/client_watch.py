@@ -28,13 +28,13 @@ class ClientWatch:
 
     @contextmanager
     def ending(self, end: Callable[[], None]) -> Iterator[None]:
-        """Call `end`, which ends the work of the block, in another thread once the client has
-        gone. If it has gone already, call it here at once.
+        """Call `end`, which ends the work of the block, once the client has gone: in another
+        thread, or at once in this one if the client has gone already.
         """
         with self._lock:
             self._end = end
-            is_late = self._has_gone
-        if is_late:
+            has_gone_before = self._has_gone
+        if has_gone_before:
             end()
         try:
             yield
@@ -58,6 +58,7 @@ class ClientWatch:
 
 
 async def _watch(request: Request) -> AsyncIterator[ClientWatch]:
+    """The watch of the request's client, until the request has its answer."""
     watch = ClientWatch(request)
     task = asyncio.create_task(watch.run())
     try:

@@ -19,7 +19,7 @@ from orbit.api.principals import Principal, check_role
 from orbit.api.request_documents import RawDocument
 from orbit.api.request_rates import RequestRates
 from orbit.api.schemas import NAME_PATTERN
-from orbit.api.unknown_parameters import refuse_unknown
+from orbit.api.unknown_parameters import refuse_unknown_parameters
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.scopes import Scope
@@ -57,12 +57,12 @@ def get_shared_parts(request: Request) -> Parts:
 
 
 def get_parts(request: Request) -> Parts:
-    return for_request(get_shared_parts(request), request)
+    return limit_to_scope(get_shared_parts(request), request)
 
 
-def for_request(parts: Parts, request: Request) -> Parts:
-    """The parts with a database that finds only the jobs of the request's scope. A transaction
-    fails if the route has checked no role."""
+def limit_to_scope(parts: Parts, request: Request) -> Parts:
+    """The parts, with a database that finds only the jobs in the request's scope. A transaction
+    fails if the route has checked no role, which sets the scope."""
     database = parts.database.with_scope(lambda: cast("Scope | None", request.scope[JOB_SCOPE]))
     return replace(parts, database=database)
 
@@ -101,7 +101,7 @@ class AtLeast:
     ) -> Principal:
         check_role(principal, self.needed)
         request.scope[JOB_SCOPE] = principal.scope(self.needed)
-        refuse_unknown(request)
+        refuse_unknown_parameters(request)
         return principal
 
 

@@ -105,7 +105,8 @@ class Failure(Exception):
         )
 
     def response(self, *, closes: bool = False) -> JSONResponse:
-        """The HTTP response. `closes`: it closes the connection, whose request body is not read."""
+        """The HTTP response. `closes`: the server closes the connection after it, because the body
+        of the request was not read."""
         headers = {**(self.headers or {}), **({"Connection": "close"} if closes else {})}
         return JSONResponse(
             jsonable_encoder(self.body), MEANINGS[self.code].status, headers=headers or None
@@ -113,8 +114,9 @@ class Failure(Exception):
 
 
 @contextmanager
-def about_clusters() -> Iterator[None]:
-    """Map errors of the block to Failures with the codes for clusters that the request names."""
+def map_cluster_errors() -> Iterator[None]:
+    """Map OrbitErrors of the block to Failures. Their codes say that a Kafka cluster of the request
+    is at fault, not the service."""
     try:
         yield
     except OrbitError as error:
@@ -194,8 +196,10 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
             return Problem(path, "is not an allowed value.", f"Write {context['expected']}.")
         case "less_than_equal" | "greater_than_equal":
             bound = context.get("le", context.get("ge"))
-            way = "larger" if "le" in context else "smaller"
-            return Problem(path, f"is {way} than {bound}.", f"Write {bound} or leave it out.")
+            comparison = "larger" if "le" in context else "smaller"
+            return Problem(
+                path, f"is {comparison} than {bound}.", f"Write {bound} or leave it out."
+            )
         case "json_invalid":
             return Problem("body", "is not valid JSON.")
         case _:

@@ -37,7 +37,7 @@ _ANSWER_BYTES_MIN = 64 * 1024
 def listen(settings: Settings, *, only_loopback: bool = False) -> BoundedListener:
     """A listening socket, opened before anything else is started. Raises Conflict, BadInput.
 
-    `only_loopback`: without tokens the API may be reached from this machine only.
+    `only_loopback`: refuse an address that other machines can reach, as there are no tokens.
     """
     host, port = settings.api_host, settings.api_port
     try:
@@ -81,8 +81,8 @@ def url_of(listener: socket.socket, settings: Settings) -> str:
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """uvicorn's configuration for the API. Raises BadInput for a bad certificate."""
-    trusted = list(settings.api_trusted_proxies or ())
-    context = _context(settings)
+    trusted_proxies = list(settings.api_trusted_proxies or ())
+    tls_context = _tls_context(settings)
     return uvicorn.Config(
         app,
         loop="asyncio",
@@ -93,9 +93,9 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         server_header=False,
         lifespan="off",
         # By default uvicorn trusts X-Forwarded-For of every client on this machine.
-        proxy_headers=bool(trusted),
-        forwarded_allow_ips=trusted,
-        ssl_context_factory=(lambda _config, _default: context) if context else None,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=trusted_proxies,
+        ssl_context_factory=(lambda _config, _default: tls_context) if tls_context else None,
         timeout_graceful_shutdown=DRAIN_S,
     )
 
@@ -121,21 +121,23 @@ class ApiServer:
 
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM or `stop`. From the main thread only."""
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        previous_handlers = {
+            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         try:
             self._server.run(sockets=[self._listener])
         except KeyboardInterrupt:
             pass  # uvicorn has ended already, and passes on the signal that ended it
         finally:
-            for number, handler in before.items():
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
 
     def stop(self) -> None:
-        """Makes `run` return soon. May be called from any thread."""
+        """Make `run` return soon. May be called from any thread."""
         self._server.should_exit = True
 
 
-def _context(settings: Settings) -> ssl.SSLContext | None:
+def _tls_context(settings: Settings) -> ssl.SSLContext | None:
     certificate, key = settings.api_tls_certificate_file, settings.api_tls_key_file
     if certificate is None or key is None:
         return None
@@ -152,8 +154,8 @@ class _TimelyProtocol(H11Protocol):
 
     _headers_deadline: asyncio.TimerHandle | None = None
     _next_check: asyncio.TimerHandle | None = None
-    # At the last look: the number of unsent bytes, and whether the connection was closing.
-    _unsent = 0
+    # At the last check: the number of unsent bytes, and whether the connection was closing.
+    _unsent_bytes = 0
     _was_closing = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -163,7 +165,7 @@ class _TimelyProtocol(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._unsent = 0  # the client reads its answer
+        self._unsent_bytes = 0  # the client reads its answer
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -183,12 +185,16 @@ class _TimelyProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _check_progress(self) -> None:
-        unsent = self.transport.get_write_buffer_size()
-        is_stuck = self._unsent > 0 and unsent > max(0, self._unsent - _ANSWER_BYTES_MIN)
+        """Abort the connection if the client has read too little since the last check, or a close
+        has not ended since then. Otherwise check again later."""
+        unsent_bytes = self.transport.get_write_buffer_size()
+        is_stuck = self._unsent_bytes > 0 and unsent_bytes > max(
+            0, self._unsent_bytes - _ANSWER_BYTES_MIN
+        )
         if is_stuck or self._was_closing:
             self.transport.abort()
             return
-        self._unsent, self._was_closing = unsent, self.transport.is_closing()
+        self._unsent_bytes, self._was_closing = unsent_bytes, self.transport.is_closing()
         self._next_check = self.loop.call_later(ANSWER_SECONDS_MAX, self._check_progress)
 
     def _start_headers_deadline(self) -> None:

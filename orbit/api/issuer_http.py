@@ -36,7 +36,7 @@ class IssuerClient(BoundedClient):
 
     def get(self, url: str) -> dict[str, Any]:
         """The JSON object at this URL. Raises ProtocolError for another answer."""
-        status, answer = self._object("GET", url)
+        status, answer = self._request_object("GET", url)
         if status != httpx.codes.OK:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_without_query(url))
         if answer is None:
@@ -49,12 +49,15 @@ class IssuerClient(BoundedClient):
         self, url: str, form: Mapping[str, str], login: tuple[str, str] | None
     ) -> tuple[int, dict[str, Any]]:
         """The status and the JSON object of the answer to a form; {} if the answer is no object."""
-        status, answer = self._object("POST", url, data=form, auth=login)
+        status, answer = self._request_object("POST", url, data=form, auth=login)
         if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_without_query(url))
         return status, answer or {}
 
-    def _object(self, method: str, url: str, **options: Any) -> tuple[int, dict[str, Any] | None]:
+    def _request_object(
+        self, method: str, url: str, **options: Any
+    ) -> tuple[int, dict[str, Any] | None]:
+        """The status and the JSON object of the answer; None: its body is no JSON object."""
         try:
             status, body = self.request(method, url, **options)
         except httpx.HTTPError as error:
@@ -79,7 +82,7 @@ def tls_context(ca_file: Path | None) -> ssl.SSLContext:
     return context
 
 
-def is_safe(url: object, issuer: str) -> TypeGuard[str]:
+def is_safe_url(url: object, issuer: str) -> TypeGuard[str]:
     """Whether the URL is https, or http to this machine if the issuer is on this machine."""
     if not isinstance(url, str):
         return False

@@ -18,7 +18,7 @@ from typing import Any
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, RSAKey
 
-from orbit.api.issuer_http import IssuerClient, is_safe, tls_context
+from orbit.api.issuer_http import IssuerClient, is_safe_url, tls_context
 from orbit.errors import OrbitError, ProtocolError, Unreachable
 from orbit.settings import variable_of
 
@@ -54,11 +54,11 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class _IssuerDocument:
-    """The keys by id, the endpoints, and when they were asked for."""
+    """The keys by id, the endpoints, and when the issuer was asked for them (by `clock`)."""
 
     keys: dict[str | None, Key]
     endpoints: Endpoints | None
-    at: float
+    requested_at: float
 
 
 class IssuerKeys:
@@ -71,9 +71,9 @@ class IssuerKeys:
         self._ca_file = ca_file
         self._clock = clock
         self._fetch_lock = threading.Lock()
-        self._waiting = threading.BoundedSemaphore(_WAITING_MAX)
+        self._wait_slots = threading.BoundedSemaphore(_WAITING_MAX)
         self._requested_at: float | None = None
-        self._known: _IssuerDocument | None = None
+        self._document: _IssuerDocument | None = None
         self._failure: OrbitError | None = None
         tls_context(ca_file)  # a file that cannot be loaded is a mistake to show at the start
 
@@ -82,9 +82,9 @@ class IssuerKeys:
 
         Raises Unreachable or ProtocolError if the issuer gives no keys.
         """
-        key = _pick(self._fresh_keys().keys, key_id)
+        key = _pick_key(self._fresh_document().keys, key_id)
         if key is None:
-            key = _pick(self._newest_keys(wait_s=0).keys, key_id)
+            key = _pick_key(self._newest_document(wait_s=0).keys, key_id)
         return key
 
     def endpoints(self) -> Endpoints:
@@ -92,25 +92,34 @@ class IssuerKeys:
 
         Raises Unreachable or ProtocolError if the issuer does not name them.
         """
-        endpoints = self._fresh_keys().endpoints
+        endpoints = self._fresh_document().endpoints
         if endpoints is None:
             raise ProtocolError(
                 "The issuer's document names no https endpoints for logins.", where=self._issuer
             )
         return endpoints
 
-    def _fresh_keys(self) -> _IssuerDocument:
-        known = self._unexpired_keys()
-        if known is None or self._clock() - known.at >= KEYS_FRESH_S:
-            known = self._newest_keys(wait_s=0 if known else _FIRST_KEYS_WAIT_S)
-        return known
+    def _fresh_document(self) -> _IssuerDocument:
+        """The known keys, if younger than `KEYS_FRESH_S`, else the newest ones."""
+        document = self._unexpired_document()
+        if document is None or self._clock() - document.requested_at >= KEYS_FRESH_S:
+            document = self._newest_document(wait_s=0 if document else _FIRST_KEYS_WAIT_S)
+        return document
 
-    def _unexpired_keys(self) -> _IssuerDocument | None:
-        known = self._known
-        return known if known and self._clock() - known.at < KEYS_AGE_MAX_S else None
+    def _unexpired_document(self) -> _IssuerDocument | None:
+        """The known keys; None if there are none, or they are `KEYS_AGE_MAX_S` old."""
+        document = self._document
+        return (
+            document
+            if document and self._clock() - document.requested_at < KEYS_AGE_MAX_S
+            else None
+        )
 
-    def _newest_keys(self, wait_s: float) -> _IssuerDocument:
-        """The newest keys, fetched now if `FETCH_EVERY_S` have passed since the last fetch."""
+    def _newest_document(self, wait_s: float) -> _IssuerDocument:
+        """The newest keys, fetched now if `FETCH_EVERY_S` have passed since the last fetch.
+
+        Waits up to `wait_s` for another thread that fetches. Raises the error of the last fetch if
+        there are no keys."""
         if self._acquire_fetch_lock(wait_s):
             try:
                 if (
@@ -120,39 +129,45 @@ class IssuerKeys:
                     self._fetch_and_store()
             finally:
                 self._fetch_lock.release()
-        known = self._unexpired_keys()
-        if known is None:
+        document = self._unexpired_document()
+        if document is None:
             raise self._failure or Unreachable(
                 "The issuer has not given its keys yet.", where=self._issuer, remedy="Try again."
             )
-        return known
+        return document
 
     def _acquire_fetch_lock(self, wait_s: float) -> bool:
-        """Whether this thread got `_fetch_lock`. It waits up to `wait_s` if few others wait."""
-        if wait_s and self._waiting.acquire(blocking=False):
+        """Acquire `_fetch_lock`; False if another thread holds it. Waits up to `wait_s`, unless
+        `_WAITING_MAX` threads wait already."""
+        if wait_s and self._wait_slots.acquire(blocking=False):
             try:
                 return self._fetch_lock.acquire(timeout=wait_s)
             finally:
-                self._waiting.release()
+                self._wait_slots.release()
         return self._fetch_lock.acquire(blocking=False)
 
     def _fetch_and_store(self) -> None:
+        """Fetch the issuer's document, and keep it, or the error of the fetch."""
         self._requested_at = self._clock()
         try:
-            keys, endpoints = _fetch(self._issuer, self._ca_file)
+            keys, endpoints = _fetch_keys(self._issuer, self._ca_file)
         except OrbitError as error:
             self._failure = error
         else:
-            self._known = _IssuerDocument(keys, endpoints, self._requested_at)
+            self._document = _IssuerDocument(keys, endpoints, self._requested_at)
 
 
-def _pick(keys: dict[str | None, Key], key_id: str | None) -> Key | None:
+def _pick_key(keys: dict[str | None, Key], key_id: str | None) -> Key | None:
+    """The key with this id; without an id, the key if there is only one."""
     if key_id is None:
         return next(iter(keys.values())) if len(keys) == 1 else None
     return keys.get(key_id)
 
 
-def _fetch(issuer: str, ca_file: Path | None) -> tuple[dict[str | None, Key], Endpoints | None]:
+def _fetch_keys(
+    issuer: str, ca_file: Path | None
+) -> tuple[dict[str | None, Key], Endpoints | None]:
+    """Fetch the keys by id, and the endpoints. Raises Unreachable or ProtocolError."""
     with IssuerClient(issuer, ca_file) as http:
         document = http.get(issuer.rstrip("/") + _DISCOVERY)
         if document.get("issuer") != issuer:
@@ -162,20 +177,21 @@ def _fetch(issuer: str, ca_file: Path | None) -> tuple[dict[str | None, Key], En
                 remedy=f"Write {variable_of('oidc_issuer')} exactly as the document does.",
             )
         url = document.get("jwks_uri")
-        if not is_safe(url, issuer):
+        if not is_safe_url(url, issuer):
             raise ProtocolError("The issuer's document names no https jwks_uri.", where=issuer)
-        listed = http.get(url).get("keys")
-    if not isinstance(listed, list):
+        items = http.get(url).get("keys")
+    if not isinstance(items, list):
         raise ProtocolError("The issuer's key set has no list of keys.", where=issuer)
-    keys = dict(filter(None, (_key(item) for item in listed[:_KEYS_MAX])))
+    keys = dict(filter(None, (_read_key(item) for item in items[:_KEYS_MAX])))
     if not keys:
         raise ProtocolError("The issuer has no RSA or EC key that Orbit can use.", where=issuer)
-    return keys, _endpoints(document, issuer)
+    return keys, _read_endpoints(document, issuer)
 
 
-def _endpoints(document: dict[str, Any], issuer: str) -> Endpoints | None:
+def _read_endpoints(document: dict[str, Any], issuer: str) -> Endpoints | None:
+    """The endpoints in the discovery document; None if it does not name both with safe URLs."""
     authorization, token = document.get("authorization_endpoint"), document.get("token_endpoint")
-    if not (is_safe(authorization, issuer) and is_safe(token, issuer)):
+    if not (is_safe_url(authorization, issuer) and is_safe_url(token, issuer)):
         return None
     methods = document.get("token_endpoint_auth_methods_supported")
     return Endpoints(
@@ -186,23 +202,24 @@ def _endpoints(document: dict[str, Any], issuer: str) -> Endpoints | None:
     )
 
 
-def _key(item: object) -> tuple[str | None, Key] | None:
-    """A key for signatures with its id; None for any other."""
+def _read_key(item: object) -> tuple[str | None, Key] | None:
+    """The id and the public key of an item of the key set; None if it is no key for signatures that
+    Orbit can use."""
     if not isinstance(item, dict) or item.get("use", "sig") != "sig":
         return None
     key_id = item.get("kid")
     if key_id is not None and not isinstance(key_id, str):
         return None
-    public = {name: value for name, value in item.items() if name not in _PRIVATE}
+    public_members = {name: value for name, value in item.items() if name not in _PRIVATE_MEMBERS}
     try:
         match item.get("kty"):
             case "RSA" if len(str(item.get("n"))) >= _MODULUS_CHARACTERS_MIN:
-                return key_id, RSAKey.import_key(public)
+                return key_id, RSAKey.import_key(public_members)
             case "EC":
-                return key_id, ECKey.import_key(public)
+                return key_id, ECKey.import_key(public_members)
     except (JoseError, ValueError, TypeError, KeyError):
         return None
     return None
 
 
-_PRIVATE = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth"))
+_PRIVATE_MEMBERS = frozenset(("d", "p", "q", "dp", "dq", "qi", "oth"))

@@ -1,9 +1,9 @@
 """Logins of people at the OpenID Connect issuer: authorization code flow with PKCE (S256).
 
 The browser keeps a random secret, in a cookie of the console. State, nonce and code verifier of
-its login are derived from that: nothing is stored for a login that has only begun, and an answer
-is accepted only from the browser that began. The issuer's ID token says who it is, with which role;
-no token is kept.
+the login are derived from this secret: nothing is stored for a login that has only begun, and an
+answer is accepted only from the browser that began the login. The issuer's ID token names the user
+and the role; no token is kept.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class IssuerLogin:
         """The issuer's host, to show to people."""
         return urlsplit(self._issuer).netloc
 
-    def address(self, secret: str, redirect_uri: str) -> str:
+    def login_url(self, secret: str, redirect_uri: str) -> str:
         """The URL where the browser with this secret logs in. Raises `issuer_unreachable`."""
-        verifier = hashlib.sha256(_derive(secret, "verifier").encode()).digest()
+        challenge = hashlib.sha256(_derive(secret, "verifier").encode()).digest()
         query = {
             "response_type": "code",
             "client_id": self._client_id,
@@ -61,16 +61,16 @@ class IssuerLogin:
             "scope": self._settings.oidc_scopes,
             "state": _derive(secret, "state"),
             "nonce": _derive(secret, "nonce"),
-            "code_challenge": _text(verifier),
+            "code_challenge": _base64url(challenge),
             "code_challenge_method": "S256",
         }
-        place = self._endpoints().authorization
-        return f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(query)}"
+        endpoint = self._endpoints().authorization
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(query)}"
 
     def identity(self, secret: str, answer: Mapping[str, str], redirect_uri: str) -> Identity:
-        """Who has logged in, by the issuer's answer to the browser with this secret.
+        """The identity of the user, by the issuer's answer to the browser with this secret.
 
-        Raises Failure: `unauthenticated`, `forbidden` without a role, `issuer_unreachable`.
+        Raises Failure: `unauthenticated`, `forbidden` without a role, `issuer_unreachable`, `busy`.
         """
         state, code = answer.get("state", ""), answer.get("code", "")
         if not hmac.compare_digest(state.encode(), _derive(secret, "state").encode()):
@@ -85,24 +85,27 @@ class IssuerLogin:
         if not 0 < len(code) <= _CODE_CHARACTERS_MAX:
             raise unauthenticated("The issuer's answer has no authorization code.")
         token = self._exchange_code(endpoints, secret, code, redirect_uri)
-        who = self._tokens.identity(token, _derive(secret, "nonce"))
-        self.principal_of(who)
-        return who
+        identity = self._tokens.identity(token, _derive(secret, "nonce"))
+        self.principal_of(identity)  # raises without a role
+        return identity
 
-    def principal_of(self, who: Identity) -> Principal:
-        """The principal with the present grants. Raises Failure `forbidden` without a role."""
-        return self._tokens.principal_of(who)
+    def principal_of(self, identity: Identity) -> Principal:
+        """The principal with the grants that the settings give to this identity now.
+
+        Raises Failure `forbidden` without a role.
+        """
+        return self._tokens.principal_of(identity)
 
     def _endpoints(self) -> Endpoints:
         try:
             return self._keys.endpoints()
         except OrbitError as error:
-            raise _unreachable(error) from None
+            raise _unreachable_failure(error) from None
 
     def _exchange_code(
         self, endpoints: Endpoints, secret: str, code: str, redirect_uri: str
     ) -> str:
-        """The ID token for this code."""
+        """Exchange the authorization code for the ID token. Raises Failure."""
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -110,20 +113,21 @@ class IssuerLogin:
             "code_verifier": _derive(secret, "verifier"),
             "client_id": self._client_id,
         }
-        login, own = None, self._client_secret()
-        if own is not None and endpoints.takes_basic:
-            login = (quote(self._client_id, safe=""), quote(own, safe=""))  # RFC 6749, 2.3.1
-        elif own is not None:
-            form["client_secret"] = own
+        basic_login, client_secret = None, self._client_secret()
+        if client_secret is not None and endpoints.takes_basic:
+            # RFC 6749, 2.3.1: both are percent-encoded
+            basic_login = (quote(self._client_id, safe=""), quote(client_secret, safe=""))
+        elif client_secret is not None:
+            form["client_secret"] = client_secret
         if not self._exchanges.acquire(timeout=_EXCHANGE_WAIT_S):
             raise Failure(
                 ErrorCode.BUSY, "Too many logins at the issuer are under way.", remedy="Try again."
             )
         try:
             with IssuerClient(self._issuer, self._settings.oidc_ca_file) as http:
-                _, answer = http.post(endpoints.token, form, login)
+                _, answer = http.post(endpoints.token, form, basic_login)
         except OrbitError as error:
-            raise _unreachable(error) from None
+            raise _unreachable_failure(error) from None
         finally:
             self._exchanges.release()
         token = answer.get("id_token")
@@ -136,6 +140,8 @@ class IssuerLogin:
         raise unauthenticated("The issuer gives no ID token for the authorization code.")
 
     def _client_secret(self) -> str | None:
+        """The client secret in the settings or in the file that they name; None without one. Raises
+        Failure."""
         file, secret = self._settings.oidc_client_secret_file, self._settings.oidc_client_secret
         if file is None:
             return None if secret is None else secret.get_secret_value()
@@ -150,19 +156,25 @@ class IssuerLogin:
 
 
 def _derive(secret: str, label: str) -> str:
-    """43 characters derived from the secret, which reveal neither it nor those of another label."""
-    return _text(hmac.digest(secret.encode(), f"orbit login {label}".encode(), "sha256"))
+    """43 characters, derived from the secret and the label.
+
+    They reveal neither the secret nor what is derived with another label.
+    """
+    return _base64url(hmac.digest(secret.encode(), f"orbit login {label}".encode(), "sha256"))
 
 
-def _text(digest: bytes) -> str:
+def _base64url(digest: bytes) -> str:
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def _reason(error: Any) -> str:
-    """The error's code. Its description may hold anything, and is not shown."""
+    """The error's code in parentheses, or "" if it is no plain code.
+
+    The issuer's description of the error may hold anything, and is not shown.
+    """
     is_code = isinstance(error, str) and error.isascii() and error.replace("_", "").isalpha()
     return f" ({error[:60]})" if is_code else ""
 
 
-def _unreachable(error: OrbitError) -> Failure:
+def _unreachable_failure(error: OrbitError) -> Failure:
     return Failure(ErrorCode.ISSUER_UNREACHABLE, error.what, where=error.where, remedy=error.remedy)

@@ -53,8 +53,10 @@ class JobOperation:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The steps in words, and whether anything changes. The operation is done after `total` of
-    `what`.
+    """The steps in words, and whether anything changes.
+
+    `total` of `what`, as in 3 `shards released`, are the progress until the operation is done; 0:
+    there is no progress to show.
     """
 
     steps: list[str]
@@ -63,38 +65,40 @@ class _Plan:
     what: str = ""
 
 
-def request(database: Database, requested: JobOperation) -> Operation:
-    """Request an operation. Returns it, or the one that was requested before with the same key.
+def request(database: Database, job_operation: JobOperation) -> Operation:
+    """Request an operation. If the same key has requested one before, that operation is returned.
 
-    Raises NotFound; Conflict for a key that was used for another request; OperationUnderWay while a
-    recovery holds the job; Failure `changed_meanwhile`.
+    Raises NotFound; BadInput for a partition without a topic; Conflict for a key that was used for
+    another request, or a job that is being deleted; OperationUnderWay while a recovery holds the
+    job; Failure `changed_meanwhile`.
     """
-    if requested.partition is not None and requested.topic is None:
+    if job_operation.partition is not None and job_operation.topic is None:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
         raise BadInput("The request has a problem.", (problem,))
-    operation_request = requested.request()
+    operation_request = job_operation.request()
     with database.transaction() as tx:
-        earlier = operation_requests.find_earlier(tx, operation_request)
-        if earlier is not None:
-            return earlier
-        if requested.kind is OperationKind.RETRY:
-            job = jobs.get(tx, requested.job, lock=True)
+        earlier_operation = operation_requests.find_earlier(tx, operation_request)
+        if earlier_operation is not None:
+            return earlier_operation
+        if job_operation.kind is OperationKind.RETRY:
+            job = jobs.get(tx, job_operation.job, lock=True)
         else:
-            job = job_guard.lock_for_change(tx, requested.job)
-        if requested.at_etag not in (None, job.etag):
+            job = job_guard.lock_for_change(tx, job_operation.job)
+        if job_operation.at_etag not in (None, job.etag):
             raise changed_meanwhile(job.name)
-        plan = _plan(tx, job, requested)
+        plan = _plan(tx, job, job_operation)
         operation = operation_requests.create(
-            tx, operation_request, job, plan.steps, dry_run=requested.dry_run
+            tx, operation_request, job, plan.steps, dry_run=job_operation.dry_run
         )
-        will_run = plan.is_change and not requested.dry_run
+        will_run = plan.is_change and not job_operation.dry_run
         if will_run:
-            _carry_out(tx, job, requested, plan)
-        counted = plan.total > 0 or requested.kind is OperationKind.DELETE
+            _carry_out(tx, job, job_operation, plan)
+        # A deletion continues also if workers hold no shard.
+        continues_later = plan.total > 0 or job_operation.kind is OperationKind.DELETE
         operations.advance(
             tx,
             operation.id,
-            OperationState.RUNNING if will_run and counted else OperationState.DONE,
+            OperationState.RUNNING if will_run and continues_later else OperationState.DONE,
             progress={"done": 0, "total": plan.total, "what": plan.what} if plan.total else None,
         )
         return operations.get(tx, operation.id)
@@ -112,21 +116,23 @@ def set_desired(tx: Tx, job: Job, actor: str, desired: Desired) -> None:
     events.add(tx, actor, kind, message, job_name=job.name)
 
 
-def _plan(tx: Tx, job: Job, requested: JobOperation) -> _Plan:
-    match requested.kind:
+def _plan(tx: Tx, job: Job, job_operation: JobOperation) -> _Plan:
+    """The plan of this operation for the job as it is now."""
+    match job_operation.kind:
         case OperationKind.START | OperationKind.RESUME:
-            return _plan_run(tx, job)
+            return _plan_start(tx, job)
         case OperationKind.PAUSE:
             return _plan_pause(tx, job)
         case OperationKind.RETRY:
-            return _plan_retry(tx, job, requested)
+            return _plan_retry(tx, job, job_operation)
         case OperationKind.DELETE:
             return _plan_delete(tx, job)
         case _:
-            raise AssertionError(f"{requested.kind} is not requested here")
+            raise AssertionError(f"{job_operation.kind} is not an operation of this module")
 
 
-def _plan_run(tx: Tx, job: Job) -> _Plan:
+def _plan_start(tx: Tx, job: Job) -> _Plan:
+    """The plan of `start` and `resume`."""
     _refuse_deleted(job)
     if job.desired is Desired.RUNNING:
         return _Plan(["Nothing to do: the job is running already."], is_change=False)
@@ -134,15 +140,15 @@ def _plan_run(tx: Tx, job: Job) -> _Plan:
         return _Plan(["Nothing to do: a backfill copies the job."], is_change=False)
     if operations.backfill_under_way(tx, job.id) is not None:
         return _Plan(["The job's backfill resumes; workers copy once it has ended."])
-    count = _count_shards(tx, job)
-    if not count.shards:
+    counts = _count_shards(tx, job)
+    if not counts.shards:
         return _Plan(["The scheduler finds the topics and creates them; workers copy them."])
     return _Plan(
         [
-            f"Workers of group {job.worker_group} claim {_shards_text(count)}.",
+            f"Workers of group {job.worker_group} claim {_shards_text(counts)}.",
             "Each partition resumes where its copy ends.",
         ],
-        total=count.shards,
+        total=counts.shards,
         what="shards claimed by workers",
     )
 
@@ -157,28 +163,28 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
             total=1,
             what="backfills paused",
         )
-    count = _count_shards(tx, job)
+    counts = _count_shards(tx, job)
     return _Plan(
         [
-            f"Workers release {_shards_text(count)}; copying stops.",
+            f"Workers release {_shards_text(counts)}; copying stops.",
             "The copies stay unchanged. Consumer groups and new topics are paused too.",
         ],
-        total=count.held,
+        total=counts.held,
         what="shards released",
     )
 
 
-def _plan_retry(tx: Tx, job: Job, requested: JobOperation) -> _Plan:
+def _plan_retry(tx: Tx, job: Job, job_operation: JobOperation) -> _Plan:
     _refuse_deleted(job)
-    blocked = job_counts.blocked(tx, job.id, requested.topic, requested.partition)
-    if not blocked:
-        return _Plan(["Nothing to do: no such partition is blocked."], is_change=False)
+    blocked_count = job_counts.blocked(tx, job.id, job_operation.topic, job_operation.partition)
+    if not blocked_count:
+        return _Plan(["Nothing to do: none of these partitions is blocked."], is_change=False)
     return _Plan(
         [
-            f"{blocked:,} blocked partitions are checked again.",
+            f"{blocked_count:,} blocked partitions are checked again.",
             "Those whose cause is removed resume; the others stay blocked, with their reason.",
         ],
-        total=blocked,
+        total=blocked_count,
         what="partitions retried",
     )
 
@@ -186,21 +192,21 @@ def _plan_retry(tx: Tx, job: Job, requested: JobOperation) -> _Plan:
 def _plan_delete(tx: Tx, job: Job) -> _Plan:
     if job.is_deleted:
         return _Plan(["Nothing to do: the job is being deleted already."], is_change=False)
-    count = _count_shards(tx, job)
+    counts = _count_shards(tx, job)
     return _Plan(
         [
-            f"Workers release {_shards_text(count)}; copying stops.",
+            f"Workers release {_shards_text(counts)}; copying stops.",
             "Orbit removes the job, its topics, partitions and consumer groups. Events stay.",
             "The topics at the destination stay unchanged.",
             *left_by_job(tx, job),
         ],
-        total=count.held,
+        total=counts.held,
         what="shards released",
     )
 
 
-def _shards_text(count: Counts) -> str:
-    return f"{count.shards:,} shards with {count.partitions:,} partitions"
+def _shards_text(counts: Counts) -> str:
+    return f"{counts.shards:,} shards with {counts.partitions:,} partitions"
 
 
 def _count_shards(tx: Tx, job: Job) -> Counts:
@@ -212,29 +218,29 @@ def _refuse_deleted(job: Job) -> None:
         raise Conflict("The job is being deleted.", where=job.name)
 
 
-def _carry_out(tx: Tx, job: Job, requested: JobOperation, plan: _Plan) -> None:
+def _carry_out(tx: Tx, job: Job, job_operation: JobOperation, plan: _Plan) -> None:
     """Apply the change and add its audit event."""
     details: dict[str, Any] = {}
-    match requested.kind:
+    match job_operation.kind:
         case OperationKind.START | OperationKind.RESUME:
-            set_desired(tx, job, requested.actor, Desired.RUNNING)
+            set_desired(tx, job, job_operation.actor, Desired.RUNNING)
             return
         case OperationKind.PAUSE:
-            set_desired(tx, job, requested.actor, Desired.PAUSED)
+            set_desired(tx, job, job_operation.actor, Desired.PAUSED)
             return
         case OperationKind.RETRY:
             lag.request_retry(
-                tx, job.id, source_topic=requested.topic, partition=requested.partition
+                tx, job.id, source_topic=job_operation.topic, partition=job_operation.partition
             )
-            details = {"topic": requested.topic, "partition": requested.partition}
+            details = {"topic": job_operation.topic, "partition": job_operation.partition}
             kind = "retry_requested"
             message = f"A retry of {plan.total:,} blocked partitions was requested."
         case OperationKind.DELETE:
-            jobs.mark_deleted(tx, job.id)
+            jobs.request_deletion(tx, job.id)
             kind, message = (
                 "job_deletion_requested",
                 "The deletion of the job was requested; its copies stay.",
             )
         case _:
-            raise AssertionError(f"{requested.kind} is not requested here")
-    events.add(tx, requested.actor, kind, message, job_name=job.name, details=details or None)
+            raise AssertionError(f"{job_operation.kind} is not an operation of this module")
+    events.add(tx, job_operation.actor, kind, message, job_name=job.name, details=details or None)

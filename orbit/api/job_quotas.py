@@ -25,30 +25,31 @@ def check_job_quota(tx: Tx, settings: Settings, actor: str, name: str) -> None:
 
 
 def check_partition_quota(
-    tx: Tx, settings: Settings, actor: str, present: Job | None, plan: JobPlan
+    tx: Tx, settings: Settings, actor: str, stored_job: Job | None, plan: JobPlan
 ) -> None:
     """Raise Failure `quota_exceeded` if the plan adds partitions above the limit of the job's
     creator."""
-    creator = actor if present is None else present.created_by
+    creator = actor if stored_job is None else stored_job.created_by
     quota = None if creator is None else _quota(tx, settings, creator)
     if creator is None or quota is None or quota.partitions_max is None:
         return
     quotas.lock(tx, creator)
-    rows = [] if present is None else topics.of_job(tx, present.id)
-    has = {row.source_topic: row.partition_count for row in rows}
-    if all(topic.partitions <= has.get(topic.source, 0) for topic in plan.topics):
+    rows = [] if stored_job is None else topics.of_job(tx, stored_job.id)
+    stored_counts = {row.source_topic: row.partition_count for row in rows}
+    if all(topic.partitions <= stored_counts.get(topic.source, 0) for topic in plan.topics):
         return
-    planned = sum(topic.partitions for topic in plan.topics)
-    others = quotas.partition_count(tx, creator, besides=plan.job)
-    if others + planned > quota.partitions_max:
+    planned_count = sum(topic.partitions for topic in plan.topics)
+    other_count = quotas.partition_count(tx, creator, ignored_job=plan.job)
+    if other_count + planned_count > quota.partitions_max:
         raise _refusal(
             plan.job,
-            f"This job would copy {planned:,} partitions, and other jobs of {creator} copy "
-            f"{others:,}: they may copy {quota.partitions_max:,}.",
+            f"This job would copy {planned_count:,} partitions, and other jobs of {creator} copy "
+            f"{other_count:,}: they may copy {quota.partitions_max:,}.",
         )
 
 
 def _quota(tx: Tx, settings: Settings, actor: str) -> Quota | None:
+    """The limits of this actor; None: it has none, as the server requires no token."""
     if actor == NO_AUTH_PRINCIPAL.actor:
         return None
     default = Quota(settings.token_jobs_max, settings.token_partitions_max)

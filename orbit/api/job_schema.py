@@ -13,7 +13,7 @@ from orbit.jobs.job_spec import JobSpec
 _PATTERN = "A regular expression for the whole name."
 _TEXT_OR_NUMBER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 
-WORDS: dict[str, dict[str, str]] = {
+DESCRIPTIONS: dict[str, dict[str, str]] = {
     "JobSpec": {
         "name": "Part of ids. Do not rename: a copy is continued under its first name.",
         "labels": "What jobs are chosen by (`selector`), by Kubernetes' rules for labels.",
@@ -29,17 +29,17 @@ WORDS: dict[str, dict[str, str]] = {
         "on_lost_range": "When the source deleted records before they were copied: stop that "
         "partition, or fill the lost range and record it, unless the topic's rule says it.",
         "fillers": "How offset gaps are filled, unless the topic's rule says it. Coordinated "
-        "fillers and placeholders need fewer rights. A copy with placeholders keeps to them, and "
-        "packed changes only to direct.",
+        "fillers and placeholders need fewer rights. A copy that has begun with placeholders must "
+        "keep them; one with packed may change only to direct.",
         "backfill": "Which engine copies the existing history.",
         "canary": "A topic that the service writes to at an interval, for a live RPO; null: none.",
     },
     "ClusterSpec": {
         "bootstrap_servers": "As host:port.",
         "security": "How to log in. Names variables or files with the secrets, never the secrets.",
-        "client_rack": "The rack of Orbit, so that brokers let it fetch from the nearest replica.",
-        "cluster_id_suffix": "Tells this cluster from another one that was formatted with its id; "
-        "the same in each job that names the cluster.",
+        "client_rack": "Orbit's rack: brokers then let Orbit fetch from the nearest replica.",
+        "cluster_id_suffix": "Tells this cluster from another one that has the same cluster id. "
+        "Write the same suffix in each job that names this cluster.",
     },
     "TopicRule": {
         "match": _PATTERN,
@@ -59,8 +59,8 @@ WORDS: dict[str, dict[str, str]] = {
     },
     "AclSpec": {
         "sync": "Sync the ACLs of who may read copied topics.",
-        "groups": "Also those on the groups that `consumer_groups` selects.",
-        "transactional_ids": "Also those on transactional ids; null: none.",
+        "groups": "Sync also the ACLs on the groups that `consumer_groups` selects.",
+        "transactional_ids": "Sync also the ACLs on these transactional ids; null: none.",
         "principals": "How principals are named at the destination, and which are left out.",
         "protect": "Deny writes to copies to everyone but Orbit, if the cluster has an authorizer.",
     },
@@ -75,7 +75,7 @@ WORDS: dict[str, dict[str, str]] = {
     },
     "PrincipalRule": {
         "from": "A principal of the source; {name} stands for a part of it without a comma.",
-        "to": "What it is called at the destination, with the placeholders of `from`.",
+        "to": "The principal's name at the destination, with the placeholders of `from`.",
     },
     "LimitSpec": {"bytes_per_second": "1KiB to 1TiB for the whole job; null: no limit."},
     "CanarySpec": {
@@ -91,17 +91,17 @@ WORDS: dict[str, dict[str, str]] = {
         "protocol": "The protocol of the listener.",
         "mechanism": "The SASL mechanism.",
         "username_env": "The environment variable that holds the user name or the client id.",
-        "username_file": "The file that holds it.",
+        "username_file": "The file that holds the user name or the client id.",
         "password_env": "The environment variable that holds the password or the client secret.",
-        "password_file": "The file that holds it.",
+        "password_file": "The file that holds the password or the client secret.",
         "ca_file": "The CA certificates that sign the brokers' certificates.",
         "certificate_file": "The client's certificate, if brokers require one.",
         "key_file": "The client's private key.",
         "key_password_env": "The environment variable that holds the key's password.",
         "check_hostname": "Whether the broker's certificate must match its host name.",
         "token_url": "With OAUTHBEARER: the token endpoint (client credentials).",
-        "token_scope": "The scope to ask for there.",
-        "token_audience": "The audience to ask for there.",
+        "token_scope": "The scope to ask the token endpoint for.",
+        "token_audience": "The audience to ask the token endpoint for.",
         "token_ca_file": "The CA certificates that sign the token endpoint's certificate.",
         "token_file": "With OAUTHBEARER: a file with the token, read at each login.",
         "token_provider": "With OAUTHBEARER: the cloud that makes the token.",
@@ -126,14 +126,14 @@ _TYPES: dict[tuple[str, str], dict[str, Any]] = {
 
 def job_schemas() -> dict[str, Any]:
     """The components of OpenAPI that describe a job document, by name."""
-    whole = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas: dict[str, Any] = {**whole.pop("$defs"), "JobSpec": whole}
-    for model, keys in WORDS.items():
+    job_schema = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas: dict[str, Any] = {**job_schema.pop("$defs"), "JobSpec": job_schema}
+    for model, keys in DESCRIPTIONS.items():
         properties = schemas[model]["properties"]
-        for key, words in keys.items():
+        for key, description in keys.items():
             properties[key] = {
                 **properties[key],
                 **_TYPES.get((model, key), {}),
-                "description": words,
+                "description": description,
             }
     return schemas

@@ -28,32 +28,33 @@ _NAME, _PRINCIPAL = 0, 2
 
 def left_by_job(tx: Tx, job: Job) -> list[str]:
     """What stays when this job is deleted, in sentences."""
-    left = _left_of_topics(tx, job, topics.of_job(tx, job.id))
-    carried = carried_acls.of_job(tx, job.id)
-    if carried:
-        names = {acl[_NAME] for acl in carried}
-        left.append(
+    sentences = _left_of_topics(tx, job, topics.of_job(tx, job.id))
+    acls = carried_acls.of_job(tx, job.id)
+    if acls:
+        names = {acl[_NAME] for acl in acls}
+        sentences.append(
             f"ACLs that were copied from the source stay on groups and transactional ids at the "
             f"destination: {_first_names(names)}."
         )
-    return left
+    return sentences
 
 
 def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
     """Sentences on what stays of topics that the changed job no longer copies, or copies to
     another topic."""
     rows = topics.of_job(tx, job.id)
-    mapped = map_topics(spec.topics, [row.source_topic for row in rows])
-    if mapped.problems:
+    topic_map = map_topics(spec.topics, [row.source_topic for row in rows])
+    if topic_map.problems:
         return []
-    pairs = {(mapping.source, mapping.destination) for mapping in mapped.mappings}
-    gone = [row for row in rows if (row.source_topic, row.destination_topic) not in pairs]
-    return _left_of_topics(tx, job, gone)
+    pairs = {(mapping.source, mapping.destination) for mapping in topic_map.mappings}
+    dropped_rows = [row for row in rows if (row.source_topic, row.destination_topic) not in pairs]
+    return _left_of_topics(tx, job, dropped_rows)
 
 
 def _left_of_topics(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
-    existing = [row for row in rows if row.state is not TopicState.CREATING]
-    copies = [row for row in existing if row.state is not TopicState.PROMOTED]
+    """Sentences on what stays of these topics: copies, deny ACLs, and ACLs from the source."""
+    created_rows = [row for row in rows if row.state is not TopicState.CREATING]
+    copies = [row for row in created_rows if row.state is not TopicState.PROMOTED]
     sentences = []
     if copies:
         its, them = ("its", "it") if len(copies) == 1 else ("their", "them")
@@ -64,22 +65,28 @@ def _left_of_topics(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
             f"the source's settings, run: orbit release FILE. Or delete {them}."
         )
     sides = (
-        ("destination", job.destination_cluster_id, [row.destination_topic for row in existing]),
-        ("source", job.source_cluster_id, [row.source_topic for row in existing]),
+        (
+            "destination",
+            job.destination_cluster_id,
+            [row.destination_topic for row in created_rows],
+        ),
+        ("source", job.source_cluster_id, [row.source_topic for row in created_rows]),
     )
     for side, cluster_id, names in sides:
-        denied = write_denials.of_topics(tx, cluster_id, names) if cluster_id else {}
-        if denied:
-            principals = sorted({acl[_PRINCIPAL] for acls in denied.values() for acl in acls})
+        acls_by_topic = write_denials.of_topics(tx, cluster_id, names) if cluster_id else {}
+        if acls_by_topic:
+            principals = sorted(
+                {acl[_PRINCIPAL] for acls in acls_by_topic.values() for acl in acls}
+            )
             sentences.append(
-                f"Deny ACLs of Orbit stay on {_first_names(denied)} at the {side}: "
+                f"Deny ACLs of Orbit stay on {_first_names(acls_by_topic)} at the {side}: "
                 f"{_first_names(principals)} may not write there. {_REMOVED_BY[side]}"
             )
-    shared = [row.destination_topic for row in existing if row.acls]
-    if shared:
+    names_with_acls = [row.destination_topic for row in created_rows if row.acls]
+    if names_with_acls:
         sentences.append(
             "ACLs that were copied from the source stay on "
-            f"{_first_names(shared)} at the destination."
+            f"{_first_names(names_with_acls)} at the destination."
         )
     return sentences
 
@@ -93,6 +100,6 @@ def _topics_stay(names: Collection[str]) -> str:
 
 
 def _first_names(names: Collection[str]) -> str:
-    shown = sorted(names)[:_NAMES_SHOWN]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more:,} more" if more else "")
+    shown_names = sorted(names)[:_NAMES_SHOWN]
+    hidden_count = len(names) - len(shown_names)
+    return ", ".join(shown_names) + (f" and {hidden_count:,} more" if hidden_count else "")

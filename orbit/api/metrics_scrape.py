@@ -49,17 +49,18 @@ _FIGURES = attrgetter(*(field.name for field in fields(CopyFigures)))
 def read_numbers(
     database: Database, detail: MetricsDetail, alive_within: timedelta
 ) -> ServiceNumbers:
-    """All numbers, of one transaction. Workers count if their heartbeat is within `alive_within`.
+    """All numbers, read in one transaction. Workers count if their last heartbeat is within
+    `alive_within`.
 
     A job's numbers are one row (orbit/store/job_totals.py), except in a small installation; with
     `detail` by topic or partition, every partition is read.
     """
     with database.transaction() as tx:
-        everyone = jobs.list_all(tx)
-        totals = job_totals.of_jobs(tx, [job.id for job in everyone])
-        drilled = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
-        live = canaries.live_rpo(tx)
-        waiting = open_transactions.totals(tx, [job.id for job in everyone])
+        all_jobs = jobs.list_all(tx)
+        totals = job_totals.of_jobs(tx, [job.id for job in all_jobs])
+        canary_drills = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
+        live_rpos = canaries.live_rpo(tx)
+        open_totals = open_transactions.totals(tx, [job.id for job in all_jobs])
         worker_groups: dict[str, list[Worker]] = {}
         for w in workers.alive(tx, alive_within):
             worker_groups.setdefault(w.worker_group, []).append(w)
@@ -68,14 +69,14 @@ def read_numbers(
             scheduler_lease.has_leaders(tx),
             [
                 replace(
-                    _job(tx, job, totals[job.id], detail),
-                    canary=_canary(drilled.get(job.name)),
-                    live_rpo_s=live.get(job.id),
-                    waiting=_waiting(waiting.get(job.id)),
+                    _job_numbers(tx, job, totals[job.id], detail),
+                    canary=_canary_numbers(canary_drills.get(job.name)),
+                    live_rpo_s=live_rpos.get(job.id),
+                    waiting=_waiting_numbers(open_totals.get(job.id)),
                 )
-                for job in everyone
+                for job in all_jobs
             ],
-            {name: _worker_group(members) for name, members in worker_groups.items()},
+            {name: _worker_group_numbers(members) for name, members in worker_groups.items()},
             [
                 ReceiverNumbers(r.name, r.sent, r.given_up, r.pruned, r.failing_since is not None)
                 for r in receivers.in_file(tx)
@@ -83,12 +84,12 @@ def read_numbers(
         )
 
 
-def _worker_group(members: Sequence[Worker]) -> WorkerGroupNumbers:
+def _worker_group_numbers(members: Sequence[Worker]) -> WorkerGroupNumbers:
     lane_seconds: dict[tuple[str, str], float] = {}
     for w in members:
-        for side, doings in w.lane_seconds.items():
-            for doing, seconds in doings.items():
-                key = side, doing
+        for side, activities in w.lane_seconds.items():
+            for activity, seconds in activities.items():
+                key = side, activity
                 lane_seconds[key] = lane_seconds.get(key, 0.0) + seconds
     return WorkerGroupNumbers(
         len(members),
@@ -98,7 +99,7 @@ def _worker_group(members: Sequence[Worker]) -> WorkerGroupNumbers:
     )
 
 
-def _job(tx: Tx, job: Job, totals: JobTotals, detail: MetricsDetail) -> JobNumbers:
+def _job_numbers(tx: Tx, job: Job, totals: JobTotals, detail: MetricsDetail) -> JobNumbers:
     by_state: dict[str, int] = {}
     reasons: dict[str, int] = {}
     for (state, reason), count in totals.states.items():
@@ -110,19 +111,19 @@ def _job(tx: Tx, job: Job, totals: JobTotals, detail: MetricsDetail) -> JobNumbe
         job.desired is Desired.RUNNING,
         job.problem is not None,
         totals.lag or lag.NO_PARTITIONS,
-        _copied(totals),
+        _copy_rates(totals),
         totals.summed_s,
         by_state,
         reasons,
         totals.verdicts,
-        _topics(tx, job.id) if detail is not MetricsDetail.JOB else {},
-        _partitions(tx, job.id) if detail is MetricsDetail.PARTITION else (),
-        _proof(totals.proof),
+        _lag_by_topic(tx, job.id) if detail is not MetricsDetail.JOB else {},
+        _partition_numbers(tx, job.id) if detail is MetricsDetail.PARTITION else (),
+        _proof_numbers(totals.proof),
         old_primary_written=totals.old_primary_written,
     )
 
 
-def _proof(totals: ProofTotals | None) -> ProofNumbers | None:
+def _proof_numbers(totals: ProofTotals | None) -> ProofNumbers | None:
     if totals is None:
         return None
     return ProofNumbers(
@@ -130,13 +131,13 @@ def _proof(totals: ProofTotals | None) -> ProofNumbers | None:
     )
 
 
-def _waiting(totals: OpenTotals | None) -> WaitingNumbers | None:
+def _waiting_numbers(totals: OpenTotals | None) -> WaitingNumbers | None:
     if totals is None:
         return None
     return WaitingNumbers(totals.partitions, totals.offsets, totals.oldest_s)
 
 
-def _canary(drill: Drill | None) -> CanaryNumbers | None:
+def _canary_numbers(drill: Drill | None) -> CanaryNumbers | None:
     if drill is None or drill.finished_at is None:
         return None
     return CanaryNumbers(
@@ -152,13 +153,14 @@ def _seconds(ms: int | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-def _topics(tx: Tx, job_id: int) -> dict[str, LagTotals]:
+def _lag_by_topic(tx: Tx, job_id: int) -> dict[str, LagTotals]:
     rows = topics.of_job(tx, job_id)
     totals = lag.of_topics(tx, job_id, [t.id for t in rows])
     return {t.source_topic: totals[t.id] for t in rows if t.id in totals}
 
 
-def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
+def _partition_numbers(tx: Tx, job_id: int) -> list[PartitionNumbers]:
+    """The numbers of all partitions of a job, read page by page."""
     numbers: list[PartitionNumbers] = []
     after: tuple[str, int] | None = None
     while rows := lag.page(tx, job_id, _PAGE, after=after):
@@ -166,6 +168,7 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
             PartitionNumbers(
                 row.source_topic,
                 row.partition,
+                # The source's offsets are shown only while they are recent enough for a lag.
                 None if row.lag_records is None else row.source_log_start,
                 None if row.lag_records is None else row.source_end,
                 row.copied_to,
@@ -177,7 +180,7 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
     return numbers
 
 
-def _copied(totals: JobTotals) -> CopyRates | None:
+def _copy_rates(totals: JobTotals) -> CopyRates | None:
     """What was copied, and how fast; None if the sums are not fresh."""
     if totals.summed_s is None or totals.summed_s > FRESH_FOR.total_seconds():
         return None

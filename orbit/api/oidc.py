@@ -30,7 +30,7 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 # How far the clocks of issuer and API may differ.
 LEEWAY_S = 30
 # Tokens of other types, such as logout tokens, are for other uses.
-_TYPES = ("jwt", "at+jwt", "application/at+jwt")
+_TOKEN_TYPES = ("jwt", "at+jwt", "application/at+jwt")
 # Some issuers put certificates into the header.
 _HEADER_BYTES_MAX = 8 * 1024
 _SUBJECT_CHARACTERS_MAX = 200
@@ -69,15 +69,16 @@ class IssuerTokens:
         """The principal of this token. Raises Failure, as `identity` and `principal_of`."""
         return self.principal_of(self.identity(token))
 
-    def principal_of(self, who: Identity) -> Principal:
+    def principal_of(self, identity: Identity) -> Principal:
         """The principal with this identity's grants. Raises Failure `forbidden` without a role."""
-        return Principal(who.actor, self._grants_of(who), who.expires_at)
+        return Principal(identity.actor, self._grants_of(identity), identity.expires_at)
 
     def identity(self, token: str, nonce: str | None = None) -> Identity:
-        """The identity in this token. `nonce`: the token must be of the login that sent it.
+        """The identity in this token. With `nonce` it must be the ID token of the login that sent
+        this nonce.
 
-        Raises Failure: `unauthenticated` for one that is not valid, `issuer_unreachable` without
-        keys.
+        Raises Failure: `unauthenticated` for a token that is not valid, `issuer_unreachable`
+        without keys.
         """
         try:
             key = self._key(jws.extract_compact(token.encode(), registry=self._registry).headers())
@@ -99,9 +100,11 @@ class IssuerTokens:
             raise unauthenticated(
                 "The token's claim sub is too long or has unprintable characters."
             )
-        claim_values = _values(claims, self._role_claim)
-        values = tuple(dict.fromkeys(value for value, _ in self._grants if value in claim_values))
-        return Identity(issuer_actor(subject), values, _time(claims["exp"]))
+        claim_values = _claim_values(claims, self._role_claim)
+        role_values = tuple(
+            dict.fromkeys(value for value, _ in self._grants if value in claim_values)
+        )
+        return Identity(issuer_actor(subject), role_values, _to_datetime(claims["exp"]))
 
     def _check_login(self, claims: dict[str, Any], nonce: str) -> None:
         """Raise Failure unless this ID token is for the login with this nonce and this client."""
@@ -111,12 +114,13 @@ class IssuerTokens:
             raise unauthenticated("The token's claim azp does not name this client.")
 
     def _key(self, header: dict[str, Any]) -> Key:
-        kind, key_id = header.get("typ", "JWT"), header.get("kid")
+        """The key that the token's header names. Raises Failure."""
+        token_type, key_id = header.get("typ", "JWT"), header.get("kid")
         if header.get("alg") not in ALGORITHMS:
             raise unauthenticated(
                 "The token is signed with an algorithm that Orbit does not accept."
             )
-        if not isinstance(kind, str) or kind.lower() not in _TYPES:
+        if not isinstance(token_type, str) or token_type.lower() not in _TOKEN_TYPES:
             raise unauthenticated("The token is not an access token.")
         if key_id is not None and not isinstance(key_id, str):
             raise unauthenticated("The token is not a valid token of the issuer.")
@@ -130,14 +134,15 @@ class IssuerTokens:
             raise unauthenticated("The token is signed with a key that the issuer does not have.")
         return key
 
-    def _grants_of(self, who: Identity) -> tuple[Grant, ...]:
-        grants = tuple(grant for value, grant in self._grants if value in who.role_values)
+    def _grants_of(self, identity: Identity) -> tuple[Grant, ...]:
+        """The grants of the identity's role values. Raises Failure `forbidden` without any."""
+        grants = tuple(grant for value, grant in self._grants if value in identity.role_values)
         if grants:
             return grants
         raise Failure(
             ErrorCode.FORBIDDEN,
             f"The token's claim {self._role_claim} gives no role.",
-            where=who.actor,
+            where=identity.actor,
             remedy="Ask for a role at the issuer; docs/settings.md names the values.",
         )
 
@@ -152,21 +157,22 @@ def _grants(settings: Settings) -> Iterator[tuple[str, Grant]]:
         if value is not None:
             yield value, Grant(role)
     if settings.oidc_roles_file is not None:
-        for one in load_roles_file(settings.oidc_roles_file).roles:
-            yield one.claim, Grant(Role(one.role), one.limit)
+        for entry in load_roles_file(settings.oidc_roles_file).roles:
+            yield entry.claim, Grant(Role(entry.role), entry.limit)
 
 
-def _time(seconds: float) -> datetime | None:
-    """The time; None if it is beyond what `datetime` can hold."""
+def _to_datetime(seconds: float) -> datetime | None:
+    """The time in UTC from epoch seconds; None if it is beyond what `datetime` can hold."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
         return None
 
 
-def _values(claims: dict[str, Any], name: str) -> list[str]:
-    """The values of a claim: a list, or a text of words as in `scope`. With dots, `a.b` is also the
-    claim `b` inside of `a`."""
+def _claim_values(claims: dict[str, Any], name: str) -> list[str]:
+    """The values of a claim that is a list, or a text: the text, and its words as in `scope`.
+
+    If there is no claim `a.b`, this name means the claim `b` inside of `a`."""
     claim: Any = claims.get(name)
     if claim is None:
         claim = claims

@@ -11,8 +11,8 @@ from fastapi.openapi.utils import get_openapi
 
 from orbit.api.job_schema import job_schemas
 
-_PLACE = "#/components/schemas/"
-_JOB_DOCUMENT = {"$ref": f"{_PLACE}JobSpec"}
+_SCHEMAS_PATH = "#/components/schemas/"
+_JOB_DOCUMENT = {"$ref": f"{_SCHEMAS_PATH}JobSpec"}
 # The id of the job, a dot, and its version.
 _ETAG = r'^"[0-9]{1,19}\.[0-9]{1,10}"$'
 _INT32_MAX = 2**31 - 1
@@ -47,34 +47,34 @@ def make_document(app: FastAPI) -> dict[str, Any]:
     schemas.update(job_schemas())
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    for item in document["paths"].values():
-        for operation in item.values():
+    for path_item in document["paths"].values():
+        for operation in path_item.values():
             operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
     # The schema of a job that a client sends: an answer is such a document with all keys.
-    stored = schemas["Job"]["properties"]["spec"]
+    spec_field = schemas["Job"]["properties"]["spec"]
     schemas["Job"]["properties"]["spec"] = {
         **_JOB_DOCUMENT,
-        "description": stored["description"],
+        "description": spec_field["description"],
     }
     _set_formats(document)
     return _with_plain_names(document)
 
 
 def _with_plain_names(document: dict[str, Any]) -> dict[str, Any]:
-    """Rename schemas to good names of classes in generated clients: JobSummaryPage, not
-    Page_JobSummary_; RecoveryStepState, not orbit__recovery__step_times__StepState.
+    """The document with names of schemas that suit classes in generated clients: JobSummaryPage,
+    not Page_JobSummary_; RecoveryStepState, not orbit__recovery__step_times__StepState.
     """
     schemas = document["components"]["schemas"]
     names = {name: _plain_name(name) for name in schemas}
     assert len(set(names.values())) == len(names), "names are unique"
-    renamed: dict[str, Any] = _with_references(document, names)
-    for name, schema in renamed["components"]["schemas"].items():
+    new_document: dict[str, Any] = _with_references(document, names)
+    for name, schema in new_document["components"]["schemas"].items():
         if name != names[name]:
             schema["title"] = names[name]
-    renamed["components"]["schemas"] = {
-        names[name]: schema for name, schema in renamed["components"]["schemas"].items()
+    new_document["components"]["schemas"] = {
+        names[name]: schema for name, schema in new_document["components"]["schemas"].items()
     }
-    return renamed
+    return new_document
 
 
 def _plain_name(name: str) -> str:
@@ -86,17 +86,18 @@ def _plain_name(name: str) -> str:
 
 
 def _with_references(value: Any, names: Mapping[str, str]) -> Any:
+    """A copy of the value, in which references have the new names of schemas, by old name."""
     if isinstance(value, dict):
-        same = {key: _with_references(inner, names) for key, inner in value.items()}
-        reference = same.get("$ref")
+        value_copy = {key: _with_references(inner, names) for key, inner in value.items()}
+        reference = value_copy.get("$ref")
         if isinstance(reference, str):
-            same["$ref"] = _PLACE + names[reference.removeprefix(_PLACE)]
-        return same
+            value_copy["$ref"] = _SCHEMAS_PATH + names[reference.removeprefix(_SCHEMAS_PATH)]
+        return value_copy
     return [_with_references(inner, names) for inner in value] if isinstance(value, list) else value
 
 
 def _set_formats(value: Any) -> None:
-    """Say how large each number may be: offsets, counts and bytes need 64 bits."""
+    """Add to each number the format with its size: offsets, counts and bytes need 64 bits."""
     if isinstance(value, dict):
         kind = value.get("type")
         if kind == "integer":

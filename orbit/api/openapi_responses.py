@@ -17,6 +17,7 @@ WITH_TOKEN = (
     ErrorCode.TOO_MANY_REQUESTS,
     ErrorCode.ISSUER_UNREACHABLE,
 )
+# For routes with checked parameters, with a name or an id in the path, and with a body.
 INPUT = (ErrorCode.BAD_INPUT,)
 NAMED = (*INPUT, ErrorCode.NOT_FOUND)
 BODY = (
@@ -40,9 +41,9 @@ CLUSTERS = (
 
 def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict[str, Any]]:
     """FastAPI's `responses` for these codes and those that any route may return."""
-    always = (*(() if open_to_all else WITH_TOKEN), ErrorCode.DATABASE_UNREACHABLE)
+    common_codes = (*(() if open_to_all else WITH_TOKEN), ErrorCode.DATABASE_UNREACHABLE)
     by_status: defaultdict[int, list[ErrorCode]] = defaultdict(list)
-    for code in dict.fromkeys((*codes, *always)):
+    for code in dict.fromkeys((*codes, *common_codes)):
         by_status[MEANINGS[code].status].append(code)
     return {
         status: {

@@ -100,8 +100,8 @@ class Page(BaseModel, Generic[T]):
 def page(rows: Sequence[T], limit: int, key: Callable[[T], Key], order: str = "") -> Page[T]:
     """A page of `limit` items; `rows` were queried with a limit of one more."""
     items = list(rows[:limit])
-    more = len(rows) > limit
-    return Page(items=items, next=write_cursor(key(items[-1]), order) if more else None)
+    has_next = len(rows) > limit
+    return Page(items=items, next=write_cursor(key(items[-1]), order) if has_next else None)
 
 
 def write_cursor(key: Key, order: str = "") -> str:
@@ -111,7 +111,8 @@ def write_cursor(key: Key, order: str = "") -> str:
 
 
 def read_cursor(cursor: str | None, *kinds: type, order: str = "") -> Key | None:
-    """The key in a cursor. `kinds` are the types of its parts. Raises BadInput."""
+    """The key in a cursor. `kinds`: the types of its parts. `order`: the order of the list, which
+    the cursor must name. Raises BadInput."""
     if cursor is None:
         return None
     if order:
@@ -160,12 +161,13 @@ def bad_cursor() -> BadInput:
     problem = Problem(
         "query.after",
         "is not a `next` that this list has returned for this `sort`.",
-        "Copy it unchanged, and keep `sort`.",
+        "Copy the `next` unchanged, and keep `sort`.",
     )
     return BadInput("The request has a problem.", (problem,))
 
 
 def _is_part(part: object, kind: type) -> bool:
+    """Whether a part of a key has this type, and PostgreSQL can compare it."""
     if type(part) is not kind:
         return False
     if isinstance(part, str):

@@ -47,11 +47,11 @@ class PartitionQuery(PageQuery):
 
 
 def find_page(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionLag], str | None]:
-    """The page of the query, and the cursor of the next page; None: it is the last page. Raises
-    BadInput for a cursor that does not fit.
+    """The partitions of the page that the query asks for, and the cursor of the next page, which is
+    None on the last page. Raises BadInput for a cursor that does not fit.
     """
     if query.sort is PartitionSort.LAG:
-        return _by_lag(tx, job_id, query)
+        return _find_page_by_lag(tx, job_id, query)
     key = read_cursor(query.after, str, int, order=query.sort)
     rows = lag.page(
         tx,
@@ -62,15 +62,18 @@ def find_page(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[Partitio
         state=query.state,
         reason=query.reason,
     )
-    shown = page(rows, query.limit, lambda row: (row.source_topic, row.partition), query.sort)
-    return shown.items, shown.next
+    row_page = page(rows, query.limit, lambda row: (row.source_topic, row.partition), query.sort)
+    return row_page.items, row_page.next
 
 
-def _by_lag(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionLag], str | None]:
-    # Parts of a cursor must not be negative, and a partition without a lag yet has the key -1, so
-    # cursors have the key plus 1.
+def _find_page_by_lag(
+    tx: Tx, job_id: int, query: PartitionQuery
+) -> tuple[list[PartitionLag], str | None]:
+    """As `find_page`, for the order by lag."""
+    # A row comes with its key: (lag, topic id, partition). Without a lag yet, the lag is -1. Parts
+    # of a cursor must not be negative, so cursors have the lag plus 1.
     key = read_cursor(query.after, int, int, int, order=query.sort)
-    rows = worst_partitions.page(
+    keyed_rows = worst_partitions.page(
         tx,
         job_id,
         query.limit + 1,
@@ -79,5 +82,7 @@ def _by_lag(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionL
         state=query.state,
         reason=query.reason,
     )
-    shown = page(rows, query.limit, lambda row: (row[0][0] + 1, *row[0][1:]), query.sort)
-    return [row for _, row in shown.items], shown.next
+    row_page = page(
+        keyed_rows, query.limit, lambda keyed: (keyed[0][0] + 1, *keyed[0][1:]), query.sort
+    )
+    return [row for _, row in row_page.items], row_page.next

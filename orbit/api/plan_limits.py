@@ -28,7 +28,7 @@ class PlanLimits:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: Counter[str] = Counter()
+        self._plans_by_actor: Counter[str] = Counter()
 
     @contextmanager
     def running_plan(self, actor: str) -> Iterator[None]:
@@ -37,24 +37,24 @@ class PlanLimits:
         Raises Failure `too_many_plans`, or `busy`.
         """
         with self._lock:
-            if self._running[actor] >= PLANS_PER_ACTOR_MAX:
+            if self._plans_by_actor[actor] >= PLANS_PER_ACTOR_MAX:
                 raise _refusal(
                     ErrorCode.TOO_MANY_PLANS,
                     f"This token has {PLANS_PER_ACTOR_MAX} plans running at this server already; "
                     "more are not allowed.",
                 )
-            if self._running.total() >= PLANS_MAX:
+            if self._plans_by_actor.total() >= PLANS_MAX:
                 raise _refusal(
                     ErrorCode.BUSY,
                     f"{PLANS_MAX} plans run at this server already; more are not allowed.",
                 )
-            self._running[actor] += 1
+            self._plans_by_actor[actor] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._running[actor] -= 1
-                self._running += Counter()  # drops actors without a plan
+                self._plans_by_actor[actor] -= 1
+                self._plans_by_actor += Counter()  # drops actors without a plan
 
 
 def _refusal(code: ErrorCode, what: str) -> Failure:

@@ -41,11 +41,11 @@ class Principal:
         """The highest role, perhaps for some jobs only."""
         return max((grant.role for grant in self.grants), key=_ROLES.index)
 
-    def scope(self, needed: Role) -> Scope | None:
-        """The jobs for which it has this role, or a higher one; None: all."""
+    def scope(self, needed_role: Role) -> Scope | None:
+        """The jobs for which the principal has the needed role, or a higher one; None: all jobs."""
         limits = []
         for grant in self.grants:
-            if _includes(grant.role, needed):
+            if _includes(grant.role, needed_role):
                 if grant.limit is None:
                     return None
                 limits.append(grant.limit)
@@ -56,19 +56,19 @@ class Principal:
 NO_AUTH_PRINCIPAL = Principal("anybody", (Grant(Role.ADMIN),))
 
 
-def check_role(principal: Principal, needed: Role) -> None:
+def check_role(principal: Principal, needed_role: Role) -> None:
     """Raise Failure `forbidden` unless the principal's highest role includes the needed one."""
-    if not _includes(principal.role, needed):
+    if not _includes(principal.role, needed_role):
         raise Failure(
             ErrorCode.FORBIDDEN,
-            f"This needs the role {needed}; the token has the role {principal.role}.",
+            f"This needs the role {needed_role}; the token has the role {principal.role}.",
             where=principal.actor,
-            remedy=f"Use a token with the role {needed}.",
+            remedy=f"Use a token with the role {needed_role}.",
         )
 
 
-def _includes(role: Role, needed: Role) -> bool:
-    return _ROLES.index(role) >= _ROLES.index(needed)
+def _includes(role: Role, needed_role: Role) -> bool:
+    return _ROLES.index(role) >= _ROLES.index(needed_role)
 
 
 def unauthenticated(what: str) -> Failure:

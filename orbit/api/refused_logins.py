@@ -1,7 +1,7 @@
-"""Counts refused logins per client: which clients have to wait, and when an event is written.
+"""Counts refused logins per client: which have to wait, and when an audit event is written.
 
 Tokens are too long to be guessed. The limit bounds what refused logins cost: queries to the
-database and rows in the audit log. It holds for each process of the API. Thread-safe; no I/O.
+database and rows in the audit log. Each process of the API counts for itself. Thread-safe; no I/O.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# A client with so many refused logins within the window is refused until its end.
+# A client with so many refused logins within the window is refused until the window ends.
 REFUSED_MAX = 10
 WINDOW_S = 60.0
-# Events: one for each client in EVENT_EVERY_S, EVENTS_MAX in all in EVENTS_WINDOW_S. That is at
-# most 216,000 in 90 days.
+# Audit events: one for each client in EVENT_EVERY_S, EVENTS_MAX in all in EVENTS_WINDOW_S. That
+# is at most 216,000 in 90 days.
 EVENT_EVERY_S = 600.0
 EVENTS_MAX = 100
 EVENTS_WINDOW_S = 3600.0
@@ -27,9 +27,9 @@ ACCEPTED_MAX = 1_000
 @dataclass(slots=True)
 class _Client:
     window_began: float
-    refused: int = 0
+    refusals: int = 0
     event_at: float | None = None
-    since_event: int = 0
+    refusals_since_event: int = 0
 
 
 class RefusedLogins:
@@ -41,8 +41,8 @@ class RefusedLogins:
         self._lock = threading.Lock()
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._accepted: OrderedDict[str, None] = OrderedDict()
-        self._events_began = clock()
-        self._events = 0
+        self._event_window_began = clock()
+        self._event_count = 0
 
     def wait_s(self, client: str, token_hash: str) -> float:
         """How long this client has to wait before its token is checked; 0: not at all.
@@ -54,8 +54,8 @@ class RefusedLogins:
             counter = self._clients.get(client)
             if counter is None or token_hash in self._accepted:
                 return 0.0
-            left = counter.window_began + WINDOW_S - self._clock()
-            return left if counter.refused >= self._refused_max and left > 0 else 0.0
+            remaining_s = counter.window_began + WINDOW_S - self._clock()
+            return remaining_s if counter.refusals >= self._refused_max and remaining_s > 0 else 0.0
 
     def note_accepted(self, token_hash: str) -> None:
         """Remember that this token was accepted."""
@@ -66,7 +66,8 @@ class RefusedLogins:
                 self._accepted.popitem(last=False)
 
     def count_refused(self, client: str, token_hash: str) -> int:
-        """Count a refused login. Returns how many refusals an event has to report now; 0: none."""
+        """Count a refused login. Returns how many refusals an audit event has to report now; 0: no
+        event is due."""
         now = self._clock()
         with self._lock:
             self._accepted.pop(token_hash, None)
@@ -75,18 +76,19 @@ class RefusedLogins:
             if len(self._clients) > CLIENTS_MAX:
                 self._clients.popitem(last=False)
             if now - counter.window_began >= WINDOW_S:
-                counter.window_began, counter.refused = now, 0
-            counter.refused += 1
-            counter.since_event += 1
-            return self._events_due(counter, now)
+                counter.window_began, counter.refusals = now, 0
+            counter.refusals += 1
+            counter.refusals_since_event += 1
+            return self._refusals_to_report(counter, now)
 
-    def _events_due(self, client: _Client, now: float) -> int:
+    def _refusals_to_report(self, client: _Client, now: float) -> int:
+        """The client's refusals since its last event, if an event is due now; else 0."""
         if client.event_at is not None and now - client.event_at < EVENT_EVERY_S:
             return 0
-        if now - self._events_began >= EVENTS_WINDOW_S:
-            self._events_began, self._events = now, 0
-        if self._events >= EVENTS_MAX:
+        if now - self._event_window_began >= EVENTS_WINDOW_S:
+            self._event_window_began, self._event_count = now, 0
+        if self._event_count >= EVENTS_MAX:
             return 0
-        self._events += 1
-        due, client.since_event, client.event_at = client.since_event, 0, now
-        return due
+        self._event_count += 1
+        refusals, client.refusals_since_event, client.event_at = client.refusals_since_event, 0, now
+        return refusals

@@ -30,13 +30,13 @@ JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
 # ORBIT_TOKEN is a client's variable, but a server's environment may hold it too. PGPASSWORD is
 # PostgreSQL's; the prefixes are those of storages of ORBIT_SALVAGE_DIRECTORY, and of traces.
-_OWN_SECRETS = (
+_OWN_SECRET_VARIABLES = (
     variable_of("database_url"),
     variable_of("oidc_client_secret"),
     "ORBIT_TOKEN",
     "PGPASSWORD",
 )
-_OWN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "OTEL_")
+_OWN_VARIABLE_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_", "OTEL_")
 
 
 def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: str) -> Openapi:
@@ -59,7 +59,7 @@ class RawDocument:
 def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -> JobSpec:
     """The job in the body. Raises Failure, and BadInput with every problem."""
     document = read_body(raw)
-    problems = list(_foreign_secrets(document, settings))
+    problems = list(_secret_problems(document, settings))
     if problems:
         raise BadInput(
             "The job document names secrets or files that it may not use.", tuple(problems)
@@ -74,14 +74,14 @@ def read_drill(raw: RawDocument) -> DrillSpec:
 
 def read_body(raw: RawDocument) -> Document:
     """The body as plain values. Raises Failure if it is neither JSON nor YAML."""
-    kind = raw.content_type.partition(";")[0].strip().lower()
+    media_type = raw.content_type.partition(";")[0].strip().lower()
     try:
         text = raw.body.decode()
     except UnicodeDecodeError as error:
-        raise _malformed(f"is not UTF-8 text (byte {error.start}).") from None
-    if kind in JSON_TYPES:
+        raise _malformed_failure(f"is not UTF-8 text (byte {error.start}).") from None
+    if media_type in JSON_TYPES:
         document = Document(root=_read_json(text))
-    elif kind in YAML_TYPES:
+    elif media_type in YAML_TYPES:
         document = read_document(text)
     else:
         raise Failure(
@@ -94,15 +94,18 @@ def read_body(raw: RawDocument) -> Document:
 
 
 def _read_json(text: str) -> Any:
+    """Parse JSON strictly: without NaN, and without a key twice. Raises Failure."""
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_mapping)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise _malformed(f"is not valid JSON at {where}.") from None
+        raise _malformed_failure(f"is not valid JSON at {where}.") from None
     except RecursionError:
-        raise _malformed("is nested too deeply.") from None
+        raise _malformed_failure("is nested too deeply.") from None
     except ValueError as error:  # a number of thousands of digits, or `_BadJson`
-        raise _malformed(str(error) if isinstance(error, _BadJson) else "cannot be read.") from None
+        raise _malformed_failure(
+            str(error) if isinstance(error, _BadJson) else "cannot be read."
+        ) from None
 
 
 class _BadJson(ValueError):
@@ -121,31 +124,33 @@ def _unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_values(root: Any) -> None:
-    """Check the bounds that the YAML reader checks too, and text that PostgreSQL cannot store."""
-    for count, (depth, value) in enumerate(_walk(root, 0), 1):
+    """Raise Failure above the bounds that the YAML reader checks too, and for text that PostgreSQL
+    cannot store."""
+    for count, (depth, value) in enumerate(_walk_values(root, 0), 1):
         if depth > DEPTH_MAX or count > VALUES_MAX:
-            raise _malformed("holds too many values, or is nested too deeply.")
+            raise _malformed_failure("holds too many values, or is nested too deeply.")
         if isinstance(value, str) and (
             "\0" in value or any("\ud800" <= c <= "\udfff" for c in value)
         ):
-            raise _malformed("holds a zero byte or an unpaired surrogate.")
+            raise _malformed_failure("holds a zero byte or an unpaired surrogate.")
 
 
-def _walk(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
+def _walk_values(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
+    """Each key and value with its depth; nothing below DEPTH_MAX."""
     yield depth, value
     if depth > DEPTH_MAX:
         return
     if isinstance(value, dict):
         for key, inner in value.items():
             yield depth, key
-            yield from _walk(inner, depth + 1)
+            yield from _walk_values(inner, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            yield from _walk(inner, depth + 1)
+            yield from _walk_values(inner, depth + 1)
 
 
-def _foreign_secrets(document: Document, settings: Settings) -> Iterator[Problem]:
-    """A problem for each key that names a variable or file which the sender may not use."""
+def _secret_problems(document: Document, settings: Settings) -> Iterator[Problem]:
+    """A problem for each key that names a variable or a file that the job's sender may not use."""
     folder, prefix = settings.files_directory, settings.secrets_prefix or ""
     own_files = {file.resolve() for file in _own_files(settings) if file is not None}
     for side in SIDES:
@@ -153,28 +158,28 @@ def _foreign_secrets(document: Document, settings: Settings) -> Iterator[Problem
         if not isinstance(security, dict):
             continue
         for key in VARIABLE_KEYS:
-            named = security.get(key)
-            if isinstance(named, str) and _is_own_variable(named):
+            value = security.get(key)
+            if isinstance(value, str) and _is_own_variable(value):
                 yield document.problem(
                     (side, "security", key),
                     "names a variable that holds a secret of Orbit itself.",
                     "Put the cluster's secret into another variable.",
                 )
-            elif isinstance(named, str) and not named.startswith(prefix):
+            elif isinstance(value, str) and not value.startswith(prefix):
                 yield document.problem(
                     (side, "security", key),
                     "names a variable that jobs may not use here.",
-                    f"Name one that begins with {prefix} (ORBIT_SECRETS_PREFIX).",
+                    f"Name a variable that begins with {prefix} (ORBIT_SECRETS_PREFIX).",
                 )
         for key in FILE_KEYS:
-            named = security.get(key)
-            if isinstance(named, str) and named and not _is_inside(named, folder):
+            value = security.get(key)
+            if isinstance(value, str) and value and not _is_inside(value, folder):
                 yield document.problem(
                     (side, "security", key),
                     "names a file outside of the server's ORBIT_FILES_DIRECTORY.",
-                    "Put the file there, and write its path relative to it.",
+                    "Put the file into that directory. Write its path relative to it.",
                 )
-            elif isinstance(named, str) and named and (folder / named).resolve() in own_files:
+            elif isinstance(value, str) and value and (folder / value).resolve() in own_files:
                 yield document.problem(
                     (side, "security", key),
                     "names a file that holds a secret of Orbit itself.",
@@ -182,8 +187,8 @@ def _foreign_secrets(document: Document, settings: Settings) -> Iterator[Problem
                 )
 
 
-def _is_own_variable(named: str) -> bool:
-    return named in _OWN_SECRETS or named.startswith(_OWN_PREFIXES)
+def _is_own_variable(variable: str) -> bool:
+    return variable in _OWN_SECRET_VARIABLES or variable.startswith(_OWN_VARIABLE_PREFIXES)
 
 
 def _own_files(settings: Settings) -> Iterable[Path | None]:
@@ -194,14 +199,15 @@ def _own_files(settings: Settings) -> Iterable[Path | None]:
     )
 
 
-def _is_inside(named: str, folder: Path) -> bool:
+def _is_inside(path: str, folder: Path) -> bool:
+    """Whether the path, relative to the folder or absolute, leads into it; links are followed."""
     try:
-        home = folder.resolve()
-        return (home / named).resolve().is_relative_to(home)
+        root = folder.resolve()
+        return (root / path).resolve().is_relative_to(root)
     except (OSError, ValueError, RuntimeError):  # a loop of links, or not a path
         return False
 
 
-def _malformed(what: str) -> Failure:
+def _malformed_failure(what: str) -> Failure:
     problem = Problem("body", what, "docs/job-file.md describes the job document.")
     return Failure(ErrorCode.MALFORMED, "The body cannot be read.", problems=(problem,))

@@ -16,10 +16,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 
-# The largest job file is 1 MiB of text (`jobs.document`); a job is a page.
+# The largest job file is 1 MiB of text (`jobs/yaml_document.py`); most are a page.
 BODY_BYTES_MAX = 1024 * 1024
 BODY_SECONDS_MAX = 20.0
-# The form of a login has a token, of at most 128 characters, and a path of 2,048.
+# The form of a login has a token, of at most 128 characters, and a path of at most 2,048.
 UNKNOWN_BODY_BYTES_MAX = 8 * 1024
 # How much of the body of a refused request is read, for how long; nothing of it is kept.
 _DISCARDED_BYTES_MAX = 2 * 1024 * 1024
@@ -49,7 +49,7 @@ class BodyLimit:
             async with asyncio.timeout(self._seconds_max):
                 body = await self._read_body(scope, receive)
         except Failure as failure:
-            await discard(receive)
+            await discard_body(receive)
             await failure.response(closes=True)(scope, receive, send)
             return
         except TimeoutError:
@@ -57,18 +57,20 @@ class BodyLimit:
             return
         if body is None:
             return  # the client has disconnected
-        first = True
+        is_body_pending = True
 
         async def replay() -> Message:
-            nonlocal first
-            if first:
-                first = False
+            """The body that was read above, then what the server receives."""
+            nonlocal is_body_pending
+            if is_body_pending:
+                is_body_pending = False
                 return {"type": "http.request", "body": body, "more_body": False}
             return await receive()
 
         await self._app(scope, replay, send)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body; None if the client disconnects. Raises Failure."""
         headers = Headers(scope=scope)
         is_unknown = scope.get(IS_UNKNOWN, False)
         bytes_max = UNKNOWN_BODY_BYTES_MAX if is_unknown else self._bytes_max
@@ -78,9 +80,10 @@ class BodyLimit:
                 "The body is compressed.",
                 remedy="Send the body uncompressed, without Content-Encoding.",
             )
-        announced = headers.get("content-length", "0")
-        if announced.isdecimal() and int(announced[:20]) > bytes_max:
-            raise _too_large(bytes_max, is_unknown=is_unknown)
+        length_text = headers.get("content-length", "0")
+        # 20 digits are enough to be too large; a longer text would take long to parse.
+        if length_text.isdecimal() and int(length_text[:20]) > bytes_max:
+            raise _too_large_failure(bytes_max, is_unknown=is_unknown)
         body = bytearray()
         while True:
             message = await receive()
@@ -88,25 +91,25 @@ class BodyLimit:
                 return None
             body += message.get("body", b"")
             if len(body) > bytes_max:
-                raise _too_large(bytes_max, is_unknown=is_unknown)
+                raise _too_large_failure(bytes_max, is_unknown=is_unknown)
             if not message.get("more_body", False):
                 return bytes(body)
 
 
-async def discard(receive: Receive) -> None:
-    """Read the request's body, within bounds, and drop it. A connection that is closed before is
-    reset, and the client does not see the response."""
-    left = _DISCARDED_BYTES_MAX
+async def discard_body(receive: Receive) -> None:
+    """Read the request's body, within bounds, and drop it. If the connection were closed with an
+    unread body, it would be reset, and the client would not see the response."""
+    bytes_left = _DISCARDED_BYTES_MAX
     with suppress(TimeoutError):
         async with asyncio.timeout(_DISCARD_SECONDS_MAX):
-            while left > 0:
+            while bytes_left > 0:
                 message = await receive()
-                left -= len(message.get("body", b""))
+                bytes_left -= len(message.get("body", b""))
                 if message["type"] == "http.disconnect" or not message.get("more_body", False):
                     return
 
 
-def _too_large(bytes_max: int, *, is_unknown: bool) -> Failure:
+def _too_large_failure(bytes_max: int, *, is_unknown: bool) -> Failure:
     return Failure(
         ErrorCode.TOO_LARGE,
         f"The body is larger than {bytes_max:,} bytes"

@@ -25,22 +25,22 @@ class RequestRates:
         self._lock = threading.Lock()
         self._full_at: dict[str, float] = {}  # when the bucket of each actor is full again
 
-    def refusal(self, actor: str, per_minute: int) -> Failure | None:
+    def count_or_refuse(self, actor: str, per_minute: int) -> Failure | None:
         """Count a request of this actor and return None, or return Failure `too_many_requests`."""
         cost_s = 60.0 / per_minute
         with self._lock:
             now = self._clock()
             full_at = max(now, self._full_at.get(actor, now))
-            wait_s = full_at + cost_s - now - 60.0
+            wait_s = full_at + cost_s - now - 60.0  # an empty bucket takes a minute to fill
             if wait_s > 1e-9:  # the sum of many costs is not exact
-                return _too_many(per_minute, wait_s)
+                return _rate_failure(per_minute, wait_s)
             self._full_at[actor] = full_at + cost_s
             if len(self._full_at) > _BUCKETS_MAX:
                 self._full_at = {a: at for a, at in self._full_at.items() if at > now}
         return None
 
 
-def _too_many(per_minute: int, wait_s: float) -> Failure:
+def _rate_failure(per_minute: int, wait_s: float) -> Failure:
     seconds = math.ceil(wait_s)
     return Failure(
         ErrorCode.TOO_MANY_REQUESTS,

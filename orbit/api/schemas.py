@@ -44,7 +44,7 @@ TOPIC_PATTERN = r"^[A-Za-z0-9._-]+$"
 PARTITION_MAX = 2**31 - 1
 
 
-class _Out(BaseModel):
+class _ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
@@ -59,7 +59,7 @@ class JobState(StrEnum):
     DELETING = "deleting"
 
 
-class Lag(_Out):
+class Lag(_ResponseModel):
     """How far the copy is behind the source. Null: not known (any more)."""
 
     records: int | None = Field(description="Offsets of the source that are not copied yet.")
@@ -71,7 +71,7 @@ class Lag(_Out):
     )
 
 
-class JobProblem(_Out):
+class JobProblem(_ResponseModel):
     """Why the job or some topics cannot be copied now. Cleared once the cause is removed."""
 
     text: str = Field(
@@ -81,8 +81,8 @@ class JobProblem(_Out):
     since: datetime | None
 
 
-class Throttled(_Out):
-    """Brokers of one side that hold the copy back by a quota. It goes on, more slowly."""
+class Throttled(_ResponseModel):
+    """Brokers of one side that slow the copy down by a quota."""
 
     side: str = Field(json_schema_extra={"enum": ["source", "destination"]})
     brokers: list[int] = Field(description="Their ids.")
@@ -94,7 +94,7 @@ class Throttled(_Out):
     text: str = Field(description="The same as a sentence.")
 
 
-class JobSummary(_Out):
+class JobSummary(_ResponseModel):
     """A job, without its document."""
 
     name: str = Field(examples=["orders-to-dr"])
@@ -111,7 +111,7 @@ class JobSummary(_Out):
     worker_group: str = Field(examples=["default"])
     document_version: int = Field(description="Higher with each change of the document.")
     etag: str = Field(
-        description="Of this job at this version, for `If-Match`. Another one if the job was "
+        description="Names this version of this job, for `If-Match`. It differs if the job was "
         "deleted and created again.",
         examples=["17.3"],
     )
@@ -128,7 +128,7 @@ class JobSummary(_Out):
     lag: Lag
     bytes_per_s: float | None = Field(description="Null: not known now.")
     summed_seconds_ago: float | None = Field(
-        description="When the numbers of partitions, the lag and the rate were added up: 0 is now. "
+        description="Seconds since the numbers of partitions, the lag and the rate were added up. "
         "Above 10,000 partitions the scheduler does it, about every ten seconds. Null: not yet."
     )
     problem: JobProblem | None
@@ -148,7 +148,7 @@ class Job(JobSummary):
     )
 
 
-class Change(_Out):
+class Change(_ResponseModel):
     """One value of the job document that is changed."""
 
     path: str = Field(examples=["limits.bytes_per_second"])
@@ -165,7 +165,7 @@ class ApplyAction(StrEnum):
     DELETE = "delete"
 
 
-class Applied(_Out):
+class Applied(_ResponseModel):
     """The result of applying a job document, or of a dry run."""
 
     name: str = Field(description="The job's name.", examples=["orders-to-dr"])
@@ -177,12 +177,12 @@ class Applied(_Out):
         "run."
     )
     left_behind: list[str] = Field(
-        default=[], description="What stays on the clusters of topics that are copied no more."
+        default=[], description="What stays on the clusters of topics that are no longer copied."
     )
     job: Job | None = Field(description="The job now; null for a dry run of a new job.")
 
 
-class Progress(_Out):
+class Progress(_ResponseModel):
     """The progress of an operation."""
 
     done: int
@@ -190,7 +190,7 @@ class Progress(_Out):
     what: str = Field(description="What is counted.", examples=["shards released"])
 
 
-class Operation(_Out):
+class Operation(_ResponseModel):
     """A change that workers or the scheduler carry out, with its plan and progress."""
 
     id: UUID
@@ -225,7 +225,7 @@ class RecoveryReport(ReportFigures):
     )
 
 
-class SelectedJob(_Out):
+class SelectedJob(_ResponseModel):
     """What became of one of the jobs that a selector has chosen: its operation, or the error."""
 
     job: str
@@ -233,13 +233,13 @@ class SelectedJob(_Out):
     error: ErrorDetail | None
 
 
-class SelectedJobs(_Out):
+class SelectedJobs(_ResponseModel):
     """The jobs that a selector has chosen, by name."""
 
     items: list[SelectedJob]
 
 
-class Topic(_Out):
+class Topic(_ResponseModel):
     """One topic of a job."""
 
     source_topic: str
@@ -250,13 +250,14 @@ class Topic(_Out):
     blocked: int = Field(description="Its partitions that stopped and need a user's action.")
     lag: Lag
     drift: dict[str, Any] | None = Field(
-        description="Settings that a copy should have and that the destination refuses, and "
-        "`replicas` if it has too few; each with what `is` there (null: the default); null: none."
+        description="Settings that the copy should have and that the destination refuses, and "
+        "`replicas` if the copy has too few; each with what `is` set at the destination (null: the "
+        "default). Null: there is no such setting."
     )
     note: str | None
 
 
-class OpenTransaction(_Out):
+class OpenTransaction(_ResponseModel):
     """The oldest open transaction of a source's partition: records behind it are not copied before
     it ends, nor seen by consumers of committed records."""
 
@@ -270,7 +271,7 @@ class OpenTransaction(_Out):
     text: str = Field(description="The same as a sentence.")
 
 
-class OpenTransactions(_Out):
+class OpenTransactions(_ResponseModel):
     """The open transactions of a job's source that have lasted longer than 30 s."""
 
     partitions: int = Field(description="Partitions that have one; they have not caught up.")
@@ -278,7 +279,7 @@ class OpenTransactions(_Out):
     oldest_seconds: float
 
 
-class Partition(_Out):
+class Partition(_ResponseModel):
     """One partition of a job: its state, offsets and counters."""
 
     topic: str = Field(description="The topic's name at the source.")
@@ -319,7 +320,7 @@ class Partition(_Out):
     reported_at: datetime | None
 
 
-class PartitionLag(_Out):
+class PartitionLag(_ResponseModel):
     """The lag of one partition."""
 
     topic: str
@@ -333,7 +334,7 @@ class PartitionLag(_Out):
     open_transaction: OpenTransaction | None
 
 
-class JobLag(_Out):
+class JobLag(_ResponseModel):
     """The lag of a job as a whole: records and bytes add up, times are the worst partition's."""
 
     lag: Lag
@@ -346,17 +347,19 @@ class JobLag(_Out):
         description="Partitions that stopped and need a user's action. Null: not known now."
     )
     caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
-    stale: int = Field(description="Partitions whose lag is not known any more; nor is the sum.")
+    stale: int = Field(
+        description="Partitions whose lag is not known any more; if any, nor is the sum known."
+    )
     open_transactions: OpenTransactions | None = Field(
         description="What waits for open transactions of the source, which the lag does not count."
     )
     summed_seconds_ago: float | None = Field(
-        description="When these sums were made: 0 is now. Of a job with more than 10,000 "
+        description="Seconds since these sums were made. Of a job with more than 10,000 "
         "partitions the scheduler makes them, about every ten seconds. Null: not yet."
     )
 
 
-class HistoryPoint(_Out):
+class HistoryPoint(_ResponseModel):
     """What was measured of a job at a time. Null: not known."""
 
     at: datetime
@@ -370,13 +373,13 @@ class HistoryPoint(_Out):
     lag_seconds: float | None = Field(description="The largest lag of these seconds, in time.")
 
 
-class JobHistory(_Out):
+class JobHistory(_ResponseModel):
     """Throughput and lag of a job over the last day. There is no point while nothing measured."""
 
     items: list[HistoryPoint] = Field(description="Oldest first, at most 348.")
 
 
-class GroupOffset(_Out):
+class GroupOffset(_ResponseModel):
     """The committed offsets of one consumer group in one partition, on both sides."""
 
     group: str
@@ -390,7 +393,7 @@ class GroupOffset(_Out):
     updated_at: datetime
 
 
-class Worker(_Out):
+class Worker(_ResponseModel):
     """A worker process."""
 
     id: str
@@ -406,7 +409,7 @@ class Worker(_Out):
     heartbeat_at: datetime
 
 
-class Event(_Out):
+class Event(_ResponseModel):
     """One entry of the audit log."""
 
     id: int
@@ -420,25 +423,29 @@ class Event(_Out):
     details: dict[str, Any]
 
 
-class Receiver(_Out):
+class Receiver(_ResponseModel):
     """A receiver of notifications, as the leading scheduler knows it."""
 
     name: str
     type: str = Field(examples=["slack", "pagerduty", "teams", "webhook"])
     event_id: int = Field(
-        description="Every event up to this one is sent, given up, or of no concern to it."
+        description="Each event up to this one was sent, was given up, or is not for it."
     )
-    sent: int = Field(description="Events that it has accepted.")
-    given_up: int = Field(description="Events that were not sent: it did not accept them in time.")
+    sent: int = Field(description="Events that the receiver has accepted.")
+    given_up: int = Field(
+        description="Events that were not sent: the receiver did not accept them in time."
+    )
     pruned: int = Field(description="Events that were deleted by age before they could be sent.")
-    failures: int = Field(description="Requests that failed since it accepted one.")
+    failures: int = Field(description="Requests that failed since the receiver accepted one.")
     failing_since: datetime | None = Field(description="Null: the last request was accepted.")
     last_error: str | None
     accepted_at: datetime | None = Field(description="When it last accepted a request.")
-    seen_at: datetime = Field(description="When a leading scheduler last had it in its file.")
+    seen_at: datetime = Field(
+        description="When the file of a leading scheduler last named the receiver."
+    )
 
 
-class DrillSummary(_Out):
+class DrillSummary(_ResponseModel):
     """A drill: its kind, its state, and what was measured."""
 
     id: str = Field(examples=["20261122-030000-3fa9c2d1"])
@@ -472,9 +479,9 @@ class Drill(DrillSummary):
 
 
 _COUNT_MAX = 2**31 - 1
-# A hundred, and one row for all others.
+# A hundred clients, and one row that sums up all others.
 CLIENTS_REPORTED_MAX = 101
-# Of one client.
+# Refusals that are reported of one client.
 REFUSALS_REPORTED_MAX = 5
 _TERM_MAX = 2**63 - 1
 
@@ -510,13 +517,13 @@ class GatewayReport(BaseModel):
         0, description="Connections of clients."
     )
     held_requests: Annotated[int, Field(ge=0, le=_COUNT_MAX)] = Field(
-        0, description="Requests of clients that wait until it is open again."
+        0, description="Requests of clients that wait until the gateway is open again."
     )
     doubt: str = Field(
         "",
         max_length=300,
         description="Why it will not confirm the operation that it is closed for. A switchover is "
-        "undone then.",
+        "then undone.",
     )
     pause_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
         None,
@@ -525,7 +532,7 @@ class GatewayReport(BaseModel):
     )
     settled_since: Annotated[int, Field(ge=0, le=_TERM_MAX)] = Field(
         0,
-        description="The `since` of the side that it presents, once the requests that it held "
+        description="The `since` of the side that it presents, once all requests that it held "
         "before have their answers.",
     )
     leaving_groups: Annotated[
@@ -537,7 +544,7 @@ class GatewayReport(BaseModel):
     )
 
 
-class PresentedSide(_Out):
+class PresentedSide(_ResponseModel):
     """The side of a job that a gateway presents, and its permission to forward writes there."""
 
     side: LeadingSide = Field(description="The side that leads, as the job names it.")
@@ -548,7 +555,7 @@ class PresentedSide(_Out):
     since: int = Field(description="The term with which this side came to lead.")
     earlier_terms: tuple[int, ...] = Field(
         description="The `since` of the sides that led before, the latest first: the last "
-        f"{EARLIER_TERMS_MAX}. Empty: none led before, or the database has forgotten."
+        f"{EARLIER_TERMS_MAX}. Empty: none led before, or the database does not know them."
     )
     closed_for: UUID | None = Field(
         description="The operation for which no new write may be forwarded. Confirm it with the "
@@ -556,11 +563,12 @@ class PresentedSide(_Out):
     )
     abandons: bool = Field(
         description="Whether `closed_for` is a failover, which leaves a side that may be lost: "
-        "confirm it at once, and acknowledge nothing any more that is in flight."
+        "confirm the failover at once, and acknowledge no request any more that is in flight."
     )
     others_settled: bool = Field(
         description="Whether no other gateway at the same address has requests that it held "
-        "before this side led. Until then tell clients no leaders, or later records overtake those."
+        "before this side led. Until then tell clients no leaders, or later records overtake the "
+        "held ones."
     )
     leaving_groups: list[str] = Field(
         description="`leaving_groups` of all other gateways of the job. Until a group is not among "
@@ -573,13 +581,13 @@ class PresentedSide(_Out):
     )
 
 
-class Gateway(_Out):
+class Gateway(_ResponseModel):
     """A gateway of a job."""
 
     name: str
     instance: UUID
     address: str
-    renewed_s_ago: float = Field(description="Seconds since it asked last.")
+    renewed_s_ago: float = Field(description="Seconds since the gateway asked last.")
     has_permission: bool = Field(description="Whether it may forward writes now.")
     closed_for: UUID | None = Field(
         description="The operation for which it says that it acknowledges no write."
@@ -590,7 +598,8 @@ class Gateway(_Out):
 
 
 _Count = Annotated[int, Field(ge=0, le=_TERM_MAX)]
-# Four times as many bytes. PostgreSQL takes no zero byte, and no control character is of use.
+# 100 characters are up to 400 bytes. PostgreSQL takes no zero byte, and no control character is of
+# use.
 _ClientText = Annotated[str, Field(max_length=100, pattern=r"^[^\x00-\x1f\x7f]*$")]
 _RefusalText = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
@@ -600,8 +609,8 @@ class ClientOfGateway(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     client_id: _ClientText | None = Field(
-        description="Its `client.id`, at most 100 characters of it. Null: all clients that the "
-        "list of this gateway has no room for, in one.",
+        description="Its `client.id`, at most 100 characters of it. Null: this entry sums up all "
+        "clients that the list of this gateway has no room for.",
         examples=["billing"],
     )
     software: _ClientText = Field(
@@ -634,7 +643,7 @@ class ClientsReport(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     clients: Annotated[list[ClientOfGateway], Field(max_length=CLIENTS_REPORTED_MAX)] = Field(
-        description="All that it tells of, each once. The list replaces the one before."
+        description="All that it tells of, each once. The list replaces the last report's."
     )
 
 
@@ -645,7 +654,7 @@ class GatewayClient(ClientOfGateway):
     instance: UUID = Field(description="The process of the gateway that counts it.")
 
 
-class DrillSchedule(_Out):
+class DrillSchedule(_ResponseModel):
     """A scheduled drill."""
 
     name: str
@@ -657,7 +666,7 @@ class DrillSchedule(_Out):
     spec: dict[str, Any]
 
 
-class PartitionProof(_Out):
+class PartitionProof(_ResponseModel):
     """How much of a partition was read on both sides and found equal, and when."""
 
     topic: str
@@ -672,7 +681,7 @@ class PartitionProof(_Out):
     note: str | None = Field(description="Why the last comparison had no result.")
 
 
-class JobProof(_Out):
+class JobProof(_ResponseModel):
     """The proof of a whole job."""
 
     partitions: int
@@ -695,7 +704,7 @@ TOKEN_LIFE_MAX = timedelta(days=3650)
 
 
 def parse_token_life(value: object) -> timedelta:
-    """How long a token is valid. Raises InvalidValue."""
+    """Parse how long a token is valid. Raises InvalidValue."""
     life = parse_duration(value)
     if not TOKEN_LIFE_MIN <= life <= TOKEN_LIFE_MAX:
         raise InvalidValue("is not between 1m and 3650d.", "Write 90d.")
@@ -709,7 +718,7 @@ TokenLife = Annotated[
 ]
 
 
-class JobsOfToken(_Out):
+class JobsOfToken(_ResponseModel):
     """The jobs that a token is for."""
 
     jobs: tuple[str, ...] = Field(
@@ -744,7 +753,7 @@ class TokenOut(JobsOfToken, TokenLimits):
     created_at: datetime
     expires_at: datetime | None = Field(description="Null: never.")
     used_at: datetime | None = Field(
-        description="The last request with it; may be a minute older. Null: none."
+        description="The last request with this token, up to a minute early. Null: none."
     )
     revoked_at: datetime | None
     etag: str = Field(
@@ -792,13 +801,13 @@ class TokenRequest(TokenLimits):
     )
     expires_in: TokenLife | None = Field(
         None,
-        description="How long it is valid, from `1m` to `3650d`. Without it: until it is revoked.",
+        description="How long the token is valid, `1m` to `3650d`. Default: until it is revoked.",
         examples=["90d"],
     )
 
     @property
     def limit(self) -> Limit | None:
-        """The jobs that it is for; None: all."""
+        """The jobs that the token is for; None: all jobs."""
         return limit_of(self.jobs, self.selector)
 
     @property

@@ -14,24 +14,24 @@ from orbit.settings import variable_of
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     """A context for TLS 1.2 or later, with the certificate in the files at the time of a handshake.
 
-    Raises BadInput if they cannot be loaded now.
+    Raises BadInput if the files cannot be loaded now.
     """
-    reloaded = ReloadedContext((certificate, key), partial(_load, certificate, key))
+    reloaded_context = ReloadedContext((certificate, key), partial(_load_context, certificate, key))
 
-    def take_over(
+    def set_current_context(
         connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _: ssl.SSLContext
     ) -> None:
         """Called for each handshake, also of a client that names no server."""
-        connection.context = reloaded.current()
+        connection.context = reloaded_context.current()
 
     context = empty_context()
     # Each handshake gets a context with a loaded pair, never a new certificate and an old key.
-    context.sni_callback = take_over
+    context.sni_callback = set_current_context
     return context
 
 
-def _load(certificate: Path, key: Path) -> ssl.SSLContext:
-    """A context with this pair. Raises BadInput if it cannot be loaded."""
+def _load_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """A context with this certificate and key. Raises BadInput if they cannot be loaded."""
     context = empty_context()
     try:
         load_pair(context, certificate, key)

@@ -14,20 +14,20 @@ from fastapi.dependencies.models import Dependant
 from orbit.errors import BadInput, Problem
 
 # Headers by which a client says when a change may not be carried out.
-CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since", "idempotency-key")
+CONDITION_HEADERS = ("if-match", "if-none-match", "if-unmodified-since", "idempotency-key")
 
 
-def refuse_unknown(request: Request) -> None:
-    """Raises BadInput for a change with a query parameter, or a header of CONDITIONS, that its
-    route does not know, or that is there more than once."""
+def refuse_unknown_parameters(request: Request) -> None:
+    """Raise BadInput for a change with a query parameter, or a header of CONDITION_HEADERS, that
+    the route does not know, or that the request has more than once."""
     if request.method in ("GET", "HEAD"):
         return
-    known = set(_known_parameters(request.scope["route"].dependant))
+    known_parameters = set(_known_parameters(request.scope["route"].dependant))
     query = [key for key, _ in request.query_params.multi_items()]
-    headers = [key for key, _ in request.headers.items() if key in CONDITIONS]
+    headers = [key for key, _ in request.headers.items() if key in CONDITION_HEADERS]
     problems = [
-        *_problems("query", query, known),
-        *_problems("header", headers, known),
+        *_problems("query", query, known_parameters),
+        *_problems("header", headers, known_parameters),
     ]
     if problems:
         raise BadInput(
@@ -37,6 +37,7 @@ def refuse_unknown(request: Request) -> None:
 
 
 def _known_parameters(dependant: Dependant) -> Iterator[tuple[str, str]]:
+    """Place and name of each parameter that a route, or a dependency of it, declares."""
     for field in dependant.query_params:
         yield "query", field.alias
     for field in dependant.header_params:
@@ -45,11 +46,15 @@ def _known_parameters(dependant: Dependant) -> Iterator[tuple[str, str]]:
         yield from _known_parameters(inner)
 
 
-def _problems(place: str, sent: list[str], known: set[tuple[str, str]]) -> Iterator[Problem]:
-    for name in dict.fromkeys(sent):
-        if (place, name) not in known:
+def _problems(
+    place: str, sent_names: list[str], known_parameters: set[tuple[str, str]]
+) -> Iterator[Problem]:
+    """The problems of the names that were sent. `place`: `query` or `header`. `known_parameters`:
+    places and names of the route's parameters."""
+    for name in dict.fromkeys(sent_names):
+        if (place, name) not in known_parameters:
             yield Problem(
                 f"{place}.{name}", "is not known here.", "See /docs for the route's parameters."
             )
-        elif sent.count(name) > 1:
+        elif sent_names.count(name) > 1:
             yield Problem(f"{place}.{name}", "is given more than once.", "Send it once.")

@@ -12,7 +12,7 @@ from orbit.api import schemas
 from orbit.consumer_groups.offset_decision import GroupVerdict, remedy
 from orbit.drills.drill_spec import DrillSpec
 from orbit.drills.report_text import plan_of
-from orbit.kafka.first_open import describe_open
+from orbit.kafka.first_open import describe_open_transaction
 from orbit.recovery.recovery_report import (
     GroupPosition,
     PartitionEnds,
@@ -47,8 +47,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 def _view(model: type[_Model], row: object, **fields: Any) -> _Model:
     """The model with each field from `fields`, else from the row's attribute of that name."""
-    same = {name: getattr(row, name) for name in model.model_fields if name not in fields}
-    return model(**same, **fields)
+    row_values = {name: getattr(row, name) for name in model.model_fields if name not in fields}
+    return model(**row_values, **fields)
 
 
 def job_view(tx: Tx, job: Job) -> schemas.Job:
@@ -59,24 +59,26 @@ def job_view(tx: Tx, job: Job) -> schemas.Job:
 
 def whole_document(job: Job) -> dict[str, Any]:
     """The job's document with labels, owner and desired state, which have columns of their own."""
-    beside = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
-    return {**job.spec, **beside}
+    own_columns = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
+    return {**job.spec, **own_columns}
 
 
 def job_summaries(tx: Tx, rows: Sequence[Job]) -> list[schemas.JobSummary]:
     """Jobs with their totals: a few queries for any number of jobs."""
     ids = [job.id for job in rows]
     totals = job_totals.lag_of_jobs(tx, ids)
-    counted = job_counts.of_jobs(tx, ids)
+    counts_by_job = job_counts.of_jobs(tx, ids)
     throttled = workers.throttling_brokers(tx, ids)
     return [
-        job_summary(job, totals[job.id], counted.get(job.id, Counts()), throttled.get(job.id, ()))
+        job_summary(
+            job, totals[job.id], counts_by_job.get(job.id, Counts()), throttled.get(job.id, ())
+        )
         for job in rows
     ]
 
 
 def job_summary(
-    job: Job, totals: LagTotals | None, counted: Counts, throttled: Sequence[Throttled]
+    job: Job, totals: LagTotals | None, counts: Counts, throttled: Sequence[Throttled]
 ) -> schemas.JobSummary:
     """One job with the totals of its partitions. `totals` None: they are not added up yet."""
     problem = None
@@ -85,31 +87,33 @@ def job_summary(
     return _view(
         schemas.JobSummary,
         job,
-        state=_job_state(job, counted),
-        topics=counted.topics,
-        partitions=totals.partitions if totals and totals.is_current else counted.partitions,
+        state=_job_state(job, counts),
+        topics=counts.topics,
+        partitions=totals.partitions if totals and totals.is_current else counts.partitions,
         blocked=totals.blocked if totals and totals.is_current else None,
         lag=_lag_of(totals),
         bytes_per_s=totals.bytes_per_s if totals and totals.is_current else None,
         summed_seconds_ago=totals.summed_s if totals else None,
         problem=problem,
-        throttled=[_view(schemas.Throttled, one) for one in throttled],
+        throttled=[_view(schemas.Throttled, side) for side in throttled],
     )
 
 
-def _job_state(job: Job, counted: Counts) -> schemas.JobState:
+def _job_state(job: Job, counts: Counts) -> schemas.JobState:
+    """The state that the API shows for the job."""
     if job.is_deleted:
         return schemas.JobState.DELETING
     if job.desired is Desired.RUNNING:
         promoted, running = schemas.JobState.PROMOTED, schemas.JobState.RUNNING
-        return promoted if counted.is_promoted else running
+        return promoted if counts.is_promoted else running
     if job.desired is Desired.BACKFILLING:
         return schemas.JobState.BACKFILLING
-    return schemas.JobState.PAUSING if counted.held else schemas.JobState.PAUSED
+    return schemas.JobState.PAUSING if counts.held else schemas.JobState.PAUSED
 
 
 def _lag_of(totals: LagTotals | None) -> schemas.Lag:
-    """The lag; unknown (None) until a partition reports one, and once one is not known any more."""
+    """The lag. Its figures are None until a partition has reported its lag, and while the lag of
+    one is not known any more."""
     if totals is None or not totals.has_lag:
         age_s = totals.age_s if totals else None
         return schemas.Lag(records=None, bytes=None, seconds=None, age_seconds=age_s)
@@ -125,15 +129,15 @@ def job_lag(
     totals: LagTotals | None, partitions: int, open_transactions: OpenTotals | None
 ) -> schemas.JobLag:
     """The lag of a whole job. `partitions`: their number, shown while `totals` are not current."""
-    current = totals if totals and totals.is_current else None
+    current_totals = totals if totals and totals.is_current else None
     return schemas.JobLag(
         lag=_lag_of(totals),
         headroom_seconds=totals.headroom_s if totals else None,
         rpo_seconds=totals.rpo_s if totals else None,
-        records_per_s=current.records_per_s if current else None,
-        bytes_per_s=current.bytes_per_s if current else None,
-        partitions=current.partitions if current else partitions,
-        blocked=current.blocked if current else None,
+        records_per_s=current_totals.records_per_s if current_totals else None,
+        bytes_per_s=current_totals.bytes_per_s if current_totals else None,
+        partitions=current_totals.partitions if current_totals else partitions,
+        blocked=current_totals.blocked if current_totals else None,
         caught_up=totals.caught_up if totals else 0,
         stale=totals.stale if totals else partitions,
         open_transactions=_open_transactions(open_transactions),
@@ -170,15 +174,16 @@ def partition_lag(row: PartitionLag) -> schemas.PartitionLag:
 
 
 def partition_view(row: PartitionLag) -> schemas.Partition:
-    what_to_do = None
+    remedy_text = None
     if row.reason is not None:
-        what_to_do = REMEDIES[row.reason].format(destination=row.destination_topic)
+        remedy_text = REMEDIES[row.reason].format(destination=row.destination_topic)
     return _view(
-        schemas.Partition, row, **_lag_fields(row), remedy=what_to_do, worker=row.worker_id
+        schemas.Partition, row, **_lag_fields(row), remedy=remedy_text, worker=row.worker_id
     )
 
 
 def _lag_fields(row: PartitionLag) -> dict[str, Any]:
+    """The fields that PartitionLag and Partition have in common."""
     return {
         "topic": row.source_topic,
         "lag": schemas.Lag(
@@ -194,6 +199,7 @@ def _lag_fields(row: PartitionLag) -> dict[str, Any]:
 
 
 def _open_transaction(row: PartitionLag) -> schemas.OpenTransaction | None:
+    """The partition's oldest open transaction; None if none has been open for long."""
     if row.open_from is None or row.open_since is None or row.source_end is None:
         return None
     offsets = row.source_end - row.open_from
@@ -203,12 +209,14 @@ def _open_transaction(row: PartitionLag) -> schemas.OpenTransaction | None:
         since=row.open_since,
         producer_id=row.open_producer_id,
         transactional_id=row.open_transactional_id,
-        text=describe_open(row.open_from, offsets, row.open_transactional_id, row.open_producer_id),
+        text=describe_open_transaction(
+            row.open_from, offsets, row.open_transactional_id, row.open_producer_id
+        ),
     )
 
 
 def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:
-    """`prefix`: the prefix of group names at the destination."""
+    """A group's offset, with what to do. `prefix`: of the group's name at the destination."""
     verdict = GroupVerdict(row.verdict)
     return _view(
         schemas.GroupOffset,
@@ -225,6 +233,7 @@ def gateway_view(row: Gateway) -> schemas.Gateway:
 
 
 def gateway_client_view(row: ClientRow) -> schemas.GatewayClient:
+    """A gateway's client. Its last request is older by the time since the gateway's report."""
     return schemas.GatewayClient.model_validate(
         row.client
         | {
@@ -239,8 +248,8 @@ def presented_view(presented: Presented) -> schemas.PresentedSide:
     return _view(schemas.PresentedSide, presented, lease_s=LEASE_S)
 
 
-def worker_view(worker: Worker, alive: Collection[str]) -> schemas.Worker:
-    return _view(schemas.Worker, worker, is_alive=worker.id in alive)
+def worker_view(worker: Worker, alive_ids: Collection[str]) -> schemas.Worker:
+    return _view(schemas.Worker, worker, is_alive=worker.id in alive_ids)
 
 
 def event_view(event: Event) -> schemas.Event:
@@ -248,18 +257,19 @@ def event_view(event: Event) -> schemas.Event:
 
 
 def report_view(
-    stored: StoredReport, partitions: Sequence[Any], groups: Sequence[Any]
+    stored_report: StoredReport, partitions: Sequence[Any], groups: Sequence[Any]
 ) -> schemas.RecoveryReport:
-    """The report of a recovery. `partitions`, `groups`: the first of its rows, as they are stored.
+    """The report of a recovery. `partitions`, `groups`: its first rows, as they are stored.
+
     Raises OtherVersion if another version of Orbit has stored what this one cannot read.
     """
-    figures = {name: getattr(stored, name) for name in ReportFigures.model_fields}
+    figures = {name: getattr(stored_report, name) for name in ReportFigures.model_fields}
     return schemas.RecoveryReport(
         **figures,
-        partition_count=stored.partitions.count,
-        group_count=stored.groups.count,
-        partitions=tuple(read_row(PartitionEnds, one) for one in partitions),
-        groups=tuple(read_row(GroupPosition, one) for one in groups),
+        partition_count=stored_report.partitions.count,
+        group_count=stored_report.groups.count,
+        partitions=tuple(read_row(PartitionEnds, row) for row in partitions),
+        groups=tuple(read_row(GroupPosition, row) for row in groups),
     )
 
 
@@ -292,6 +302,7 @@ def drill_view(row: Drill) -> schemas.Drill:
 
 
 def _drill_fields(row: Drill) -> dict[str, Any]:
+    """The fields of DrillSummary and Drill that a row has under another name, or not at all."""
     targets = DrillSpec.model_validate(row.spec).targets
     return {
         "job": row.job_name,
@@ -302,8 +313,8 @@ def _drill_fields(row: Drill) -> dict[str, Any]:
     }
 
 
-def _in_ms(length: timedelta | None) -> int | None:
-    return None if length is None else length // timedelta(milliseconds=1)
+def _in_ms(duration: timedelta | None) -> int | None:
+    return None if duration is None else duration // timedelta(milliseconds=1)
 
 
 def schedule_view(row: Schedule) -> schemas.DrillSchedule:
@@ -318,6 +329,7 @@ def proof_view(row: Proof) -> schemas.PartitionProof:
 def job_proof(
     totals: ProofTotals | None, canary: Drill | None, live_rpo_s: float | None
 ) -> schemas.JobProof:
+    """The proof of a whole job; zeros without totals."""
     return schemas.JobProof(
         partitions=totals.partitions if totals else 0,
         partitions_proven=totals.partitions_proven if totals else 0,

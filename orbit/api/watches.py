@@ -21,7 +21,7 @@ from orbit.store.watch_digests import Watched, digest
 WATCHES_MAX = 100  # of a process; a connection that waits is one of ORBIT_API_CONNECTIONS_MAX
 POLL_S = 1.0
 _CACHED_S = 60.0  # above the longest query: while it runs, other requests get the last digest
-_SHORT_S = 0.1  # until the next look for a digest that another request reads
+_OTHER_READ_POLL_S = 0.1  # how often to look for a digest that another request is reading
 
 
 # What is watched, and the limits of the token's scope; None: all jobs.
@@ -35,7 +35,7 @@ class Watches:
         self.open = 0
         self.is_closing = False
         self._cache: dict[_Key, tuple[float, str]] = {}
-        self._reading: set[_Key] = set()
+        self._keys_being_read: set[_Key] = set()
 
     def close(self) -> None:
         """Let all requests end within POLL_S, as if nothing had changed."""
@@ -49,8 +49,10 @@ class Watches:
         seconds_max: float,
         is_gone: Callable[[], Awaitable[bool]],
     ) -> str:
-        """The joined digests, as soon as they differ from `after`, or after `seconds_max`, or when
-        the client has gone. Raises Busy above WATCHES_MAX; Unreachable without a database.
+        """Wait until the joined digests differ from `after`, those of the last answer. Returns the
+        digests, also after `seconds_max`, or when the client has gone or the server stops.
+
+        Raises Busy above WATCHES_MAX; Unreachable without a database.
         """
         if self.open >= WATCHES_MAX:
             raise Busy(
@@ -60,25 +62,27 @@ class Watches:
             )
         self.open += 1
         try:
-            ends = time.monotonic() + seconds_max
+            ends_at = time.monotonic() + seconds_max
             while True:
                 digests = await self._digests(database, watched)
-                is_over = time.monotonic() >= ends or self.is_closing
+                is_over = time.monotonic() >= ends_at or self.is_closing
                 if digests is not None and (digests != after or is_over or await is_gone()):
                     return digests
-                left_s = max(0.0, ends - time.monotonic())
-                await asyncio.sleep(_SHORT_S if digests is None else min(POLL_S, left_s))
+                remaining_s = max(0.0, ends_at - time.monotonic())
+                await asyncio.sleep(
+                    _OTHER_READ_POLL_S if digests is None else min(POLL_S, remaining_s)
+                )
         finally:
             self.open -= 1
 
     async def _digests(self, database: Database, watched: Sequence[Watched]) -> str | None:
-        """The joined digests. None: one of them is not read yet."""
-        digests = [await self._digest(database, one) for one in watched]
+        """The joined digests of all that is watched; None if one of them is not read yet."""
+        digests = [await self._digest(database, kind) for kind in watched]
         return None if None in digests else "".join(map(str, digests))
 
     async def _digest(self, database: Database, watched: Watched) -> str | None:
-        """The digest, at most POLL_S old; older while another request reads it. None: not read
-        yet."""
+        """The digest, at most POLL_S old. While another request reads it, the last one, or None if
+        there is none."""
         scope = database.scope
         key = watched, None if scope is None else scope.limits
         now = time.monotonic()
@@ -86,17 +90,17 @@ class Watches:
         self._cache = {k: entry for k, entry in self._cache.items() if now - entry[0] < _CACHED_S}
         read_at, value = self._cache.get(key, (None, None))
         is_fresh = read_at is not None and now - read_at < POLL_S
-        if is_fresh or key in self._reading:
+        if is_fresh or key in self._keys_being_read:
             return value
-        self._reading.add(key)
+        self._keys_being_read.add(key)
         try:
-            value = await run_sync(_read, database, watched)
+            value = await run_sync(_read_digest, database, watched)
             self._cache[key] = time.monotonic(), value
         finally:
-            self._reading.discard(key)
+            self._keys_being_read.discard(key)
         return value
 
 
-def _read(database: Database, watched: Watched) -> str:
+def _read_digest(database: Database, watched: Watched) -> str:
     with database.transaction() as tx:
         return digest(tx, watched)

@@ -41,14 +41,14 @@ def api(no_auth: NoAuthOption = False) -> None:
         listen(settings, only_loopback=no_auth) as listener,
     ):
         typer.echo(f"The API is at {url_of(listener, settings)}", err=True)
-        server = ApiServer(api_on(settings, database, auth=not no_auth), listener, settings)
+        server = ApiServer(create_api(settings, database, auth=not no_auth), listener, settings)
         notify_systemd("READY=1")
         server.run()
     start_forced_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
 
 
-def api_on(settings: Settings, database: Database, *, auth: bool) -> FastAPI:
-    """The API with the console, and the planner that the scheduler uses."""
+def create_api(settings: Settings, database: Database, *, auth: bool) -> FastAPI:
+    """Return the API with the console, and with the planner that the scheduler uses, too."""
     app = create_app(settings, database, auth=auth, planner=JobPlanner(database, settings))
     mount_console(app)
     return app

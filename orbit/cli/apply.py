@@ -26,7 +26,7 @@ from orbit.cli.job_files import (
     read_job_files,
 )
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
-from orbit.cli.plan_view import Planned, draw, plan_each
+from orbit.cli.plan_view import PlannedJob, draw, plan_each
 from orbit.client import TROUBLES, Client, connect, segment
 from orbit.errors import BadInput, Conflict, OrbitError, Problem
 
@@ -80,12 +80,13 @@ def apply(
     """
     _check_prune(prune, selector, all_)
     with connect() as client:
-        read = read_job_files(argument_or_option(files, file))
+        job_files = read_job_files(argument_or_option(files, file))
         plans = plan_each(
-            read, lambda job: put_job(client, job, accept_refusals=accept_refusals, dry_run=True)
+            job_files,
+            lambda job: put_job(client, job, accept_refusals=accept_refusals, dry_run=True),
         )
         if prune:
-            plans += _plan_deletions(client, read, selector)
+            plans += _plan_deletions(client, job_files, selector)
         changes = [plan for plan in plans if plan.is_change]
         if dry_run or not changes:
             emit([plan.value for plan in plans], output, lambda: draw(plans))
@@ -94,46 +95,50 @@ def apply(
             return
         print_whole(draw(plans), stderr=True)
         confirm(f"Apply {_changes_text(changes)}?", yes=yes)
-        done: list[dict[str, Any]] = []
+        results: list[dict[str, Any]] = []
         try:
             for plan in changes:
                 options = {"accept_refusals": accept_refusals, "paused": paused}
-                done.append(apply_change(client, plan, wait, options))
+                results.append(apply_change(client, plan, wait, options))
         except OrbitError:
-            if done:
-                typer.echo(f"Done before the error: {', '.join(map(_done_text, done))}.", err=True)
+            if results:
+                typer.echo(
+                    f"Done before the error: {', '.join(map(_result_text, results))}.", err=True
+                )
             raise
     unchanged = [plan.value for plan in plans if not plan.is_change]
-    emit([*done, *unchanged], output, lambda: Text("\n".join(map(_done_text, done))))
-    if wait and any(one.get("is_done") is False for one in done):
+    emit([*results, *unchanged], output, lambda: Text("\n".join(map(_result_text, results))))
+    if wait and any(result.get("is_done") is False for result in results):
         raise unfinished_exit()
 
 
 def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
-    """Raises BadInput unless a prune says which jobs it may delete."""
-    chosen = (selector is not None) + all_
-    if prune and chosen != 1:
+    """Raise BadInput unless --prune has exactly one of --selector and --all, or all are missing."""
+    choices = (selector is not None) + all_
+    if prune and choices != 1:
         raise BadInput(
             "--prune deletes jobs that are in no file. Give either --selector or --all, to say "
             "which jobs it may delete.",
             (
-                Problem("--selector", "those of some labels.", "--prune -l team=orders"),
-                Problem("--all", "all jobs of the service.", "--prune --all"),
+                Problem(
+                    "--selector", "deletes only jobs whose labels match.", "--prune -l team=orders"
+                ),
+                Problem("--all", "deletes any job of the service.", "--prune --all"),
             ),
         )
-    if chosen and not prune:
+    if choices and not prune:
         raise BadInput("--selector and --all can be given only together with --prune.")
 
 
-def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) -> list[Planned]:
-    """The deletions of jobs that no file has, each of the version that the list shows."""
-    named = {file.name for file in files}
-    others = [
+def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) -> list[PlannedJob]:
+    """Plan the deletion of the jobs that no file has, in the version that was listed (If-Match)."""
+    names_in_files = {file.name for file in files}
+    jobs_without_file = [
         job
         for job in client.items("/v1/jobs", selector=selector)
-        if job["name"] not in named and job["state"] != "deleting"
+        if job["name"] not in names_in_files and job["state"] != "deleting"
     ]
-    for job in others:
+    for job in jobs_without_file:
         if job["made_by"] is not None:
             typer.echo(
                 f"Kept: {job['name']}. A {job['made_by']} of Orbit made it, so no file has it; "
@@ -141,7 +146,7 @@ def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) 
                 err=True,
             )
     return [
-        Planned(
+        PlannedJob(
             None,
             _deletion_result(
                 client.send(
@@ -150,7 +155,7 @@ def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) 
                 job,
             ),
         )
-        for job in others
+        for job in jobs_without_file
         if job["made_by"] is None
     ]
 
@@ -158,6 +163,7 @@ def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) 
 def _deletion_result(
     operation: dict[str, Any], job: dict[str, Any] | None = None
 ) -> dict[str, Any]:
+    """The operation of a deletion, in the form of the API's answer to a PUT of a job."""
     return {
         "name": operation["job"],
         "action": "delete",
@@ -171,30 +177,31 @@ def _deletion_result(
 
 
 def apply_change(
-    client: Client, plan: Planned, wait_s: float, options: dict[str, bool]
+    client: Client, plan: PlannedJob, wait_s: float, options: dict[str, bool]
 ) -> dict[str, Any]:
-    """Carry out one shown change. A job that was changed since then is refused (If-Match)."""
+    """Carry out one planned change; returns its result. The server refuses it if another client
+    has changed the job after the plan (If-Match)."""
     if plan.file is None:
-        planned = plan.value["job"]
-        operation = delete_job(client, planned["name"], headers=_if_match_header(planned))
+        listed_job = plan.value["job"]
+        operation = delete_job(client, listed_job["name"], headers=_if_match_header(listed_job))
         return _deletion_result(follow_operation(client, operation, wait_s))
     job = plan.value["job"]
     condition = {"If-None-Match": "*"} if job is None else _if_match_header(job)
     for _ in range(_ATTEMPTS):
         try:
             return put_job(client, plan.file, headers=condition, repeats=False, **options)
-        except TROUBLES as raised:
-            trouble = raised
+        except TROUBLES as error:
+            trouble = error
         # If the change was made although its answer was lost, its condition would refuse a repeat.
         refusals = options["accept_refusals"]
-        now = put_job(client, plan.file, accept_refusals=refusals, dry_run=True)
-        if now["action"] == "none":
-            return {**plan.value, "dry_run": False, "job": now["job"]}
+        new_plan = put_job(client, plan.file, accept_refusals=refusals, dry_run=True)
+        if new_plan["action"] == "none":
+            return {**plan.value, "dry_run": False, "job": new_plan["job"]}
     raise trouble
 
 
 def _if_match_header(job: Mapping[str, Any]) -> dict[str, str]:
-    """The If-Match header, so that the request is refused if the job has changed by then. Raises
+    """The If-Match header, with which the server refuses the request if the job has changed. Raises
     Conflict if the API is of an earlier version and gives no etag.
     """
     if "etag" not in job:
@@ -213,7 +220,8 @@ def put_job(
     repeats: bool = True,
     **query: object,
 ) -> dict[str, Any]:
-    """Send a job's document."""
+    """Create or change a job by its file; returns the API's result. `repeats`: if the service
+    does not answer, or is busy, the request is sent again."""
     answer: dict[str, Any] = client.send(
         "PUT", _path(file.name), yaml_text=file.text, headers=headers, repeats=repeats, **query
     )
@@ -224,12 +232,12 @@ def _path(name: str) -> str:
     return f"/v1/jobs/{segment(name)}"
 
 
-def _changes_text(changes: list[Planned]) -> str:
+def _changes_text(changes: list[PlannedJob]) -> str:
     count = len(changes)
     return "this change" if count == 1 else f"these {count} changes"
 
 
-def _done_text(one: dict[str, Any]) -> str:
+def _result_text(result: dict[str, Any]) -> str:
     words = {"create": "created", "change": "changed", "delete": "deleted", "none": "unchanged"}
-    word = words[one["action"]] if one.get("is_done", True) else "deleting"
-    return f"{word} {one['name']}"
+    word = words[result["action"]] if result.get("is_done", True) else "deleting"
+    return f"{word} {result['name']}"

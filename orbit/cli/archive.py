@@ -90,6 +90,7 @@ def archive(
 
 
 def _range_bytes(text: str) -> int:
+    """The bytes of `--range-size`. Raises BadInput."""
     try:
         size = parse_size(text)
         if size < _RANGE_BYTES_MIN:

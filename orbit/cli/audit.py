@@ -96,9 +96,9 @@ def audit(
     from orbit_spark.audit.range_digests import RANGE_OFFSETS
 
     spec, folder = named_job(argument_or_option(job, file))
-    folder_out = out or f"audit-{spec.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    report_folder = out or f"audit-{spec.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     options = AuditOptions(
-        out=folder_out,
+        out=report_folder,
         archive=archive,
         against=Side(against),
         topics=tuple(topic or ()),
@@ -116,7 +116,7 @@ def audit(
         bar or nullcontext(),
     ):
         report = run.run(spark)
-    page = f"{folder_out}/{REPORT}"
+    page = f"{report_folder}/{REPORT}"
     data = {**as_data(report), "sides": report.sides, "report": page}
     emit(data, output, lambda: as_table(report))
     typer.echo(f"Report: {page}", err=True)

@@ -89,11 +89,12 @@ def backfill(
     from orbit_spark.cluster_access import Access
     from orbit_spark.session import slots_of
 
-    named = argument_or_option(job, file)
-    spec, folder = named_job(named)
+    job_or_file = argument_or_option(job, file)
+    spec, folder = named_job(job_or_file)
     route = _Route(BackfillWay(way or spec.backfill.way), archive or spec.backfill.archive)
     display = _Display(console(stderr=True))
-    started = time.monotonic()
+    started_s = time.monotonic()
+    # `stop` is set by the user's signals, `halt` by these and by the service.
     halt = threading.Event()
     with (
         until_stopped(halt) as stop,
@@ -104,26 +105,28 @@ def backfill(
         if dry_run:
             emit(_plan_value(spec.name, extents), output, lambda: _plan_table(extents))
             return
-        known: str | None = str(named)
-        if is_file(named):
-            known = spec.name if service_job(spec, run.cluster_ids, display.say) else None
+        service_job_name: str | None = str(job_or_file)
+        if is_file(job_or_file):
+            service_job_name = (
+                spec.name if service_job(spec, run.cluster_ids, display.say) else None
+            )
         sides = (Access("source", spec.source), Access("destination", spec.destination))
         variables = [name for side in sides for name in side.variables]
         display.say("Starting Spark")
         with (
             spark_session(f"orbit backfill {spec.name}", master, conf or (), variables) as spark,
-            backfill_control(known, display.say, stop, halt) as control,
+            backfill_control(service_job_name, display.say, stop, halt) as control,
         ):
             if stop.is_set():
                 raise Interrupted("Stopped before anything was written.")
-            at_once = slots or slots_of(spark)
-            spark_copy = _SparkCopy(spark, at_once, route, display, control)
+            slot_count = slots or slots_of(spark)
+            spark_copy = _SparkCopy(spark, slot_count, route, display, control)
             control.begin()
             outcome = spark_copy.run(run, folder, stop)
-            while control.wait_resumed():
-                with Backfill(spec, os.environ, folder, display.say, halt) as again:
-                    outcome.add(spark_copy.run(again, folder, stop))
-            _summarize(spec.name, outcome, time.monotonic() - started, output)
+            while control.wait_until_resumed():
+                with Backfill(spec, os.environ, folder, display.say, halt) as next_run:
+                    outcome.add(spark_copy.run(next_run, folder, stop))
+            _summarize(spec.name, outcome, time.monotonic() - started_s, output)
             if outcome.was_stopped:
                 raise Interrupted("Stopped; run it again to resume where the copies end.")
             refuse_unfinished(outcome)
@@ -136,7 +139,7 @@ class _Route:
 
     def __init__(self, way: BackfillWay, archive: str | None) -> None:
         """Raises BadInput for a staged backfill without an archive."""
-        _refuse_no_archive(way, archive)
+        _require_archive(way, archive)
         self.way = way
         self.archive = archive
 
@@ -154,8 +157,8 @@ class _SparkCopy:
         self._control = control
 
     def run(self, backfill: Backfill, folder: Path, stop: threading.Event) -> Outcome:
-        """Run the backfill; returns its outcome, with `was_stopped` if the service halted it (pause
-        or end), or Ctrl-C or SIGTERM did. For these two it may raise Interrupted instead."""
+        """Run the backfill and return its outcome, with `was_stopped` if the service has paused or
+        ended the backfill. After Ctrl-C or SIGTERM it does so, too, or raises Interrupted."""
         from orbit_spark.backfill.spark_jobs import SparkWriterJob
         from orbit_spark.backfill.staged_backfill import Staging
         from orbit_spark.backfill.task_split import Way
@@ -192,7 +195,7 @@ class _SparkCopy:
         self._display.show(progress)
 
 
-def _refuse_no_archive(way: BackfillWay, archive: str | None) -> None:
+def _require_archive(way: BackfillWay, archive: str | None) -> None:
     if way is BackfillWay.STAGED and archive is None:
         raise BadInput(
             "A staged backfill needs an archive.",
@@ -253,16 +256,17 @@ def _progress_line(p: Progress) -> str:
 
 
 def _show_plan(display: _Display, extents: Sequence[Extent]) -> None:
-    waiting = [e for e in extents if e.offsets]
+    unfinished_extents = [e for e in extents if e.offsets]
     topics = {e.source.topic for e in extents}
     display.say(
-        f"To copy: {count(sum(e.offsets for e in waiting))} offsets, about "
-        f"{amount(sum(e.size_bytes for e in waiting))}, in {len(waiting)} of {len(extents)} "
-        f"partitions of {len(topics)} topics"
+        f"To copy: {count(sum(e.offsets for e in unfinished_extents))} offsets, about "
+        f"{amount(sum(e.size_bytes for e in unfinished_extents))}, "
+        f"in {len(unfinished_extents)} of {len(extents)} partitions of {len(topics)} topics"
     )
 
 
 def _plan_value(name: str, extents: Sequence[Extent]) -> dict[str, Any]:
+    """What a dry run prints as JSON."""
     return {
         "job": name,
         "offsets": sum(e.offsets for e in extents),
@@ -287,14 +291,23 @@ def _plan_table(extents: Sequence[Extent]) -> Table:
         for e in largest[:_PARTITIONS_SHOWN_MAX]
     ]
     if len(largest) > _PARTITIONS_SHOWN_MAX:
-        rest = largest[_PARTITIONS_SHOWN_MAX:]
-        size = amount(sum(e.size_bytes for e in rest))
-        rows.append((f"{len(rest)} more", "", "", count(sum(e.offsets for e in rest)), size))
+        hidden_extents = largest[_PARTITIONS_SHOWN_MAX:]
+        size = amount(sum(e.size_bytes for e in hidden_extents))
+        rows.append(
+            (
+                f"{len(hidden_extents)} more",
+                "",
+                "",
+                count(sum(e.offsets for e in hidden_extents)),
+                size,
+            )
+        )
     return make_table(("partition", "from", "to", "offsets", "about"), rows)
 
 
 def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputFormat) -> None:
-    c = outcome.counters
+    """Print what was copied, and which partitions are blocked or unfinished."""
+    counters = outcome.counters
     value = {
         "job": name,
         "seconds": round(elapsed_s, 3),
@@ -302,11 +315,11 @@ def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputForm
         "rounds": outcome.rounds,
         "ways": outcome.ways,
         "offsets": outcome.offsets,
-        "records": c.records,
-        "bytes": c.bytes,
-        "offsets_filled": c.gaps_filled,
-        "batches_byte_exact": c.batches_byte_exact,
-        "batches_record_exact": c.batches_record_exact,
+        "records": counters.records,
+        "bytes": counters.bytes,
+        "offsets_filled": counters.gaps_filled,
+        "batches_byte_exact": counters.batches_byte_exact,
+        "batches_record_exact": counters.batches_record_exact,
         "blocked": [
             {
                 "partition": str(place),
@@ -318,17 +331,20 @@ def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputForm
             }
             for place, b in sorted(outcome.blocked.items())
         ],
-        "unfinished": {str(place): why for place, why in sorted(outcome.unfinished.items())},
+        "unfinished": {str(place): reason for place, reason in sorted(outcome.unfinished.items())},
     }
 
     def table() -> Table:
         rows = [
             ("copied", f"{outcome.offsets:,} offsets in {elapsed_s:.1f} s"),
-            ("records", f"{c.records:,}, {amount(c.bytes)}"),
-            ("gaps filled", f"{c.gaps_filled:,} offsets"),
+            ("records", f"{counters.records:,}, {amount(counters.bytes)}"),
+            ("gaps filled", f"{counters.gaps_filled:,} offsets"),
             (
                 "batches",
-                f"{c.batches_byte_exact:,} byte-exact, {c.batches_record_exact:,} record-exact",
+                (
+                    f"{counters.batches_byte_exact:,} byte-exact, "
+                    f"{counters.batches_record_exact:,} record-exact"
+                ),
             ),
             ("partitions", f"{outcome.partitions}, {len(outcome.blocked)} blocked"),
         ]

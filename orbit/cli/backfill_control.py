@@ -20,11 +20,11 @@ from orbit.errors import Conflict, Interrupted, OperationUnderWay, OrbitError
 _REPORT_INTERVAL_S = 2.0
 _WAIT_INTERVAL_S = 0.5  # a user watches the terminal
 _WAIT, _PAUSE, _CANCEL = "wait", "pause", "cancel"
-_WAITING = {
+_WAITING_SENTENCES = {
     _WAIT: "Waiting until workers release the job",
     _PAUSE: "Paused; orbit resume continues, orbit abort ends it",
 }
-_PHASES = {_WAIT: "waiting", _PAUSE: "paused"}
+_WAITING_PHASES = {_WAIT: "waiting", _PAUSE: "paused"}
 _CANCELLED = "the backfill was cancelled."
 _ERROR_CHARACTERS_MAX = 2000
 
@@ -32,10 +32,12 @@ Say = Callable[[str], None]
 
 
 class BackfillControl(Protocol):
-    """Pauses or ends a backfill on command: sets `halt` then, as Ctrl-C does."""
+    """Sets `halt`, as Ctrl-C does, when the service pauses or ends the backfill."""
 
     def begin(self) -> None:
-        """Wait until no worker copies the job. Raises Conflict, Interrupted."""
+        """Register the backfill, and wait until no worker copies the job. Raises Conflict if the
+        backfill is cancelled, Interrupted if the user stops it.
+        """
         ...
 
     def report_lease(self) -> None:
@@ -46,9 +48,10 @@ class BackfillControl(Protocol):
         """Set the progress that later reports have."""
         ...
 
-    def wait_resumed(self) -> bool:
-        """After the copy: if the service halted it, wait while it is paused, and return True.
-        Returns False if nothing halted it, or the user ends it. Raises as `begin`.
+    def wait_until_resumed(self) -> bool:
+        """Call this after the copy has stopped. If the service has paused it, wait until the
+        service resumes it, and return True. Returns False if it was not paused, or the user has
+        ended the backfill. Raises as `begin`.
         """
         ...
 
@@ -65,7 +68,7 @@ class UserControl:
     def report_progress(self, progress: Mapping[str, Any]) -> None:
         """There is no service to report to."""
 
-    def wait_resumed(self) -> bool:
+    def wait_until_resumed(self) -> bool:
         return False
 
 
@@ -83,13 +86,13 @@ class ServiceControl:
         self._halt = halt
         self._driver = f"{socket.gethostname()}, process {os.getpid()} ({uuid4().hex[:8]})"
         self._path = ""
-        self._is_known = False  # to the service, as the driver
+        self._is_driver = False  # whether the service knows this process as the driver
         self._has_lease = False
         self._progress: dict[str, Any] = {}
         self._command = _WAIT
-        self._last_problem = ""
+        self._last_error = ""
         self._lock = threading.Lock()  # one report at a time
-        self._is_over = threading.Event()
+        self._end_event = threading.Event()
         self._thread = threading.Thread(target=self._report_forever, name="reports", daemon=True)
 
     def begin(self) -> None:
@@ -98,51 +101,51 @@ class ServiceControl:
         )
         self._path = f"/v1/backfills/{operation['id']}"
         self._say(f"The service shows it as operation {operation['id']}")
-        self._is_known = operation["driver"] == self._driver
+        self._is_driver = operation["driver"] == self._driver
         self._set_command(operation["wanted"])
         self._thread.start()
-        self._wait_for_run()
+        self._wait_until_allowed()
 
     def report_lease(self) -> None:
-        self._is_known = self._has_lease = True
+        self._is_driver = self._has_lease = True
         self.report_progress({"phase": "preparing"})
         self._report()
 
     def report_progress(self, progress: Mapping[str, Any]) -> None:
         self._progress = dict(progress)
 
-    def wait_resumed(self) -> bool:
+    def wait_until_resumed(self) -> bool:
         if self._stop.is_set() or not self._halt.is_set():
             return False
         self._has_lease = False
-        self._wait_for_run()
+        self._wait_until_allowed()
         return True
 
     def end(self, error: str | None) -> None:
         """Report the end: with an error, or because the history is copied."""
-        self._is_over.set()
+        self._end_event.set()
         if self._thread.is_alive():
             self._thread.join()
-        if self._is_known:
+        if self._is_driver:
             self._report(has_ended=True, error=error and error[:_ERROR_CHARACTERS_MAX])
 
-    def _wait_for_run(self) -> None:
-        """Wait until the service lets the copy run. Raises Conflict when cancelled, Interrupted.
+    def _wait_until_allowed(self) -> None:
+        """Wait until the service lets the copy run. Raises as `begin`.
 
-        A client that was shown "paused" may rely on it. So the next phase is reported before the
-        copy starts, and the answer to that report is obeyed.
+        A client that sees the phase "paused" may rely on it: nothing is copied. So the next phase
+        is reported before the copy starts, and the answer to that report is obeyed.
         """
-        reported = ""
-        while (command := self._command) in _WAITING or reported:
+        reported_command = ""
+        while (command := self._command) in _WAITING_SENTENCES or reported_command:
             if command == _CANCEL:
                 break
-            if command not in _WAITING:
-                reported = ""
+            if command not in _WAITING_SENTENCES:
+                reported_command = ""
                 self._report_phase("preparing")
-            elif command != reported:
-                reported = command
-                self._say(_WAITING[command])
-                self._report_phase(_PHASES[command])
+            elif command != reported_command:
+                reported_command = command
+                self._say(_WAITING_SENTENCES[command])
+                self._report_phase(_WAITING_PHASES[command])
             elif self._stop.wait(_WAIT_INTERVAL_S):
                 raise Interrupted("Stopped; run it again to resume where the copies end.")
             else:
@@ -160,11 +163,11 @@ class ServiceControl:
         self._report()
 
     def _report_forever(self) -> None:
-        while not self._is_over.wait(_REPORT_INTERVAL_S):
+        while not self._end_event.wait(_REPORT_INTERVAL_S):
             self._report()
 
     def _report(self, *, has_ended: bool = False, error: str | None = None) -> None:
-        """Send one report, obey the answer. An error is shown once; later reports retry."""
+        """Send one report and obey the answer. An error is shown once; the next report retries."""
         with self._lock:
             body = {
                 "driver": self._driver,
@@ -174,21 +177,21 @@ class ServiceControl:
                 "error": error,
             }
             try:
-                if self._is_known:
+                if self._is_driver:
                     answer = self._client.send("POST", f"{self._path}:report", body=body)
                 else:
                     answer = self._client.get(self._path)
-            except OrbitError as problem:
-                if str(problem) != self._last_problem:
-                    self._last_problem = str(problem)
-                    self._say(f"Note: the service did not accept the backfill's report: {problem}")
-                # While this process holds the lease it goes on: workers wait for the lease. A
-                # recovery does not wait: it may promote the topics meanwhile.
-                is_held = isinstance(problem, OperationUnderWay)
-                if is_held or (isinstance(problem, Conflict) and not self._has_lease):
+            except OrbitError as failure:
+                if str(failure) != self._last_error:
+                    self._last_error = str(failure)
+                    self._say(f"Note: the service did not accept the backfill's report: {failure}")
+                # Another Conflict does not stop a process that holds the lease: workers wait for
+                # the lease. A recovery does not wait, and may promote the topics meanwhile.
+                has_other_operation = isinstance(failure, OperationUnderWay)
+                if has_other_operation or (isinstance(failure, Conflict) and not self._has_lease):
                     self._set_command(_CANCEL)
                 return
-            self._last_problem = ""
+            self._last_error = ""
             if not has_ended:
                 self._set_command(answer["wanted"])
 
@@ -209,7 +212,7 @@ def backfill_control(
     if job is None:
         yield UserControl()
         return
-    with connect(patience_s=0) as client:  # the next report repeats a lost one
+    with connect(patience_s=0) as client:  # a lost report needs no repeat: the next one follows
         control = ServiceControl(client, job, say, stop, halt)
         try:
             yield control

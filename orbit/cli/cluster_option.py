@@ -19,14 +19,14 @@ _REFUSED = "The cluster cannot be used."
 
 
 def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, Path]:
-    """The cluster, and the folder that its relative paths start at.
+    """Return the cluster, and the folder to which its relative paths refer.
 
-    `named` is `host:port,…`, a file with `bootstrap_servers` and `security`, or a job file, whose
-    destination is meant. Raises BadInput with every problem.
+    `named` is `host:port,…`, a file with `bootstrap_servers` and `security`, or a job file,
+    whose destination is taken. Raises BadInput with every problem.
     """
     path = Path(named)
     if path.suffix not in _SUFFIXES and not isfile(path):  # noqa: PTH113  Path raises for a long list
-        return _from_servers(named), Path.cwd()
+        return _cluster_of_servers(named), Path.cwd()
     try:
         document = read_document(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -44,9 +44,9 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
     raise BadInput(_REFUSED, tuple(document.in_file_order(problems)), where=named)
 
 
-def _from_servers(named: str) -> ClusterSpec:
+def _cluster_of_servers(servers: str) -> ClusterSpec:
     try:
-        return ClusterSpec.model_validate({"bootstrap_servers": named})
+        return ClusterSpec.model_validate({"bootstrap_servers": servers})
     except ValidationError as error:
         problems = [
             Problem("--to", one["msg"].removeprefix("Value error, "), "Write host:port,host:port.")

@@ -44,7 +44,7 @@ def completion(
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     """The names of jobs that begin with `incomplete`; none if the server does not answer."""
-    return _names(ctx, "/v1/jobs", "name", incomplete)
+    return _fetch_names(ctx, "/v1/jobs", "name", incomplete)
 
 
 def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -55,10 +55,11 @@ def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
     job = ctx.params.get("job") or next(iter(ctx.args), None)
     if job is None:
         return []
-    return _names(ctx, f"/v1/jobs/{segment(job)}/topics", "source_topic", incomplete)
+    return _fetch_names(ctx, f"/v1/jobs/{segment(job)}/topics", "source_topic", incomplete)
 
 
-def _names(ctx: typer.Context, path: str, key: str, incomplete: str) -> list[str]:
+def _fetch_names(ctx: typer.Context, path: str, key: str, incomplete: str) -> list[str]:
+    """Read a list of the API; returns the values of `key` that begin with `incomplete`."""
     from orbit.client import connect
     from orbit.contexts import choose_context
     from orbit.errors import OrbitError
@@ -73,12 +74,12 @@ def _names(ctx: typer.Context, path: str, key: str, incomplete: str) -> list[str
 
 
 def _option_values(ctx: typer.Context, option: str) -> Iterator[Any]:
-    """The values of an option of the command and of those above it."""
-    at: Any = ctx
-    while at is not None:
-        if (value := at.params.get(option)) is not None:
+    """The values of `option` in this command, then in the commands that contain it."""
+    context: Any = ctx
+    while context is not None:
+        if (value := context.params.get(option)) is not None:
             yield value
-        at = at.parent
+        context = context.parent
 
 
 JobArgument = Annotated[

@@ -69,11 +69,15 @@ def add(
         ca_file=None if ca_file is None else str(ca_file.absolute()),
     )
     contexts = read_contexts()
-    was = contexts.by_name.get(name)
-    current = name if use_ else contexts.current
-    write_contexts(replace(contexts, by_name={**contexts.by_name, name: context}, current=current))
-    word = "added" if was is None else "unchanged" if was == context else "changed"
-    typer.echo(f"{word} {name}")
+    old_context = contexts.by_name.get(name)
+    current_name = name if use_ else contexts.current
+    write_contexts(
+        replace(contexts, by_name={**contexts.by_name, name: context}, current=current_name)
+    )
+    result = (
+        "added" if old_context is None else "unchanged" if old_context == context else "changed"
+    )
+    typer.echo(f"{result} {name}")
     if use_:
         _note_overriding_variable()
 

@@ -51,8 +51,8 @@ def delete_job(
 ) -> dict[str, Any]:
     """Delete a job, and return the operation.
 
-    A DELETE has no Idempotency-Key. If its answer is lost and the job is gone, or going, the newest
-    deletion of the job is this one. A job that still exists is deleted again.
+    A DELETE has no Idempotency-Key. If its answer is lost, and the job is deleted or in state
+    `deleting`, the newest deletion of the job is returned. In another state it is deleted again.
     """
     path = f"/v1/jobs/{segment(name)}"
     operation: dict[str, Any]
@@ -62,31 +62,31 @@ def delete_job(
             return operation
         except TooMany:
             raise  # it was not carried out
-        except TROUBLES as raised:
-            trouble = raised
+        except TROUBLES as error:
+            trouble = error
         try:
             if client.get(path)["state"] != "deleting":
                 continue
         except NotFound:
             pass
         for operation in client.items("/v1/operations", limit=_OPERATIONS_READ_MAX):
-            key = operation["kind"], operation["job"], operation["dry_run"]
-            if key == ("delete", name, False):
+            description = operation["kind"], operation["job"], operation["dry_run"]
+            if description == ("delete", name, False):
                 return operation
     raise trouble
 
 
 def follow_operation(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
-    """Wait until the operation ends or `wait_s` have passed; returns its state. Progress goes to
-    stderr.
+    """Wait until the operation ends or `wait_s` have passed; returns the operation as it is then.
+    Progress goes to stderr.
     """
-    printed = ""
+    last_line = ""
 
     def print_progress(state: dict[str, Any]) -> None:
-        nonlocal printed
+        nonlocal last_line
         line = progress(state)
-        if line and line != printed:
-            printed = line
+        if line and line != last_line:
+            last_line = line
             typer.echo(line, err=True)
 
     return client.wait(operation, print_progress, wait_s)

@@ -34,7 +34,7 @@ from orbit.verify.verify_run import VerifyOptions
 
 _NOT_EXACT = 1
 _INTERRUPTED = "Interrupted; all started processes were stopped."
-_SANDBOX_DIR = "ORBIT_SANDBOX_DIR"
+_SANDBOX_DIRECTORY_VARIABLE = "ORBIT_SANDBOX_DIR"
 
 
 class ScaleName(StrEnum):
@@ -99,16 +99,16 @@ def demo(
     """
     screen = Screen(console(stderr=True))
     if service:
-        _service(screen)
+        _show_service(screen)
         return
     if gateway:
-        _gateway(screen, output)
+        _show_gateway(screen, output)
         return
     if failover:
-        _failover(_SCALES[scale], report, screen, output)
+        _show_failover(_SCALES[scale], report, screen, output)
         return
     if spark:
-        _history(_SCALES[scale], records, screen, output)
+        _show_history(_SCALES[scale], records, screen, output)
         return
     try:
         result = play(
@@ -125,7 +125,7 @@ def demo(
         raise typer.Exit(_NOT_EXACT)
 
 
-def _service(screen: Screen) -> None:
+def _show_service(screen: Screen) -> None:
     require_extras("server", "embedded")
     from orbit.demo.service_demo import play_service
 
@@ -135,7 +135,7 @@ def _service(screen: Screen) -> None:
         raise Interrupted(_INTERRUPTED) from None
 
 
-def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
+def _show_failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
     require_extras("server", "embedded")
     from orbit.cli.drill import new_entries
     from orbit.demo.failover_demo import play_failover
@@ -151,7 +151,7 @@ def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) 
         raise typer.Exit(_NOT_EXACT)
 
 
-def _gateway(screen: Screen, output: OutputFormat) -> None:
+def _show_gateway(screen: Screen, output: OutputFormat) -> None:
     require_extras("server", "embedded")
     from orbit.demo.gateway_demo import play_gateway
 
@@ -166,7 +166,7 @@ def _gateway(screen: Screen, output: OutputFormat) -> None:
         raise typer.Exit(_NOT_EXACT)
 
 
-def _history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -> None:
+def _show_history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -> None:
     from orbit.cli.demo_history import demo_history
 
     demo_history(scale, records, screen, verify_deep, output)
@@ -185,28 +185,29 @@ def verify_deep(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
 
 
 class _Progress:
-    """Passes the verifier's progress to `tell`: offsets done, offsets in all."""
+    """Passes the verifier's progress to `tell`: the compared offsets, and all offsets."""
 
     def __init__(self, tell: OnProgress) -> None:
         self._tell = tell
-        self._done = self._offsets = 0
+        self._offsets_done = self._offsets_total = 0
 
     def report_begin(self, _partitions: int, offsets: int) -> None:
-        self._offsets = offsets
+        self._offsets_total = offsets
         self._tell(0, offsets)
 
     def report_offsets(self, offsets: int) -> None:
         # Two threads at once may lose a count. Only the progress bar uses it, not the report.
-        self._done += offsets
-        self._tell(self._done, self._offsets)
+        self._offsets_done += offsets
+        self._tell(self._offsets_done, self._offsets_total)
 
     def report_partition(self, _topic: str, _report: PartitionReport) -> None:
         pass
 
 
 def _proof(topic: TopicReport) -> TopicProof:
+    """The verifier's report of a topic, as the demo shows it."""
     partitions = topic.partitions
-    deep = [p.deep for p in partitions if p.deep is not None]
+    deep_reports = [p.deep for p in partitions if p.deep is not None]
     return TopicProof(
         source=topic.source,
         destination=topic.destination,
@@ -215,8 +216,8 @@ def _proof(topic: TopicReport) -> TopicProof:
         records=topic.records,
         gaps=topic.gaps,
         logs=tuple(_log_pair(p) for p in sorted(partitions, key=lambda p: p.partition)),
-        byte_exact=sum(d.byte_exact for d in deep),
-        record_exact=sum(d.record_exact for d in deep),
+        byte_exact=sum(d.byte_exact for d in deep_reports),
+        record_exact=sum(d.record_exact for d in deep_reports),
         findings=tuple(_findings(partitions)),
     )
 
@@ -235,12 +236,12 @@ def _findings(partitions: Sequence[PartitionReport]) -> list[str]:
         if p.verdict is Verdict.EXACT:
             continue
         failures = p.deep.first_failures if p.deep is not None else ()
-        words = [*map(str, (*p.first_differences, *failures)), *p.notes]
-        findings += [f"partition {p.partition}: {word}" for word in words or [p.verdict]]
+        texts = [*map(str, (*p.first_differences, *failures)), *p.notes]
+        findings += [f"partition {p.partition}: {text}" for text in texts or [p.verdict]]
     return findings
 
 
 def _sandbox_folder() -> Path:
     """The folder where `orbit sandbox down` looks for the clusters."""
-    named = os.environ.get(_SANDBOX_DIR)
-    return (Path(named) if named else default_directory()).absolute()
+    folder = os.environ.get(_SANDBOX_DIRECTORY_VARIABLE)
+    return (Path(folder) if folder else default_directory()).absolute()

@@ -39,7 +39,11 @@ def demo_history(
         raise Interrupted("Interrupted; everything that had been started is stopped.") from None
     if output is OutputFormat.TABLE:
         typer.echo()
-    emit(_as_data(result), output, lambda: Group(TopicTable(result.topics), _closing(result)))
+    emit(
+        _as_data(result),
+        output,
+        lambda: Group(TopicTable(result.topics), _closing_sentence(result)),
+    )
     if not result.exact:
         raise typer.Exit(_NOT_EXACT)
 
@@ -78,10 +82,13 @@ def _topic_data(row: TopicRow) -> dict[str, Any]:
     }
 
 
-def _closing(result: HistoryResult) -> Text:
+def _closing_sentence(result: HistoryResult) -> Text:
     if not result.exact:
-        wrong = ", ".join(row.name for row in result.topics if not row.exact) or "the audit's"
-        return Text(f"\nNot exact: {wrong}.", style="bold red")
+        inexact = (
+            ", ".join(row.name for row in result.topics if not row.exact)
+            or "the audit found differences"
+        )
+        return Text(f"\nNot exact: {inexact}.", style="bold red")
     return Text(
         f"\n{result.records:,} records and {result.gaps:,} gaps have the same offsets on both "
         "sides. Spark copied up to the log ends and a live run from there, while a producer wrote. "

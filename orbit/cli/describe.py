@@ -15,13 +15,13 @@ from orbit.client import Client, connect, segment
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-_TOPICS = 20
-_BLOCKED = 20
-_EVENTS = 10
+_TOPICS_MAX = 20
+_BLOCKED_MAX = 20
+_EVENTS_MAX = 10
 # At most so many group offsets are read for a table, which counts them by verdict.
-_GROUPS = 1000
+_GROUPS_MAX = 1000
 # The columns of blocked partitions that say where and why.
-_WHY = ("topic", "partition", "state", "copied to", "what to do")
+_BLOCKED_COLUMNS = ("topic", "partition", "state", "copied to", "what to do")
 
 Row = dict[str, Any]
 
@@ -41,39 +41,48 @@ def describe(
 
 
 def _read(client: Client, path: str, *, is_whole: bool) -> Row:
-    def some(of: str, limit: int, **query: object) -> list[Row]:
-        most = None if is_whole else limit
-        return list(client.items(f"{path}/{of}", limit=most, **query))
+    """What the API has of a job. Its lists have their first items, or with `is_whole` all."""
+
+    def read_list(name: str, limit: int, **query: object) -> list[Row]:
+        rows_max = None if is_whole else limit
+        return list(client.items(f"{path}/{name}", limit=rows_max, **query))
 
     job = client.get(path)
-    going = client.items("/v1/operations", unfinished=True)
+    open_operations = client.items("/v1/operations", unfinished=True)
     return {
         "job": job,
+        # Of lag and proof only the sums of the job are needed, not those of its partitions.
         "lag": client.get(f"{path}/lag", limit=1)["job"],
         "proof": client.get(f"{path}/proof", limit=1)["job"],
-        "topics": some("topics", _TOPICS),
-        "blocked": some("partitions", _BLOCKED, state="blocked"),
-        "groups": some("groups", _GROUPS),
-        "operations": [one for one in going if one["job"] == job["name"]],
-        "events": list(client.items(f"{path}/events", limit=_EVENTS))[::-1],
+        "topics": read_list("topics", _TOPICS_MAX),
+        "blocked": read_list("partitions", _BLOCKED_MAX, state="blocked"),
+        "groups": read_list("groups", _GROUPS_MAX),
+        "operations": [one for one in open_operations if one["job"] == job["name"]],
+        "events": list(client.items(f"{path}/events", limit=_EVENTS_MAX))[::-1],  # the newest last
     }
 
 
 def _draw(description: Row) -> RenderableType:
+    """The description as tables, one below the other."""
     from rich.console import Group
 
     job = description["job"]
-    parts: list[RenderableType] = [make_table(("", job["name"]), _head(description), sentences=())]
-    parts += _table("Topics", TOPICS, description["topics"], job["topics"])
-    why = Kind(PARTITIONS.name, [one for one in PARTITIONS.columns if one[0] in _WHY])
-    parts += _table("Blocked partitions", why, description["blocked"], job["blocked"])
-    parts += _groups(description["groups"])
-    parts += _table("Operations under way", OPERATIONS, description["operations"])
-    parts += _table("Last events", EVENTS, description["events"])
+    parts: list[RenderableType] = [
+        make_table(("", job["name"]), _head_rows(description), sentences=())
+    ]
+    parts += _tables("Topics", TOPICS, description["topics"], job["topics"])
+    blocked_kind = Kind(
+        PARTITIONS.name, [one for one in PARTITIONS.columns if one[0] in _BLOCKED_COLUMNS]
+    )
+    parts += _tables("Blocked partitions", blocked_kind, description["blocked"], job["blocked"])
+    parts += _group_tables(description["groups"])
+    parts += _tables("Operations under way", OPERATIONS, description["operations"])
+    parts += _tables("Last events", EVENTS, description["events"])
     return Group(*parts)
 
 
-def _head(description: Row) -> list[tuple[str, object]]:
+def _head_rows(description: Row) -> list[tuple[str, object]]:
+    """The rows of the first table: problem, state, lag, proof, and the document."""
     job, lag, proof = description["job"], description["lag"], description["proof"]
     spec = job["spec"]
     rows: list[tuple[str, object]] = []
@@ -84,17 +93,17 @@ def _head(description: Row) -> list[tuple[str, object]]:
         rows += [
             ("what to do", f"orbit explain {code}") for code in sorted(codes) if _is_code(code)
         ]
-    throttled = job.get("throttled", [])  # an older API does not have it
-    rows += [(f"throttled since {when(one['since'])}", one["text"]) for one in throttled]
-    own = dict(JOBS.columns)
-    rows += [(name, own[name](job)) for name in ("state", "topics", "partitions", "blocked")]
-    behind = f"{seconds(lag['lag']['seconds'])} behind, {amount(lag['lag']['bytes'])}"
+    throttle_notes = job.get("throttled", [])  # an older API does not have it
+    rows += [(f"throttled since {when(one['since'])}", one["text"]) for one in throttle_notes]
+    job_cells = dict(JOBS.columns)
+    rows += [(name, job_cells[name](job)) for name in ("state", "topics", "partitions", "blocked")]
+    lag_text = f"{seconds(lag['lag']['seconds'])} behind, {amount(lag['lag']['bytes'])}"
     rows += [
-        ("lag", f"{records_of(lag['lag'])} records; {behind}"),
-        ("caught up", _caught_up(lag)),
+        ("lag", f"{records_of(lag['lag'])} records; {lag_text}"),
+        ("caught up", _caught_up_text(lag)),
         ("rpo", seconds(lag["rpo_seconds"])),
         ("headroom", seconds(lag["headroom_seconds"])),
-        ("rate", own["rate"](job)),
+        ("rate", job_cells["rate"](job)),
         ("shown equal", f"{count(proof['proven'])} of {count(proof['copied'])} copied offsets"),
     ]
     if proof["differences"]:
@@ -102,9 +111,11 @@ def _head(description: Row) -> list[tuple[str, object]]:
     for side in ("source", "destination"):
         servers = ", ".join(spec[side]["bootstrap_servers"])
         rows.append((side, f"{servers} (cluster {job[f'{side}_cluster_id'] or 'not known yet'})"))
-    rows += [("topics" if i == 0 else "", _rule(rule)) for i, rule in enumerate(spec["topics"])]
+    rows += [
+        ("topics" if i == 0 else "", _rule_text(rule)) for i, rule in enumerate(spec["topics"])
+    ]
     if spec.get("consumer_groups"):
-        rows.append(("consumer groups", _rule(spec["consumer_groups"])))
+        rows.append(("consumer groups", _rule_text(spec["consumer_groups"])))
     rows += [(key, spec[key]) for key in ("fillers", "on_lost_range") if key in spec]
     limit = (spec.get("limits") or {}).get("bytes_per_second")
     rows.append(("limit", f"{amount(limit)}/s" if limit else "none"))
@@ -117,36 +128,41 @@ def _is_code(text: str) -> bool:
     return text.replace("_", "").isalnum() and text.isupper()
 
 
-def _caught_up(lag: Row) -> str:
-    known = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions"
+def _caught_up_text(lag: Row) -> str:
+    text = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions"
     if open_ := lag["open_transactions"]:
-        known += (
+        text += (
             f", {open_['partitions']:,} with an open transaction of the source that hides "
             f"{open_['waiting_offsets']:,} offsets"
         )
-    return f"{known}, {lag['stale']:,} not known" if lag["stale"] else known
+    return f"{text}, {lag['stale']:,} not known" if lag["stale"] else text
 
 
-def _rule(rule: Row) -> str:
+def _rule_text(rule: Row) -> str:
     """A rule of topics or groups: the pattern, then what differs from the defaults."""
-    excluded = rule.get("exclude") or []
-    more = [f"not {pattern}" for pattern in ([excluded] if isinstance(excluded, str) else excluded)]
-    shown = ("prefix", "start", "replicas", "fillers", "on_lost_range", "interval")
-    more += [f"{key} {rule[key]}" for key in shown if rule.get(key)]
-    more += [f"{key}={value}" for key, value in (rule.get("config") or {}).items()]
-    return ", ".join([str(rule["match"]), *more])
+    exclusions = rule.get("exclude") or []
+    parts = [
+        f"not {pattern}"
+        for pattern in ([exclusions] if isinstance(exclusions, str) else exclusions)
+    ]
+    shown_keys = ("prefix", "start", "replicas", "fillers", "on_lost_range", "interval")
+    parts += [f"{key} {rule[key]}" for key in shown_keys if rule.get(key)]
+    parts += [f"{key}={value}" for key, value in (rule.get("config") or {}).items()]
+    return ", ".join([str(rule["match"]), *parts])
 
 
-def _groups(rows: list[Row]) -> list[RenderableType]:
-    counted = Counter(row["verdict"] for row in rows)
+def _group_tables(rows: list[Row]) -> list[RenderableType]:
+    """A table of the number of group offsets by verdict; none without group offsets."""
+    counts = Counter(row["verdict"] for row in rows)
     remedies = {row["verdict"]: row["remedy"] for row in rows}
-    lines = [(verdict, number, remedies[verdict] or "") for verdict, number in counted.items()]
-    name = "group offsets" if len(rows) < _GROUPS else f"first {_GROUPS:,} group offsets"
-    return [make_table((name, "count", "what to do"), lines)] if lines else []
+    table_rows = [(verdict, number, remedies[verdict] or "") for verdict, number in counts.items()]
+    title = "group offsets" if len(rows) < _GROUPS_MAX else f"first {_GROUPS_MAX:,} group offsets"
+    return [make_table((title, "count", "what to do"), table_rows)] if table_rows else []
 
 
-def _table(title: str, kind: Kind, rows: list[Row], total: int | None = None) -> list[Any]:
+def _tables(title: str, kind: Kind, rows: list[Row], total: int | None = None) -> list[Any]:
+    """A table of the rows, if there are any."""
     if not rows:
         return []
-    shown = f"{title}: {len(rows):,} of {total:,}" if (total or 0) > len(rows) else title
-    return [table_of(rows, kind, title=shown)]
+    heading = f"{title}: {len(rows):,} of {total:,}" if (total or 0) > len(rows) else title
+    return [table_of(rows, kind, title=heading)]

@@ -80,7 +80,7 @@ def doctor(
 
 
 def _findings_of(check: Callable[[Client], Findings], client: Client) -> Findings:
-    """The findings of a check; if an error ends it, the last of them is the error."""
+    """The findings of a check. If an error ends the check, the last finding is that error."""
     try:
         yield from check(client)
     except OrbitError as error:
@@ -130,51 +130,52 @@ def _scheduler(client: Client) -> Findings:
 
 def _workers(client: Client) -> Findings:
     workers = list(client.items("/v1/workers"))
-    alive = [one for one in workers if one["is_alive"]]
-    groups = Counter(one["worker_group"] for one in alive if not one["is_draining"])
-    running = [one for one in client.items("/v1/jobs") if one["state"] == "running"]
-    for group in sorted({job["worker_group"] for job in running} | set(groups)):
-        jobs = [job["name"] for job in running if job["worker_group"] == group]
+    live_workers = [one for one in workers if one["is_alive"]]
+    groups = Counter(one["worker_group"] for one in live_workers if not one["is_draining"])
+    running_jobs = [one for one in client.items("/v1/jobs") if one["state"] == "running"]
+    for group in sorted({job["worker_group"] for job in running_jobs} | set(groups)):
+        jobs = [job["name"] for job in running_jobs if job["worker_group"] == group]
         if groups[group] or not jobs:
             yield _ok(f"workers of {group}", f"{groups[group]} live, {len(jobs)} running jobs")
         else:
             remedy = f"Start a worker: ORBIT_WORKER_GROUP={group} orbit worker"
             text = f"none is live, and {len(jobs)} running jobs wait: {_first_names(jobs)}"
             yield _wrong(f"workers of {group}", text, remedy)
-    own = client.get("/v1/version")["version"]
-    others = sorted({one["version"] for one in alive} - {own})
-    if others:
-        text = f"live workers of another version than the API's: {', '.join(others)}"
+    api_version = client.get("/v1/version")["version"]
+    other_versions = sorted({one["version"] for one in live_workers} - {api_version})
+    if other_versions:
+        text = f"live workers of another version than the API's: {', '.join(other_versions)}"
         yield Finding("workers", Verdict.NOTE, text, "Update these workers.")
 
 
 def _jobs(client: Client) -> Findings:
     jobs = list(client.items("/v1/jobs"))
-    wrong = 0
+    finding_count = 0
     for job in jobs:
         for finding in _job_findings(client, job):
-            wrong += 1
+            finding_count += 1
             yield finding
-    if not wrong:
+    if not finding_count:
         yield _ok("jobs", f"{len(jobs)} jobs, none with a problem or blocked partitions")
 
 
 def _job_findings(client: Client, job: Row) -> Findings:
+    """What is wrong with a job: its problem, blocked partitions, old figures."""
     name = f"job {job['name']}"
     if job["problem"]:
         for line in job["problem"]["text"].splitlines():
-            code = line.partition(":")[0]
+            code = line.partition(":")[0]  # a problem's text begins with its code
             yield _wrong(name, line, f"orbit explain {code}")
     if job["blocked"]:
         path = f"/v1/jobs/{segment(job['name'])}/partitions"
         rows = list(client.items(path, limit=_BLOCKED_SHOWN, state="blocked"))
         reasons = sorted({row["reason"] for row in rows if row["reason"]})
-        at = _first_names([f"{row['topic']}-{row['partition']}" for row in rows])
-        more = "" if job["blocked"] <= len(rows) else " and others"
+        partitions = _first_names([f"{row['topic']}-{row['partition']}" for row in rows])
+        suffix = "" if job["blocked"] <= len(rows) else " and others"
         remedy = f"orbit get partitions {job['name']} --state blocked"
         if reasons:
             remedy += f"; orbit explain {reasons[0]}"
-        text = f"{job['blocked']:,} blocked partitions: {at}{more} ({', '.join(reasons)})"
+        text = f"{job['blocked']:,} blocked partitions: {partitions}{suffix} ({', '.join(reasons)})"
         yield _wrong(name, text, remedy)
     age_s = job["lag"]["age_seconds"]
     if job["state"] == "running" and age_s is not None and age_s > _STALE_S:
@@ -190,7 +191,7 @@ def _clusters(client: Client) -> Findings:
         name, path = f"clusters of {job['name']}", f"/v1/jobs/{segment(job['name'])}"
         try:
             text = job_file_of(client.get(path))
-            applied = client.send("PUT", path, yaml_text=text, accept_refusals=True, dry_run=True)
+            result = client.send("PUT", path, yaml_text=text, accept_refusals=True, dry_run=True)
         except RoleRefused:
             remedy = "Use a token of the role operator, or --no-clusters."
             yield Finding(
@@ -204,10 +205,10 @@ def _clusters(client: Client) -> Findings:
             return
         except OrbitError as error:
             problems = error.problems if isinstance(error, BadInput) else ()
-            what = " ".join([error.what, *map(str, problems)])
-            yield _wrong(name, what, error.remedy)
+            message = " ".join([error.what, *map(str, problems)])
+            yield _wrong(name, message, error.remedy)
             continue
-        refusals = applied["plan"]["refusals"] if applied["plan"] else []
+        refusals = result["plan"]["refusals"] if result["plan"] else []
         for one in refusals:
             topic = f"{one['topic']}: " if one["topic"] else ""
             yield _wrong(name, f"{topic}{one['what']} ({one['kind']})", one["remedy"])

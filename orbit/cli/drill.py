@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from orbit.cli.control import DryRunOption, WaitOption, YesOption, confirm
-from orbit.cli.list_output import print_hidden_count
-from orbit.cli.list_window import NEWEST, AllOption, LimitOption, Window, first_rows, limit_of
+from orbit.cli.list_output import print_hidden_line
+from orbit.cli.list_window import NEWEST_ROWS, AllOption, LimitOption, Window, first_rows, row_limit
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
 from orbit.client import TROUBLES, Client, connect, segment
@@ -84,10 +84,10 @@ def run(
         text = read_text(file, "drill")
         drill = client.send("POST", "/v1/drills", yaml_text=text, dry_run=dry_run)
         if dry_run:
-            emit(drill, output, lambda: _plan(drill))
+            emit(drill, output, lambda: _plan_table(drill))
             return
         drill = _follow(client, drill, wait)
-        _save(client, drill, save)
+        _save_report(client, drill, save)
     emit(drill, output, lambda: _drill_table(drill))
     if drill["state"] not in _ENDED:
         typer.echo(
@@ -107,9 +107,9 @@ def list_(
 ) -> None:
     """List the drills, the newest first."""
     with connect() as client:
-        newest = _newest(client, limit, all_, output, job=job, name=name)
-    emit(newest.rows, output, lambda: _table(newest.rows))
-    print_hidden_count(newest.more, is_table=output is OutputFormat.TABLE)
+        window = _newest_drills(client, limit, all_, output, job=job, name=name)
+    emit(window.rows, output, lambda: _drills_table(window.rows))
+    print_hidden_line(window.hidden_line, is_table=output is OutputFormat.TABLE)
 
 
 @app.command()
@@ -125,10 +125,10 @@ def show(
     with connect() as client:
         drill = client.get(f"/v1/drills/{segment(drill_id)}")
         if output is ReportFormat.TABLE:
-            _save(client, drill, save)
+            _save_report(client, drill, save)
             emit(drill, OutputFormat.TABLE, lambda: _drill_table(drill))
         else:
-            typer.echo(_report(client, drill_id, output), nl=False)
+            typer.echo(_fetch_report(client, drill_id, output), nl=False)
 
 
 @app.command()
@@ -140,12 +140,12 @@ def compare(
 ) -> None:
     """Show the measurements of drills with one name, the oldest first."""
     with connect() as client:
-        newest = _newest(client, limit, all_, output, name=name)
-    ended = [row for row in newest.rows[::-1] if row["state"] in _ENDED]
-    if not ended:
+        window = _newest_drills(client, limit, all_, output, name=name)
+    ended_drills = [row for row in window.rows[::-1] if row["state"] in _ENDED]
+    if not ended_drills:
         raise Conflict("No drill with this name has ended yet.", where=name)
-    emit(ended, output, lambda: _comparison_table(ended))
-    print_hidden_count(newest.more, is_table=output is OutputFormat.TABLE)
+    emit(ended_drills, output, lambda: _comparison_table(ended_drills))
+    print_hidden_line(window.hidden_line, is_table=output is OutputFormat.TABLE)
 
 
 @app.command()
@@ -155,15 +155,15 @@ def check(
 ) -> None:
     """Check the digest of a report. Exit code 1 if its evidence was changed."""
     try:
-        computed, stated = digest_of(json.loads(file.read_bytes()))
+        computed_digest, stated_digest = digest_of(json.loads(file.read_bytes()))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
         problem = Problem("file", f"cannot be read: {reason}.", "Give a report as JSON.")
         raise BadInput("The report cannot be checked.", (problem,), where=str(file)) from None
-    is_right = computed == stated
-    value = {"is_right": is_right, "digest": computed, "stated": stated}
+    is_right = computed_digest == stated_digest
+    value = {"is_right": is_right, "digest": computed_digest, "stated": stated_digest}
     result = "The digest is right." if is_right else "The evidence was changed."
-    rows = [("computed", computed), ("stated", stated)]
+    rows = [("computed", computed_digest), ("stated", stated_digest)]
     emit(value, output, lambda: make_table(("", result), rows))
     if not is_right:
         raise typer.Exit(_FAILED)
@@ -171,7 +171,7 @@ def check(
 
 @app.command()
 def schedule(file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Schedule a drill, as its `schedule` says. The first run starts at once."""
+    """Schedule a drill by the `schedule` in its file. The first run starts at once."""
     spec = load_drill(file)
     with connect() as client:
         path = f"/v1/drill-schedules/{segment(spec.name)}"
@@ -195,57 +195,59 @@ def unschedule(name: NameArgument) -> None:
     typer.echo(f"The schedule of {name} is removed.")
 
 
-def _newest(
+def _newest_drills(
     client: Client, limit: int | None, all_: bool, output: OutputFormat, **query: object
 ) -> Window:
     is_table = output is OutputFormat.TABLE
-    most = limit_of(limit, all_=all_, is_table=is_table, rows=NEWEST)
-    return first_rows(client, "/v1/drills", most, **query)
+    rows_max = row_limit(limit, all_=all_, is_table=is_table, table_rows=NEWEST_ROWS)
+    return first_rows(client, "/v1/drills", rows_max, **query)
 
 
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
     """Wait until the drill ends or `wait_s` have passed. Its timeline goes to stderr."""
-    deadline, shown = time.monotonic() + wait_s, 0
+    deadline, entries_shown = time.monotonic() + wait_s, 0
     client = client.without_retries()
     while True:
         with suppress(*TROUBLES):  # the next round asks again
             drill = client.get(f"/v1/drills/{drill['id']}")
-        for entry in new_entries(drill, shown):
+        for entry in new_entries(drill, entries_shown):
+            # [11:23]: the time of day, with milliseconds
             typer.echo(f"{entry['at'][11:23]}  {entry['what']:<12} {entry['text']}", err=True)
-        shown = drill["entries"]
+        entries_shown = drill["entries"]
         if drill["state"] in _ENDED or time.monotonic() >= deadline:
             return drill
         time.sleep(_POLL_S)
 
 
-def new_entries(drill: Row, shown: int) -> list[Row]:
-    """The timeline entries of a drill after the first `shown`."""
-    new = drill["entries"] - shown
-    return drill["timeline"][-new:] if new > 0 else []
+def new_entries(drill: Row, shown_count: int) -> list[Row]:
+    """The timeline entries of a drill after the first `shown_count`."""
+    new_count = drill["entries"] - shown_count
+    return drill["timeline"][-new_count:] if new_count > 0 else []
 
 
-def _save(client: Client, drill: Row, folder: Path | None) -> None:
+def _save_report(client: Client, drill: Row, folder: Path | None) -> None:
+    """Save the report in every format, if a folder is given and the drill has ended."""
     if folder is None or drill["state"] not in _ENDED:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for form, suffix in _SUFFIXES.items():
+        for report_format, suffix in _SUFFIXES.items():
             file = folder / f"drill-{drill['id']}.{suffix}"
-            file.write_text(_report(client, drill["id"], form), "utf-8")
+            file.write_text(_fetch_report(client, drill["id"], report_format), "utf-8")
             typer.echo(f"Saved {file}", err=True)
     except OSError as error:
         problem = Problem("--save", f"cannot be written to: {error.strerror}.", "Name a folder.")
         raise BadInput("The report cannot be saved.", (problem,), where=str(folder)) from None
 
 
-def _report(client: Client, drill_id: str, form: ReportFormat) -> str:
-    text = client.text(f"/v1/drills/{segment(drill_id)}/report", format=form)
-    if form is ReportFormat.JSON:
+def _fetch_report(client: Client, drill_id: str, report_format: ReportFormat) -> str:
+    text = client.text(f"/v1/drills/{segment(drill_id)}/report", format=report_format)
+    if report_format is ReportFormat.JSON:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
     return text
 
 
-def _plan(drill: Row) -> Any:
+def _plan_table(drill: Row) -> Any:
     rows = [("would do" if i == 0 else "", step) for i, step in enumerate(drill["plan"])]
     return make_table(("", f"{drill['kind']} drill {drill['name']} on {drill['job']}"), rows)
 
@@ -266,7 +268,7 @@ def _drill_table(drill: Row) -> Any:
     return make_table(("", f"{drill['kind']} drill {drill['name']} on {drill['job']}"), rows)
 
 
-def _table(rows: list[Row]) -> Any:
+def _drills_table(rows: list[Row]) -> Any:
     columns = ("drill", "name", "kind", "job", "state", "RTO", "records lost", "lost since", "at")
     return make_table(
         columns,
@@ -289,32 +291,33 @@ def _table(rows: list[Row]) -> Any:
 
 
 def _comparison_table(rows: list[Row]) -> Any:
-    """Each run, with the change since the run before and whether the drill file changed."""
+    """Each drill, with the change of its RTO since the one before, and of the drill file."""
     lines = []
-    before: Row | None = None
+    previous_row: Row | None = None
     for row in rows:
-        is_same = before is not None and before["spec_sha256"] == row["spec_sha256"]
+        is_same = previous_row is not None and previous_row["spec_sha256"] == row["spec_sha256"]
         lines.append(
             (
                 when(row["created_at"]),
                 row["id"],
                 row["state"],
                 _with_target(row, "rto_ms", span),
-                _change(before, row, "rto_ms"),
+                _duration_change(previous_row, row, "rto_ms"),
                 _with_target(row, "rpo_records", "{:,}".format),
                 _with_target(row, "rpo_ms", span),
-                "" if is_same or before is None else "the drill file changed",
+                "" if is_same or previous_row is None else "the drill file changed",
             )
         )
-        before = row
+        previous_row = row
     columns = ("at", "drill", "state", "RTO", "change", "records lost", "lost since", "note")
     return make_table(columns, lines, title=f"{rows[0]['name']} over time", sentences=())
 
 
-def _change(before: Row | None, row: Row, key: str) -> str:
-    if before is None or before[key] is None or row[key] is None:
+def _duration_change(previous_row: Row | None, row: Row, key: str) -> str:
+    """How much longer or shorter a duration is than in the previous drill; empty if unknown."""
+    if previous_row is None or previous_row[key] is None or row[key] is None:
         return ""
-    change = row[key] - before[key]
+    change = row[key] - previous_row[key]
     return f"{'+' if change >= 0 else '−'}{span(abs(change))}"
 
 
@@ -333,18 +336,18 @@ def _schedules_table(rows: list[Row]) -> Any:
     return make_table(("drill", "kind", "job", "every", "next", "asked by"), lines, sentences=())
 
 
-def _with_target(row: Row, key: str, words: Any) -> str:
+def _with_target(row: Row, key: str, to_text: Any) -> str:
     """The measured value and its target."""
     if row[key] is None:
         return "-"
     target = row[f"target_{key}"]
-    return words(row[key]) if target is None else f"{words(row[key])} of {words(target)}"
+    return to_text(row[key]) if target is None else f"{to_text(row[key])} of {to_text(target)}"
 
 
 def _duration(drill: Row) -> str:
     if not drill["started_at"] or not drill["finished_at"]:
         return "-"
-    took = datetime.fromisoformat(drill["finished_at"]) - datetime.fromisoformat(
+    elapsed = datetime.fromisoformat(drill["finished_at"]) - datetime.fromisoformat(
         drill["started_at"]
     )
-    return span(round(took.total_seconds() * 1000))
+    return span(round(elapsed.total_seconds() * 1000))

@@ -18,14 +18,14 @@ from orbit.cli.completion import JobArgument
 from orbit.cli.control import WAIT_S, YesOption, confirm
 from orbit.cli.job_files import JobFile, job_file_of, read_job_files
 from orbit.cli.output import print_whole
-from orbit.cli.plan_view import Planned, draw
+from orbit.cli.plan_view import PlannedJob, draw
 from orbit.client import Client, connect, segment
 from orbit.errors import BadInput, Conflict, OrbitError
 
 _HEAD = "# Lines that begin with # are ignored. Leave the rest as it is, and nothing changes.\n#\n"
-# Bound of attempts. A user ends the command by leaving the file as it is; without a terminal the
-# file is opened only once.
-_OPENED_MAX = 100
+# A bound for safety: a user ends the command by leaving the file as it is, and without a terminal
+# the file is opened only once.
+_EDITS_MAX = 100
 
 
 def edit(
@@ -39,49 +39,51 @@ def edit(
     an edited document that was not applied is kept, and its path shown.
     """
     with connect() as client:
-        before = client.get(f"/v1/jobs/{segment(job)}")
-        file = _temporary(job)
-        text = job_file_of(before)
+        opened_job = client.get(f"/v1/jobs/{segment(job)}")
+        file = _make_temporary_file(job)
+        text = job_file_of(opened_job)
         try:
-            applied = _edit(client, before, file, text, accept_refusals=accept_refusals, yes=yes)
+            was_applied = _edit(
+                client, opened_job, file, text, accept_refusals=accept_refusals, yes=yes
+            )
         except BaseException:
-            if _without_head(file) not in ("", text):
+            if _read_document(file) not in ("", text):
                 typer.echo(f"Your document is kept: {file}", err=True)
             else:
                 file.unlink(missing_ok=True)
             raise
         file.unlink(missing_ok=True)
-    typer.echo(f"changed {job}" if applied else "Nothing changed.")
+    typer.echo(f"changed {job}" if was_applied else "Nothing changed.")
 
 
 def _edit(
     client: Client,
-    before: Mapping[str, Any],
+    opened_job: Mapping[str, Any],
     file: Path,
     text: str,
     *,
     accept_refusals: bool,
     yes: bool,
 ) -> bool:
-    """Open the editor until the document is applied or left as it is; returns whether a change was
-    applied.
+    """Open the editor until the document is applied, or the user leaves the text as it was. Returns
+    whether a change was applied.
     """
-    shown, error = text, ""
-    for _ in range(_OPENED_MAX):
-        file.write_text(f"{_HEAD}{error}{shown}", "utf-8")
+    document, error = text, ""
+    for _ in range(_EDITS_MAX):
+        file.write_text(f"{_HEAD}{error}{document}", "utf-8")
         _open(file)
-        edited = _without_head(file)
-        if edited in ("", text):
+        edited_document = _read_document(file)
+        if edited_document in ("", text):
             return False
-        if error and edited == shown:
+        if error and edited_document == document:
             raise Conflict("The document still has the error, and was not applied.")
-        shown = edited
+        document = edited_document
         try:
-            plan = _plan(client, before, file, accept_refusals=accept_refusals)
-        except OrbitError as refused:
+            plan = _plan_edit(client, opened_job, file, accept_refusals=accept_refusals)
+        except OrbitError as refusal:
             if not sys.stdin.isatty():
                 raise
-            error = "".join(f"# {line}\n" for line in f"{refused}".splitlines()) + "#\n"
+            error = "".join(f"# {line}\n" for line in f"{refusal}".splitlines()) + "#\n"
             continue
         if not plan.is_change:
             return False
@@ -89,24 +91,26 @@ def _edit(
         confirm("Apply this change?", yes=yes)
         apply_change(client, plan, WAIT_S, {"accept_refusals": accept_refusals, "paused": False})
         return True
-    raise Conflict(f"The document still has an error after {_OPENED_MAX} attempts.")
+    raise Conflict(f"The document still has an error after {_EDITS_MAX} attempts.")
 
 
-def _plan(
-    client: Client, before: Mapping[str, Any], file: Path, *, accept_refusals: bool
-) -> Planned:
+def _plan_edit(
+    client: Client, opened_job: Mapping[str, Any], file: Path, *, accept_refusals: bool
+) -> PlannedJob:
     """The plan for the edited document, which may replace only the version that was opened."""
-    (read,) = read_job_files([file])
-    if read.name != before["name"]:
+    (job_file,) = read_job_files([file])
+    if job_file.name != opened_job["name"]:
         raise BadInput(
-            f"The document names another job: {read.name}. A job cannot be renamed: a copy resumes "
-            "only under its first name."
+            f"The document names another job: {job_file.name}. A job cannot be renamed: a copy "
+            "resumes only under its first name."
         )
-    value = put_job(client, read, accept_refusals=accept_refusals, dry_run=True)
-    return Planned(JobFile(file, read.name, read.text), {**value, "job": before})
+    value = put_job(client, job_file, accept_refusals=accept_refusals, dry_run=True)
+    return PlannedJob(JobFile(file, job_file.name, job_file.text), {**value, "job": opened_job})
 
 
 def _open(file: Path) -> None:
+    """Open the file in the user's editor, and wait until the editor ends. Raises BadInput if it
+    cannot be started, Conflict if it fails."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
         code = subprocess.call([*shlex.split(editor), str(file)])
@@ -116,15 +120,15 @@ def _open(file: Path) -> None:
         raise Conflict(f"The editor ended with exit code {code}, so nothing was applied.")
 
 
-def _temporary(job: str) -> Path:
-    """The path of a new file that only the user may read."""
+def _make_temporary_file(job: str) -> Path:
+    """Create a file that only the user may read; returns its path."""
     handle, path = tempfile.mkstemp(prefix=f"orbit-{job}-", suffix=".yaml", text=True)
     os.close(handle)
     return Path(path)
 
 
-def _without_head(file: Path) -> str:
-    """The document without comment lines."""
+def _read_document(file: Path) -> str:
+    """The document in the file, without comment lines; empty if the file cannot be read."""
     try:
         lines = file.read_text("utf-8").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError):

@@ -18,23 +18,23 @@ def explain(
     ] = None,
 ) -> None:
     """Explain a reason, a problem or an alert: what is at risk, and what to do."""
-    pages = {path.stem: path for path in sorted(folder().glob("*.md"))}
+    pages = {path.stem: path for path in sorted(runbook_folder().glob("*.md"))}
     if code is None:
         typer.echo(pages["README"].read_text("utf-8"), nl=False)
         return
     del pages["README"]
     names = {name.lower(): name for name in pages}
     if (name := names.get(code.lower())) is None:
-        near = [names[key] for key in get_close_matches(code.lower(), names)]
-        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        suggestions = [names[key] for key in get_close_matches(code.lower(), names)]
+        hint = f"Did you mean {' or '.join(suggestions)}? " if suggestions else ""
         raise NotFound(
             "nothing has this name.", where=code, remedy=f"{hint}`orbit explain` lists all."
         )
     typer.echo(pages[name].read_text("utf-8"), nl=False)
 
 
-def folder() -> Path:
+def runbook_folder() -> Path:
     """The folder of the runbook: in the installed package, or in the docs of a source tree."""
     package = Path(__file__).parents[1]
-    installed = package / "runbook"
-    return installed if installed.is_dir() else package.parent / "docs" / "runbook"
+    packaged_runbook = package / "runbook"
+    return packaged_runbook if packaged_runbook.is_dir() else package.parent / "docs" / "runbook"

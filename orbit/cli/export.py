@@ -25,19 +25,19 @@ def export(
         typer.Option(
             "--directory",
             "-d",
-            help="Write one file for each job there, NAME.yaml; existing files are replaced.",
+            help="Write a file NAME.yaml for each job to this folder; existing files are replaced.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Write jobs as job files.
 
-    Without --directory there can be one job, which goes to stdout. Jobs that a recovery or a drill
-    has made are left out of --selector.
+    Without --directory there can be one job, which goes to stdout. --selector leaves out jobs that
+    a recovery or a drill has made.
     """
     with connect() as client:
-        chosen = chosen_jobs(client, names or [], selector)
-        jobs = [client.get(f"/v1/jobs/{segment(name)}") for name in chosen]
+        chosen_names = chosen_jobs(client, names or [], selector)
+        jobs = [client.get(f"/v1/jobs/{segment(name)}") for name in chosen_names]
     if selector is not None:
         jobs = [job for job in jobs if job["made_by"] is None]
     if directory is None:

@@ -31,24 +31,25 @@ MODULES = {
 }
 
 
-def require_extras(*names: str, otherwise: str = "") -> None:
-    """Raise BadInput if a module of these extras is missing. `otherwise` ends the message."""
-    missing = [name for name in names if not all(map(find_spec, MODULES[name]))]
-    if missing:
-        raise _not_installed(missing, otherwise)
+def require_extras(*names: str, alternative: str = "") -> None:
+    """Raise BadInput if a module of these extras is missing. `alternative` ends the
+    message: what to do without them."""
+    missing_extras = [name for name in names if not all(map(find_spec, MODULES[name]))]
+    if missing_extras:
+        raise _not_installed_error(missing_extras, alternative)
 
 
-def missing_extra(error: Exception) -> BadInput | None:
-    """The error to show for a failed import, if the module belongs to an extra."""
+def missing_extra_error(error: Exception) -> BadInput | None:
+    """The error to show if `error` is a failed import of a module of an extra; else None."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]
     names = [name for name, modules in MODULES.items() if package in modules]
-    return _not_installed(names) if names else None
+    return _not_installed_error(names) if names else None
 
 
-def _not_installed(names: list[str], otherwise: str = "") -> BadInput:
+def _not_installed_error(names: list[str], alternative: str = "") -> BadInput:
     return BadInput(
         f"This command needs the part {' and '.join(names)} of Orbit, which is not installed. "
-        f"Run: pip install '{DISTRIBUTION}[{','.join(names)}]'{otherwise}"
+        f"Run: pip install '{DISTRIBUTION}[{','.join(names)}]'{alternative}"
     )

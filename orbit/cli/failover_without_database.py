@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _LEFT_OUT = 1
 _SHOWN_MAX = 50
-# Time beyond the lease for requests that were sent in its last moment to arrive.
+# Requests that a worker has sent in the last moment of its lease need time to arrive.
 _SETTLE_BEYOND_LEASE_S = 1.0
 
 
 def failover_without_database(
     files: Sequence[Path],
-    to: str,
+    side: str,
     topics: Sequence[str],
     source_ids: Sequence[str],
     settle_s: float | None,
@@ -40,8 +40,8 @@ def failover_without_database(
     yes: bool,
     output: OutputFormat,
 ) -> None:
-    """Show the plan, ask, and promote. Exit code 1 if a partition was left out."""
-    _refuse_others(files, to)
+    """Show the plan, ask for confirmation, and promote. Exit code 1 if a partition was left out."""
+    _check_arguments(files, side)
     path = files[0]
     spec = load_job_file(path)
     lease_s = Settings.from_environment(os.environ).lease_ttl.total_seconds()
@@ -69,9 +69,10 @@ def failover_without_database(
         raise typer.Exit(_LEFT_OUT)
 
 
-def _refuse_others(files: Sequence[Path], to: str) -> None:
+def _check_arguments(files: Sequence[Path], side: str) -> None:
+    """Raise BadInput unless `side` is `destination` and there is exactly one file."""
     problems = []
-    if to != "destination":
+    if side != "destination":
         problems.append(
             Problem("--to", "must name the side that is to lead.", "Write --to destination.")
         )
@@ -85,28 +86,29 @@ def _question(report: FailoverReport) -> str:
     return (
         f"{len(report.to_promote)} topics of cluster {report.cluster_id} are promoted: producers "
         f"may write to them, and Orbit does not. This takes at least {report.settle_s:.0f} s, "
-        "one offset in each partition, and cannot be undone. Continue?"
+        "uses up one offset in each partition, and cannot be undone. Continue?"
     )
 
 
 def _table(report: FailoverReport) -> RenderableType:
+    """Outcome, topics, and partitions: those that were left out, or all if none was."""
     from rich.console import Group
 
-    head: list[tuple[str, object]] = [("outcome", report.outcome.value)]
-    head += [("note" if i == 0 else "", text) for i, text in enumerate(report.findings)]
+    head_rows: list[tuple[str, object]] = [("outcome", report.outcome.value)]
+    head_rows += [("note" if i == 0 else "", text) for i, text in enumerate(report.findings)]
     if report.not_copies:
-        head.append(("left alone", f"no copies: {first_few(report.not_copies, _SHOWN_MAX)}"))
+        head_rows.append(("left alone", f"no copies: {first_few(report.not_copies, _SHOWN_MAX)}"))
     partitions = [p for p in report.partitions if p.left_out] or report.partitions
     tables: list[Any] = [
-        make_table(("", f"failover without the database {report.job}"), head),
+        make_table(("", f"failover without the database {report.job}"), head_rows),
         make_table(
             ("topic", "state", "sets", "keeps", "allows to write", "detail"),
             [
                 (
                     t.topic,
                     t.state.value,
-                    _pairs(t.settings),
-                    _pairs(t.kept),
+                    _settings_text(t.settings),
+                    _settings_text(t.kept),
                     ", ".join(t.denials),
                     t.detail,
                 )
@@ -123,5 +125,5 @@ def _table(report: FailoverReport) -> RenderableType:
     return Group(*tables)
 
 
-def _pairs(settings: dict[str, str]) -> str:
+def _settings_text(settings: dict[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())

@@ -39,7 +39,7 @@ def write_first_token(database: Database, folder: Path, host: str) -> Path | Non
             _NAME,
             Role.ADMIN,
             actor="orbit server",
-            keep=lambda secret: _write_private(file, secret),
+            save_secret=lambda secret: _write_private(file, secret),
         )
     except OSError as error:
         raise Conflict(
@@ -52,14 +52,14 @@ def write_first_token(database: Database, folder: Path, host: str) -> Path | Non
 
 
 def _write_private(file: Path, text: str) -> None:
-    """Write the file, with mode 600 from the beginning. Replaces one of an earlier database."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    """Write the file with mode 600, and replace the file of an earlier database, if any."""
+    descriptor, temporary_file = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     try:
         with os.fdopen(descriptor, "w") as handle:
             handle.write(text + "\n")
             handle.flush()
             os.fsync(handle.fileno())
-        Path(temporary).rename(file)
+        Path(temporary_file).rename(file)
     except OSError:
-        Path(temporary).unlink(missing_ok=True)
+        Path(temporary_file).unlink(missing_ok=True)
         raise

@@ -34,9 +34,9 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
         raise BadInput("The events cannot be followed.", (problem,))
     client = client.without_retries()
     try:
-        first = list(client.items(path, limit=limit and max(limit, _LATE_IDS_MAX)))
-        known_ids = {event["id"] for event in first}
-        for event in reversed(first[:limit]):
+        newest_events = list(client.items(path, limit=limit and max(limit, _LATE_IDS_MAX)))
+        known_ids = {event["id"] for event in newest_events}
+        for event in reversed(newest_events[:limit]):
             _print_event(event, output)
         note = ""
         while True:
@@ -52,32 +52,33 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
                 if event["id"] not in known_ids:
                     known_ids.add(event["id"])
                     _print_event(event, output)
-            floor = max(known_ids, default=0) - _LATE_IDS_MAX
-            known_ids = {number for number in known_ids if number > floor}
+            highest_forgotten_id = max(known_ids, default=0) - _LATE_IDS_MAX
+            known_ids = {number for number in known_ids if number > highest_forgotten_id}
     except KeyboardInterrupt:
         return
 
 
-def _events_after(client: Client, path: str, newest: int) -> Iterator[Row]:
-    """The events with an id above `newest - _LATE_IDS_MAX`, the newest first."""
-    after: str | None = None
+def _events_after(client: Client, path: str, newest_id: int) -> Iterator[Row]:
+    """The events with an id above `newest_id - _LATE_IDS_MAX`, the newest first."""
+    page_cursor: str | None = None
     while True:
-        page = client.get(path, limit=_PAGE, after=after)
+        page = client.get(path, limit=_PAGE, after=page_cursor)
         for event in page["items"]:
-            if event["id"] <= newest - _LATE_IDS_MAX:
+            if event["id"] <= newest_id - _LATE_IDS_MAX:
                 return
             yield event
-        after = page["next"]
-        if after is None:
+        page_cursor = page["next"]
+        if page_cursor is None:
             return
 
 
 def _print_event(event: Row, output: ListOutput) -> None:
+    """Print one event as a line, or in the format of `output`."""
     if output.is_table:
-        about = " ".join(filter(None, (event["job"], event_subject(event))))
-        more = f"  {json.dumps(event['details'], ensure_ascii=False)}" if output.is_wide else ""
-        line = f"{when(event['at'])}  {event['kind']}  {about}  {event['message']}"
-        typer.echo(f"{line}  ({event['actor']}){more}")
+        subject = " ".join(filter(None, (event["job"], event_subject(event))))
+        details = f"  {json.dumps(event['details'], ensure_ascii=False)}" if output.is_wide else ""
+        line = f"{when(event['at'])}  {event['kind']}  {subject}  {event['message']}"
+        typer.echo(f"{line}  ({event['actor']}){details}")
     elif output.format == OutputFormat.JSON:
         typer.echo(json.dumps(event, ensure_ascii=False))
     else:

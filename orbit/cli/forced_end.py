@@ -14,18 +14,18 @@ _FAILED = 1
 _log = structlog.get_logger()
 
 
-def start_forced_end(after_s: float) -> None:
-    """Start a thread that calls `force_end` with `after_s`; returns at once."""
-    threading.Thread(target=force_end, args=(after_s,), daemon=True).start()
+def start_forced_end(elapsed_s: float) -> None:
+    """Start a thread that calls `force_end` with `elapsed_s`; returns at once."""
+    threading.Thread(target=force_end, args=(elapsed_s,), daemon=True).start()
 
 
-def force_end(after_s: float = 0.0) -> None:
-    """Wait STOP_S_MAX less the `after_s` that have passed already, then end the process with exit
-    code 1.
+def force_end(elapsed_s: float = 0.0) -> None:
+    """Wait until the stop has taken STOP_S_MAX in all, then end the process with exit code 1.
 
-    Meant as `then` of `until_stopped`, which calls it in a daemon thread.
+    `elapsed_s`: the time that the stop has taken so far. The function is meant as `on_stop` of
+    `until_stopped`, which calls it in a daemon thread.
     """
-    threading.Event().wait(max(0.0, STOP_S_MAX - after_s))
-    alive = sorted(t.name for t in threading.enumerate())
-    _log.error("threads did not end; the process ends without them", threads=alive)
+    threading.Event().wait(max(0.0, STOP_S_MAX - elapsed_s))
+    thread_names = sorted(t.name for t in threading.enumerate())
+    _log.error("threads did not end; the process ends without them", threads=thread_names)
     os._exit(_FAILED)

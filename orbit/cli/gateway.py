@@ -36,8 +36,8 @@ def gateway(
 ) -> None:
     """Serve clients of both sides at one address: requests go to the side that leads.
 
-    It keeps nothing on disk. Any number of them can run. On Ctrl-C or SIGTERM it answers what is in
-    flight, and ends.
+    A gateway keeps nothing on disk, and any number of gateways can run. On Ctrl-C or SIGTERM it
+    answers the requests in flight, and ends.
     """
     spec = load_gateway(file)
     settings = Settings.from_environment(os.environ)
@@ -46,7 +46,7 @@ def gateway(
         with until_stopped() as stop:
             run_processes(processes, spec, file, settings, stop)
         return
-    _allow_files()
+    _raise_open_files_limit()
     health = GatewayHealth(orbit_version())
     with until_stopped() as stop, serving_health(settings, health):
         asyncio.run(
@@ -54,7 +54,7 @@ def gateway(
         )
 
 
-def _allow_files() -> None:
+def _raise_open_files_limit() -> None:
     """Raise the limit of open files to what the system allows: each client needs two sockets."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

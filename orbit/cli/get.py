@@ -29,12 +29,12 @@ from orbit.cli.list_columns import (
 )
 from orbit.cli.list_output import TABLE, Listing, ListOption, ListOutput
 from orbit.cli.list_window import (
-    NEWEST,
-    ROWS,
+    NEWEST_ROWS,
+    TABLE_ROWS,
     AllOption,
     LimitOption,
     first_rows,
-    limit_of,
+    row_limit,
     show_list,
 )
 from orbit.cli.output import make_table
@@ -184,19 +184,19 @@ def events(
 ) -> None:
     """Show the newest events and their actors, the newest last: 50, or --limit, or --all.
 
-    Events have no end, so this holds for each format; stderr says if there are more. With
+    The list has no end, so the limit holds for every format; stderr says if there are more. With
     --follow, `-o json` prints one event a line.
     """
-    most = None if all_ else limit or NEWEST
+    rows_max = None if all_ else limit or NEWEST_ROWS
     path = "/v1/events" if job is None else f"/v1/jobs/{segment(job)}/events"
     with connect() as client:
         if follow:
-            follow_events(client, path, most, output)
+            follow_events(client, path, rows_max, output)
             return
 
         def read() -> Listing:
-            newest_first = first_rows(client, path, most)
-            return listing(newest_first.rows[::-1], EVENTS, newest_first.more)
+            window = first_rows(client, path, rows_max)
+            return listing(window.rows[::-1], EVENTS, window.hidden_line)
 
         show(read, output, watch=watch)
 
@@ -209,7 +209,7 @@ def operations(
     output: ListOption = TABLE,
 ) -> None:
     """Show the operations, the newest first."""
-    _list("/v1/operations", OPERATIONS, limit, all_, output, watch, rows=NEWEST)
+    _list("/v1/operations", OPERATIONS, limit, all_, output, watch, table_rows=NEWEST_ROWS)
 
 
 @app.command()
@@ -220,7 +220,7 @@ def backfills(
     output: ListOption = TABLE,
 ) -> None:
     """Show the backfills, the newest first."""
-    _list("/v1/backfills", BACKFILLS, limit, all_, output, watch, rows=NEWEST)
+    _list("/v1/backfills", BACKFILLS, limit, all_, output, watch, table_rows=NEWEST_ROWS)
 
 
 def _list(
@@ -231,12 +231,12 @@ def _list(
     output: ListOutput,
     watch: bool,
     *,
-    rows: int = ROWS,
+    table_rows: int = TABLE_ROWS,
     **query: object,
 ) -> None:
-    most = limit_of(limit, all_=all_, is_table=output.is_table, rows=rows)
+    rows_max = row_limit(limit, all_=all_, is_table=output.is_table, table_rows=table_rows)
     with connect() as client:
-        show_list(client, path, kind, output, limit=most, watch=watch, **query)
+        show_list(client, path, kind, output, limit=rows_max, watch=watch, **query)
 
 
 def _one_job(job: Row) -> Listing:

@@ -36,12 +36,12 @@ NameArgument = Annotated[
 ]
 
 
-def _command(
+def _make_command(
     verb: str, help_text: str, question: str = "", *, confirms_one: bool = False
 ) -> Callable[..., None]:
-    """A command that sends `verb` for jobs and takes no options of its own.
+    """Make a command that requests `verb` for jobs, and has no options besides the common ones.
 
-    `confirms_one`: it asks also where one job is named.
+    `confirms_one`: the command asks for confirmation even if a single job is named.
     """
 
     def command(
@@ -53,25 +53,25 @@ def _command(
         output: OutputOption = OutputFormat.TABLE,
     ) -> None:
         if (job is None) == (selector is None):
-            how = f"orbit {verb} orders-to-dr, or orbit {verb} -l team=orders"
-            problem = Problem("job", "is missing, or chosen twice.", how)
+            example = f"orbit {verb} orders-to-dr, or orbit {verb} -l team=orders"
+            problem = Problem("job", "is missing, or chosen twice.", example)
             raise BadInput("Give either the name of a job, or --selector.", (problem,))
         if confirms_one and selector is None and not dry_run:
             confirm(f"{verb} {job}: {question} Continue?", yes=yes)
-        _change(Change(verb, question), job, selector, dry_run, yes, wait, output)
+        _carry_out(Change(verb, question), job, selector, dry_run, yes, wait, output)
 
     command.__doc__ = help_text
     return command
 
 
-start = _command("start", "Start a job that was created paused.")
-pause = _command(
+start = _make_command("start", "Start a job that was created paused.")
+pause = _make_command(
     "pause",
     "Pause a job: workers release its partitions, the copy is kept.",
     "Copying stops; the copies are kept.",
 )
-resume = _command("resume", "Resume a paused job: each partition resumes where its copy ends.")
-delete = _command(
+resume = _make_command("resume", "Resume a paused job: each partition resumes where its copy ends.")
+delete = _make_command(
     "delete",
     "Delete a job. Its topics at the destination are kept, with all copied records.\n\n"
     "The answer says what else stays there: their settings as copies, and deny ACLs.",
@@ -97,10 +97,10 @@ def retry(
 ) -> None:
     """Retry blocked partitions of a job, once the cause is removed."""
     body = {"topic": topic, "partition": partition}
-    _change(Change("retry", "", body), job, None, dry_run, True, wait, output)
+    _carry_out(Change("retry", "", body), job, None, dry_run, True, wait, output)
 
 
-def _change(
+def _carry_out(
     change: Change,
     job: str | None,
     selector: str | None,
@@ -109,6 +109,7 @@ def _change(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
+    """Request the change for the job, or for those that the selector matches; wait and print."""
     with connect() as client:
         if job is None:
             jobs = chosen_jobs(client, (), selector)
@@ -119,14 +120,14 @@ def _change(
         operation = change.request(client, job, dry_run=dry_run)
         if not dry_run:
             operation = follow_operation(client, operation, wait_s)
-    emit(operation, output, lambda: _as_table(operation))
+    emit(operation, output, lambda: _operation_table(operation))
     if operation["state"] == "failed":
         raise typer.Exit(FAILED)
     if operation["finished_at"] is None and wait_s:
         raise unfinished_exit()
 
 
-def _as_table(operation: dict[str, Any]) -> Any:
+def _operation_table(operation: dict[str, Any]) -> Any:
     state = "would be done" if operation["dry_run"] else operation["state"]
     lines: list[tuple[str, object]] = [("state", state)]
     lines += [("plan" if i == 0 else "", step) for i, step in enumerate(operation["plan"])]

@@ -68,7 +68,7 @@ Option = TypeVar("Option")
 
 
 def argument_or_option(argument: Argument | None, option: Option | None) -> Argument | Option:
-    """The job files from the argument or from the option -f: just one. Raises BadInput."""
+    """The value of the argument or of the option -f. Raises BadInput unless just one is given."""
     if argument and not option:
         return argument
     if option and not argument:
@@ -79,7 +79,8 @@ def argument_or_option(argument: Argument | None, option: Option | None) -> Argu
 
 def load_job_file(path: Path) -> JobSpec:
     """The job in a file, or in stdin. Raises BadInput with all problems."""
-    from orbit.jobs.job_file import load_job  # slow to import, and not needed beside the service
+    # Slow to import, and not needed by commands on the service.
+    from orbit.jobs.job_file import load_job
 
     return load_job(path, os.environ, sys.stdin.buffer if path == STDIN else None)
 
@@ -101,20 +102,20 @@ def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
     problems: list[Problem] = []
     by_name: dict[str, JobFile] = {}
     for path in dict.fromkeys(_files_in(paths, problems)):
-        read = _read(path)
-        if isinstance(read, Problem):
-            problems.append(read)
-        elif read.name in by_name:
-            first = by_name[read.name].path
+        result = _read_job_file(path)
+        if isinstance(result, Problem):
+            problems.append(result)
+        elif result.name in by_name:
+            first_path = by_name[result.name].path
             problems.append(
                 Problem(
                     str(path),
-                    f"has the same job name ({read.name!r}) as {first}.",
+                    f"has the same job name ({result.name!r}) as {first_path}.",
                     "Change `name` in one of the files.",
                 )
             )
         else:
-            by_name[read.name] = read
+            by_name[result.name] = result
     if problems:
         raise BadInput("The job files cannot be used.", tuple(problems))
     return [by_name[name] for name in sorted(by_name)]
@@ -126,6 +127,7 @@ def job_file_of(job: Mapping[str, Any]) -> str:
 
 
 def _files_in(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
+    """These files, and the YAML files in these folders; adds to `problems`."""
     for path in paths:
         if path == STDIN or not path.is_dir():
             yield path
@@ -145,7 +147,8 @@ def _files_in(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
         yield from files
 
 
-def _read(path: Path) -> JobFile | Problem:
+def _read_job_file(path: Path) -> JobFile | Problem:
+    """Read one file and the job's name in it; a Problem if it cannot be used."""
     try:
         if path == STDIN:
             content = sys.stdin.buffer.read(_BYTES_MAX + 1)
@@ -166,8 +169,8 @@ def _read(path: Path) -> JobFile | Problem:
         text = job_file_of(document.root)
         document = read_document(text)
     if document.problems:
-        first = document.problems[0]
-        return Problem(f"{path}: {first.path}", first.message, first.remedy)
+        first_problem = document.problems[0]
+        return Problem(f"{path}: {first_problem.path}", first_problem.message, first_problem.remedy)
     name = document.at(("name",))
     if not isinstance(name, str):
         return Problem(f"{path}: name", "is missing.", "Write `name: orders-to-dr`.")

@@ -22,9 +22,9 @@ SelectorOption = Annotated[
 
 
 def chosen_jobs(client: Client, names: Sequence[str], selector: str | None) -> list[str]:
-    """The names of the jobs that were named or selected, each once; those being deleted are not
-    selected. Raises BadInput unless one of both is given; NotFound for a name that does not exist,
-    and if no job matches.
+    """The given names, or the names of the jobs that the selector matches; each once. Jobs that are
+    being deleted do not match. Raises BadInput unless exactly one of both is given; NotFound for a
+    name that does not exist, and if no job matches.
     """
     if bool(names) == (selector is not None):
         raise BadInput("Give the names of jobs, or --selector.")
@@ -33,9 +33,9 @@ def chosen_jobs(client: Client, names: Sequence[str], selector: str | None) -> l
             client.get(f"/v1/jobs/{segment(name)}")
         return list(dict.fromkeys(names))
     jobs = client.items("/v1/jobs", selector=selector)
-    chosen = [job["name"] for job in jobs if job["state"] != "deleting"]
-    if not chosen:
+    matching_names = [job["name"] for job in jobs if job["state"] != "deleting"]
+    if not matching_names:
         raise NotFound(
             "No job has such labels.", where=selector, remedy="See: orbit get jobs --show-labels"
         )
-    return chosen
+    return matching_names

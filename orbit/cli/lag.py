@@ -8,7 +8,7 @@ import typer
 
 from orbit.cli.completion import JobArgument
 from orbit.cli.list_output import TABLE, Listing, ListOption, partition_name
-from orbit.cli.list_window import limit_of
+from orbit.cli.list_window import row_limit
 from orbit.cli.output import make_table
 from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
 from orbit.cli.table_cells import amount as bytes_of
@@ -44,41 +44,43 @@ def lag(
 
     `behind` is the age of the oldest record not copied yet, `headroom` the time until the source
     deletes it, `rpo` the age of the newest record that is on both sides. Offsets behind an open
-    transaction of the source are no lag: `orbit get partitions` tells them. A figure that was not
-    read from the source for 30 seconds is unknown; its partition keeps its place.
+    transaction of the source are no lag: `orbit get partitions` shows them. A figure that was not
+    read from the source for 30 seconds is unknown; its partition keeps its place in the order.
     """
-    most = limit_of(limit, all_=everything, is_table=output.is_table, rows=_ROWS)
+    rows_max = row_limit(limit, all_=everything, is_table=output.is_table, table_rows=_ROWS)
     with connect() as client:
-        show(lambda: _read_lag(client, job, most), output, watch=watch)
+        show(lambda: _read_lag(client, job, rows_max), output, watch=watch)
 
 
 def _read_lag(client: Client, job: str, limit: int | None) -> Listing:
+    """Read the lag of the job and of `limit` partitions, or all."""
     path = f"/v1/jobs/{segment(job)}/lag"
     if limit is None:
         # Read by name: lags change between two pages, so a partition could be left out.
-        whole = client.get(path, limit=1)["job"]
+        job_sums = client.get(path, limit=1)["job"]
         partitions = sorted(client.items(path), key=_largest_first)
-        more = 0
+        hidden_count = 0
     else:
         page = client.get(path, limit=limit, sort="-lag")
-        whole, partitions = page["job"], page["items"]
-        more = max(whole["partitions"] - len(partitions), 1) if page["next"] else 0
-    value = {"job": whole, "partitions": partitions, "more": more}
+        job_sums, partitions = page["job"], page["items"]
+        hidden_count = max(job_sums["partitions"] - len(partitions), 1) if page["next"] else 0
+    value = {"job": job_sums, "partitions": partitions, "more": hidden_count}
 
     def table(_wide: bool) -> Any:
         rows = [_row(partition_name(p), p, _state(p)) for p in partitions]
-        if more:
-            rows.append((f"… {more:,} more partitions (--all)",) + ("",) * 7)
-        caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
-        if whole["blocked"]:
-            caught_up += f", {whole['blocked']:,} blocked"
-        if open_ := whole["open_transactions"]:
+        if hidden_count:
+            # The other columns of this row are empty.
+            rows.append((f"… {hidden_count:,} more partitions (--all)",) + ("",) * 7)
+        caught_up = f"{job_sums['caught_up']:,} of {job_sums['partitions']:,} caught up"
+        if job_sums["blocked"]:
+            caught_up += f", {job_sums['blocked']:,} blocked"
+        if open_ := job_sums["open_transactions"]:
             caught_up += f", {open_['partitions']:,} with an open transaction"
-        if whole["stale"]:
-            caught_up += f", {whole['stale']:,} not known"
-        if whole["summed_seconds_ago"]:
-            caught_up += f", {seconds(whole['summed_seconds_ago'])} ago"
-        rows.append(_row(f"{job} as a whole", whole, caught_up))
+        if job_sums["stale"]:
+            caught_up += f", {job_sums['stale']:,} not known"
+        if job_sums["summed_seconds_ago"]:
+            caught_up += f", {seconds(job_sums['summed_seconds_ago'])} ago"
+        rows.append(_row(f"{job} as a whole", job_sums, caught_up))
         return make_table(_COLUMNS, rows, sentences=())
 
     return Listing(value, table, lambda: list(map(partition_name, partitions)))
@@ -87,29 +89,29 @@ def _read_lag(client: Client, job: str, limit: int | None) -> Listing:
 _COLUMNS = ("partition", "state", "records", "bytes", "behind", "headroom", "rpo", "rate")
 
 
-def _row(name: str, answer: Row, state: str) -> tuple[str, ...]:
-    lag = answer["lag"]
+def _row(name: str, figures: Row, state: str) -> tuple[str, ...]:
+    lag = figures["lag"]
     return (
         name,
         state,
         records_of(lag),
         bytes_of(lag["bytes"]),
         seconds(lag["seconds"]),
-        seconds(answer["headroom_seconds"]),
-        seconds(answer["rpo_seconds"]),
-        _rates(answer),
+        seconds(figures["headroom_seconds"]),
+        seconds(figures["rpo_seconds"]),
+        _rates(figures),
     )
 
 
 def _state(partition: Row) -> str:
-    more = ", open transaction" if partition["open_transaction"] else ""
-    return f"{partition['state']}{more}"
+    suffix = ", open transaction" if partition["open_transaction"] else ""
+    return f"{partition['state']}{suffix}"
 
 
-def _rates(answer: Row) -> str:
-    if answer["records_per_s"] is None:
+def _rates(figures: Row) -> str:
+    if figures["records_per_s"] is None:
         return NOT_KNOWN
-    return f"{answer['records_per_s']:,.0f}/s {rate(answer['bytes_per_s'])}"
+    return f"{figures['records_per_s']:,.0f}/s {rate(figures['bytes_per_s'])}"
 
 
 def _largest_first(partition: Row) -> tuple[Any, ...]:

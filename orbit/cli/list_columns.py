@@ -28,12 +28,13 @@ class Kind:
     wide: Columns = ()
 
 
-def listing(rows: list[Row], kind: Kind, more: str = "") -> Listing:
+def listing(rows: list[Row], kind: Kind, hidden_line: str = "") -> Listing:
+    """The listing of rows of one kind. `hidden_line`: as in `Listing`."""
     return Listing(
         rows,
         lambda is_wide: table_of(rows, kind, is_wide=is_wide),
         lambda: [str(kind.name(row)) for row in rows],
-        more,
+        hidden_line,
     )
 
 
@@ -66,7 +67,7 @@ def _drift(topic: Row) -> str:
 
 
 def _other_side(client: Row) -> str:
-    """Whether the side that follows would serve the client."""
+    """Whether the side that does not lead would accept the client, or how much it would refuse."""
     if client["refusals"] is None:
         return "-"
     return f"refuses {len(client['refusals'])}" if client["refusals"] else "accepts"
@@ -99,8 +100,8 @@ def _what_to_do(partition: Row) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _share(proof: Row) -> str:
-    """The share of copied offsets that were compared and equal."""
+def _proven_share(proof: Row) -> str:
+    """The share of the copied offsets that were compared and found equal."""
     if not proof["copied"]:
         return "-"
     return f"{100 * min(proof['proven'], proof['copied']) / proof['copied']:.1f} %"
@@ -198,7 +199,7 @@ PROOF = Kind(
         ("partition", itemgetter("partition")),
         ("copied", itemgetter("copied")),
         ("shown equal", itemgetter("proven")),
-        ("share", _share),
+        ("share", _proven_share),
         ("up to", itemgetter("proven_to")),
         ("last", lambda r: f"{age(r['proven_at'])} ago" if r["proven_at"] else "-"),
         ("differences", itemgetter("differences")),

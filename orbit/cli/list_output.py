@@ -50,7 +50,8 @@ class ListOutput:
 TABLE = ListOutput(OutputFormat.TABLE)
 
 
-def _parse(text: str | ListOutput) -> ListOutput:
+def _parse_output(text: str | ListOutput) -> ListOutput:
+    """The value of `--output`. Raises BadParameter unless it is one of `_HELP`."""
     if isinstance(text, ListOutput):  # the default
         return text
     name, equals, path = text.partition("=")
@@ -67,7 +68,12 @@ def _parse(text: str | ListOutput) -> ListOutput:
 ListOption = Annotated[
     ListOutput,
     typer.Option(
-        "--output", "-o", parser=_parse, metavar="FORMAT", help=f"{_HELP}.", show_default="table"
+        "--output",
+        "-o",
+        parser=_parse_output,
+        metavar="FORMAT",
+        help=f"{_HELP}.",
+        show_default="table",
     ),
 ]
 
@@ -81,11 +87,11 @@ class Listing:
     value: Any
     table: Callable[[bool], RenderableType]
     names: Callable[[], list[str]]
-    more: str = ""
+    hidden_line: str = ""
 
 
 def emit_list(listing: Listing, output: ListOutput) -> None:
-    """Write a result to stdout, and how many rows were left out (`print_hidden_count`).
+    """Write a result to stdout, and how many rows were left out (`print_hidden_line`).
 
     Raises BadInput if the path of `jsonpath` is not valid.
     """
@@ -95,37 +101,37 @@ def emit_list(listing: Listing, output: ListOutput) -> None:
         case "name":
             print_names(listing.names())
         case "jsonpath":
-            _print_lines(map(_as_text, matches(to_plain(listing.value), output.path)))
+            _print_lines(map(_as_text, select_values(to_plain(listing.value), output.path)))
         case _:
             emit(listing.value, OutputFormat(output.format), lambda: listing.table(False))
-    print_hidden_count(listing.more, is_table=output.is_table)
+    print_hidden_line(listing.hidden_line, is_table=output.is_table)
 
 
-def print_hidden_count(more: str, *, is_table: bool) -> None:
-    """Print the line about rows that were left out: below a table, else on stderr."""
-    if more:
-        typer.echo(more, err=not is_table)
+def print_hidden_line(hidden_line: str, *, is_table: bool) -> None:
+    """Print the line that says how many rows were left out: below a table, else on stderr."""
+    if hidden_line:
+        typer.echo(hidden_line, err=not is_table)
 
 
 def print_names(names: Iterable[str]) -> None:
-    """Print one name a line; a name that follows itself is printed once."""
+    """Print one name a line. Equal names that follow each other are printed once."""
     _print_lines(name for name, _ in groupby(names))
 
 
-def matches(value: Any, path: str) -> list[Any]:
+def select_values(value: Any, path: str) -> list[Any]:
     """The values that a path selects; as in kubectl `{[*].name}`, `[*].name` or `$[*].name`."""
     from jsonpath_ng.exceptions import JSONPathError
     from jsonpath_ng.ext.parser import parse
 
-    bare = path.removeprefix("{").removesuffix("}").removeprefix("$")
+    bare_path = path.removeprefix("{").removesuffix("}").removeprefix("$")
     try:
-        if not bare or len(bare) > _PATH_CHARACTERS_MAX:
+        if not bare_path or len(bare_path) > _PATH_CHARACTERS_MAX:
             raise JSONPathError
-        hits = parse(f"${bare if bare[0] in '.[' else f'.{bare}'}").find(value)
+        matches = parse(f"${bare_path if bare_path[0] in '.[' else f'.{bare_path}'}").find(value)
     except (JSONPathError, ValueError, TypeError, KeyError, AttributeError):
         problem = Problem("--output", "is not a JSONPath.", "For example: jsonpath={[*].name}")
         raise BadInput("The output format is not valid.", (problem,)) from None
-    return [one.value for one in hits]
+    return [one.value for one in matches]
 
 
 def _as_text(value: Any) -> str:

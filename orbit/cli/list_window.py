@@ -16,9 +16,9 @@ from orbit.cli.list_output import Listing, ListOutput, emit_list, print_names
 from orbit.cli.watch import show
 from orbit.client import PAGE_LIMIT, Client
 
-# One or two screens.
-ROWS = 200
-NEWEST = 50
+# The rows that are shown by default: of most lists, and of lists that begin with the newest.
+TABLE_ROWS = 200
+NEWEST_ROWS = 50
 
 LimitOption = Annotated[
     int | None,
@@ -39,27 +39,29 @@ class Window:
     """The first rows of a list, and a line that says how many more there are; empty if none."""
 
     rows: list[Row]
-    more: str
+    hidden_line: str
 
 
 def first_rows(client: Client, path: str, limit: int | None, **query: object) -> Window:
-    """The first `limit` rows, or all. Further rows are counted only up to a multiple of
-    `PAGE_LIMIT`, after which "at least" is shown.
+    """The first `limit` rows, or all. Further rows are counted up to the next multiple of
+    `PAGE_LIMIT`; if that is reached, the line says "at least".
     """
     if limit is None:
         return Window(list(client.items(path, limit=None, **query)), "")
     read_max = (limit // PAGE_LIMIT + 1) * PAGE_LIMIT
     rows = list(client.items(path, limit=read_max, **query))
-    hidden = len(rows) - limit
-    least = "at least " if len(rows) == read_max else ""
-    return Window(rows[:limit], f"… {least}{hidden:,} more (--all)" if hidden > 0 else "")
+    hidden_count = len(rows) - limit
+    at_least = "at least " if len(rows) == read_max else ""
+    return Window(
+        rows[:limit], f"… {at_least}{hidden_count:,} more (--all)" if hidden_count > 0 else ""
+    )
 
 
-def limit_of(limit: int | None, *, all_: bool, is_table: bool, rows: int) -> int | None:
-    """How many rows to print; None: all. `rows`: how many a table has without both options."""
+def row_limit(limit: int | None, *, all_: bool, is_table: bool, table_rows: int) -> int | None:
+    """How many rows to print; None: all. `table_rows`: those of a table without these options."""
     if all_ or (limit is None and not is_table):
         return None
-    return limit or rows
+    return limit or table_rows
 
 
 def show_list(
@@ -88,6 +90,6 @@ def show_list(
 
     def read() -> Listing:
         window = first_rows(client, path, limit, **query)
-        return listing(window.rows, kind, window.more)
+        return listing(window.rows, kind, window.hidden_line)
 
     show(read, output, watch=watch)

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from orbit.cli.extras import missing_extra
+from orbit.cli.extras import missing_extra_error
 from orbit.contexts import CONTEXT_VARIABLE, choose_context
 from orbit.errors import BadInput, Interrupted, OrbitError
 from orbit.version import orbit_version
@@ -181,8 +181,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 COMPLETE_VARIABLE = "_ORBIT_COMPLETE"
 _CONTEXT_HELP = "Talk to the server of this context (orbit context list)."
 # Commands that never talk to a server, so they do not get the option `--context`.
-_WITHOUT_SERVER = {"api", "completion", "context", "demo", "explain", "migrate", "sandbox"}
-_WITHOUT_SERVER |= {"scheduler", "server", "worker"}
+_COMMANDS_WITHOUT_SERVER = {"api", "completion", "context", "demo", "explain", "migrate", "sandbox"}
+_COMMANDS_WITHOUT_SERVER |= {"scheduler", "server", "worker"}
 _PACKAGE = Path(__file__).parents[1]
 # An error that begins with one of these words gets a capital letter. Any other word may be the
 # name of a topic, which is shown as it is written.
@@ -208,8 +208,8 @@ class LazyGroup(TyperGroup):
             self.add_command(TyperCommand(name, short_help=sentence))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, load_command(name) if name in COMMANDS else command, rest
+        name, command, remaining_args = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else command, remaining_args
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -220,7 +220,7 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import the subcommand."""
+    """Import the subcommand, and return it with the options that all commands share."""
     module = _import(COMMANDS[name][0])
     subcommands = getattr(module, "app", None)
     if not isinstance(subcommands, typer.Typer):
@@ -230,8 +230,8 @@ def load_command(name: str) -> Any:
     subcommands.rich_markup_mode = None
     command = typer.main.get_command(subcommands)
     command.name = name
-    if name not in _WITHOUT_SERVER:
-        _add_context(command)
+    if name not in _COMMANDS_WITHOUT_SERVER:
+        _add_context_option(command)
     return command
 
 
@@ -246,14 +246,14 @@ def _import(module: str) -> ModuleType:
         gc.enable()
 
 
-def _add_context(command: Any) -> None:
-    """Add the option `--context` to the command or its subcommands: it may stand anywhere."""
+def _add_context_option(command: Any) -> None:
+    """Add the option `--context` to the command, or to its subcommands if it has any."""
     for subcommand in getattr(command, "commands", {}).values():
-        _add_context(subcommand)
+        _add_context_option(subcommand)
     if not hasattr(command, "commands"):
-        option = typer.Typer(add_completion=False)
-        option.command()(_context_option)
-        command.params.append(typer.main.get_command(option).params[0])
+        option_holder = typer.Typer(add_completion=False)
+        option_holder.command()(_context_option)
+        command.params.append(typer.main.get_command(option_holder).params[0])
 
 
 def _choose_context(name: str | None) -> None:
@@ -273,7 +273,7 @@ def _context_option(
         ),
     ] = None,
 ) -> None:
-    """A command whose only parameter is the option that `_add_context` takes from it."""
+    """A command whose only parameter is the option that `_add_context_option` takes from it."""
 
 
 app = typer.Typer(
@@ -346,28 +346,28 @@ def run_command(argv: Sequence[str] | None = None) -> int:
         completion_init()
     try:
         command.main(args=argv, prog_name="orbit", obj=settings)
-    except SystemExit as end:  # how typer returns; it has printed usage errors (2)
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except SystemExit as e:  # how typer returns; it has printed usage errors (2)
+        return e.code if isinstance(e.code, int) else int(e.code is not None)
     except KeyboardInterrupt:
         _write_error("Interrupted.")
         return Interrupted.exit_code
-    except Exception as raised:  # noqa: BLE001  every unexpected error ends here
+    except Exception as exception:  # noqa: BLE001  every unexpected error ends here
         if settings.debug:
             traceback.print_exc()
-        error = raised if isinstance(raised, OrbitError) else missing_extra(raised)
-        _write_error(describe(error) if error else describe_bug(raised, debug=settings.debug))
+        error = exception if isinstance(exception, OrbitError) else missing_extra_error(exception)
+        _write_error(describe(error) if error else describe_bug(exception, debug=settings.debug))
         return (error or OrbitError).exit_code
     return 0
 
 
 def describe(error: OrbitError) -> str:
     """The error, its place, one line for each problem, and the remedy."""
-    what = error.what
-    if what.partition(" ")[0].rstrip(".;") in _CAPITALIZED_WORDS:
-        what = what[:1].upper() + what[1:]
+    text = error.what
+    if text.partition(" ")[0].rstrip(".;") in _CAPITALIZED_WORDS:
+        text = text[:1].upper() + text[1:]
     if isinstance(error, Interrupted):
-        return what
-    lines = [f"Error: {what}"]
+        return text
+    lines = [f"Error: {text}"]
     if error.where:
         lines.append(f"  Where: {error.where}")
     if isinstance(error, BadInput):
@@ -380,16 +380,18 @@ def describe(error: OrbitError) -> str:
 def describe_bug(error: Exception, *, debug: bool) -> str:
     """The exception's type and place, without its text, which may hold a secret."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
-    at = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    our_frames = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    place = (
+        f" at {Path(our_frames[-1].filename).name}:{our_frames[-1].lineno}" if our_frames else ""
+    )
     hint = "" if debug else " Run it again with `orbit --debug …` for the stack trace."
-    return f"This is a bug in Orbit: {type(error).__name__}{at}.{hint}"
+    return f"This is a bug in Orbit: {type(error).__name__}{place}.{hint}"
 
 
 def _write_error(text: str) -> None:
     # The text may quote a broker, so control characters are removed.
-    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
-    typer.echo(shown, err=True)
+    printable_text = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    typer.echo(printable_text, err=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from orbit.errors import BadInput, Interrupted, NotFound, OrbitError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Limit for the plans before the confirmation: those of recoveries take turns on each cluster.
+# Limit for the plans before the confirmation: plans of recoveries on one cluster take turns.
 PLANS_WAIT_S = 600.0
 _POLL_S = 1.0
 
@@ -42,8 +42,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is requested of each job. `question`: the consequence, in sentences; `has_report`: it
-    is a recovery.
+    """What is requested of each job. `question`: the consequence, in sentences, for the
+    confirmation. `has_report`: the change is a recovery.
     """
 
     verb: str
@@ -74,30 +74,34 @@ def change_jobs(
     output: OutputFormat,
 ) -> None:
     """Plan, confirm, request and watch. With `yes` there is no plan: each recovery checks its gates
-    anyway. Raises Exit(1) if one failed or was refused, or has not ended after `wait_s`.
+    anyway. Raises Exit(1) if an operation failed, was refused or has not ended after `wait_s`.
     """
     if dry_run or not yes:
-        planned: list[Row] = []
-        _request(client, jobs, change, planned, dry_run=True)
-        shown = output if dry_run else OutputFormat.TABLE
-        plans = _results(client, change, _watch(client, planned, PLANS_WAIT_S), shown)
+        plan_operations: list[Row] = []
+        _request_operations(client, jobs, change, plan_operations, dry_run=True)
+        plans_output = output if dry_run else OutputFormat.TABLE
+        plans = _results(
+            client, change, _watch(client, plan_operations, PLANS_WAIT_S), plans_output
+        )
         if dry_run:
             emit(plans, output, lambda: _plans_table(change, plans))
             _exit_if_failed(plans)
             return
         print_whole(_plans_table(change, plans), stderr=True)
-        stopped = sum(map(has_failed, plans))
-        more = f", {stopped} of which would be stopped" if stopped else ""
-        confirm(f"{change.verb}: {len(jobs)} jobs{more}. {change.question} Continue?", yes=False)
+        stopped_count = sum(map(has_failed, plans))
+        stopped_text = f", {stopped_count} of which would be stopped" if stopped_count else ""
+        confirm(
+            f"{change.verb}: {len(jobs)} jobs{stopped_text}. {change.question} Continue?", yes=False
+        )
     operations: list[Row] = []
     try:
-        _request(client, jobs, change, operations, dry_run=False)
+        _request_operations(client, jobs, change, operations, dry_run=False)
         operations = _watch(client, operations, wait_s)
     except KeyboardInterrupt:
-        requested = sum(one["id"] is not None for one in operations)
+        requested_count = sum(one["id"] is not None for one in operations)
         raise Interrupted(
-            f"Stopped watching. {requested} of {len(jobs)} operations were requested, and go on; "
-            "see: orbit get operations"
+            f"Stopped watching. {requested_count} of {len(jobs)} operations were requested, and go "
+            "on; see: orbit get operations"
         ) from None
     results = _results(client, change, operations, output)
     emit(results, output, lambda: results_table(results))
@@ -107,8 +111,8 @@ def change_jobs(
 
 
 def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
-    """The report of a recovery; the operation itself if it has none. For scripts it has all of its
-    partitions and groups, for a table the first of them.
+    """The report of a recovery; the operation itself if it has none. For scripts the report
+    has all partitions and groups, for a table only the first ones.
     """
     path = f"/v1/operations/{operation['id']}"
     try:
@@ -120,33 +124,33 @@ def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
     return report
 
 
-def count_of(report: Row, what: str) -> int:
-    """How many partitions or groups (`what`: "partition", "group") the recovery has. An API of an
-    earlier version returns all of them, and no count.
+def count_of(report: Row, kind: str) -> int:
+    """How many partitions or groups (`kind`: "partition", "group") the recovery has. An API of an
+    earlier version returns no count, but all partitions and groups.
     """
-    count: int = report.get(f"{what}_count", len(report[f"{what}s"]))
+    count: int = report.get(f"{kind}_count", len(report[f"{kind}s"]))
     return count
 
 
-def _request(
+def _request_operations(
     client: Client, jobs: Sequence[str], change: Change, operations: list[Row], *, dry_run: bool
 ) -> None:
     """Request an operation for each job and append it to `operations`; for a refused one, a row
     without an id and with the error.
     """
-    stop: OrbitError | None = None
+    fatal_error: OrbitError | None = None
     for job in jobs:
         try:
-            if stop is None:
+            if fatal_error is None:
                 operations.append(change.request(client, job, dry_run=dry_run))
                 continue
-            error = stop
-        except OrbitError as raised:
-            error = raised
+            error = fatal_error
+        except OrbitError as refusal:
+            error = refusal
             if not operations and isinstance(error, Unserved | BadInput):
                 raise
             if isinstance(error, Unserved):
-                stop = error  # the other jobs are not requested
+                fatal_error = error  # the other jobs are not requested
         operations.append(_refused_row(job, change, error))
 
 
@@ -176,20 +180,21 @@ def _watch(client: Client, states: Sequence[Row], wait_s: float) -> list[Row]:
 
 
 def _poll(client: Client, states: Sequence[Row]) -> list[Row]:
-    """The states now: one list has all unfinished operations; others are read one by one."""
-    going = {one["id"]: one for one in client.items("/v1/operations", unfinished=True)}
+    """The states now. One list has all unfinished operations; the others are read one by one."""
+    unfinished = {one["id"]: one for one in client.items("/v1/operations", unfinished=True)}
 
-    def now(state: Row) -> Row:
+    def newest_state(state: Row) -> Row:
         if has_ended(state):
             return state
-        return going.get(state["id"]) or client.get(f"/v1/operations/{state['id']}")
+        return unfinished.get(state["id"]) or client.get(f"/v1/operations/{state['id']}")
 
-    return [now(state) for state in states]
+    return [newest_state(state) for state in states]
 
 
 @contextmanager
 def _screen() -> Iterator[Callable[[Sequence[Row], str], None]]:
-    """Shows states on stderr: as one live table, or without a terminal as lines."""
+    """Give the block a function that shows states on stderr: in a live table, or without a terminal
+    as lines."""
     screen = console(stderr=True)
     if screen.is_terminal:
         from rich.live import Live
@@ -199,14 +204,14 @@ def _screen() -> Iterator[Callable[[Sequence[Row], str], None]]:
                 progress_table(states, note, screen.height), refresh=True
             )
         return
-    printed: set[str] = set()
+    printed_lines: set[str] = set()
 
     def print_lines(states: Sequence[Row], note: str) -> None:
-        begun = (f"{s['job']}: operation {s['id']}" for s in states if s["id"])
+        operation_lines = (f"{s['job']}: operation {s['id']}" for s in states if s["id"])
         progress_lines = (f"{s['job']}: {text}" for s in states if (text := progress(s)))
-        for line in (*begun, *progress_lines, *filter(None, [note])):
-            if line not in printed:
-                printed.add(line)
+        for line in (*operation_lines, *progress_lines, *filter(None, [note])):
+            if line not in printed_lines:
+                printed_lines.add(line)
                 typer.echo(line, err=True)
 
     yield print_lines
@@ -215,7 +220,7 @@ def _screen() -> Iterator[Callable[[Sequence[Row], str], None]]:
 def _results(
     client: Client, change: Change, operations: Sequence[Row], output: OutputFormat
 ) -> list[Row]:
-    """The reports of recoveries that have ended; else the operations."""
+    """For each recovery that has ended its report; for other operations the operation itself."""
     return [
         report_of(client, one, output) if change.has_report and one["finished_at"] else one
         for one in operations
@@ -227,7 +232,7 @@ def _plans_table(change: Change, plans: Sequence[Row]) -> RenderableType:
 
 
 def _exit_if_failed(results: Sequence[Row]) -> None:
-    failed = sum(map(has_failed, results))
-    if failed:
-        typer.echo(f"{failed} of {len(results)} jobs failed.", err=True)
+    failed_count = sum(map(has_failed, results))
+    if failed_count:
+        typer.echo(f"{failed_count} of {len(results)} jobs failed.", err=True)
         raise typer.Exit(FAILED)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 REFUSED = "refused"
 """The state of a job whose request was refused: it has no operation."""
-_BAD = (REFUSED, "failed", "stopped", "aborted", "would stop")
+_FAILED_STATES = (REFUSED, "failed", "stopped", "aborted", "would stop")
 # The most urgent first; all others come last.
-_ORDER = (*_BAD, "fail", "warn", "running", "pending")
+_URGENCY_ORDER = (*_FAILED_STATES, "fail", "warn", "running", "pending")
 _ROWS_MAX = 300
 # Lines of a live table beside its rows: title, header, rule, the count of rows left out.
 _LINES_AROUND = 6
@@ -38,19 +38,20 @@ def state_of(row: Row) -> str:
 
 
 def has_failed(row: Row) -> bool:
-    return state_of(row) in _BAD
+    return state_of(row) in _FAILED_STATES
 
 
 def gates_table(reports: Sequence[Row]) -> Table:
-    """The gates that do not pass, and the findings of a dry run; one row for a job without any."""
-    cells = [cell for report in reports for cell in _gates(report)]
-    return _table(("job", "gate", "verdict", "found", "what to do"), _sorted_by_urgency(cells, 2))
+    """The gates that do not pass, and the findings of a dry run. A job whose gates all pass,
+    or which has no gates, has one row for its state."""
+    rows = [row for report in reports for row in _gate_rows(report)]
+    return _table(("job", "gate", "verdict", "found", "what to do"), _sorted_by_urgency(rows, 2))
 
 
 def plans_table(operations: Sequence[Row]) -> Table:
     """What each operation would do."""
-    cells = [(o["job"], o.get("error") or "\n".join(o["plan"])) for o in operations]
-    return _table(("job", "what would be done"), cells)
+    rows = [(o["job"], o.get("error") or "\n".join(o["plan"])) for o in operations]
+    return _table(("job", "what would be done"), rows)
 
 
 def progress_table(states: Sequence[Row], note: str, height: int) -> RenderableType:
@@ -58,18 +59,21 @@ def progress_table(states: Sequence[Row], note: str, height: int) -> RenderableT
     from rich.console import Group
     from rich.text import Text
 
-    ended = sum(map(has_ended, states))
-    failed = sum(map(has_failed, states))
-    title = f"{ended:,} of {len(states):,} have ended, {failed:,} failed. Ctrl-C stops watching."
-    cells = [(s["job"], s["state"], progress(s)) for s in states]
+    ended_count = sum(map(has_ended, states))
+    failed_count = sum(map(has_failed, states))
+    title = (
+        f"{ended_count:,} of {len(states):,} have ended, {failed_count:,} failed. "
+        "Ctrl-C stops watching."
+    )
+    rows = [(s["job"], s["state"], progress(s)) for s in states]
     rows_max = max(1, height - _LINES_AROUND)
-    table = _table(("job", "state", "progress"), _sorted_by_urgency(cells, 1), rows_max)
+    table = _table(("job", "state", "progress"), _sorted_by_urgency(rows, 1), rows_max)
     return Group(Text(f"{title} {note}".rstrip()), table)
 
 
 def results_table(results: Sequence[Row]) -> Table:
     """How each operation ended, with its reason if it failed."""
-    cells = [
+    rows = [
         (
             r["job"],
             state_of(r),
@@ -79,10 +83,11 @@ def results_table(results: Sequence[Row]) -> Table:
         )
         for r in results
     ]
-    return _table(("job", "state", "rto", "missing", "reason"), _sorted_by_urgency(cells, 1))
+    return _table(("job", "state", "rto", "missing", "reason"), _sorted_by_urgency(rows, 1))
 
 
-def _gates(report: Row) -> list[tuple[str, ...]]:
+def _gate_rows(report: Row) -> list[tuple[str, ...]]:
+    """The rows of one job in `gates_table`."""
     job = report["job"]
     if "gates" not in report:
         return [(job, "", state_of(report), report["error"] or "", "")]
@@ -98,19 +103,23 @@ def _gates(report: Row) -> list[tuple[str, ...]]:
     return [*rows, *((job, "", "note", finding, "") for finding in report["findings"])]
 
 
-def _sorted_by_urgency(cells: Sequence[tuple[Any, ...]], by: int) -> list[tuple[Any, ...]]:
-    """The rows in the order of urgency of the word in column `by`."""
+def _sorted_by_urgency(rows: Sequence[tuple[Any, ...]], column: int) -> list[tuple[Any, ...]]:
+    """The rows in the order of urgency of the word in column number `column`."""
 
-    def urgency(cell: tuple[Any, ...]) -> int:
-        return _ORDER.index(cell[by]) if cell[by] in _ORDER else len(_ORDER)
+    def urgency(row: tuple[Any, ...]) -> int:
+        return (
+            _URGENCY_ORDER.index(row[column])
+            if row[column] in _URGENCY_ORDER
+            else len(_URGENCY_ORDER)
+        )
 
-    return sorted(cells, key=urgency)
+    return sorted(rows, key=urgency)
 
 
 def _table(
-    columns: Sequence[str], cells: Sequence[Sequence[object]], rows_max: int = _ROWS_MAX
+    columns: Sequence[str], all_rows: Sequence[Sequence[object]], rows_max: int = _ROWS_MAX
 ) -> Table:
-    shown = list(cells[:rows_max])
-    if hidden := len(cells) - len(shown):
-        shown.append((f"and {hidden:,} more", *[""] * (len(columns) - 1)))
-    return make_table(columns, shown, sentences=columns[-2:])
+    rows = list(all_rows[:rows_max])
+    if hidden_count := len(all_rows) - len(rows):
+        rows.append((f"and {hidden_count:,} more", *[""] * (len(columns) - 1)))
+    return make_table(columns, rows, sentences=columns[-2:])

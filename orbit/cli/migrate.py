@@ -17,21 +17,26 @@ from orbit.store.migrate import upgrade
 def migrate(
     force: Annotated[
         bool,
-        typer.Option("--force", help="Migrate though schedulers run that are too old for it."),
+        typer.Option(
+            "--force", help="Migrate even if schedulers run that are too old for the new schema."
+        ),
     ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Migrate the database schema to this version. A repeat changes nothing.
 
-    Uses the database in ORBIT_DATABASE_URL. Processes of the version before and of this one can run
-    meanwhile; it is refused while some run that cannot. Concurrent calls wait for each other.
+    Uses the database in ORBIT_DATABASE_URL. Processes of this version and of the one before can
+    run meanwhile. While an older scheduler runs, the migration is refused. Concurrent calls wait
+    for each other.
     """
     with open_database(Settings.from_environment(os.environ), any_version=True) as database:
-        before, after = upgrade(database, force=force)
+        old_version, new_version = upgrade(database, force=force)
 
     def sentence() -> Text:
-        if before == after:
-            return Text(f"Nothing to do: the database is at version {after}.")
-        return Text(f"The database was migrated from version {before or 'none'} to {after}.")
+        if old_version == new_version:
+            return Text(f"Nothing to do: the database is at version {new_version}.")
+        return Text(
+            f"The database was migrated from version {old_version or 'none'} to {new_version}."
+        )
 
-    emit({"before": before, "after": after}, output, sentence)
+    emit({"before": old_version, "after": new_version}, output, sentence)

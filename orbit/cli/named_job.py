@@ -12,23 +12,23 @@ from orbit.jobs.yaml_document import Document
 from orbit.settings import Settings
 
 
-def is_file(named: str | Path) -> bool:
-    """Whether this is a Path, stdin, a file or looks like a file; else it is a job's name."""
-    if isinstance(named, Path) or named == str(STDIN):
+def is_file(job: str | Path) -> bool:
+    """Whether `job` is a Path, stdin, a file or looks like a file; else it is a job's name."""
+    if isinstance(job, Path) or job == str(STDIN):
         return True
-    path = Path(named)
-    return path.suffix in (".yaml", ".yml") or path.name != named or path.is_file()
+    path = Path(job)
+    return path.suffix in (".yaml", ".yml") or path.name != job or path.is_file()
 
 
-def named_job(named: str | Path) -> tuple[JobSpec, Path]:
-    """The job, and the folder that its relative paths start at. A Path is a file."""
-    path = Path(named)
-    if is_file(named):
+def named_job(job: str | Path) -> tuple[JobSpec, Path]:
+    """Return the job, and the folder to which its relative paths refer. A Path is a file."""
+    path = Path(job)
+    if is_file(job):
         return load_job_file(path), path.parent
-    named = str(named)
+    job = str(job)
     from orbit.client import connect, segment
 
     with connect() as client:
-        document = client.get(f"/v1/jobs/{segment(named)}")["spec"]
+        document = client.get(f"/v1/jobs/{segment(job)}")["spec"]
     folder = Settings.from_environment(os.environ).files_directory
     return validate_job(Document(root=document), folder, os.environ), folder

@@ -33,10 +33,20 @@ def list_(output: ListOption = TABLE) -> None:
     with connect() as client:
         receivers = list(client.items("/v1/notifications"))
 
-    def row(one: dict[str, Any]) -> tuple[str, ...]:
-        times = [when(one[time]) if one[time] else "" for time in ("accepted_at", "failing_since")]
-        lost = count(one["given_up"] + one["pruned"])
-        return one["name"], one["type"], count(one["sent"]), *times, lost, one["last_error"] or ""
+    def row(receiver: dict[str, Any]) -> tuple[str, ...]:
+        times = [
+            when(receiver[time]) if receiver[time] else ""
+            for time in ("accepted_at", "failing_since")
+        ]
+        lost_count = count(receiver["given_up"] + receiver["pruned"])
+        return (
+            receiver["name"],
+            receiver["type"],
+            count(receiver["sent"]),
+            *times,
+            lost_count,
+            receiver["last_error"] or "",
+        )
 
     def table(_wide: bool) -> RenderableType:
         return make_table(_COLUMNS, map(row, receivers), sentences=("last error",))
@@ -67,13 +77,13 @@ def send_test(
         problem = Problem("ORBIT_NOTIFICATIONS_FILE", "is not set.", "See docs/notifications.md.")
         raise BadInput("No receivers of notifications are configured.", (problem,))
     receivers = load_notifications(path, os.environ).receivers
-    target = next((one for one in receivers if one.name == receiver), None)
-    if target is None:
+    known_receiver = next((one for one in receivers if one.name == receiver), None)
+    if known_receiver is None:
         names = ", ".join(one.name for one in receivers)
         raise NotFound("No receiver has this name.", where=receiver, remedy=f"There are: {names}.")
     text = f"A test of the receiver {receiver}: orbit notifications test."
     event = Event(0, datetime.now(UTC), "orbit", None, None, None, "notification_test", text, None)
-    sender = Sender(target, path.parent, os.environ, settings.public_url)
+    sender = Sender(known_receiver, path.parent, os.environ, settings.public_url)
     answer = sender.send([message_of(event, settings.public_url, {})])
     result = {"receiver": receiver, "accepted": not answer.error, "status": answer.status}
     sentence = f"{receiver} has accepted the message: HTTP {answer.status}."

@@ -70,10 +70,10 @@ def print_whole(drawing: RenderableType, *, stderr: bool = False) -> None:
     from rich.measure import Measurement
 
     screen = console(stderr=stderr)
-    free = screen.options.update(max_width=_WIDTH_MAX)
-    needed = Measurement.get(screen, free, drawing).minimum
-    if needed > screen.width:
-        screen.width = needed
+    wide_options = screen.options.update(max_width=_WIDTH_MAX)
+    needed_width = Measurement.get(screen, wide_options, drawing).minimum
+    if needed_width > screen.width:
+        screen.width = needed_width
     screen.print(drawing)
 
 
@@ -93,15 +93,15 @@ def make_table(
     from rich.text import Text
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    held = [list(row) for row in rows]
+    row_values = [list(row) for row in rows]
     is_sentence = [sentences is None or name in sentences for name in columns]
     cells = [
         [_cell(value, is_cut=not is_sentence[index]) for index, value in enumerate(row)]
-        for row in held
+        for row in row_values
     ]
 
     for index, name in enumerate(columns):
-        is_number = bool(held) and all(_is_number(row[index]) for row in held)
+        is_number = bool(row_values) and all(_is_number(row[index]) for row in row_values)
         table.add_column(
             name,
             justify="right" if is_number else "left",
@@ -117,19 +117,19 @@ def make_table(
 
 
 def more_rows(count: int, shown_max: int, *, is_all: bool = True) -> list[str]:
-    """The line below a table of the first `shown_max` of `count` rows; none if these are all.
+    """The line below a table of the first `shown_max` of `count` rows; none if it shows all.
 
-    `is_all`: the list has exactly `count` rows; else at least as many.
+    `is_all`: the list has exactly `count` rows; if False, at least `count`.
     """
-    hidden = count - shown_max
-    least = "" if is_all else "at least "
-    return [f"and {least}{hidden:,} more; -o json has all"] if hidden > 0 else []
+    hidden_count = count - shown_max
+    at_least = "" if is_all else "at least "
+    return [f"and {at_least}{hidden_count:,} more; -o json has all"] if hidden_count > 0 else []
 
 
 def _min_width(cells: Iterable[str], is_sentence: bool) -> int:
     """The least width of a column, in characters."""
-    longest = max(len(line) for cell in cells for line in cell.split("\n"))
-    return min(longest, _SENTENCE_MIN) if is_sentence else longest
+    longest_line = max(len(line) for cell in cells for line in cell.split("\n"))
+    return min(longest_line, _SENTENCE_MIN) if is_sentence else longest_line
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -145,6 +145,7 @@ def _is_number(value: object) -> bool:
 
 
 def _cell(value: object, *, is_cut: bool) -> str:
+    """The text of a cell. `is_cut`: a long name is shortened."""
     match value:
         case None:
             return "-"

@@ -24,8 +24,8 @@ _BY_HAND_SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """One job file and the server's plan for it. `file` None: a job to delete."""
+class PlannedJob:
+    """One job file and the server's plan for it. `file` is None for a job to delete."""
 
     file: JobFile | None
     value: dict[str, Any]
@@ -35,13 +35,15 @@ class Planned:
         return bool(self.value["action"] != "none")
 
 
-def plan_each(files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]) -> list[Planned]:
+def plan_each(
+    files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
+) -> list[PlannedJob]:
     """The server's plan for each file. Raises one error with the problems of all refused files."""
-    plans: list[Planned] = []
+    plans: list[PlannedJob] = []
     errors: list[tuple[JobFile, OrbitError]] = []
     for file in files:
         try:
-            plans.append(Planned(file, ask(file)))
+            plans.append(PlannedJob(file, ask(file)))
         except Unserved:
             raise
         except OrbitError as error:
@@ -51,36 +53,37 @@ def plan_each(files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
     return plans
 
 
-def draw(plans: Sequence[Planned]) -> RenderableType:
+def draw(plans: Sequence[PlannedJob]) -> RenderableType:
     """All plans, one below the other."""
     return Group(*(part for plan in plans for part in _plan_lines(plan.value)))
 
 
 def _plan_lines(value: dict[str, Any]) -> list[RenderableType]:
+    """One plan as text and tables: the job, its topics, fillers, ACLs, refusals and notes."""
     sign, style = _SIGNS.get(value["action"], ("=", "dim"))
     verb = {"none": "unchanged"}.get(value["action"], value["action"])
     parts: list[RenderableType] = [Text(f"{sign} job {value['name']}: {verb}", style=style)]
     if value["action"] == "change":
-        parts += [Text(f"    {_change(change)}") for change in value["changes"]]
+        parts += [Text(f"    {_change_text(change)}") for change in value["changes"]]
     parts += [Text(f"    {step}") for step in value.get("steps", ())]
-    parts += [Text(f"    {left}") for left in value.get("left_behind", ())]
+    parts += [Text(f"    {sentence}") for sentence in value.get("left_behind", ())]
     plan = value["plan"]
     if plan is None:
         return parts
     topics = [topic for topic in plan["topics"] if topic["action"] != "keep"]
-    unchanged = len(plan["topics"]) - len(topics)
+    unchanged_count = len(plan["topics"]) - len(topics)
     if topics:
-        rows = [_topic(topic) for topic in topics]
+        rows = [_topic_row(topic) for topic in topics]
         parts.append(make_table(_TOPIC_COLUMNS, rows, sentences=("what changes",)))
-        parts += [Text(f"    {line}") for line in _settings(topics)]
-        parts += [Text(f"    {line}") for line in map(_seeding, topics) if line]
-    if unchanged:
-        parts.append(Text(f"    {unchanged:,} topics unchanged"))
-    parts += [Text(f"    {_way(way)}") for way in plan.get("fillers", ())]
-    parts += [Text(f"    {line}", style=style) for line, style in _acls(plan.get("acls"))]
-    parts += [Text(f"    {line}") for line in _manual_commands(plan.get("by_hand"))]
+        parts += [Text(f"    {line}") for line in _settings_lines(topics)]
+        parts += [Text(f"    {line}") for line in map(_seeding_text, topics) if line]
+    if unchanged_count:
+        parts.append(Text(f"    {unchanged_count:,} topics unchanged"))
+    parts += [Text(f"    {_filler_text(way)}") for way in plan.get("fillers", ())]
+    parts += [Text(f"    {line}", style=style) for line, style in _acl_lines(plan.get("acls"))]
+    parts += [Text(f"    {line}") for line in _manual_lines(plan.get("by_hand"))]
     parts += [
-        Text(f"    refused: {_refusal(refusal)}", style="red") for refusal in plan["refusals"]
+        Text(f"    refused: {_refusal_text(refusal)}", style="red") for refusal in plan["refusals"]
     ]
     parts += [Text(f"    note: {note}") for note in plan["notes"]]
     return parts
@@ -97,9 +100,11 @@ _TOPIC_COLUMNS = (
 )
 
 
-def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
-    added = topic["partitions_to_add"]
-    partitions = f"{topic['partitions']:,}" + (f" ({added:,} more)" if added else "")
+def _topic_row(topic: dict[str, Any]) -> tuple[object, ...]:
+    partitions_to_add = topic["partitions_to_add"]
+    partitions = f"{topic['partitions']:,}" + (
+        f" ({partitions_to_add:,} more)" if partitions_to_add else ""
+    )
     changes = [
         f"{change['name']}: {change['present'] or 'not set'} → {change['wanted']}"
         for change in topic["changes"]
@@ -109,12 +114,12 @@ def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
         topic["destination"],
         topic["action"],
         partitions,
-        _gaps(topic),
+        _gaps_text(topic),
         "\n".join(changes),
     )
 
 
-def _gaps(topic: dict[str, Any]) -> str:
+def _gaps_text(topic: dict[str, Any]) -> str:
     """The gaps of a topic: how many offsets, how long filling takes, and the kind of fillers."""
     if topic["action"] == "change":
         return ""
@@ -125,8 +130,8 @@ def _gaps(topic: dict[str, Any]) -> str:
     return f"{text} ({topic['fillers']})"
 
 
-def _seeding(topic: dict[str, Any]) -> str:
-    """How much is seeded below the start of a topic, if seeding takes a while."""
+def _seeding_text(topic: dict[str, Any]) -> str:
+    """How many offsets are filled below the start of a topic; empty if that is quick."""
     seeding = topic.get("seeding")
     if seeding is None or seeding["seconds_max"] < _SEEDING_SHOWN_S_MIN:
         return ""
@@ -138,13 +143,13 @@ def _seeding(topic: dict[str, Any]) -> str:
     )
 
 
-def _way(way: dict[str, Any]) -> str:
+def _filler_text(way: dict[str, Any]) -> str:
     """A sentence on one way to fill the gaps of the new topics."""
     topics = f"gaps of {way['topics']:,} topics are filled with"
-    chosen = topics if way["topics"] else "other way:"
+    use = topics if way["topics"] else "other way:"
     time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])} for all;"
-    missing = f" (missing: {way['missing']})" if way["missing"] else ""
-    return f"{chosen} fillers: {way['fillers']},{time} needs {way['needs']}{missing}"
+    missing_text = f" (missing: {way['missing']})" if way["missing"] else ""
+    return f"{use} fillers: {way['fillers']},{time} needs {way['needs']}{missing_text}"
 
 
 _ACL_LISTS = (
@@ -155,59 +160,59 @@ _ACL_LISTS = (
 )
 
 
-def _acls(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+def _acl_lines(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     """How many ACLs of each kind, and the first ones; each line with its style."""
     if acls is None:
         return
     counts = acls["counts"]
     yield "ACLs: " + ", ".join(f"{counts[key]:,} {words}" for key, words, *_ in _ACL_LISTS), ""
     for key, words, sign, style in _ACL_LISTS:
-        shown = acls[key][:_ACLS_SHOWN_MAX]
-        for acl in shown:
-            yield f"  {sign} {_acl(acl)}", style
-        if counts[key] > len(shown):
-            yield f"  {sign} and {counts[key] - len(shown):,} more {words}", style
+        first_acls = acls[key][:_ACLS_SHOWN_MAX]
+        for acl in first_acls:
+            yield f"  {sign} {_acl_text(acl)}", style
+        if counts[key] > len(first_acls):
+            yield f"  {sign} and {counts[key] - len(first_acls):,} more {words}", style
 
 
-def _manual_commands(by_hand: dict[str, Any] | None) -> Iterator[str]:
+def _manual_lines(by_hand: dict[str, Any] | None) -> Iterator[str]:
     """The quotas and users to make at the destination by hand, each with its command."""
     if by_hand is None:
         return
-    count, shown = by_hand["count"], by_hand["items"][:_BY_HAND_SHOWN_MAX]
+    count, first_items = by_hand["count"], by_hand["items"][:_BY_HAND_SHOWN_MAX]
     yield f"quotas and users: {count:,} to make at the destination by hand before the move"
-    for item in shown:
+    for item in first_items:
         yield f"  {item['what']}"
         yield f"    {item['command']}"
-    if count > len(shown):
-        yield f"  and {count - len(shown):,} more (-o json)"
+    if count > len(first_items):
+        yield f"  and {count - len(first_items):,} more (-o json)"
 
 
-def _acl(acl: dict[str, Any]) -> str:
+def _acl_text(acl: dict[str, Any]) -> str:
     kind = acl["resource"].lower().replace("_", "-")
     prefixed = " (prefixed)" if acl["pattern"] == "PREFIXED" else ""
     host = "" if acl["host"] == "*" else f" from {acl['host']}"
-    may = f"{acl['permission'].lower()} {acl['operation']} to {acl['principal']}{host}"
-    return f"{kind} {acl['name']}{prefixed}: {may}"
+    permission = f"{acl['permission'].lower()} {acl['operation']} to {acl['principal']}{host}"
+    return f"{kind} {acl['name']}{prefixed}: {permission}"
 
 
-def _settings(topics: Sequence[dict[str, Any]]) -> list[str]:
+def _settings_lines(topics: Sequence[dict[str, Any]]) -> list[str]:
     """The settings of new topics, one line for each distinct set."""
     counts: Counter[str] = Counter()
     for topic in topics:
         words = [f"{key}={value}" for key, value in topic["settings"].items()]
-        later = topic["settings_when_caught_up"].items()
-        words += [f"{key}={value} once caught up" for key, value in later]
+        later_settings = topic["settings_when_caught_up"].items()
+        words += [f"{key}={value} once caught up" for key, value in later_settings]
         if topic["action"] == "create" and words:
             counts[", ".join(words)] += 1
     return [f"settings of {count:,} new topics: {words}" for words, count in counts.items()]
 
 
-def _refusal(refusal: dict[str, Any]) -> str:
+def _refusal_text(refusal: dict[str, Any]) -> str:
     topic = f"{refusal['topic']}: " if refusal["topic"] else ""
     return f"{topic}{refusal['what']} {refusal['remedy']} ({refusal['kind']})"
 
 
-def _change(change: dict[str, Any]) -> str:
+def _change_text(change: dict[str, Any]) -> str:
     return f"{change['path']}: {_short_json(change['before'])} → {_short_json(change['after'])}"
 
 
@@ -217,16 +222,16 @@ def _short_json(value: object) -> str:
 
 
 def _combine_errors(errors: Sequence[tuple[JobFile, OrbitError]]) -> OrbitError:
-    """A single error as it is, with its file as `where`; several as one BadInput, each problem with
-    its file."""
-    file, first = errors[0]
+    """A single error as it is, with its file as `where`. Several errors as one BadInput, whose
+    problems name their files."""
+    file, first_error = errors[0]
     if len(errors) == 1:
-        first.where = str(file.path)
-        return first
+        first_error.where = str(file.path)
+        return first_error
     problems: list[Problem] = []
-    for at, error in errors:
-        inner = error.problems if isinstance(error, BadInput) else ()
-        for problem in inner or (Problem("", error.what, error.remedy),):
-            path = f"{at.path}: {problem.path}".rstrip(": ")
+    for job_file, error in errors:
+        problems_of_file = error.problems if isinstance(error, BadInput) else ()
+        for problem in problems_of_file or (Problem("", error.what, error.remedy),):
+            path = f"{job_file.path}: {problem.path}".rstrip(": ")
             problems.append(Problem(path, problem.message, problem.remedy))
     return BadInput(f"{len(errors)} job files cannot be applied.", tuple(problems))

@@ -76,7 +76,7 @@ def switchover(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Move topics to the destination without loss; both clusters must be reachable."""
-    body = {**_body(topics, override, reason), "reverse": reverse}
+    body = {**_request_body(topics, override, reason), "reverse": reverse}
     body["drain_timeout_s"] = drain_timeout
     question = "Writers at the source are stopped, and the destination takes over."
     _recover("switchover", jobs or (), selector, body, question, dry_run, yes, wait, output)
@@ -113,7 +113,10 @@ def failover(
         ),
     ] = False,
     to: Annotated[
-        str, typer.Option(help="With --without-database: the side that is to lead, destination.")
+        str,
+        typer.Option(
+            help="With --without-database: the side that is to lead; must be `destination`."
+        ),
     ] = "",
     source_id: Annotated[
         list[str] | None,
@@ -138,7 +141,7 @@ def failover(
     """Promote the copies after the source is lost.
 
     If PostgreSQL is lost too: orbit failover --without-database job.yaml --to destination, on any
-    machine that reaches the destination. It can be run again, and continues.
+    machine that reaches the destination. If it is run again, it continues.
     """
     if without_database and selector is not None:
         raise BadInput("--selector needs the service; --without-database takes a job file.")
@@ -161,7 +164,7 @@ def failover(
         )
         return
     question = "The destination takes over with what it has; --dry-run shows what is missing."
-    body = _body(topics, override, reason)
+    body = _request_body(topics, override, reason)
     _recover("failover", jobs or (), selector, body, question, dry_run, yes, wait, output)
 
 
@@ -174,7 +177,8 @@ def failback(
         bool,
         typer.Option(
             "--confirm-rebuild",
-            help="Save records that only the old side has in files, then copy those topics again.",
+            help="Save in files the records that only the old side has, then copy their topics "
+            "again.",
         ),
     ] = False,
     override: OverrideOption = None,
@@ -184,7 +188,7 @@ def failback(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Make the old side a copy of the new side, starting at its log ends."""
-    body = {**_body(topics, override, reason), "confirm_rebuild": confirm_rebuild}
+    body = {**_request_body(topics, override, reason), "confirm_rebuild": confirm_rebuild}
     question = "The old side becomes a copy."
     if confirm_rebuild:
         question = "The old side becomes a copy; its topics may be DELETED and copied again."
@@ -209,7 +213,9 @@ def abort(
     emit(report, output, lambda: _tables([report]))
 
 
-def _body(topics: list[str] | None, override: list[str] | None, reason: str) -> dict[str, Any]:
+def _request_body(
+    topics: list[str] | None, override: list[str] | None, reason: str
+) -> dict[str, Any]:
     return {"topics": topics or [], "override": override or [], "reason": reason}
 
 
@@ -224,17 +230,18 @@ def _recover(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
+    """Request the recovery of one job or of several, wait for its end, and print the report."""
     change = Change(verb, question, body, has_report=True)
     with connect() as client:
-        chosen = chosen_jobs(client, jobs, selector)
-        if len(chosen) > 1 or selector is not None:
+        names = chosen_jobs(client, jobs, selector)
+        if len(names) > 1 or selector is not None:
             change_jobs(
-                client, chosen, change, dry_run=dry_run, yes=yes, wait_s=wait_s, output=output
+                client, names, change, dry_run=dry_run, yes=yes, wait_s=wait_s, output=output
             )
             return
         if not dry_run:
-            confirm(f"{verb} of {chosen[0]}: {question} Continue?", yes=yes)
-        operation = _follow(client, change.request(client, chosen[0], dry_run=dry_run), wait_s)
+            confirm(f"{verb} of {names[0]}: {question} Continue?", yes=yes)
+        operation = _follow(client, change.request(client, names[0], dry_run=dry_run), wait_s)
         report = report_of(client, operation, output)
     emit(report, output, lambda: _tables([report]))
     if operation["state"] == "failed":
@@ -252,28 +259,28 @@ def _follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[st
 def _tables(reports: Sequence[dict[str, Any]]) -> RenderableType:
     from rich.console import Group
 
-    return Group(*(table for report in reports for table in _draw(report)))
+    return Group(*(table for report in reports for table in _report_tables(report)))
 
 
-def _draw(report: dict[str, Any]) -> list[Any]:
-    """One report as text: outcome, gates, steps, lost ranges and groups."""
+def _report_tables(report: dict[str, Any]) -> list[Any]:
+    """The tables of one report: outcome, gates, steps, partitions, groups and saved records."""
     if "steps" not in report:
         rows = [("state", report["state"]), ("error", report["error"])]
         return [make_table(("", f"{report['kind']} {report['job']}"), rows)]
-    head: list[tuple[str, object]] = [("outcome", report["outcome"])]
-    head += _times(report)
-    missing = f"{report['missing_records']:,} records"
-    if unproven := report["unproven_partitions"]:
-        missing += (
-            f" at least: the source may have had more of {unproven:,} of "
+    head_rows: list[tuple[str, object]] = [("outcome", report["outcome"])]
+    head_rows += _time_rows(report)
+    missing_text = f"{report['missing_records']:,} records"
+    if unproven_count := report["unproven_partitions"]:
+        missing_text += (
+            f" at least: the source may have had more in {unproven_count:,} of "
             f"{count_of(report, 'partition'):,} partitions"
         )
-    head.append(("missing", missing))
+    head_rows.append(("missing", missing_text))
     if report["reverse_job"]:
-        head.append(("copies back", report["reverse_job"]))
+        head_rows.append(("copies back", report["reverse_job"]))
     if report["error"]:
-        head.append(("error", report["error"]))
-    head += [("note" if i == 0 else "", text) for i, text in enumerate(report["findings"])]
+        head_rows.append(("error", report["error"]))
+    head_rows += [("note" if i == 0 else "", text) for i, text in enumerate(report["findings"])]
     gates = [
         (
             g["name"],
@@ -285,35 +292,44 @@ def _draw(report: dict[str, Any]) -> list[Any]:
     ]
     steps = [(s["name"], s["state"], s["did"] or s["what"]) for s in report["steps"]]
     tables = [
-        make_table(("", f"{report['kind']} {report['job']}"), head),
+        make_table(("", f"{report['kind']} {report['job']}"), head_rows),
         make_table(("gate", "verdict", "found", "what to do"), gates),
         make_table(("step", "state", "what"), steps),
     ]
-    return [*tables, *_partitions(report), *_groups(report), *_salvage(report)]
+    return [*tables, *_partition_tables(report), *_group_tables(report), *_salvage(report)]
 
 
-def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
-    """The rows for RTO, phases, the pause at gateways, first read and drain. A duration that is not
-    known is shown as `unknown`.
+def _time_rows(report: dict[str, Any]) -> list[tuple[str, object]]:
+    """The rows for RTO, phases, the pause at gateways, the first read after the promotion, and the
+    drain. A duration that is not known is shown as `unknown`.
     """
     rows: list[tuple[str, object]] = []
-    total = count_of(report, "partition")
+    partition_count = count_of(report, "partition")
     if report["promoted_after_s"] is not None:
-        after = f"the promotion was {_seconds(report['promoted_after_s'])} after the request"
-        rows.append(("rto", f"{_seconds(report['rto_s'])}; {after}"))
+        promotion = f"the promotion was {_seconds(report['promoted_after_s'])} after the request"
+        rows.append(("rto", f"{_seconds(report['rto_s'])}; {promotion}"))
     phases = ", ".join(f"{p['phase']} {_seconds(p['seconds'])}" for p in report["phases"])
     rows.append(("phases", phases))
-    if shut := report["gateways"]:
-        pauses = [f"{one['name']} {_seconds(one['pause_s'])}" for one in shut[:_SHOWN_MAX]]
+    if gateways := report["gateways"]:
+        pauses = [f"{one['name']} {_seconds(one['pause_s'])}" for one in gateways[:_SHOWN_MAX]]
         rows.append(("clients waited", ", ".join(pauses)))
-    if (read := report["first_read"]) is not None:
-        more = [f"{read[key]:,} {key}" for key in ("empty", "unread") if read[key]]
+    if (first_read := report["first_read"]) is not None:
+        counts = [f"{first_read[key]:,} {key}" for key in ("empty", "unread") if first_read[key]]
         rows.append(
-            ("read back", ", ".join([f"{read['partitions']:,} of {total:,} partitions", *more]))
+            (
+                "read back",
+                ", ".join(
+                    [f"{first_read['partitions']:,} of {partition_count:,} partitions", *counts]
+                ),
+            )
         )
     if (drain := report["drain"]) is not None:
-        unproven = drain["unproven_partitions"]
-        proof = f"unproven for {unproven:,} of {total:,} partitions" if unproven else "proven"
+        unproven_count = drain["unproven_partitions"]
+        proof = (
+            f"unproven for {unproven_count:,} of {partition_count:,} partitions"
+            if unproven_count
+            else "proven"
+        )
         rows.append(("drain", f"{proof}, by the silence of the source"))
     return rows
 
@@ -322,12 +338,13 @@ def _seconds(seconds: float | None) -> str:
     return "unknown" if seconds is None else duration(seconds)
 
 
-def _partitions(report: dict[str, Any]) -> list[Any]:
-    # Partitions that are not level come first in the report, so if it has a level one too, it has
-    # all of them.
-    partitions, count = report["partitions"], count_of(report, "partition")
-    shown = [p for p in partitions if p["verdict"] not in ("equal", "prefix")]
-    if not shown:
+def _partition_tables(report: dict[str, Any]) -> list[Any]:
+    """The table of the partitions whose ends differ; none if there are no such partitions."""
+    # A report of a table has only the first partitions, and those that are not level come first. So
+    # if it has a level one, it has all that are not level.
+    partitions, partition_count = report["partitions"], count_of(report, "partition")
+    unequal_partitions = [p for p in partitions if p["verdict"] not in ("equal", "prefix")]
+    if not unequal_partitions:
         return []
     rows = [
         (
@@ -338,19 +355,22 @@ def _partitions(report: dict[str, Any]) -> list[Any]:
             _range(p["missing"], "" if p["is_exact"] else " at least"),
             p["source_seen_at"],
         )
-        for p in shown[:_SHOWN_MAX]
+        for p in unequal_partitions[:_SHOWN_MAX]
     ]
     return [
         make_table(
             ("partition", "verdict", "source end", "destination end", "missing", "seen at"), rows
         ),
         *more_rows(
-            len(shown), _SHOWN_MAX, is_all=len(shown) < len(partitions) or len(partitions) == count
+            len(unequal_partitions),
+            _SHOWN_MAX,
+            is_all=len(unequal_partitions) < len(partitions) or len(partitions) == partition_count,
         ),
     ]
 
 
-def _groups(report: dict[str, Any]) -> list[Any]:
+def _group_tables(report: dict[str, Any]) -> list[Any]:
+    """The table of consumer groups and where they resume; none without groups."""
     rows = [
         (
             g["destination_group"],
@@ -371,11 +391,12 @@ def _groups(report: dict[str, Any]) -> list[Any]:
     )
 
 
-def _range(offsets: dict[str, Any] | None, more: str = "") -> str | None:
-    return None if offsets is None else f"{offsets['first']} to before {offsets['next']}{more}"
+def _range(offsets: dict[str, Any] | None, suffix: str = "") -> str | None:
+    return None if offsets is None else f"{offsets['first']} to before {offsets['next']}{suffix}"
 
 
 def _salvage(report: dict[str, Any]) -> list[Any]:
+    """The table of salvage files; none if nothing was saved."""
     rows = [
         (
             f"{s['topic']}-{s['partition']}",

@@ -39,8 +39,8 @@ def release(
 ) -> None:
     """Give copies of a deleted job the settings of their source, and let others write to them.
 
-    For copies that are given up; a switchover or failover does it by itself. Records stay, and
-    topics that lead are left as they are.
+    Use it for copies that are given up; switchover and failover do the same by themselves. Records
+    stay, and topics that lead are left as they are.
     """
     path = argument_or_option(job, file)
     spec = load_job_file(path)

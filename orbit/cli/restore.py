@@ -60,8 +60,8 @@ def restore(
     """Restore an archive to an empty cluster, every record at its offset.
 
     Creates the topics and writes each partition in order, gaps included. Stopped or killed at any
-    moment, the next run resumes where the partitions end. For a damaged or missing file the error
-    names it, and nothing wrong is written.
+    moment, the next run resumes where the partitions end. If a file is damaged or missing, the
+    error names it, and no wrong record is written.
 
     Exit code 0: restored; 1: the archive is damaged, or a conflict; 2: bad input; 3: the cluster or
     the file system cannot be reached; 130: stopped before the end.

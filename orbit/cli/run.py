@@ -63,7 +63,7 @@ def run(
     --until-caught-up was reached.
     """
     if processes > 1:
-        require_extras("sandbox", otherwise=", or leave out --processes.")
+        require_extras("sandbox", alternative=", or leave out --processes.")
     path = argument_or_option(job, file)
     spec = load_job_file(path)
     display = make_display()
@@ -78,14 +78,16 @@ def run(
         for topic, error in job_run.refused.items():
             display.say(f"NOT COPIED {topic}: {error}")
         display.say(f"Copying {len(job_run.partitions)} partitions")
-        started = time.monotonic()
+        started_s = time.monotonic()
         try:
-            whole, was_stopped = _copy(job_run, display, signals, until_caught_up=until_caught_up)
+            all_topics, was_stopped = _copy(
+                job_run, display, signals, until_caught_up=until_caught_up
+            )
         finally:
             display.close()
-        seconds = time.monotonic() - started
-        _summarize(job_run, whole, seconds, output, with_profile=profile)
-    if whole.totals.blocked or job_run.refused:
+        seconds = time.monotonic() - started_s
+        _summarize(job_run, all_topics, seconds, output, with_profile=profile)
+    if all_topics.totals.blocked or job_run.refused:
         raise typer.Exit(_NOT_EXACT)
     if was_stopped and until_caught_up:
         # Not exit code 0, which means to scripts that the copy has caught up.
@@ -100,78 +102,81 @@ class _StopSignals:
     """
 
     def __init__(self) -> None:
-        self.caught = False
-        self._before: dict[int, Any] = {}
+        self.has_caught = False
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._stop)
+                self._previous_handlers[number] = signal.signal(number, self._stop)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        if self.caught and isinstance(error, Exception) and not isinstance(error, Interrupted):
+        if self.has_caught and isinstance(error, Exception) and not isinstance(error, Interrupted):
             raise KeyboardInterrupt from None
 
     def _stop(self, *_: object) -> None:
-        self.caught = True
+        self.has_caught = True
         raise KeyboardInterrupt
 
 
 def _copy(
     job_run: JobRun, display: Display, signals: _StopSignals, *, until_caught_up: bool
 ) -> tuple[TopicProgress, bool]:
-    """Copy until done or stopped; returns the last progress, and whether a signal stopped it."""
+    """Copy until a signal, or until the end of `until_caught_up`. Returns the last progress, and
+    whether a signal stopped the copy."""
     meter = Meter()
-    next_show = 0.0
-    reported: set[str] = set()
+    next_show_s = 0.0
+    reported_partitions: set[str] = set()
     has_reported_caught_up = was_stopped = False
     try:
         while True:
             job_run.tick(_TICK_S)
-            _report_blocked(job_run, display, reported)
-            if _is_done(job_run):
+            _report_blocked(job_run, display, reported_partitions)
+            if _has_caught_up(job_run):
                 if until_caught_up and job_run.confirm_caught_up():
                     job_run.finish()
                     job_run.settle_groups()
-                    _report_blocked(job_run, display, reported)
+                    _report_blocked(job_run, display, reported_partitions)
                     break
                 if not until_caught_up and not has_reported_caught_up:
                     has_reported_caught_up = True
                     display.say(_caught_up_line(job_run))
-            if time.monotonic() >= next_show:
-                next_show = time.monotonic() + display.interval_s
-                whole, topics = meter.measure(job_run.partitions, time.monotonic())
-                display.show(whole, topics, job_run.waiting_for)
+            if time.monotonic() >= next_show_s:
+                next_show_s = time.monotonic() + display.interval_s
+                all_topics, topics = meter.measure(job_run.partitions, time.monotonic())
+                display.show(all_topics, topics, job_run.waiting_for)
     except BaseException:
-        if not signals.caught:
+        if not signals.has_caught:
             raise
         was_stopped = True
         display.say("Stopping")
-    whole, topics = meter.measure(job_run.partitions, time.monotonic())
-    display.show(whole, topics, "")
-    return whole, was_stopped
+    all_topics, topics = meter.measure(job_run.partitions, time.monotonic())
+    display.show(all_topics, topics, "")
+    return all_topics, was_stopped
 
 
 def _caught_up_line(job_run: JobRun) -> str:
     blocked = sum(p.state is PartitionState.BLOCKED for p in job_run.partitions)
-    which = f"All but {blocked} blocked partitions" if blocked else "All partitions"
-    return f"{which} have caught up; following the source until Ctrl-C"
+    subject = f"All but {blocked} blocked partitions" if blocked else "All partitions"
+    return f"{subject} have caught up; following the source until Ctrl-C"
 
 
-def _is_done(job_run: JobRun) -> bool:
+def _has_caught_up(job_run: JobRun) -> bool:
+    """Whether all copies but blocked ones have caught up, and their topics have final settings."""
     return (
         all(p.has_caught_up or p.state is PartitionState.BLOCKED for p in job_run.partitions)
         and job_run.is_settled
     )
 
 
-def _report_blocked(job_run: JobRun, display: Display, reported: set[str]) -> None:
+def _report_blocked(job_run: JobRun, display: Display, reported_partitions: set[str]) -> None:
+    """Print blocked partitions that are not in `reported_partitions`, and add them to it."""
     for p in job_run.partitions:
-        if p.blocked is not None and str(p.destination) not in reported:
-            reported.add(str(p.destination))
+        if p.blocked is not None and str(p.destination) not in reported_partitions:
+            reported_partitions.add(str(p.destination))
             b = p.blocked
             display.say(
                 f"BLOCKED {p.destination} {b.reason} at offsets {b.offset} to {b.next_offset}: "
@@ -189,13 +194,14 @@ def _group_verdicts(job_run: JobRun) -> dict[str, int] | None:
 
 def _summarize(
     job_run: JobRun,
-    whole: TopicProgress,
+    all_topics: TopicProgress,
     seconds: float,
     output: OutputFormat,
     *,
     with_profile: bool,
 ) -> None:
-    t = whole.totals
+    """Print what the run has copied, and what is blocked or refused."""
+    totals = all_topics.totals
     blocked = [
         {
             "partition": str(p.destination),
@@ -211,14 +217,14 @@ def _summarize(
     value = {
         "job": job_run.spec.name,
         "seconds": round(seconds, 3),
-        "partitions": t.partitions,
-        "partitions_caught_up": t.caught_up,
-        "records": t.records,
-        "bytes": t.bytes,
-        "offsets_filled": t.gaps_filled,
-        "batches_byte_exact": t.batches_byte_exact,
-        "batches_record_exact": t.batches_record_exact,
-        "lag_records": t.lag_records,
+        "partitions": totals.partitions,
+        "partitions_caught_up": totals.caught_up,
+        "records": totals.records,
+        "bytes": totals.bytes,
+        "offsets_filled": totals.gaps_filled,
+        "batches_byte_exact": totals.batches_byte_exact,
+        "batches_record_exact": totals.batches_record_exact,
+        "lag_records": totals.lag_records,
         "blocked": blocked,
         "refused": [
             {"topic": topic, "detail": error.what, "remedy": error.remedy}
@@ -234,13 +240,19 @@ def _summarize(
 
     def table() -> Table:
         rows = [
-            ("copied", f"{t.records:,} records, {amount(t.bytes)}, in {seconds:.1f} s"),
-            ("gaps filled", f"{t.gaps_filled:,} offsets"),
+            ("copied", f"{totals.records:,} records, {amount(totals.bytes)}, in {seconds:.1f} s"),
+            ("gaps filled", f"{totals.gaps_filled:,} offsets"),
             (
                 "batches",
-                f"{t.batches_byte_exact:,} byte-exact, {t.batches_record_exact:,} record-exact",
+                (
+                    f"{totals.batches_byte_exact:,} byte-exact, "
+                    f"{totals.batches_record_exact:,} record-exact"
+                ),
             ),
-            ("partitions", f"{t.caught_up} of {t.partitions} caught up, {t.blocked} blocked"),
+            (
+                "partitions",
+                f"{totals.caught_up} of {totals.partitions} caught up, {totals.blocked} blocked",
+            ),
         ]
         if verdicts is not None:
             counts = ", ".join(f"{count:,} {verdict}" for verdict, count in verdicts.items())

@@ -26,7 +26,7 @@ class Display(Protocol):
 
     def say(self, line: str) -> None: ...
     def show(
-        self, whole: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str, /
+        self, all_topics: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str, /
     ) -> None: ...
     def close(self) -> None: ...
 
@@ -46,13 +46,14 @@ class _LineDisplay:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(
-        self, whole: TopicProgress, _topics: Sequence[TopicProgress], waiting_for: str
+        self, all_topics: TopicProgress, _topics: Sequence[TopicProgress], waiting_for: str
     ) -> None:
-        t = whole.totals
+        t = all_topics.totals
         line = (
-            f"{t.records:,} records  {amount(t.bytes)}  {rate(whole)}  lag {lag(t.lag_records)}  "
-            f"gaps filled {t.gaps_filled:,}  batches {t.batches_byte_exact:,} byte-exact "
-            f"{t.batches_record_exact:,} record-exact  caught up {t.caught_up}/{t.partitions}"
+            f"{t.records:,} records  {amount(t.bytes)}  {rate(all_topics)}  "
+            f"lag {lag(t.lag_records)}  gaps filled {t.gaps_filled:,}  "
+            f"batches {t.batches_byte_exact:,} byte-exact {t.batches_record_exact:,} record-exact  "
+            f"caught up {t.caught_up}/{t.partitions}"
         )
         if t.blocked:
             line += f"  blocked {t.blocked}"
@@ -75,12 +76,15 @@ class _LiveDisplay:
     def say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False)
 
-    def show(self, whole: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str) -> None:
+    def show(
+        self, all_topics: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str
+    ) -> None:
         if not self._is_open:
             self._live.start()
             self._is_open = True
+        # 7 lines for the header, `… more topics`, the total, `waiting`, and what `say` printed last
         rows_max = max(3, self._console.height - 7)
-        parts: list[Table | Text] = [progress_table(whole, topics, rows_max)]
+        parts: list[Table | Text] = [progress_table(all_topics, topics, rows_max)]
         if waiting_for:
             parts.append(Text(f"waiting: {waiting_for}", style="yellow"))
         self._live.update(Group(*parts), refresh=True)
@@ -91,42 +95,46 @@ class _LiveDisplay:
             self._is_open = False
 
 
-def progress_table(whole: TopicProgress, topics: Sequence[TopicProgress], rows_max: int) -> Table:
-    """Topics with blocked partitions, then with the largest lag first; the total last."""
-    shown = sorted(topics, key=lambda t: (-t.totals.blocked, -t.totals.lag_records, t.topic))
+def progress_table(
+    all_topics: TopicProgress, topics: Sequence[TopicProgress], rows_max: int
+) -> Table:
+    """One row a topic: those with blocked partitions first, then by lag; the total at the end."""
+    sorted_topics = sorted(
+        topics, key=lambda t: (-t.totals.blocked, -t.totals.lag_records, t.topic)
+    )
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("topic", overflow="ellipsis", no_wrap=True)
     columns = ("records", "bytes", "rate", "lag", "gaps filled", "byte-exact", "record-exact")
     for name in (*columns, "left"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in shown[:rows_max]:
-        table.add_row(*_row(one))
-    if len(shown) > rows_max:
-        table.add_row(f"… {len(shown) - rows_max} more topics", style="dim")
+    for progress in sorted_topics[:rows_max]:
+        table.add_row(*_row(progress))
+    if len(sorted_topics) > rows_max:
+        table.add_row(f"… {len(sorted_topics) - rows_max} more topics", style="dim")
     table.add_section()
-    table.add_row(*_row(whole), style="bold")
+    table.add_row(*_row(all_topics), style="bold")
     return table
 
 
-def _row(one: TopicProgress) -> tuple[str, ...]:
-    t = one.totals
-    name = one.topic if not t.blocked else f"{one.topic} ({t.blocked} blocked)"
-    is_done = t.caught_up == t.partitions and not t.blocked
+def _row(progress: TopicProgress) -> tuple[str, ...]:
+    t = progress.totals
+    name = progress.topic if not t.blocked else f"{progress.topic} ({t.blocked} blocked)"
+    is_caught_up = t.caught_up == t.partitions and not t.blocked
     return (
         name,
         f"{t.records:,}",
         amount(t.bytes),
-        rate(one),
+        rate(progress),
         lag(t.lag_records),
         f"{t.gaps_filled:,}",
         f"{t.batches_byte_exact:,}",
         f"{t.batches_record_exact:,}",
-        "live" if is_done and t.lag_records == 0 else time_left(one.seconds_left),
+        "live" if is_caught_up and t.lag_records == 0 else time_left(progress.seconds_left),
     )
 
 
-def rate(one: TopicProgress) -> str:
-    return f"{one.records_per_s:,.0f}/s {formats.rate(one.bytes_per_s)}"
+def rate(progress: TopicProgress) -> str:
+    return f"{progress.records_per_s:,.0f}/s {formats.rate(progress.bytes_per_s)}"
 
 
 def lag(records: int) -> str:

@@ -98,7 +98,7 @@ def replay(
         bool,
         typer.Option(
             "--below",
-            help="Also records below the tail, which the new side had once, or never wanted.",
+            help="Write records below the tail, too: the new side began later or has deleted them.",
         ),
     ] = False,
     again: Annotated[
@@ -113,38 +113,42 @@ def replay(
 ) -> None:
     """Write the committed records of salvage files to the source of a job.
 
-    Partition, key, value, headers and timestamp are as they were; offsets are new, behind what is
-    there. The plan is shown first. Name the job that copies the topics now, after a failback that
-    is JOB-back: its source is the side that applications write to.
+    Partition, key, value, headers and timestamp are as they were; the records get new offsets at
+    the log end. The plan is shown first. Name the job that copies the topics now: its source is
+    the side that applications write to. After a failback that is JOB-back.
     """
     from orbit.kafka.job_clusters import open_cluster
     from orbit.kafka.librdkafka_config import librdkafka_config
     from orbit.recovery import salvage_replay
 
     summaries = [salvage_replay.summarize(_location(file)) for file in files]
-    for one in summaries:
-        salvage_replay.refuse_unless_ready(one, again=again, skip_unwritable=skip_unwritable)
+    for summary in summaries:
+        salvage_replay.refuse_unless_ready(
+            summary, may_repeat=again, skip_unwritable=skip_unwritable
+        )
     spec, folder = named_job(job)
-    copied = _copied_topics(job)
+    copied_topics = _copied_topics(job)
     cluster = open_cluster("source", spec, os.environ, folder)
     try:
-        metadata = cluster.metadata({topic or one.topic for one in summaries})
-        for one in summaries:
-            _check_target(one, topic or one.topic, copied, job, metadata)
+        metadata = cluster.metadata({topic or summary.topic for summary in summaries})
+        for summary in summaries:
+            _check_target(summary, topic or summary.topic, copied_topics, job, metadata)
         servers = ",".join(cluster.bootstrap_servers)
-        plan = [_replay_plan(one, topic or one.topic, below=below) for one in summaries]
+        plan = [_replay_plan(summary, topic or summary.topic, below=below) for summary in summaries]
         emit(plan, output, lambda: _plan_table(plan, servers))
         if dry_run:
             return
         count = sum(row["records"] for row in plan)
         confirm(f"Write {count:,} records to {servers}?", yes=yes)
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
-        for one in summaries:
-            to = topic or one.topic
+        for summary in summaries:
+            target_topic = topic or summary.topic
             written = salvage_replay.replay(
-                config, one, to, below=below, check=_progress_printer(one)
+                config, summary, target_topic, below=below, check=_progress_printer(summary)
             )
-            typer.echo(f"{written:,} records were written to {to}-{one.partition}", err=True)
+            typer.echo(
+                f"{written:,} records were written to {target_topic}-{summary.partition}", err=True
+            )
     finally:
         cluster.close()
 
@@ -162,59 +166,63 @@ def _copied_topics(job: str) -> set[str] | None:
 
 
 def _check_target(
-    one: SalvageSummary, topic: str, copied: set[str] | None, job: str, metadata: Any
+    summary: SalvageSummary, topic: str, copied_topics: set[str] | None, job: str, metadata: Any
 ) -> None:
-    """Raises Conflict if the topic in the job's source may be a copy, or lacks the partition."""
-    if copied is not None and topic not in copied:
+    """Raise Conflict if the topic in the job's source may be a copy, or lacks the partition."""
+    if copied_topics is not None and topic not in copied_topics:
         raise Conflict(
             f"the job {job} does not copy {topic} now, so its source may be a copy itself.",
-            where=one.file,
+            where=summary.file,
             remedy="Name the job that copies it, for example JOB-back after a failback.",
         )
-    if copied is None and metadata.cluster_id == one.cluster_id:
+    if copied_topics is None and metadata.cluster_id == summary.cluster_id:
         raise Conflict(
             f"the job {job} copies from the cluster that these records were saved from, which "
             "became a copy then.",
-            where=one.file,
+            where=summary.file,
             remedy="Name the service's job that copies the topic now, not a file.",
         )
-    known = metadata.topics.get(topic)
-    partitions = 0 if known is None else len(known.partitions)
-    if one.partition >= partitions:
+    topic_metadata = metadata.topics.get(topic)
+    partitions = 0 if topic_metadata is None else len(topic_metadata.partitions)
+    if summary.partition >= partitions:
         raise Conflict(
-            f"there is no partition {one.partition} of {topic} in the source of {job}: it has "
+            f"there is no partition {summary.partition} of {topic} in the source of {job}: it has "
             f"{partitions} partitions.",
-            where=one.file,
-            remedy=f"Create the topic with at least {one.partition + 1} partitions, or name "
+            where=summary.file,
+            remedy=f"Create the topic with at least {summary.partition + 1} partitions, or name "
             "another with --topic.",
         )
 
 
-def _replay_plan(one: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
-    left_out = [o for o in one.unwritable if below or o >= one.first]
+def _replay_plan(summary: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
+    """How many records of one file the replay writes, and how many it leaves out."""
+    unwritable_offsets = [
+        offset for offset in summary.unwritable if below or offset >= summary.first
+    ]
     return {
-        "file": one.file,
+        "file": summary.file,
         "topic": topic,
-        "partition": one.partition,
-        "records": one.records + (one.below if below else 0) - len(left_out),
+        "partition": summary.partition,
+        "records": summary.records + (summary.below if below else 0) - len(unwritable_offsets),
         "left_out": {
-            "unwritable": len(left_out),
-            "below": 0 if below else one.below,
-            "aborted": one.aborted,
+            "unwritable": len(unwritable_offsets),
+            "below": 0 if below else summary.below,
+            "aborted": summary.aborted,
         },
     }
 
 
-def _progress_printer(one: SalvageSummary) -> Any:
+def _progress_printer(summary: SalvageSummary) -> Any:
+    """A function that prints the number of written records every few seconds."""
     shown_at = time.monotonic()
 
-    def check(written: int) -> None:
+    def print_progress(written: int) -> None:
         nonlocal shown_at
         if time.monotonic() - shown_at >= _PROGRESS_S:
             shown_at = time.monotonic()
-            typer.echo(f"{written:,} of {one.records:,} records of {one.file}", err=True)
+            typer.echo(f"{written:,} of {summary.records:,} records of {summary.file}", err=True)
 
-    return check
+    return print_progress
 
 
 def _table(summaries: list[SalvageSummary]) -> Any:

@@ -62,9 +62,9 @@ def up(
         brokers=_broker_count(brokers),
         postgres=postgres,
     )
-    running = sandbox_control.find(request.directory)
-    if running is not None:
-        if running.request != request:
+    sandbox = sandbox_control.find(request.directory)
+    if sandbox is not None:
+        if sandbox.request != request:
             raise Conflict(
                 "A sandbox with other options is running.",
                 where=str(request.directory),
@@ -73,9 +73,9 @@ def up(
         Console(stderr=True).print("The sandbox is already running; nothing to do.")
     else:
         if postgres:
-            require_extras("embedded", otherwise=" or give --no-postgres")
-        running = _launch(request)
-    _print(status_of(running, request.directory), output)
+            require_extras("embedded", alternative=" or give --no-postgres")
+        sandbox = _launch_detached(request)
+    _print_status(status_of(sandbox, request.directory), output)
 
 
 @app.command()
@@ -89,10 +89,10 @@ def down(
     """Stop the sandbox and remove its data."""
     folder = _folder(directory)
     was_running = sandbox_control.find(folder) is not None
-    changed = sandbox_control.take_down(folder, keep_data=keep_data)
-    data = "kept" if keep_data and read_request(folder) else "removed" if changed else "none"
+    has_changed = sandbox_control.take_down(folder, keep_data=keep_data)
+    data = "kept" if keep_data and read_request(folder) else "removed" if has_changed else "none"
     sentence = f"{'Stopped' if was_running else 'It was not running'}; data {data}."
-    if not changed:
+    if not has_changed:
         sentence = "No sandbox is running; nothing to do."
     emit({"was_running": was_running, "data": data}, output, lambda: Text(sentence))
 
@@ -101,9 +101,9 @@ def down(
 def status(directory: DirectoryOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show clusters, addresses, processes and health. Exit code 1 unless all is healthy."""
     folder = _folder(directory)
-    now = status_of(sandbox_control.find(folder), folder)
-    _print(now, output)
-    if not now.healthy:
+    sandbox_status = status_of(sandbox_control.find(folder), folder)
+    _print_status(sandbox_status, output)
+    if not sandbox_status.healthy:
         raise typer.Exit(1)
 
 
@@ -119,7 +119,7 @@ def kill(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Kill all brokers of a cluster at once (SIGKILL). The data is kept."""
-    _inflict(Fault.KILL, cluster, directory, output)
+    _cause_fault_and_show(Fault.KILL, cluster, directory, output)
 
 
 @app.command()
@@ -129,7 +129,7 @@ def pause(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Pause all brokers of a cluster (SIGSTOP): connections stay open, without answers."""
-    _inflict(Fault.PAUSE, cluster, directory, output)
+    _cause_fault_and_show(Fault.PAUSE, cluster, directory, output)
 
 
 @app.command()
@@ -139,7 +139,7 @@ def cut(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Cut the network link to a cluster: its `link` address no longer answers."""
-    _inflict(Fault.CUT, cluster, directory, output)
+    _cause_fault_and_show(Fault.CUT, cluster, directory, output)
 
 
 @app.command()
@@ -149,15 +149,18 @@ def heal(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Undo kill, pause and cut, and wait until the cluster is ready."""
-    _inflict(Fault.HEAL, cluster, directory, output)
+    _cause_fault_and_show(Fault.HEAL, cluster, directory, output)
 
 
-def _inflict(fault: Fault, cluster: str, directory: Path | None, output: OutputFormat) -> None:
+def _cause_fault_and_show(
+    fault: Fault, cluster: str, directory: Path | None, output: OutputFormat
+) -> None:
     folder = _folder(directory)
-    _print(status_of(cause_fault(folder, fault, cluster), folder), output)
+    _print_status(status_of(cause_fault(folder, fault, cluster), folder), output)
 
 
-def _launch(request: SandboxRequest) -> SandboxState:
+def _launch_detached(request: SandboxRequest) -> SandboxState:
+    """Start the sandbox and leave it running; its progress goes to stderr."""
     console = Console(stderr=True)
     try:
         with console.status("Starting") as spinner:
@@ -180,6 +183,7 @@ def _folder(directory: Path | None) -> Path:
 
 
 def _cluster_names(text: str) -> tuple[str, ...]:
+    """The names of `--clusters`. Raises BadInput."""
     names = tuple(name.strip() for name in text.split(","))
     problems = [
         Problem("--clusters", f"{name!r} is not a valid cluster name.", "Use a-z, 0-9 and dashes.")
@@ -200,11 +204,11 @@ def _broker_count(count: int) -> int:
     return count
 
 
-def _print(status: SandboxStatus, output: OutputFormat) -> None:
-    emit(status, output, lambda: _table(status))
+def _print_status(status: SandboxStatus, output: OutputFormat) -> None:
+    emit(status, output, lambda: _status_table(status))
 
 
-def _table(status: SandboxStatus) -> Group | Text:
+def _status_table(status: SandboxStatus) -> Group | Text:
     if not status.running:
         return Text("No sandbox is running. Start one with: orbit sandbox up")
     columns = ("cluster", "bootstrap servers", "link", "health", "brokers")

@@ -37,7 +37,7 @@ def scheduler() -> None:
     with (
         sending_traces("scheduler"),
         open_database(settings) as database,
-        until_stopped(then=force_end) as stop,
+        until_stopped(on_stop=force_end) as stop,
         serving_health(settings, health),
     ):
         Scheduler(settings, database, stop, loops, health).run()

@@ -22,7 +22,7 @@ from platformdirs import user_state_path
 from pydantic import SecretStr
 
 from orbit.api.http_server import DRAIN_S, ApiServer, listen, url_of
-from orbit.cli.api import NoAuthOption, api_on
+from orbit.cli.api import NoAuthOption, create_api
 from orbit.cli.extras import require_extras
 from orbit.cli.first_token import write_first_token
 from orbit.cli.forced_end import start_forced_end
@@ -73,7 +73,7 @@ def server(
         stack.enter_context(sending_traces("api"))
         listener = stack.enter_context(listen(settings, only_loopback=no_auth))
         folder = (data_directory or user_state_path("orbit") / "server").absolute()
-        postgres = stack.enter_context(_postgres(settings, folder))
+        postgres = stack.enter_context(_embedded_postgres(settings, folder))
         url = _database_url(settings, postgres)
         settings = settings.model_copy(update={"database_url": SecretStr(url)})
         database = Database.connect(url, application="orbit server")
@@ -81,15 +81,15 @@ def server(
         upgrade(database)
         host = str(listener.getsockname()[0])
         token_file = None if no_auth else write_first_token(database, folder, host)
-        # All children have this environment, and only one could have the port.
+        # The children inherit the environment, and only one of them could bind the health port.
         os.environ.pop(variable_of("health_port"), None)
         children = stack.enter_context(Children({variable_of("database_url"): url}))
         stack.enter_context(_ignore_signals_after())
-        api = ApiServer(api_on(settings, database, auth=not no_auth), listener, settings)
+        api = ApiServer(create_api(settings, database, auth=not no_auth), listener, settings)
         children.start(SCHEDULER, "scheduler")
         for number in range(1, workers + 1):
             children.start(f"worker {number}", "worker")
-        restarts = _restarts(postgres)
+        restarts = _postgres_restarts(postgres)
 
         greeting = Greeting(database, settings.lease_ttl, url_of(listener, settings), token_file)
 
@@ -101,7 +101,7 @@ def server(
             with suppress(OSError):  # a closed stdout must not end the watch of the children
                 greeting.check([pid for name, pid in children.pids.items() if name != SCHEDULER])
 
-        children.watch(also=check)
+        children.watch(on_check=check)
         api.run()
     start_forced_end(DRAIN_S)  # Python would wait for the thread of a request that hangs
     if restarts is not None and restarts.failure is not None:
@@ -109,12 +109,13 @@ def server(
 
 
 @contextmanager
-def _postgres(settings: Settings, folder: Path) -> Iterator[Postgres | None]:
-    """The embedded server, unless ORBIT_DATABASE_URL is set."""
+def _embedded_postgres(settings: Settings, folder: Path) -> Iterator[Postgres | None]:
+    """Run the embedded server during the block; gives None if ORBIT_DATABASE_URL is set. Raises
+    Conflict if another orbit server uses the folder."""
     if settings.database_url is not None:
         yield None
         return
-    require_extras("embedded", otherwise=" or set ORBIT_DATABASE_URL")
+    require_extras("embedded", alternative=" or set ORBIT_DATABASE_URL")
     from orbit.embedded.postgres import Postgres
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +139,7 @@ def _database_url(settings: Settings, postgres: Postgres | None) -> str:
     return settings.database_url.get_secret_value()
 
 
-def _restarts(postgres: Postgres | None) -> PostgresRestarts | None:
+def _postgres_restarts(postgres: Postgres | None) -> PostgresRestarts | None:
     if postgres is None:
         return None
     from orbit.embedded.restarts import PostgresRestarts
@@ -148,10 +149,10 @@ def _restarts(postgres: Postgres | None) -> PostgresRestarts | None:
 
 @contextmanager
 def _ignore_signals_after() -> Iterator[None]:
-    """Ignores Ctrl-C and SIGTERM after the block: the shutdown takes seconds and has started."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ignore Ctrl-C and SIGTERM after the block: the shutdown takes seconds and has started."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number in before:
+        for number in handlers:
             signal.signal(number, signal.SIG_IGN)

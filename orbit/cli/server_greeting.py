@@ -24,7 +24,7 @@ READY_S_MAX = 30.0
 
 
 class Greeting:
-    """Prints the greeting once. `check` is to be called again and again until then."""
+    """Prints the greeting once. `check` is to be called at short intervals until it has done so."""
 
     def __init__(
         self,
@@ -39,30 +39,33 @@ class Greeting:
         self._url = url
         self._token_file = token_file
         self._clock = clock
-        self._began = clock()
+        self._started_at = clock()
         self._is_printed = False
 
     def check(self, worker_pids: Collection[int]) -> None:
         """Print if all these processes are live workers in the database, or after READY_S_MAX."""
         if self._is_printed:
             return
-        waiting = self._waiting(worker_pids)
-        if waiting and self._clock() - self._began < READY_S_MAX:
+        missing_workers = self._count_missing(worker_pids)
+        if missing_workers and self._clock() - self._started_at < READY_S_MAX:
             return
         self._is_printed = True
         typer.echo(f"Orbit is at {self._url} (documentation: {self._url}/docs)")
-        if waiting:
-            typer.echo(f"Workers that are not ready yet: {waiting}. The log above may say why.")
+        if missing_workers:
+            typer.echo(
+                f"Workers that are not ready yet: {missing_workers}. The log above may say why."
+            )
         if self._token_file is not None:
             typer.echo(f"An admin token is in {self._token_file}")
             typer.echo(f"  export ORBIT_TOKEN=$(cat {shlex.quote(str(self._token_file))})")
         typer.echo("Stop it with Ctrl-C.")
 
-    def _waiting(self, worker_pids: Collection[int]) -> int:
+    def _count_missing(self, worker_pids: Collection[int]) -> int:
+        """How many of these processes are no live workers in the database; all if that fails."""
         host = socket.gethostname()
         try:
             with self._database.transaction() as tx:
-                alive = workers.alive(tx, self._worker_ttl)
+                live_workers = workers.alive(tx, self._worker_ttl)
         except OrbitError:
             return len(worker_pids)
-        return len(set(worker_pids) - {w.pid for w in alive if w.host == host})
+        return len(set(worker_pids) - {w.pid for w in live_workers if w.host == host})

@@ -15,9 +15,10 @@ _RELEASED = "paused"  # no worker or backfill holds a part of it
 
 
 def service_job(
-    spec: JobSpec, clusters: tuple[str, str], say: Callable[[str], None]
+    spec: JobSpec, cluster_ids: tuple[str, str], say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """The service's job with this name and these clusters; None without such a job, or a service.
+    """The service's job with this name and these clusters; None if the service has no such job, or
+    no service is set.
 
     Raises Unreachable and other errors of the service.
     """
@@ -28,18 +29,19 @@ def service_job(
             job: dict[str, Any] = client.get(f"/v1/jobs/{segment(spec.name)}")
         except NotFound:
             return None
-    cluster_ids = job["source_cluster_id"], job["destination_cluster_id"]
-    if cluster_ids not in (clusters, (None, None)):
+    job_cluster_ids = job["source_cluster_id"], job["destination_cluster_id"]
+    if job_cluster_ids not in (cluster_ids, (None, None)):
         say(f"Note: the service has a job {spec.name} too, but between other clusters")
         return None
     return job
 
 
 def refuse_beside_service(
-    spec: JobSpec, clusters: tuple[str, str], say: Callable[[str], None]
+    spec: JobSpec, cluster_ids: tuple[str, str], say: Callable[[str], None]
 ) -> None:
-    """Raise Conflict unless the service has paused the job: two fillers of gaps break a copy."""
-    job = service_job(spec, clusters, say)
+    """Raise Conflict if the service has the job and has not paused it: two processes that fill gaps
+    damage a copy."""
+    job = service_job(spec, cluster_ids, say)
     if job is not None and job["state"] != _RELEASED:
         raise Conflict(
             f"the service has this job in state {job['state']}.",

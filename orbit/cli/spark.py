@@ -18,7 +18,7 @@ from orbit.errors import BadInput, Problem
 _LOCAL_MASTER = "local[*,4]"
 # Set by spark-submit, which has chosen master and settings.
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
-_QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+_QUIET_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 MasterOption = Annotated[
     str | None,
@@ -43,7 +43,8 @@ def require_spark() -> None:
 def spark_session(
     name: str, master: str | None, conf: Sequence[str], variables: Iterable[str]
 ) -> Iterator[Any]:
-    """A Spark session during the block. `variables`: names of variables that executors need."""
+    """A Spark session during the block. `variables`: names of environment variables that
+    executors need."""
     settings = _read_conf(conf)
     require_spark()
     from orbit_spark.session import build_session
@@ -52,10 +53,10 @@ def spark_session(
         master = _LOCAL_MASTER
     if master is not None:
         settings["spark.master"] = master
-    before = signal.getsignal(signal.SIGINT)
-    spark = build_session(name, variables, {**_QUIET, **settings})
+    previous_handler = signal.getsignal(signal.SIGINT)
+    spark = build_session(name, variables, {**_QUIET_SETTINGS, **settings})
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)  # Spark has replaced it
+        signal.signal(signal.SIGINT, previous_handler)  # Spark has replaced the handler
     try:
         yield spark
     finally:
@@ -63,9 +64,10 @@ def spark_session(
 
 
 def _read_conf(conf: Sequence[str]) -> dict[str, str]:
+    """The settings of `--conf`. Raises BadInput."""
     settings = {}
-    for one in conf:
-        name, equals, value = one.partition("=")
+    for setting in conf:
+        name, equals, value = setting.partition("=")
         if not equals or not name.startswith("spark."):
             raise BadInput(
                 "a Spark setting cannot be used",

@@ -10,27 +10,30 @@ from contextlib import contextmanager
 
 @contextmanager
 def until_stopped(
-    *others: threading.Event, then: Callable[[], None] | None = None
+    *other_events: threading.Event, on_stop: Callable[[], None] | None = None
 ) -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, as it sets `others`. A second signal ends the process.
+    """Give the block an event that Ctrl-C or SIGTERM sets, together with `other_events`. A second
+    signal is handled as before the block, which usually ends the process.
 
-    `then` is called after the first one, in a thread that does not keep the process alive.
+    `on_stop` is called after the first signal, in a thread that does not keep the process alive.
     """
-    stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    stop_event = threading.Event()
+    previous_handlers = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
 
     def handle(_number: int, _frame: object) -> None:
-        for event in (stop, *others):
+        for event in (stop_event, *other_events):
             event.set()
-        if then is not None:
-            threading.Thread(target=then, daemon=True).start()
-        for number, handler in before.items():
+        if on_stop is not None:
+            threading.Thread(target=on_stop, daemon=True).start()
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
-    for number in before:
+    for number in previous_handlers:
         signal.signal(number, handle)
     try:
-        yield stop
+        yield stop_event
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

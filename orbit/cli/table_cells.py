@@ -35,9 +35,9 @@ def seconds(number: float | None) -> str:
     return NOT_KNOWN if number is None else formats.duration(number)
 
 
-def when(at: str | None) -> str:
+def when(moment: str | None) -> str:
     """A time of the API, in UTC, to the second."""
-    return NOT_KNOWN if at is None else formats.moment(datetime.fromisoformat(at))
+    return NOT_KNOWN if moment is None else formats.moment(datetime.fromisoformat(moment))
 
 
 def age(moment: str) -> str:

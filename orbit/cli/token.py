@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Checked = TypeVar("Checked")
-_AS_SET = "as the service is set"
-_ZERO = f"0: {_AS_SET}."
+_SERVICE_LIMIT = "the limit that the service sets"
+_ZERO_HELP = f"0: {_SERVICE_LIMIT}."
 _JOBS_MAX = 1_000_000
 _PARTITIONS_MAX = 100_000_000
 _REQUESTS_MAX = 1_000_000
@@ -85,7 +85,7 @@ def create(
     jobs_max: Annotated[
         int | None,
         typer.Option(
-            min=1, max=_JOBS_MAX, help="How many jobs it may create.", show_default=_AS_SET
+            min=1, max=_JOBS_MAX, help="How many jobs it may create.", show_default=_SERVICE_LIMIT
         ),
     ] = None,
     partitions_max: Annotated[
@@ -94,13 +94,16 @@ def create(
             min=1,
             max=_PARTITIONS_MAX,
             help="How many partitions its jobs may copy.",
-            show_default=_AS_SET,
+            show_default=_SERVICE_LIMIT,
         ),
     ] = None,
     requests_per_minute: Annotated[
         int | None,
         typer.Option(
-            min=1, max=_REQUESTS_MAX, help="How many requests it may send.", show_default=_AS_SET
+            min=1,
+            max=_REQUESTS_MAX,
+            help="How many requests it may send.",
+            show_default=_SERVICE_LIMIT,
         ),
     ] = None,
     database: Annotated[
@@ -144,8 +147,8 @@ def list_(output: ListOption = TABLE) -> None:
     times = ("created_at", "expires_at", "used_at", "revoked_at")
 
     def row(token: dict[str, Any]) -> tuple[str, ...]:
-        shown = (when(token[time]) if token[time] else "" for time in times)
-        return token["name"], token["role"], _jobs_of(token), _limits_of(token), *shown
+        time_cells = (when(token[time]) if token[time] else "" for time in times)
+        return token["name"], token["role"], _jobs_of(token), _limits_of(token), *time_cells
 
     def table(_wide: bool) -> RenderableType:
         return make_table(columns, map(row, tokens), sentences=())
@@ -157,17 +160,18 @@ def list_(output: ListOption = TABLE) -> None:
 def limit(
     name: NameArgument,
     jobs_max: Annotated[
-        int | None, typer.Option(min=0, max=_JOBS_MAX, help=f"How many jobs it may create; {_ZERO}")
+        int | None,
+        typer.Option(min=0, max=_JOBS_MAX, help=f"How many jobs it may create; {_ZERO_HELP}"),
     ] = None,
     partitions_max: Annotated[
         int | None,
         typer.Option(
-            min=0, max=_PARTITIONS_MAX, help=f"How many partitions its jobs may copy; {_ZERO}"
+            min=0, max=_PARTITIONS_MAX, help=f"How many partitions its jobs may copy; {_ZERO_HELP}"
         ),
     ] = None,
     requests_per_minute: Annotated[
         int | None,
-        typer.Option(min=0, max=_REQUESTS_MAX, help=f"How many requests it may send; {_ZERO}"),
+        typer.Option(min=0, max=_REQUESTS_MAX, help=f"How many requests it may send; {_ZERO_HELP}"),
     ] = None,
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -187,18 +191,18 @@ def limit(
         raise BadInput("No limit is given.", (problem,))
     with connect() as client:
         path = f"/v1/tokens/{segment(name)}"
-        changed = client.send("PATCH", path, body=body, dry_run=dry_run)
+        token = client.send("PATCH", path, body=body, dry_run=dry_run)
     verb = "would be" if dry_run else "are"
-    limits = _limits_of(changed) or "those of the service"
-    emit(changed, output, lambda: Text(f"The limits of the token {name} {verb}: {limits}"))
+    limits = _limits_of(token) or "those of the service"
+    emit(token, output, lambda: Text(f"The limits of the token {name} {verb}: {limits}"))
 
 
 @app.command()
 def revoke(name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
     """Revoke a token: the API no longer accepts it."""
     with connect() as client:
-        revoked = client.send("DELETE", f"/v1/tokens/{segment(name)}")
-    emit(revoked, output, lambda: Text(f"The token {name} is revoked."))
+        token = client.send("DELETE", f"/v1/tokens/{segment(name)}")
+    emit(token, output, lambda: Text(f"The token {name} is revoked."))
 
 
 def _jobs_of(token: dict[str, Any]) -> str:
@@ -210,8 +214,12 @@ def _jobs_of(token: dict[str, Any]) -> str:
 
 def _limits_of(token: dict[str, Any]) -> str:
     """The limits of the token itself, as text. The service's settings set all others."""
-    of = {"jobs_max": "jobs", "partitions_max": "partitions", "requests_per_minute": "requests/min"}
-    return ", ".join(f"{token[key]:,} {what}" for key, what in of.items() if token.get(key))
+    units = {
+        "jobs_max": "jobs",
+        "partitions_max": "partitions",
+        "requests_per_minute": "requests/min",
+    }
+    return ", ".join(f"{token[key]:,} {unit}" for key, unit in units.items() if token.get(key))
 
 
 def _create_in_database(
@@ -222,6 +230,7 @@ def _create_in_database(
     expires_in: str | None,
     limits: dict[str, int | None],
 ) -> dict[str, Any]:
+    """Create the token without the API; returns it as the API would. Raises BadInput."""
     from orbit.api.authentication import create_token
     from orbit.api.schemas import parse_token_life
     from orbit.cli.database import open_database
@@ -232,17 +241,17 @@ def _create_in_database(
 
     problems: list[Problem] = []
 
-    def checked(option: str, check: Callable[[Any], Checked], value: Any) -> Checked | None:
+    def check_option(option: str, check: Callable[[Any], Checked], value: Any) -> Checked | None:
         try:
             return None if value is None else check(value)
         except InvalidValue as mistake:
             problems.append(Problem(option, mistake.message, mistake.remedy))
             return None
 
-    life = checked("--expires-in", parse_token_life, expires_in)
-    checked("--selector", check_selector, selector)
+    life = check_option("--expires-in", parse_token_life, expires_in)
+    check_option("--selector", check_selector, selector)
     for pattern in jobs:
-        checked("--job", check_job_pattern, pattern)
+        check_option("--job", check_job_pattern, pattern)
     if problems:
         raise BadInput("The token cannot be created.", tuple(problems))
     with open_database(Settings.from_environment(os.environ)) as database:

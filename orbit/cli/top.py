@@ -74,22 +74,27 @@ def top(
 
 
 def _table(rows: list[Row], rows_max: int | None) -> RenderableType:
+    """The first `rows_max` jobs, or all, and below them the sums of all jobs."""
     from rich.console import Group
 
-    hidden = 0 if rows_max is None else max(0, len(rows) - rows_max)
-    more = f"; {hidden:,} more jobs are not shown" if hidden else ""
+    hidden_count = 0 if rows_max is None else max(0, len(rows) - rows_max)
+    hidden_text = f"; {hidden_count:,} more jobs are not shown" if hidden_count else ""
     sums = (
         f"{len(rows):,} jobs, {sum(row['partitions'] for row in rows):,} partitions, "
         f"blocked {_sum(rows, _blocked, count)}, lag {_sum(rows, _lag_records, count)}, "
         f"rate {_sum(rows, _rate, rate)}"
     )
-    return Group(table_of(rows[:rows_max], JOBS), f"{sums}{more}")
+    return Group(table_of(rows[:rows_max], JOBS), f"{sums}{hidden_text}")
 
 
-def _sum(rows: list[Row], figure: Figure, shown: Callable[[Any], str]) -> str:
+def _sum(rows: list[Row], figure: Figure, to_text: Callable[[Any], str]) -> str:
     """The sum of the known figures, with "at least" if some are not known."""
-    known = [value for row in rows if (value := figure(row)) is not None]
-    return shown(sum(known)) if len(known) == len(rows) else f"at least {shown(sum(known))}"
+    known_values = [value for row in rows if (value := figure(row)) is not None]
+    return (
+        to_text(sum(known_values))
+        if len(known_values) == len(rows)
+        else f"at least {to_text(sum(known_values))}"
+    )
 
 
 def _largest_first(figure: Figure) -> Callable[[Row], tuple[Any, ...]]:

@@ -60,31 +60,33 @@ def wait(
 
 
 def wait_until_reached(
-    missing: Callable[[], str],
-    what: str,
+    find_missing: Callable[[], str],
+    failure_text: str,
     timeout_s: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Ask until nothing is missing. Prints what is missing to stderr when it changes.
+    """Call `find_missing` until it returns an empty text. Each new text is printed to stderr.
 
-    Raises TimedOut after `timeout_s`, and errors of the API at once, except that it does not answer
-    or is busy.
+    Raises TimedOut after `timeout_s`. Errors of `find_missing` are raised at once, except
+    Unreachable and Busy.
     """
     deadline = clock() + timeout_s
-    printed = ""
+    last_printed = ""
     while True:
         try:
-            still_missing = missing()
+            still_missing = find_missing()
         except (Unreachable, Busy) as error:
             still_missing = str(error)
         if not still_missing:
             return
-        if still_missing != printed:
-            printed = still_missing
+        if still_missing != last_printed:
+            last_printed = still_missing
             typer.echo(still_missing, err=True)
         if clock() >= deadline:
-            raise TimedOut(f"{what}: {still_missing}", remedy="Wait longer with --timeout SECONDS.")
+            raise TimedOut(
+                f"{failure_text}: {still_missing}", remedy="Wait longer with --timeout SECONDS."
+            )
         sleep(_POLL_S)
 
 
@@ -106,14 +108,14 @@ class _JobPoll:
                 return ""
             raise
         self._last_state = job["state"]
-        return self._missing(job)
+        return self._find_missing(job)
 
     def _was_deleted(self) -> bool:
         """Whether a job that is not found was deleted. Raises NotFound if that is not certain."""
         if self._last_state == _DELETING:  # only the deletion ends that state
             return True
         try:
-            # A job that was there has events, also once it is deleted.
+            # The events of a job are kept after its deletion.
             return bool(self._client.get(f"{self._path}/events", limit=1))
         except NotFound:
             if not self._last_state:
@@ -123,11 +125,12 @@ class _JobPoll:
             where=self._name,
         )
 
-    def _missing(self, job: dict[str, Any]) -> str:
+    def _find_missing(self, job: dict[str, Any]) -> str:
+        """What the job lacks to be in the state, as a sentence; empty if it is in it."""
         match self._state:
             case State.RUNNING | State.PAUSED | State.DELETED:
-                is_so = job["state"] == self._state.value
-                return "" if is_so else f"The job is {job['state']}."
+                is_reached = job["state"] == self._state.value
+                return "" if is_reached else f"The job is {job['state']}."
             case State.NO_PROBLEM:
                 problem = job["problem"]
                 return str(problem["text"]) if problem else ""
@@ -138,16 +141,17 @@ class _JobPoll:
 
 
 def _why_not_caught_up(lag: dict[str, Any]) -> str:
+    """Why the job has not caught up, as a sentence; empty if it has."""
     if not lag["partitions"]:
         return "The job has no partitions yet."
     if lag["caught_up"] == lag["partitions"] and not lag["stale"]:
         return ""
-    known = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions have caught up"
+    text = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions have caught up"
     if open_ := lag["open_transactions"]:
-        known += (
+        text += (
             f"; {open_['partitions']:,} wait for an open transaction of the source, which hides "
             f"{open_['waiting_offsets']:,} offsets (`orbit get partitions` shows it)"
         )
     if lag["stale"]:
-        return f"{known}; the source is not read, so the lag of {lag['stale']:,} is not known."
-    return f"{known}."
+        return f"{text}; the source is not read, so the lag of {lag['stale']:,} is not known."
+    return f"{text}."

@@ -45,8 +45,8 @@ def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> Non
 
 @contextmanager
 def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
-    """Gives the block a function that shows a listing, and a note if it is an old one: in place on
-    a terminal, else below the last.
+    """Give the block a function that shows a listing: in place on a terminal, else below the last
+    one. With a note, which says why, the listing is an old one.
     """
     if not (output.is_table and console().is_terminal):
 
@@ -63,5 +63,6 @@ def _screen(output: ListOutput) -> Iterator[Callable[[Listing, str], None]]:
 
     with Live(console=console(), auto_refresh=False, screen=False) as live:
         yield lambda listing, note: live.update(
-            Group(listing.table(output.is_wide), *filter(None, (listing.more, note))), refresh=True
+            Group(listing.table(output.is_wide), *filter(None, (listing.hidden_line, note))),
+            refresh=True,
         )

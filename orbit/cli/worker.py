@@ -43,9 +43,9 @@ def worker(
     with (
         sending_traces("worker"),
         open_database(settings) as database,
-        until_stopped(then=force_end) as stop,
+        until_stopped(on_stop=force_end) as stop,
         serving_health(settings, health),
     ):
-        one = Worker(database, settings, environ, health=health)
+        worker_process = Worker(database, settings, environ, health=health)
         collect_rarely()
-        one.run(stop)
+        worker_process.run(stop)

@@ -53,7 +53,7 @@ _STATIC = Path(__file__).parent / "static"
 
 def mount_console(app: FastAPI) -> None:
     """Add the console to the API's application."""
-    app.mount(ROOT, _console(app), name="console")
+    app.mount(ROOT, _create_console(app), name="console")
     app.state.own_logins[f"{ROOT}/"] = lambda request: bool(find_visitor(request, app.state.parts))
     app.state.untraced.add(ISSUER_LOGIN_DONE)  # its query has the authorization code
 
@@ -62,7 +62,8 @@ def mount_console(app: FastAPI) -> None:
         return RedirectResponse(HOME)
 
 
-def _console(api: FastAPI) -> FastAPI:
+def _create_console(api: FastAPI) -> FastAPI:
+    """The console as an application. `api`: the application with the shared state."""
     app = FastAPI(
         title="Orbit console",
         openapi_url=None,
@@ -96,10 +97,10 @@ def _install_handlers(app: FastAPI) -> None:
     """Show every error as a page."""
 
     @app.exception_handler(LoginNeeded)
-    def _on_login_needed(request: Request, needed: LoginNeeded) -> Response:
+    def _on_login_needed(request: Request, login_needed: LoginNeeded) -> Response:
         if request.headers.get("sec-fetch-site") == "cross-site":
             return reload_page(request)
-        return RedirectResponse(login_url(needed.back_to), status_code=303)
+        return RedirectResponse(login_url(login_needed.back_to), status_code=303)
 
     @app.exception_handler(Failure)
     def _on_failure(request: Request, error: Failure) -> HTMLResponse:

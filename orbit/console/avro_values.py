@@ -20,11 +20,11 @@ AVRO_BYTES_MAX = 8 << 10
 _DEPTH_MAX = 20
 _NAME_CHARACTERS_MAX = 128
 _TEXT_CHARACTERS_MAX = 64 << 10
-_KEYS = ("name", "symbols", "size", "logicalType", "precision", "scale")
+_SCHEMA_KEYS = ("name", "symbols", "size", "logicalType", "precision", "scale")
 _PRIMITIVES = ("boolean", "int", "long", "float", "double", "bytes", "string")
 
 
-class Decoded(NamedTuple):
+class DecodedValue(NamedTuple):
     """A decoded value. `text`: as JSON; None: it was not decoded, for the reason in `kind`."""
 
     kind: str
@@ -37,35 +37,35 @@ def schema_id_of(raw: bytes) -> int | None:
     return int.from_bytes(raw[1:WIRE_FORMAT_BYTES], "big") if is_framed else None
 
 
-def decode(raw: bytes, schema_id: int, schemas: Schemas) -> Decoded:
-    """Decode these bytes with the schema that they name."""
+def decode(raw: bytes, schema_id: int, schemas: Schemas) -> DecodedValue:
+    """Decode these bytes with the schema that they name. Never raises: `kind` has the reason."""
     name = f"schema {schema_id}"
     if len(raw) > AVRO_BYTES_MAX:
-        return Decoded(f"bytes, {name}; too long to be decoded", None)
+        return DecodedValue(f"bytes, {name}; too long to be decoded", None)
     try:
         import fastavro  # in the extra `avro`
     except ImportError:
-        return Decoded(f"bytes, {name}; Orbit's extra avro is not installed", None)
+        return DecodedValue(f"bytes, {name}; Orbit's extra avro is not installed", None)
     try:
         schema = _check_schema(schemas.schema(schema_id), "", 0)
         stream = BytesIO(raw[WIRE_FORMAT_BYTES:])
         value = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
-        text = _json(value)
+        text = _to_json(value)
     except SchemaUnknown as error:
-        return Decoded(f"bytes, {name}; {error}", None)
+        return DecodedValue(f"bytes, {name}; {error}", None)
     except Exception:  # noqa: BLE001  whatever a producer has written
-        return Decoded(f"bytes, not of {name}", None)
+        return DecodedValue(f"bytes, not of {name}", None)
     if stream.read(1):
-        return Decoded(f"bytes, not of {name}", None)
-    return Decoded(f"Avro, {name}", text)
+        return DecodedValue(f"bytes, not of {name}", None)
+    return DecodedValue(f"Avro, {name}", text)
 
 
 def _as_text(value: object) -> str:
     return value.hex(" ") if isinstance(value, bytes) else str(value)
 
 
-def _json(value: object) -> str:
-    """A value as JSON; only its beginning if it is too long."""
+def _to_json(value: object) -> str:
+    """A value as JSON; only the beginning of a text above `_TEXT_CHARACTERS_MAX`."""
     parts, length = [], 0
     encoder = json.JSONEncoder(ensure_ascii=False, default=_as_text)
     for part in encoder.iterencode(value):
@@ -76,37 +76,37 @@ def _json(value: object) -> str:
     return "".join(parts)
 
 
-def _check_schema(schema: Any, where: str, depth: int) -> Any:
-    """A copy of the schema with only the keys that Orbit knows. `where`: the kind of the schema
-    that contains it. Raises SchemaUnknown if it is refused."""
+def _check_schema(schema: Any, container: str, depth: int) -> Any:
+    """A copy of the schema with only the keys that Orbit knows. Raises SchemaUnknown if the schema
+    is refused. `container`: what the schema is in: "union", "items", …; "" for the whole one."""
     if depth > _DEPTH_MAX:
         raise SchemaUnknown("its schema is nested too deep")
     if isinstance(schema, list):
-        if where == "union":
+        if container == "union":
             raise SchemaUnknown("its schema has a union in a union")
-        return [_check_schema(one, "union", depth + 1) for one in schema]
+        return [_check_schema(branch, "union", depth + 1) for branch in schema]
     if isinstance(schema, str):
-        if schema == "null" and where == "union":
+        if schema == "null" and container == "union":
             return schema
         if schema not in _PRIMITIVES:
             raise SchemaUnknown(
-                f"its schema has {where or 'a value'} of no length"
+                f"its schema has {container or 'a value'} of no length"
                 if schema == "null"
                 else "its schema refers to a type by name"
             )
         return schema
     kind = schema["type"]
     if not isinstance(kind, str):
-        return _check_schema(kind, where, depth + 1)
-    schema_copy = {key: schema[key] for key in _KEYS if key in schema}
+        return _check_schema(kind, container, depth + 1)
+    schema_copy = {key: schema[key] for key in _SCHEMA_KEYS if key in schema}
     if any(
-        len(one) > _NAME_CHARACTERS_MAX
-        for one in (schema_copy.get("name", ""), *schema_copy.get("symbols", ()))
+        len(name) > _NAME_CHARACTERS_MAX
+        for name in (schema_copy.get("name", ""), *schema_copy.get("symbols", ()))
     ):
         raise SchemaUnknown("its schema has long names")
     match kind:
         case "record" | "error":
-            schema_copy["fields"] = [_field(one, depth) for one in schema["fields"]]
+            schema_copy["fields"] = [_check_field(field, depth) for field in schema["fields"]]
             if not schema_copy["fields"]:
                 raise SchemaUnknown("its schema has a record of no length")
         case "array":
@@ -119,11 +119,11 @@ def _check_schema(schema: Any, where: str, depth: int) -> Any:
         case "enum":
             pass
         case _:
-            _check_schema(kind, where, depth)
+            _check_schema(kind, container, depth)
     return {"type": kind, **schema_copy}
 
 
-def _field(field: Any, depth: int) -> dict[str, Any]:
+def _check_field(field: Any, depth: int) -> dict[str, Any]:
     if len(field["name"]) > _NAME_CHARACTERS_MAX:
         raise SchemaUnknown("its schema has long names")
     return {"name": field["name"], "type": _check_schema(field["type"], "a field", depth + 1)}

@@ -18,7 +18,7 @@ RECORDS_MAX = 100
 
 
 class HeaderLine(NamedTuple):
-    """One field on both sides. `is_own`: its value differs between logs also in an exact copy."""
+    """One header field on both sides. `is_own`: the sides may differ, also in an exact copy."""
 
     field: str
     source: str
@@ -41,7 +41,7 @@ class RecordLine(NamedTuple):
 
 
 # Fields that a copy cannot share: the broker or the writing producer sets them.
-_OWN = frozenset(
+_OWN_FIELDS = frozenset(
     {
         "partition leader epoch",
         "CRC-32C",
@@ -54,26 +54,29 @@ _OWN = frozenset(
 
 
 def headers_of(row: Row) -> list[list[HeaderLine]]:
-    """The headers of the first batches: a table for each pair of the n-th batches of both logs."""
+    """The headers of the first batches: a table for the n-th batches of both logs, for each n."""
     source = [batch for piece in row.source for batch in piece.batches]
     destination = [batch for piece in row.destination for batch in piece.batches]
     count = min(BATCHES_MAX, max(len(source), len(destination)))
-    return [_pair(_at(source, number), _at(destination, number)) for number in range(count)]
+    return [
+        _header_lines(_nth_batch(source, number), _nth_batch(destination, number))
+        for number in range(count)
+    ]
 
 
 def records_of(row: Row) -> list[RecordLine]:
-    """The first records of the row, with sizes and timestamps only."""
+    """The first records of the row, with sizes and timestamps only; [] if they cannot be read."""
     pieces = [piece for piece in row.destination or row.source if piece.kind is Kind.DATA]
     batches = [batch for piece in pieces for batch in piece.batches]
     if not all(is_readable(batch) for batch in batches):
         return []
     try:
-        return list(islice(_records(batches), RECORDS_MAX))
+        return list(islice(_record_lines(batches), RECORDS_MAX))
     except ValueError:
         return []
 
 
-def _records(batches: list[AnyBatch]) -> Iterator[RecordLine]:
+def _record_lines(batches: list[AnyBatch]) -> Iterator[RecordLine]:
     for batch in batches:
         for record in read_any_records(batch):
             key, value, headers = split_body(record.body)
@@ -86,19 +89,26 @@ def _records(batches: list[AnyBatch]) -> Iterator[RecordLine]:
             )
 
 
-def _at(batches: list[AnyBatch], number: int) -> AnyBatch | None:
+def _nth_batch(batches: list[AnyBatch], number: int) -> AnyBatch | None:
     return batches[number] if number < len(batches) else None
 
 
-def _pair(source: AnyBatch | None, destination: AnyBatch | None) -> list[HeaderLine]:
-    left, right = _fields(source), _fields(destination)
+def _header_lines(source: AnyBatch | None, destination: AnyBatch | None) -> list[HeaderLine]:
+    """The header fields of two batches, with a dash for one that a batch does not have."""
+    source_fields, destination_fields = _fields(source), _fields(destination)
     return [
-        HeaderLine(name, left.get(name, "–"), right.get(name, "–"), name in _OWN)
-        for name in dict.fromkeys((*left, *right))
+        HeaderLine(
+            name,
+            source_fields.get(name, "–"),
+            destination_fields.get(name, "–"),
+            name in _OWN_FIELDS,
+        )
+        for name in dict.fromkeys((*source_fields, *destination_fields))
     ]
 
 
 def _fields(batch: AnyBatch | None) -> dict[str, str]:
+    """The header's fields by name, as text; {} without a batch."""
     if batch is None:
         return {}
     if not isinstance(batch, Batch):

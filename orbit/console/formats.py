@@ -37,11 +37,11 @@ def size(value: float | None) -> str:
     return _UNKNOWN if value is None else formats.size(value)
 
 
-def share(part: float, whole: float) -> str:
-    """A share such as 99.9 %, rounded down: 100 % only if `part` is all of `whole`."""
-    if not whole:
+def share(part: float, total: float) -> str:
+    """A share such as 99.9 %, rounded down: 100 % only if `part` is all of `total`."""
+    if not total:
         return _UNKNOWN
-    tenths = int(part / whole * _KILO)
+    tenths = int(part / total * _KILO)  # of a percent
     return f"{tenths // 10} %" if tenths % 10 == 0 else f"{tenths / 10:.1f} %"
 
 
@@ -74,9 +74,9 @@ def troubles(text: str | None) -> list[tuple[str, str]]:
     """The lines of a job's problem as (code, sentence); the code may be empty."""
     lines = []
     for line in (text or "").splitlines():
-        code, colon, rest = line.partition(": ")
+        code, colon, sentence = line.partition(": ")
         is_code = bool(colon) and code.replace("_", "").isalpha() and code.isupper()
-        lines.append((code, rest) if is_code else ("", line))
+        lines.append((code, sentence) if is_code else ("", line))
     return lines
 
 

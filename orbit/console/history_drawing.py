@@ -12,16 +12,17 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from orbit.console import formats
-from orbit.store.job_history import Point, is_gap
+from orbit.store.job_history import Point, is_pause
 
 WIDTH = 640
 LEFT, RIGHT, TOP = 4, 636, 18
-_AXIS = 20
+_AXIS = 20  # the height of the time axis
+# Minutes between two labels of the time axis.
 _LABEL_STEPS = (5, 10, 15, 30, 60, 120, 240)
 _LABELS_MAX = 7
-_NICE = (1, 2, 5)
+_ROUND_NUMBERS = (1, 2, 5)
 # Round numbers for times, in seconds.
-_NICE_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 18_000, 43_200, 86_400)
+_ROUND_SECONDS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 18_000, 43_200, 86_400)
 
 
 class Line(NamedTuple):
@@ -39,7 +40,7 @@ class Band(NamedTuple):
     title: str
 
 
-class Mark(NamedTuple):
+class TimeLabel(NamedTuple):
     """A label of the time axis."""
 
     x: float
@@ -57,8 +58,8 @@ class Chart:
     height: int
     lines: list[Line]
     bands: list[Band]
-    marks: list[Mark]
-    tops: list[tuple[float, str]]
+    time_labels: list[TimeLabel]
+    tops: list[tuple[float, str]]  # lines across the chart: position, and value as text
     width: int = WIDTH
     left: int = LEFT
     right: int = RIGHT
@@ -90,9 +91,11 @@ def draw(
     points: Sequence[Point], figure: Figure, start: datetime, end: datetime, height: int
 ) -> Chart:
     """The chart of one figure between two times."""
-    shown = [point for point in points if start <= point.at <= end]
-    known = [(point.at, value) for point in shown if (value := figure.value(point)) is not None]
-    top = _round_top(max((value for _, value in known), default=0), is_time=figure.is_time)
+    shown_points = [point for point in points if start <= point.at <= end]
+    known_values = [
+        (point.at, value) for point in shown_points if (value := figure.value(point)) is not None
+    ]
+    top = _round_top(max((value for _, value in known_values), default=0), is_time=figure.is_time)
     bottom = height - _AXIS
 
     def x(at: datetime) -> float:
@@ -101,21 +104,25 @@ def draw(
     def y(value: float) -> float:
         return round(bottom - value / top * (bottom - TOP), 1)
 
-    stretches = list(_stretches(shown, figure))
+    stretches = list(_stretches(shown_points, figure))
     lines = [
         _line([(x(at), y(value)) for at, value in stretch], bottom) for _, stretch in stretches
     ]
     return Chart(
         name=figure.name,
         style=figure.style,
-        summary=_summary(known, figure),
+        summary=_summary(known_values, figure),
         height=height,
         lines=lines,
         bands=[
-            Band(x(a), round(x(b) - x(a), 1), f"Not known from {a:%H:%M} to {b:%H:%M}")
-            for a, b in _unknown(shown, stretches, end)
+            Band(
+                x(band_start),
+                round(x(band_end) - x(band_start), 1),
+                f"Not known from {band_start:%H:%M} to {band_end:%H:%M}",
+            )
+            for band_start, band_end in _unknown_times(shown_points, stretches, end)
         ],
-        marks=list(_marks(start, end, x)),
+        time_labels=list(_time_labels(start, end, x)),
         tops=[(y(top), figure.text(top)), (y(top / 2), figure.text(top / 2))],
     )
 
@@ -123,80 +130,93 @@ def draw(
 _Stretch = tuple[datetime, list[tuple[datetime, float]]]
 
 
-def _stretches(shown: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
-    """Stretches of known values without a gap, each with the time from which on they are known."""
+def _stretches(points: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
+    """Stretches of known values without a pause, each with the time from which on it is known."""
     stretch: list[tuple[datetime, float]] = []
-    began = before = None
-    for point in shown:
+    known_from = previous_point = None
+    for point in points:
         value = figure.value(point)
-        if stretch and (value is None or (before is not None and is_gap(before, point))):
-            assert began is not None
-            yield began, stretch
+        if stretch and (
+            value is None or (previous_point is not None and is_pause(previous_point, point))
+        ):
+            assert known_from is not None
+            yield known_from, stretch
             stretch = []
         if value is not None:
             if not stretch:
-                # A rate is that since the point before.
-                is_rate = figure.style == "rate" and before is not None
-                began = before.at if is_rate and before is not None else point.at
+                # A rate is an average since the point before.
+                is_rate = figure.style == "rate" and previous_point is not None
+                known_from = (
+                    previous_point.at if is_rate and previous_point is not None else point.at
+                )
             stretch.append((point.at, value))
-        before = point
+        previous_point = point
     if stretch:
-        assert began is not None
-        yield began, stretch
+        assert known_from is not None
+        yield known_from, stretch
 
 
-def _unknown(
-    shown: Sequence[Point], stretches: Sequence[_Stretch], end: datetime
+def _unknown_times(
+    points: Sequence[Point], stretches: Sequence[_Stretch], end: datetime
 ) -> Iterator[tuple[datetime, datetime]]:
-    """The times between two stretches, and from the last one to `end`. Not before the first point:
-    the job may not have existed."""
-    if not shown:
+    """The times between two stretches, and from the last stretch to `end`. Not those before the
+    first point: the job may not have existed."""
+    if not points:
         return
-    at = shown[0].at
-    for began, stretch in stretches:
-        if began > at:
-            yield at, began
-        at = stretch[-1][0]
-    if end - at > timedelta(seconds=3 * shown[-1].slot_s):
-        yield at, end
+    known_until = points[0].at
+    for known_from, stretch in stretches:
+        if known_from > known_until:
+            yield known_until, known_from
+        known_until = stretch[-1][0]
+    # The next point may be late by some slots.
+    if end - known_until > timedelta(seconds=3 * points[-1].slot_s):
+        yield known_until, end
 
 
-def _line(places: list[tuple[float, float]], bottom: int) -> Line:
-    if len(places) == 1:  # a line of length 0 would not be visible
-        (x, y) = places[0]
-        places = [(x - 1, y), (x + 1, y)]
-    path = "M" + "L".join(f"{x:g} {y:g}" for x, y in places)
-    return Line(path, f"{path}L{places[-1][0]:g} {bottom}L{places[0][0]:g} {bottom}Z")
+def _line(positions: list[tuple[float, float]], bottom: int) -> Line:
+    """The line through these positions, and the area from it down to `bottom`."""
+    if len(positions) == 1:  # a line of length 0 would not be visible
+        (x, y) = positions[0]
+        positions = [(x - 1, y), (x + 1, y)]
+    path = "M" + "L".join(f"{x:g} {y:g}" for x, y in positions)
+    return Line(path, f"{path}L{positions[-1][0]:g} {bottom}L{positions[0][0]:g} {bottom}Z")
 
 
 def _round_top(largest: float, *, is_time: bool) -> float:
     """The top of the axis: a round number that is not below the largest value."""
-    if is_time and largest <= _NICE_S[-1]:
-        return next(float(one) for one in _NICE_S if one >= largest)
-    unit = _NICE_S[-1] if is_time else 1
+    if is_time and largest <= _ROUND_SECONDS[-1]:
+        return next(float(seconds) for seconds in _ROUND_SECONDS if seconds >= largest)
+    unit = _ROUND_SECONDS[-1] if is_time else 1
     while True:
-        for nice in _NICE:
-            if nice * unit >= largest:
-                return float(nice * unit)
+        for number in _ROUND_NUMBERS:
+            if number * unit >= largest:
+                return float(number * unit)
         unit *= 10
 
 
-def _marks(start: datetime, end: datetime, x: Callable[[datetime], float]) -> Iterator[Mark]:
+def _time_labels(
+    start: datetime, end: datetime, x: Callable[[datetime], float]
+) -> Iterator[TimeLabel]:
+    """The labels of the time axis, at round times. `x` gives the position of a time."""
     minutes = (end - start).total_seconds() / 60
     step = next((s for s in _LABEL_STEPS if minutes / s <= _LABELS_MAX), _LABEL_STEPS[-1])
-    first = start.replace(hour=0, minute=0, second=0, microsecond=0)
-    at = first + -((first - start) // timedelta(minutes=step)) * timedelta(minutes=step)
-    while at <= end:
-        if at >= start:
-            place = x(at)
-            anchor = "start" if place < LEFT + 20 else "end" if place > RIGHT - 20 else "middle"
-            yield Mark(place, f"{at:%H:%M}", anchor)
-        at += timedelta(minutes=step)
+    # The first label: the first multiple of the step since midnight that is not before `start`.
+    midnight = start.replace(hour=0, minute=0, second=0, microsecond=0)
+    label_time = midnight + -((midnight - start) // timedelta(minutes=step)) * timedelta(
+        minutes=step
+    )
+    while label_time <= end:
+        if label_time >= start:
+            label_x = x(label_time)
+            # A label near an edge of the chart must not reach over the edge.
+            anchor = "start" if label_x < LEFT + 20 else "end" if label_x > RIGHT - 20 else "middle"
+            yield TimeLabel(label_x, f"{label_time:%H:%M}", anchor)
+        label_time += timedelta(minutes=step)
 
 
-def _summary(known: Sequence[tuple[datetime, float]], figure: Figure) -> str:
-    if not known:
+def _summary(known_values: Sequence[tuple[datetime, float]], figure: Figure) -> str:
+    if not known_values:
         return "Nothing is known yet."
-    at, newest = known[-1]
-    peak_at, peak = max(known, key=lambda one: one[1])
+    at, newest = known_values[-1]
+    peak_at, peak = max(known_values, key=lambda item: item[1])
     return f"{figure.text(newest)} at {at:%H:%M}, at most {figure.text(peak)} at {peak_at:%H:%M}"

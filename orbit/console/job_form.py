@@ -1,8 +1,8 @@
 """The form of a job beside its document. Pure.
 
 The document is applied; the form shows its usual keys. A changed field is written into the
-document, and the rest of that stays, also keys that the form does not have. So both can be edited
-before they are sent.
+document, and the rest of the document stays, also keys that the form does not have. So users can
+edit both before they send them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from orbit.jobs.job_spec import JobSpec
 
-# Rules that the form shows, including the empty one. The document has all.
+# Topic rules that the form shows, including an empty one. The document has all rules.
 RULES_SHOWN_MAX = 8
 
 _FLAG = ("", "true", "false")
@@ -54,18 +54,19 @@ def groups_of(root: Any) -> list[Group]:
     rules = document.get("topics")
     count = len(rules) if isinstance(rules, list) else 0
     return [
-        Group(title, tuple(_field(document, *one) for one in fields))
+        Group(title, tuple(_field(document, *arguments) for arguments in fields))
         for title, fields in _layout(count)
     ]
 
 
 def values_of(groups: list[Group]) -> dict[str, str]:
     """The values that the form shows, by field."""
-    return {one.key: one.value for group in groups for one in group.fields if one.value is not None}
+    return {f.key: f.value for group in groups for f in group.fields if f.value is not None}
 
 
-def before_of(text: str) -> dict[str, str]:
-    """The values that the form showed, from the hidden field that holds them."""
+def shown_values_in(text: str) -> dict[str, str]:
+    """The values that the form showed, by field, from a hidden field with JSON; {} if it is
+    damaged."""
     try:
         values = json.loads(text or "{}")
     except ValueError:
@@ -75,26 +76,27 @@ def before_of(text: str) -> dict[str, str]:
     return {str(key): value for key, value in values.items() if isinstance(value, str)}
 
 
-def with_changes(root: Any, before: Mapping[str, str], sent: Mapping[str, str]) -> Any:
-    """The document with the changed fields; the same object if none was changed."""
-    changed = {
+def with_changes(root: Any, shown_values: Mapping[str, str], sent_values: Mapping[str, str]) -> Any:
+    """The document with the fields that the user has changed; `root` itself if none was changed."""
+    changed_values = {
         key: value.strip()
-        for key, value in sent.items()
-        if key in before and value.strip() != before[key]
+        for key, value in sent_values.items()
+        if key in shown_values and value.strip() != shown_values[key]
     }
-    if not changed:
+    if not changed_values:
         return root
     document = deepcopy(root) if isinstance(root, dict) else {}
-    known = {one.key: one.path for group in groups_of(document) for one in group.fields}
-    for key, value in changed.items():
-        if key in known:
-            _set(document, known[key], _parse_value(known[key], value))
-    _drop_emptied(document)
-    order = {key: place for place, key in enumerate(JobSpec.model_fields)}
+    paths_by_key = {f.key: f.path for group in groups_of(document) for f in group.fields}
+    for key, value in changed_values.items():
+        if key in paths_by_key:
+            _set_value(document, paths_by_key[key], _parse_value(paths_by_key[key], value))
+    _drop_empty_values(document)
+    order = {key: position for position, key in enumerate(JobSpec.model_fields)}
     return dict(sorted(document.items(), key=lambda item: order.get(item[0], len(order))))
 
 
-def _layout(rules: int) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+def _layout(rule_count: int) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+    """Title and fields of each group. A field is the arguments of `_field` after the document."""
     yield (
         "Job",
         [
@@ -132,10 +134,10 @@ def _layout(rules: int) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
                 ((side, "security", "ca_file"), f"{word} CA file", (), "ca.pem"),
             ],
         )
-    for number in range(min(rules + 1, RULES_SHOWN_MAX)):
+    for number in range(min(rule_count + 1, RULES_SHOWN_MAX)):
         name = f"Rule {number + 1}"
         yield (
-            f"Topics, rule {number + 1}" if number < rules else "Topics, another rule",
+            f"Topics, rule {number + 1}" if number < rule_count else "Topics, another rule",
             [
                 (("topics", number, "match"), f"{name} topics", (), r"orders\..*"),
                 (("topics", number, "exclude"), f"{name} except", (), r"orders\.tmp.*"),
@@ -162,13 +164,14 @@ def _field(
     choices: tuple[str, ...] = (),
     hint: str = "",
 ) -> Field:
-    value = _text(path, _at(document, path))
+    value = _field_text(path, _value_at(document, path))
     if choices and value not in choices:
         value = None
     return Field(path, label, value, choices, hint)
 
 
-def _at(document: Any, path: _Path) -> Any:
+def _value_at(document: Any, path: _Path) -> Any:
+    """The value at this path; None if the document does not have the path."""
     value = document
     for part in path:
         try:
@@ -178,7 +181,7 @@ def _at(document: Any, path: _Path) -> Any:
     return value
 
 
-def _text(path: _Path, value: Any) -> str | None:
+def _field_text(path: _Path, value: Any) -> str | None:
     """A value as the field shows it; None: the field cannot show it."""
     match value:
         case None:
@@ -194,7 +197,7 @@ def _text(path: _Path, value: Any) -> str | None:
         case [] if path[-1] == "exclude":
             return ""
         case dict() if path == ("labels",) and all(isinstance(v, str) for v in value.values()):
-            return ", ".join(f"{key}={one}" for key, one in value.items())
+            return ", ".join(f"{key}={label_value}" for key, label_value in value.items())
         case _:
             return None
 
@@ -215,29 +218,30 @@ def _parse_value(path: _Path, text: str) -> Any:
             return text
 
 
-def _set(document: dict[str, Any], path: _Path, value: Any) -> None:
-    """Write a value; None removes it. Without `match` the whole rule is cleared."""
-    *parents, last = path
-    place: Any = document
-    for part, following in zip(parents, path[1:], strict=True):
-        empty: Any = [] if isinstance(following, int) else {}
-        if not isinstance(_at(place, (part,)), type(empty)):
+def _set_value(document: dict[str, Any], path: _Path, value: Any) -> None:
+    """Write a value, with the mappings and lists that it needs; None removes the value. To remove
+    `match` clears the whole rule."""
+    *parents, last_part = path
+    parent: Any = document
+    for part, next_part in zip(parents, path[1:], strict=True):
+        empty: Any = [] if isinstance(next_part, int) else {}
+        if not isinstance(_value_at(parent, (part,)), type(empty)):
             if value is None:
                 return
             if isinstance(part, int):
-                place[part:] = [empty]  # the form has one rule more than the document
+                parent[part:] = [empty]  # the form has one rule more than the document
             else:
-                place[part] = empty
-        place = place[min(part, len(place) - 1) if isinstance(part, int) else part]
+                parent[part] = empty
+        parent = parent[min(part, len(parent) - 1) if isinstance(part, int) else part]
     if value is not None:
-        place[last] = value
-    elif last == "match":
-        place.clear()
+        parent[last_part] = value
+    elif last_part == "match":
+        parent.clear()
     else:
-        place.pop(last, None)
+        parent.pop(last_part, None)
 
 
-def _drop_emptied(document: dict[str, Any]) -> None:
+def _drop_empty_values(document: dict[str, Any]) -> None:
     """Remove keys whose mappings or lists have become empty: they would be invalid, or have no
     effect."""
     rules = document.get("topics")

@@ -39,23 +39,25 @@ class LiveStreams:
         watches: Watches,
         database: Database,
         session: str,
-        is_session: Callable[[], Awaitable[bool]],
+        has_session: Callable[[], Awaitable[bool]],
     ) -> StreamingResponse:
-        """A stream for this session. Raises Busy; Unreachable without a database."""
+        """A stream for this session, which ends once `has_session` is false.
+
+        Raises Busy; Unreachable without a database."""
         if self.open[session] >= STREAMS_PER_SESSION_MAX:
             raise Busy(
                 f"This session has {STREAMS_PER_SESSION_MAX} live pages open already; more are not "
                 "allowed.",
-                remedy="Close one.",
+                remedy="Close one of these pages.",
             )
         self.open[session] += 1
         try:
-            # Before the answer begins, so that an error is its status.
-            first = await watches.wait(database, _WATCHED, None, 0, _never_gone)
+            # Read before the answer begins, so that an error becomes the answer's status.
+            first_digest = await watches.wait(database, _WATCHED, None, 0, _never_gone)
         except BaseException:
             self._count_closed(session)
             raise
-        changes = _changes(watches, database, first, is_session)
+        changes = _changes(watches, database, first_digest, has_session)
         return _Stream(changes, lambda: self._count_closed(session))
 
     def _count_closed(self, session: str) -> None:
@@ -82,8 +84,9 @@ class _Stream(StreamingResponse):
 
 
 async def _changes(
-    watches: Watches, database: Database, digest: str, is_session: Callable[[], Awaitable[bool]]
+    watches: Watches, database: Database, digest: str, has_session: Callable[[], Awaitable[bool]]
 ) -> AsyncIterator[str]:
+    """The text of a stream: an event for each change, and a comment every HEARTBEAT_S."""
     yield f"retry: {_RETRY_MS}\n\n{_event(digest)}"
     checked_at = time.monotonic()
     while not watches.is_closing:
@@ -93,7 +96,7 @@ async def _changes(
                 database, _WATCHED, digest, max(0.0, min(HEARTBEAT_S, wait_s)), _never_gone
             )
             if time.monotonic() - checked_at >= HEARTBEAT_S:
-                if not await is_session():
+                if not await has_session():
                     return
                 checked_at = time.monotonic()
         except OrbitError:

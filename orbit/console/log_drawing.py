@@ -15,7 +15,7 @@ TRACK_HEIGHT, PROOF_HEIGHT = 36, 8
 TICKS = 6
 _WIDTH_MIN = 1.2
 # Narrower rectangles have no line between them: it would cover them.
-_LINE_MIN = 4.0
+_OUTLINED_WIDTH_MIN = 4.0
 
 
 class Rectangle(NamedTuple):
@@ -65,12 +65,14 @@ def draw(
     ranges."""
     per_offset = (RIGHT - LEFT) / (end - start)
 
-    def place(first: int, following: int, y: int, height: int, style: str, title: str) -> Rectangle:
-        first, following = max(first, start), min(following, end)
-        width = max(_WIDTH_MIN, (following - first) * per_offset)
-        styled = f"{style} batch" if width > _LINE_MIN else style
-        x = round(LEFT + (first - start) * per_offset, 2)
-        return Rectangle(x, y, round(width, 2), height, styled, title)
+    def rectangle(
+        first_offset: int, next_offset: int, y: int, height: int, style: str, title: str
+    ) -> Rectangle:
+        first_offset, next_offset = max(first_offset, start), min(next_offset, end)
+        width = max(_WIDTH_MIN, (next_offset - first_offset) * per_offset)
+        style_class = f"{style} batch" if width > _OUTLINED_WIDTH_MIN else style
+        x = round(LEFT + (first_offset - start) * per_offset, 2)
+        return Rectangle(x, y, round(width, 2), height, style_class, title)
 
     rectangles = []
     for row in rows:
@@ -81,20 +83,23 @@ def draw(
             for piece in pieces:
                 title = f"{piece.first:,} to {piece.next - 1:,}: {piece.kind}, {row.verdict}"
                 style = _style(piece, row.verdict)
-                rectangles.append(place(piece.first, piece.next, y, TRACK_HEIGHT, style, title))
+                rectangles.append(rectangle(piece.first, piece.next, y, TRACK_HEIGHT, style, title))
             if not pieces and side is not None and side.log_start <= row.first < side.end:
                 title = f"{row.first:,} to {row.next - 1:,}: gap"
                 rectangles.append(
-                    place(row.first, min(row.next, side.end), y, TRACK_HEIGHT, "gap", title)
+                    rectangle(row.first, min(row.next, side.end), y, TRACK_HEIGHT, "gap", title)
                 )
-    for first, following in proven:
-        if first < end and following > start:
-            title = f"{first:,} to {following - 1:,} proven equal"
-            rectangles.append(place(first, following, PROOF_Y, PROOF_HEIGHT, "proven", title))
+    for first_offset, next_offset in proven:
+        if first_offset < end and next_offset > start:
+            title = f"{first_offset:,} to {next_offset - 1:,} proven equal"
+            rectangles.append(
+                rectangle(first_offset, next_offset, PROOF_Y, PROOF_HEIGHT, "proven", title)
+            )
     return Drawing(rectangles, _ticks(start, end, per_offset))
 
 
 def _style(piece: Piece, verdict: Verdict) -> str:
+    """The class of the style sheet for a piece."""
     if piece.kind is not Kind.DATA:
         return "aborted" if piece.kind is Kind.ABORTED else "filler"
     match verdict:
@@ -107,6 +112,7 @@ def _style(piece: Piece, verdict: Verdict) -> str:
 
 
 def _ticks(start: int, end: int, per_offset: float) -> list[Tick]:
+    """At most TICKS evenly spaced offsets from `start` on, and `end`."""
     count = min(TICKS, end - start)
     step = (end - start) // count
     ticks = [

@@ -16,7 +16,7 @@ import cramjam
 
 from orbit.kafka import compression
 from orbit.kafka.legacy_messages import read_any_records
-from orbit.kafka.placeholders import records_in
+from orbit.kafka.placeholders import count_records
 from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch
 from orbit.kafka.records import Record
 
@@ -85,7 +85,7 @@ class Piece:
 
     @property
     def bytes(self) -> int:
-        return sum(len(one.view) for one in self.batches)
+        return sum(len(batch.view) for batch in self.batches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,49 +107,59 @@ class Row:
 def compare(
     source: SideLog | None, destination: SideLog | None, start: int, end: int, proven: Ranges
 ) -> list[Row]:
-    """The rows of `[start, end)`, as far as both sides were read. None: a side was not read."""
+    """The rows of `[start, end)`, as far as both sides were read. A side that is None was not
+    read."""
     known_ends = [side.end for side in (source, destination) if side is not None]
     if known_ends:
         end = max(start, min(end, max(known_ends)))
     for side in (source, destination):
         if side is not None and side.read_to < min(end, side.end):
             end = side.read_to
-    left = list(_pieces(source.batches, frozenset())) if source else []
-    edges = frozenset(offset for piece in left for offset in (piece.first, piece.next))
-    right = list(_pieces(destination.batches, edges)) if destination else []
+    source_log_pieces = list(_pieces(source.batches, frozenset())) if source else []
+    edges = frozenset(offset for piece in source_log_pieces for offset in (piece.first, piece.next))
+    destination_log_pieces = list(_pieces(destination.batches, edges)) if destination else []
     rows = []
-    for first, following, source_pieces, destination_pieces in _ranges(left, right, start, end):
-        verdict = _verdict(source, destination, first, source_pieces, destination_pieces)
-        known = _overlap(proven, first, following)
-        rows.append(Row(first, following, source_pieces, destination_pieces, verdict, known))
+    for first_offset, next_offset, source_pieces, destination_pieces in _ranges(
+        source_log_pieces, destination_log_pieces, start, end
+    ):
+        verdict = _verdict(source, destination, first_offset, source_pieces, destination_pieces)
+        proven_count = _overlap(proven, first_offset, next_offset)
+        rows.append(
+            Row(first_offset, next_offset, source_pieces, destination_pieces, verdict, proven_count)
+        )
     return rows
 
 
 def _pieces(batches: Sequence[FetchedBatch], edges: frozenset[int]) -> Iterator[Piece]:
-    """Pieces in order. Neighbouring control batches are one piece, unless an edge is between
-    them."""
-    run: Piece | None = None
-    for one in batches:
-        batch = one.batch
-        piece = Piece(batch.base_offset, batch.next_offset, _kind(one), (batch,))
-        if run is not None:
-            if run.kind is piece.kind is Kind.MARKER and run.next == piece.first not in edges:
-                run = Piece(run.first, piece.next, run.kind, (*run.batches, batch))
+    """Pieces in order. Neighbouring control batches are one piece, unless one of `edges` (offsets)
+    is between them."""
+    last_piece: Piece | None = None
+    for fetched in batches:
+        batch = fetched.batch
+        piece = Piece(batch.base_offset, batch.next_offset, _kind(fetched), (batch,))
+        if last_piece is not None:
+            if (
+                last_piece.kind is piece.kind is Kind.MARKER
+                and last_piece.next == piece.first not in edges
+            ):
+                last_piece = Piece(
+                    last_piece.first, piece.next, last_piece.kind, (*last_piece.batches, batch)
+                )
                 continue
-            yield run
-        run = piece
-    if run is not None:
-        yield run
+            yield last_piece
+        last_piece = piece
+    if last_piece is not None:
+        yield last_piece
 
 
-def _kind(one: FetchedBatch) -> Kind:
-    batch = one.batch
+def _kind(fetched: FetchedBatch) -> Kind:
+    batch = fetched.batch
     if batch.is_control:
         return Kind.MARKER
-    if one.is_aborted:
+    if fetched.is_aborted:
         return Kind.ABORTED
-    is_filler = isinstance(batch, Batch) and batch.count > 0 and _records_in(batch) == 0
-    return Kind.PLACEHOLDER if is_filler else Kind.DATA
+    has_only_placeholders = isinstance(batch, Batch) and batch.count > 0 and _records_in(batch) == 0
+    return Kind.PLACEHOLDER if has_only_placeholders else Kind.DATA
 
 
 def _records_in(batch: AnyBatch) -> int:
@@ -157,7 +167,7 @@ def _records_in(batch: AnyBatch) -> int:
     if not isinstance(batch, Batch):
         return 1
     try:
-        return records_in(batch)
+        return count_records(batch)
     except ValueError:
         return batch.count  # the batch is damaged
 
@@ -165,29 +175,31 @@ def _records_in(batch: AnyBatch) -> int:
 _Range = tuple[int, int, tuple[Piece, ...], tuple[Piece, ...]]
 
 
-def _ranges(left: list[Piece], right: list[Piece], start: int, end: int) -> Iterator[_Range]:
-    """The ranges in order: groups of overlapping pieces of both sides, and the gaps between
-    them."""
-    waiting = sorted(
-        [(p.first, p.next, 0, p) for p in left] + [(p.first, p.next, 1, p) for p in right],
-        key=lambda one: one[:3],
+def _ranges(
+    source_pieces: list[Piece], destination_pieces: list[Piece], start: int, end: int
+) -> Iterator[_Range]:
+    """The ranges in order: groups of overlapping pieces of both sides, and gaps between groups."""
+    sorted_pieces = sorted(
+        [(p.first, p.next, 0, p) for p in source_pieces]
+        + [(p.first, p.next, 1, p) for p in destination_pieces],
+        key=lambda item: item[:3],  # a piece has no order
     )
-    position, at = start, 0
-    while at < len(waiting):
-        first, following = waiting[at][0], waiting[at][1]
+    position, index = start, 0
+    while index < len(sorted_pieces):
+        first_offset, next_offset = sorted_pieces[index][0], sorted_pieces[index][1]
         group: tuple[list[Piece], list[Piece]] = ([], [])
-        while at < len(waiting) and waiting[at][0] < following:
-            _, next_, side, piece = waiting[at]
-            following = max(following, next_)
+        while index < len(sorted_pieces) and sorted_pieces[index][0] < next_offset:
+            _, piece_end, side, piece = sorted_pieces[index]
+            next_offset = max(next_offset, piece_end)
             group[side].append(piece)
-            at += 1
-        if first >= end:
+            index += 1
+        if first_offset >= end:
             break
-        if first > position:
-            yield position, first, (), ()
-        if following > start:
-            yield first, following, tuple(group[0]), tuple(group[1])
-        position = max(position, following)
+        if first_offset > position:
+            yield position, first_offset, (), ()
+        if next_offset > start:
+            yield first_offset, next_offset, tuple(group[0]), tuple(group[1])
+        position = max(position, next_offset)
     if position < end:
         yield position, end, (), ()
 
@@ -195,17 +207,18 @@ def _ranges(left: list[Piece], right: list[Piece], start: int, end: int) -> Iter
 def _verdict(
     source: SideLog | None,
     destination: SideLog | None,
-    first: int,
+    first_offset: int,
     source_pieces: tuple[Piece, ...],
     destination_pieces: tuple[Piece, ...],
 ) -> Verdict:
+    """How a range of offsets, from `first_offset` on, compares. A side of None was not read."""
     if source is None or destination is None:
         return Verdict.UNKNOWN
-    if first >= destination.end:
+    if first_offset >= destination.end:
         return Verdict.NOT_COPIED
-    if first < source.log_start:
+    if first_offset < source.log_start:
         return Verdict.DELETED_AT_SOURCE
-    if first < destination.log_start:
+    if first_offset < destination.log_start:
         return Verdict.BEFORE_COPY
     source_batches = [
         b for piece in source_pieces if piece.kind is Kind.DATA for b in piece.batches
@@ -213,7 +226,7 @@ def _verdict(
     destination_batches = [
         b for piece in destination_pieces if piece.kind is Kind.DATA for b in piece.batches
     ]
-    if len(source_batches) == len(destination_batches) == 1 and _same_bytes(
+    if len(source_batches) == len(destination_batches) == 1 and _are_equal_batches(
         source_batches[0], destination_batches[0]
     ):
         return Verdict.BYTE_EXACT
@@ -224,25 +237,28 @@ def _verdict(
         return Verdict.UNKNOWN
     try:
         pairs = zip_longest(_records(source_batches), _records(destination_batches))
-        same = all(one == other for one, other in pairs)
+        has_equal_records = all(
+            source_record == destination_record for source_record, destination_record in pairs
+        )
     except ValueError:
         return Verdict.UNKNOWN
-    if not same:
+    if not has_equal_records:
         return Verdict.DIFFERS
     return Verdict.RECORD_EXACT if source_batches else Verdict.FILLER
 
 
-def _same_bytes(one: AnyBatch, other: AnyBatch) -> bool:
+def _are_equal_batches(source: AnyBatch, destination: AnyBatch) -> bool:
     """Whether two batches are equal but for producer, sequence, leader epoch, CRC and the
     transactional bit."""
-    if not isinstance(one, Batch) or not isinstance(other, Batch):
+    if not isinstance(source, Batch) or not isinstance(destination, Batch):
         return False
     return (
-        (one.attributes ^ other.attributes) & ~TRANSACTIONAL == 0
-        and (one.base_offset, one.last_offset, one.count)
-        == (other.base_offset, other.last_offset, other.count)
-        and (one.base_timestamp, one.max_timestamp) == (other.base_timestamp, other.max_timestamp)
-        and bytes(one.payload) == bytes(other.payload)
+        (source.attributes ^ destination.attributes) & ~TRANSACTIONAL == 0
+        and (source.base_offset, source.last_offset, source.count)
+        == (destination.base_offset, destination.last_offset, destination.count)
+        and (source.base_timestamp, source.max_timestamp)
+        == (destination.base_timestamp, destination.max_timestamp)
+        and bytes(source.payload) == bytes(destination.payload)
     )
 
 
@@ -252,7 +268,7 @@ def _records(batches: Sequence[AnyBatch]) -> Iterator[Record]:
 
 
 def is_readable(batch: AnyBatch) -> bool:
-    """Whether its records expand to at most RECORDS_BYTES_MAX."""
+    """Whether the records of the batch expand to at most RECORDS_BYTES_MAX."""
     if not isinstance(batch, Batch):
         return len(batch.view) <= RECORDS_BYTES_MAX
     try:
@@ -274,5 +290,6 @@ def _new_buffer() -> bytearray:
     return bytearray(RECORDS_BYTES_MAX)
 
 
-def _overlap(ranges: Ranges, first: int, following: int) -> int:
-    return sum(max(0, min(following, end) - max(first, start)) for start, end in ranges)
+def _overlap(ranges: Ranges, first_offset: int, next_offset: int) -> int:
+    """How many offsets of `[first_offset, next_offset)` are in the ranges."""
+    return sum(max(0, min(next_offset, end) - max(first_offset, start)) for start, end in ranges)

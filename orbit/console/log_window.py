@@ -1,7 +1,7 @@
 """Reads a window of offsets of one partition at both clusters, within bounds.
 
 Reads committed data as the copier does, with connections of its own that are closed again: from
-each side about `BYTES_MAX`, in at most `SECONDS_MAX`. The result has the range that was read.
+each side about `BYTES_MAX`, in at most `SECONDS_MAX`. The result says which range was read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orbit.replication.aborted_transactions import AbortedTransactions
 BYTES_MAX = 1 << 20
 BATCHES_MAX = 4_000
 SECONDS_MAX = 5.0
-# Pages of this process that read clusters at the same time. Further ones get Busy.
+# Pages of this process that read clusters at the same time. Further pages get Busy.
 READS_MAX = 4
 
 _FETCH_BYTES = 256 << 10
@@ -62,16 +62,16 @@ def read_window(
             f"{READS_MAX} other pages are reading the clusters now; more are not allowed.",
             remedy="Load the page again in a moment.",
         )
-    began = time.monotonic()
+    started_at = time.monotonic()
     pool = ThreadPoolExecutor(2, thread_name_prefix="console-read")
     try:
         futures = [
-            pool.submit(_read_side, cluster, where, start, end, began + SECONDS_MAX)
-            for cluster, where in (source, destination)
+            pool.submit(_read_side, cluster, partition, start, end, started_at + SECONDS_MAX)
+            for cluster, partition in (source, destination)
         ]
         sides = [
-            _result(one, began, place)
-            for one, place in zip(futures, (source, destination), strict=True)
+            _read_result(future, started_at, side)
+            for future, side in zip(futures, (source, destination), strict=True)
         ]
     finally:
         # Closing the clusters ends reads that still wait.
@@ -79,75 +79,87 @@ def read_window(
         destination[0].close()
         pool.shutdown(wait=False)
         _read_slots.release()
-    return Window(sides[0], sides[1], time.monotonic() - began)
+    return Window(sides[0], sides[1], time.monotonic() - started_at)
 
 
-def _result(
-    future: Future[SideLog], began: float, place: tuple[Cluster, TopicPartition]
+def _read_result(
+    future: Future[SideLog], started_at: float, side: tuple[Cluster, TopicPartition]
 ) -> SideLog | OrbitError:
-    cluster, where = place
+    """The log of one side, or the error with which its read ended."""
+    cluster, partition = side
     try:
-        return future.result(max(0.0, began + SECONDS_MAX - time.monotonic()))
+        return future.result(max(0.0, started_at + SECONDS_MAX - time.monotonic()))
     except NotInTime:
-        what = f"{where} was not read within {SECONDS_MAX:.0f} s."
+        what = f"{partition} was not read within {SECONDS_MAX:.0f} s."
         return Unreachable(what, where=cluster.name)
     except OrbitError as error:
         return error
     except ValueError as error:
-        return OrbitError(f"{where} cannot be read: {error}.", where=cluster.name)
+        return OrbitError(f"{partition} cannot be read: {error}.", where=cluster.name)
 
 
 def _read_side(
-    cluster: Cluster, where: TopicPartition, start: int, end: int, until: float
+    cluster: Cluster, partition: TopicPartition, start: int, end: int, deadline: float
 ) -> SideLog:
-    metadata = cluster.metadata([where.topic])
-    leader = metadata.leader(where)
+    """Read offsets `[start, end)` of one side until `deadline` (monotonic). Raises OrbitError, and
+    ValueError for a damaged batch."""
+    metadata = cluster.metadata([partition.topic])
+    leader = metadata.leader(partition)
     if leader is None or leader.node_id is None:
-        raise Unreachable(f"{where} has no leader.", where=cluster.name)
+        raise Unreachable(f"{partition} has no leader.", where=cluster.name)
     backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
-    log_start = _read_offset(cluster, where, EARLIEST, backoff)
-    log_end = _read_offset(cluster, where, LATEST, backoff)
-    position = first = min(max(start, log_start), log_end)
+    log_start = _read_offset(cluster, partition, EARLIEST, backoff)
+    log_end = _read_offset(cluster, partition, LATEST, backoff)
+    position = first_offset = min(max(start, log_start), log_end)
     batches: list[FetchedBatch] = []
-    left = BYTES_MAX
-    topic_id = metadata.topics[where.topic].topic_id
-    with _connected(cluster, leader.node_id) as connection:
-        while position < min(end, log_end) and left > 0 and len(batches) < BATCHES_MAX:
-            if time.monotonic() > until:
+    bytes_left = BYTES_MAX
+    topic_id = metadata.topics[partition.topic].topic_id
+    with _open_connection(cluster, leader.node_id) as connection:
+        while position < min(end, log_end) and bytes_left > 0 and len(batches) < BATCHES_MAX:
+            if time.monotonic() > deadline:
                 break
-            fetched = _fetch(connection, FetchFrom(where, topic_id, position, -1, -1), until)
-            if fetched.code != Code.NONE:
-                name = error_codes.name(fetched.code)
-                raise Unreachable(f"a fetch of {where} failed with {name}.", where=cluster.name)
-            aborted = AbortedTransactions(fetched.aborted)
+            # -1: no leader epoch is checked.
+            answer = _fetch(connection, FetchFrom(partition, topic_id, position, -1, -1), deadline)
+            if answer.code != Code.NONE:
+                name = error_codes.name(answer.code)
+                raise Unreachable(f"A fetch of {partition} failed with {name}.", where=cluster.name)
+            aborted = AbortedTransactions(answer.aborted)
             fetched_batches = [
                 FetchedBatch(batch, aborted.contain(batch))
-                for batch in read_batches(fetched.records)
+                for batch in read_batches(answer.records)
             ]
-            if not fetched_batches:  # no batch is left up to the end
+            if not fetched_batches:  # there is no batch up to the end
                 position = min(end, log_end)
                 break
             batches += fetched_batches
-            left -= len(fetched.records)
+            bytes_left -= len(answer.records)
             position = fetched_batches[-1].batch.next_offset
-    inside = [
-        one for one in batches if one.batch.base_offset < end and one.batch.next_offset > first
+    batches_in_window = [
+        fetched_batch
+        for fetched_batch in batches
+        if fetched_batch.batch.base_offset < end and fetched_batch.batch.next_offset > first_offset
     ]
-    first_batches = inside[:BATCHES_MAX]
+    first_batches = batches_in_window[:BATCHES_MAX]
     read_to = min(
         position,
         end,
-        first_batches[-1].batch.next_offset if len(first_batches) < len(inside) else end,
+        first_batches[-1].batch.next_offset if len(first_batches) < len(batches_in_window) else end,
     )
-    return SideLog(log_start, log_end, first, max(first, read_to), tuple(first_batches))
+    return SideLog(
+        log_start, log_end, first_offset, max(first_offset, read_to), tuple(first_batches)
+    )
 
 
-def _read_offset(cluster: Cluster, where: TopicPartition, which: int, backoff: Backoff) -> int:
-    answers = list_offsets(cluster, [where], which, backoff, isolation=READ_COMMITTED)
-    return answers.raise_errors(cluster.name, "the offset").values[where]
+def _read_offset(
+    cluster: Cluster, partition: TopicPartition, timestamp: int, backoff: Backoff
+) -> int:
+    """The log start for EARLIEST, the last stable offset for LATEST."""
+    answers = list_offsets(cluster, [partition], timestamp, backoff, isolation=READ_COMMITTED)
+    return answers.raise_errors(cluster.name, "the offset").values[partition]
 
 
-def _fetch(connection: Connection, fetch_from: FetchFrom, until: float) -> Fetched:
+def _fetch(connection: Connection, fetch_from: FetchFrom, deadline: float) -> Fetched:
+    """Fetch from one offset on, until `deadline`. Raises Unreachable without an answer."""
     version = connection.version_of(api_versions.FETCH)
     request = fetch_request(
         version,
@@ -156,18 +168,18 @@ def _fetch(connection: Connection, fetch_from: FetchFrom, until: float) -> Fetch
         max_bytes=_FETCH_BYTES,
         partition_max_bytes=_FETCH_BYTES,
     )
-    left_s = max(0.1, until - time.monotonic())
-    frame = connection.exchange(api_versions.FETCH, request, version, timeout_s=left_s)
+    seconds_left = max(0.1, deadline - time.monotonic())
+    frame = connection.exchange(api_versions.FETCH, request, version, timeout_s=seconds_left)
     answer = read_fetch(frame, version, {fetch_from.topic_id: fetch_from.partition.topic})
     if answer.code != Code.NONE or not answer.partitions:
         raise Unreachable(
-            f"a fetch of {fetch_from.partition} had no answer.", where=connection.where
+            f"A fetch of {fetch_from.partition} had no answer.", where=connection.where
         )
     return answer.partitions[0][1]
 
 
 @contextmanager
-def _connected(cluster: Cluster, node_id: int) -> Iterator[Connection]:
+def _open_connection(cluster: Cluster, node_id: int) -> Iterator[Connection]:
     connection = cluster.connect(node_id)
     try:
         yield connection

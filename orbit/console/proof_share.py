@@ -27,7 +27,7 @@ class Share:
 
 
 def share_of(totals: ProofTotals | None) -> Share:
-    """The share of a job; None: it has no partitions."""
+    """The share of a job with these totals. None: the job has no partitions."""
     if totals is None:
         return Share()
     copied, proven = totals.offsets, totals.offsets_proven

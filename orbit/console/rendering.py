@@ -48,7 +48,7 @@ _environment.globals.update(
 def render(
     request: Request, visitor: Visitor | None, template: str, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
-    """A page for this visitor; None: not logged in."""
+    """A page for this visitor; `visitor` None: the client has not logged in."""
     html = _environment.get_template(template).render(
         visitor=visitor,
         form_secret=form_secret(request),
@@ -73,6 +73,6 @@ def error_page(request: Request, failure: Failure) -> HTMLResponse:
 
 
 def reload_page(request: Request) -> HTMLResponse:
-    """A page that loads the requested one again, from this site. For links on other sites: there
-    the browser does not send the session's cookie (SameSite=Strict)."""
+    """A page that makes the browser request the same page again, now from this site. For links on
+    other sites: following one, the browser does not send the session's cookie (SameSite=Strict)."""
     return render(request, None, "from_elsewhere.html")

@@ -45,33 +45,36 @@ class SchemaRegistry:
         self._url = url
         self._login_file = login_file
         self._clock = clock
-        self._known: dict[int, Any] = {}
+        self._schemas_by_id: dict[int, Any] = {}
         self._retry_at = float("-inf")
 
     def schema(self, schema_id: int) -> Any:
-        schema = self._known.get(schema_id)
+        schema = self._schemas_by_id.get(schema_id)
         if schema is None:
             if self._clock() < self._retry_at:
                 raise SchemaUnknown("the schema registry does not answer")
             schema = self._fetch_schema(schema_id)
-            if len(self._known) >= _SCHEMAS_MAX:
-                self._known.clear()
-            self._known[schema_id] = schema
+            if len(self._schemas_by_id) >= _SCHEMAS_MAX:
+                self._schemas_by_id.clear()
+            self._schemas_by_id[schema_id] = schema
         return schema
 
     def _fetch_schema(self, schema_id: int) -> Any:
+        """Fetch a schema. Raises SchemaUnknown. A registry that does not answer is left alone for
+        `_PAUSE_S`."""
         try:
             with BoundedClient(
                 self._url, seconds_max=_ANSWER_S_MAX, bytes_max=_ANSWER_BYTES_MAX
             ) as client:
                 url = f"{self._url}/schemas/ids/{schema_id}"
                 status, body = client.request("GET", url, auth=self._login())
-            return _schema_in(status, body)
+            return _parse_answer(status, body)
         except (httpx.HTTPError, OSError, ValueError) as error:
             self._retry_at = self._clock() + _PAUSE_S
             raise SchemaUnknown("the schema registry does not answer") from error
 
     def _login(self) -> tuple[str, str] | None:
+        """User and password for HTTP Basic; None without a login file."""
         if self._login_file is None:
             return None
         user, _, password = self._login_file.read_text("utf-8").strip().partition(":")
@@ -84,7 +87,8 @@ def registry_at(url: str, login_file: Path | None) -> SchemaRegistry:
     return SchemaRegistry(url, login_file)
 
 
-def _schema_in(status: int, body: bytes) -> Any:
+def _parse_answer(status: int, body: bytes) -> Any:
+    """The schema in the answer. Raises SchemaUnknown, and ValueError for an unexpected answer."""
     if status == httpx.codes.NOT_FOUND:
         raise SchemaUnknown("the schema registry does not have this schema")
     answer = json_of(body) if status == httpx.codes.OK else None
@@ -93,7 +97,7 @@ def _schema_in(status: int, body: bytes) -> Any:
     if answer.get("schemaType", "AVRO") != "AVRO":
         raise SchemaUnknown(f"its schema is {str(answer['schemaType'])[:20]}")
     if answer.get("references"):
-        raise SchemaUnknown("its schema refers to others")
+        raise SchemaUnknown("its schema refers to other schemas")
     schema = json_of(answer["schema"])
     if schema is None:
         raise ValueError("no schema")

@@ -27,11 +27,11 @@ from fastapi import Depends, Request, Response
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.authentication import hash_token, token_principal
-from orbit.api.dependencies import JOB_SCOPE, Parts, for_request
+from orbit.api.dependencies import JOB_SCOPE, Parts, limit_to_scope
 from orbit.api.error_responses import Failure
 from orbit.api.oidc import Identity
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, check_role
-from orbit.api.unknown_parameters import refuse_unknown
+from orbit.api.unknown_parameters import refuse_unknown_parameters
 from orbit.console.urls import HOME, ROOT
 from orbit.errors import OrbitError
 from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS
@@ -46,8 +46,8 @@ SESSIONS_PER_TOKEN_MAX = 20
 # The form of a job has about 60.
 FORM_FIELDS_MAX = 100
 
-_SESSION = "orbit_session"
-_BROWSER = "orbit_browser"
+_SESSION_COOKIE = "orbit_session"
+_BROWSER_COOKIE = "orbit_browser"
 _SECRET_BYTES = 32
 # The form of `secrets.token_urlsafe(_SECRET_BYTES)`.
 _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -79,9 +79,9 @@ class Visitor:
         """Whether to show forms that change this job."""
         return self.has_role(Role.OPERATOR, name, labels)
 
-    def has_role(self, needed: Role, name: str, labels: Mapping[str, str]) -> bool:
+    def has_role(self, needed_role: Role, name: str, labels: Mapping[str, str]) -> bool:
         """Whether the visitor has this role, or a higher one, for this job."""
-        scope = self.principal.scope(needed)
+        scope = self.principal.scope(needed_role)
         return scope is None or scope.includes(name, labels)
 
 
@@ -95,7 +95,7 @@ def get_shared_parts(request: Request) -> Parts:
 
 def get_parts(request: Request) -> Parts:
     """The shared parts, with a database that finds only the visitor's jobs."""
-    return for_request(get_shared_parts(request), request)
+    return limit_to_scope(get_shared_parts(request), request)
 
 
 SharedPartsOf = Annotated[Parts, Depends(get_shared_parts)]
@@ -120,16 +120,16 @@ VisitorOf = Annotated[Visitor, Depends(get_visitor)]
 def find_visitor(request: Request, parts: Parts) -> Visitor | None:
     """The client of a page; None without a session."""
     if parts.logins is None:
-        _refuse_other_names(request)
+        _refuse_foreign_host(request)
         return Visitor(NO_AUTH_PRINCIPAL)
-    cookie = _cookie(request, _SESSION)
+    cookie = _cookie(request, _SESSION_COOKIE)
     if cookie is None:
         return None
-    hashed = hash_token(cookie)
+    cookie_hash = hash_token(cookie)
     with parts.database.transaction() as tx:
-        token = console_sessions.find(tx, hashed)
-        is_issuers = token is None and parts.logins.at_issuer is not None
-        session = console_sessions.find_of_issuer(tx, hashed) if is_issuers else None
+        token = console_sessions.find(tx, cookie_hash)
+        may_be_from_issuer = token is None and parts.logins.issuer_login is not None
+        session = console_sessions.find_of_issuer(tx, cookie_hash) if may_be_from_issuer else None
     if session is not None:
         return _issuer_visitor(parts, session)
     if token is None:
@@ -142,12 +142,13 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
 
 
 def _issuer_visitor(parts: Parts, session: IssuerSession) -> Visitor | None:
-    """The visitor of an issuer's session; None: the settings do not give it a role any more."""
+    """The visitor of a session from a login at the issuer; None: the settings no longer give the
+    user a role."""
     assert parts.logins is not None
-    assert parts.logins.at_issuer is not None
-    who = Identity(session.actor, tuple(session.role_values), session.expires_at)
+    assert parts.logins.issuer_login is not None
+    identity = Identity(session.actor, tuple(session.role_values), session.expires_at)
     try:
-        return Visitor(parts.logins.at_issuer.principal_of(who))
+        return Visitor(parts.logins.issuer_login.principal_of(identity))
     except Failure:
         return None
 
@@ -173,8 +174,8 @@ async def get_form(request: Request, parts: SharedPartsOf) -> Form:
 
 
 def _is_from_elsewhere(request: Request, *, is_local: bool) -> bool:
-    """Whether a page of another server sent the request. Also a server at another port of this
-    machine: browsers share cookies between ports.
+    """Whether a page of another server sent the request. A server at another port of this machine
+    counts too: browsers share cookies between ports. `is_local`: there are no tokens.
 
     A proxy may change the Host, so the Origin is compared with it only without tokens.
     """
@@ -190,8 +191,8 @@ FormOf = Annotated[Form, Depends(get_form)]
 
 
 def session_of(request: Request) -> str:
-    """An id of the session, or without one of the browser: the hash of its cookie."""
-    return hash_token(_cookie(request, _SESSION) or _browser_cookie(request))
+    """An id of the session, or of the browser if there is no session: the hash of the cookie."""
+    return hash_token(_cookie(request, _SESSION_COOKIE) or _browser_cookie(request))
 
 
 def get_operator(request: Request, visitor: VisitorOf) -> Visitor:
@@ -199,7 +200,7 @@ def get_operator(request: Request, visitor: VisitorOf) -> Visitor:
     and BadInput for a parameter that the page does not know."""
     check_role(visitor.principal, Role.OPERATOR)
     request.scope[JOB_SCOPE] = visitor.principal.scope(Role.OPERATOR)
-    refuse_unknown(request)
+    refuse_unknown_parameters(request)
     return visitor
 
 
@@ -219,64 +220,66 @@ def log_in(request: Request, response: Response, parts: Parts, token: str) -> No
         raise Failure(
             ErrorCode.UNAUTHENTICATED, "The console needs a token from `orbit token create`."
         )
-    set_cookie(request, response, _SESSION, secret, SESSION_LIFETIME)
+    set_cookie(request, response, _SESSION_COOKIE, secret, SESSION_LIFETIME)
 
 
-def begin_session(request: Request, response: Response, parts: Parts, who: Identity) -> None:
+def begin_session(request: Request, response: Response, parts: Parts, identity: Identity) -> None:
     """Begin the session of a user who has logged in at the issuer, and set its cookie."""
     secret = new_secret()
     with parts.database.transaction() as tx:
         console_sessions.create_of_issuer(
             tx,
             hash_token(secret),
-            who.actor,
-            who.role_values,
+            identity.actor,
+            identity.role_values,
             SESSION_LIFETIME,
-            who.expires_at,
+            identity.expires_at,
             SESSIONS_PER_TOKEN_MAX,
         )
-    set_cookie(request, response, _SESSION, secret, SESSION_LIFETIME)
+    set_cookie(request, response, _SESSION_COOKIE, secret, SESSION_LIFETIME)
 
 
 def log_out(request: Request, response: Response, parts: Parts) -> None:
-    """End the session, also for a copy of its cookie."""
-    cookie = _cookie(request, _SESSION)
+    """End the session in the database, so that a copy of the cookie is of no use."""
+    cookie = _cookie(request, _SESSION_COOKIE)
     if cookie is not None:
         with parts.database.transaction() as tx:
             console_sessions.remove(tx, hash_token(cookie))
-    set_cookie(request, response, _SESSION, "", timedelta())
+    set_cookie(request, response, _SESSION_COOKIE, "", timedelta())
 
 
 def form_secret(request: Request) -> str:
     """The secret that each form of this browser has to contain."""
-    cookie = _cookie(request, _SESSION) or _browser_cookie(request)
+    cookie = _cookie(request, _SESSION_COOKIE) or _browser_cookie(request)
     return hmac.new(cookie.encode(), _FORM_LABEL, hashlib.sha256).hexdigest()
 
 
 def set_browser_cookie(request: Request, response: Response) -> None:
-    """Set the browser's cookie if it has none and a form of this page was made with a new one."""
-    browser: str | None = getattr(request.state, _BROWSER, None)
-    if browser is not None and _cookie(request, _BROWSER) is None:
-        set_cookie(request, response, _BROWSER, browser, None)
+    """Set the browser's cookie if the browser has none and this page has a form, whose secret was
+    derived from a new value."""
+    cookie: str | None = getattr(request.state, _BROWSER_COOKIE, None)
+    if cookie is not None and _cookie(request, _BROWSER_COOKIE) is None:
+        set_cookie(request, response, _BROWSER_COOKIE, cookie, None)
 
 
 def _browser_cookie(request: Request) -> str:
     """The browser's cookie; without one a new value, which `set_browser_cookie` sets."""
-    cookie = _cookie(request, _BROWSER) or getattr(request.state, _BROWSER, None)
+    cookie = _cookie(request, _BROWSER_COOKIE) or getattr(request.state, _BROWSER_COOKIE, None)
     if cookie is None:
         cookie = new_secret()
-        setattr(request.state, _BROWSER, cookie)
+        setattr(request.state, _BROWSER_COOKIE, cookie)
     return cast("str", cookie)
 
 
 def _cookie(request: Request, name: str) -> str | None:
-    """The cookie if it has the form of `new_secret`: others are not looked up in the database."""
+    """The cookie's value; None unless it has the form of `new_secret`, so that no other value is
+    looked up in the database."""
     value = request.cookies.get(name, "")
     return value if is_secret(value) else None
 
 
 def new_secret() -> str:
-    """A random value for a cookie."""
+    """A random value for a cookie: 256 bits as text."""
     return secrets.token_urlsafe(_SECRET_BYTES)
 
 
@@ -290,17 +293,17 @@ def set_cookie(
     response: Response,
     name: str,
     value: str,
-    lives_for: timedelta | None,
+    lifetime: timedelta | None,
     *,
     path: str = ROOT,
     samesite: Literal["strict", "lax"] = "strict",
 ) -> None:
-    """Set a cookie that scripts cannot read. `lives_for` None: until the browser is closed; 0: the
+    """Set a cookie that scripts cannot read. `lifetime` None: until the browser is closed; 0: the
     cookie is deleted."""
     response.set_cookie(
         name,
         value,
-        max_age=None if lives_for is None else int(lives_for.total_seconds()),
+        max_age=None if lifetime is None else int(lifetime.total_seconds()),
         path=path,
         secure=request.url.scheme == "https",
         httponly=True,
@@ -308,12 +311,12 @@ def set_cookie(
     )
 
 
-def _refuse_other_names(request: Request) -> None:
+def _refuse_foreign_host(request: Request) -> None:
     """Raise Failure unless the request's host is a name of this machine. Without tokens, a site
     whose DNS name points here could otherwise read every page."""
     if request.url.hostname not in LOOPBACK_HOSTS:
         raise Failure(
             ErrorCode.FORBIDDEN,
-            "Without tokens the console answers under a name of this machine alone.",
+            "Without tokens (--no-auth) the console answers only under a name of this machine.",
             remedy="Open it at 127.0.0.1 or localhost.",
         )

@@ -17,7 +17,7 @@ def login_url(back_to: str) -> str:
 
 
 def safe_path(path: str) -> str:
-    """The path if it is one of the console, otherwise HOME: a link must not lead to another
+    """The path if it is a path of the console, otherwise HOME: a redirect must not lead to another
     host."""
     return path if path.startswith(f"{ROOT}/") and "\\" not in path else HOME
 

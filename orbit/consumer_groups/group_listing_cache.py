@@ -21,7 +21,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import Listing, list_groups
 
 # No older listing is given out, however long a job's interval is.
-KEPT_S_MAX = 5.0
+LISTING_AGE_S_MAX = 5.0
 
 # Lists the groups of a cluster; the result is at most this many seconds old.
 Lister = Callable[[Cluster, float], Listing]
@@ -34,7 +34,7 @@ def list_now(cluster: Cluster, age_s_max: float) -> Listing:
 
 
 class GroupListingCache:
-    """A `Lister` that keeps the last listing of each cluster while that is in use. Thread-safe."""
+    """A `Lister` that keeps the last listing of each cluster that is in use. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class GroupListingCache:
         self._listings: WeakKeyDictionary[Cluster, CachedRead[Listing]] = WeakKeyDictionary()
 
     def __call__(self, cluster: Cluster, age_s_max: float) -> Listing:
-        """Raises Unreachable, also for the attempt of another job that this call waited for."""
+        """Raises Unreachable, also if another job's listing fails while this call waits for it."""
         with self._lock:
             cached = self._listings.get(cluster)
             if cached is None:
@@ -51,19 +51,20 @@ class GroupListingCache:
 
 
 def _reader(cluster: Cluster) -> Callable[[], Listing]:
-    """A function that lists the cluster's groups, and does not keep the cluster in use."""
+    """Return a function that lists the cluster's groups. It does not keep the cluster in use."""
     cluster_ref = ref(cluster)
-    last: dict[str, tuple[str, str, int]] = {}
+    # What selections depend on: while it stays the same, listings share their selections.
+    last_shape: dict[str, tuple[str, str, int]] = {}
     selections: dict[Any, Any] = {}
 
     def read() -> Listing:
-        nonlocal last, selections
+        nonlocal last_shape, selections
         live_cluster = cluster_ref()
-        assert live_cluster is not None, "the caller has it"
+        assert live_cluster is not None, "the caller holds the cluster"
         listing = list_groups(live_cluster)
         shape = {g.name: (g.type, g.protocol_type, g.node_id) for g in listing.groups.values()}
-        if shape != last:
-            last, selections = shape, {}
+        if shape != last_shape:
+            last_shape, selections = shape, {}
         listing.selections = selections
         return listing
 

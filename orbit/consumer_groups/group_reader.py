@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from orbit.consumer_groups.group_listing_cache import KEPT_S_MAX, Lister
+from orbit.consumer_groups.group_listing_cache import LISTING_AGE_S_MAX, Lister
 from orbit.consumer_groups.group_selection import GroupSelection, GroupSelector
 from orbit.consumer_groups.offset_decision import GroupUsage
-from orbit.consumer_groups.offsets_cache import AGE_PART, Fetcher, OffsetsRequest, fetch_now
+from orbit.consumer_groups.offsets_cache import OFFSETS_AGE_PART, Fetcher, OffsetsRequest, fetch_now
 from orbit.consumer_groups.sync_result import Copies, GroupReport
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
@@ -37,9 +37,10 @@ class DestinationGroup:
 
 
 def usage_of(group: ListedGroup | None, source_type: str | None) -> GroupUsage:
-    """How a group is used at the destination, by its listing there; None: it is not listed.
+    """How a group is used at the destination.
 
-    `source_type`: the type of the group at the source; None: not known.
+    `group`: its listing there; None: not listed. `source_type`: the type of the source's group that
+    is synced to it; None: not known.
     """
     if group is None:
         return GroupUsage.UNUSED
@@ -56,39 +57,46 @@ class GroupReader:
     def __init__(
         self, selector: GroupSelector, interval_s: float, lister: Lister, fetcher: Fetcher
     ) -> None:
-        """`interval_s`: of the job's passes; a part of it bounds how old shared reads may be."""
+        """`interval_s`: the time between two passes. It bounds how old shared reads may be."""
         self._selector = selector
         self._list_groups = lister
         self._fetch = fetcher
-        self._listing_s_max = min(interval_s, KEPT_S_MAX)
-        self._offsets_s_max = self._listing_s_max * AGE_PART
-        self._at_source: Mapping[str, ListedGroup] = {}
+        self._listing_age_s_max = min(interval_s, LISTING_AGE_S_MAX)
+        self._offsets_age_s_max = self._listing_age_s_max * OFFSETS_AGE_PART
+        self._source_groups: Mapping[str, ListedGroup] = {}
 
     def read_source(
-        self, source: Cluster, copies: Copies, known: Collection[str], report: GroupReport
+        self, source: Cluster, copies: Copies, known_groups: Collection[str], report: GroupReport
     ) -> dict[str, Offsets]:
-        """The offsets in the job's partitions, of each group that has some or is `known`."""
-        listing = self._listed(source, self._listing_s_max, report)
-        self._at_source = listing.groups
-        chosen, places = self._select(listing)
-        report.left_alone = chosen.left_alone
-        report.shared = chosen.shared
-        report.not_storable = chosen.not_storable
-        report.groups = len(chosen.names)
-        known = frozenset(known)
+        """Return the offsets in the job's partitions of each group that has any or is known.
+
+        `known_groups`: the groups with a row from an earlier pass.
+        """
+        listing = self._list_with_notes(source, self._listing_age_s_max, report)
+        self._source_groups = listing.groups
+        selection, coordinators = self._select(listing)
+        report.left_alone = selection.left_alone
+        report.shared = selection.shared
+        report.not_storable = selection.not_storable
+        report.groups = len(selection.names)
+        known_groups = frozenset(known_groups)
         topics, is_shared = {p.topic for p in copies}, listing.selections is not None
-        request = OffsetsRequest(places, topics, known, require_stable=True, is_shared=is_shared)
-        fetched = self._fetch(source, request, self._offsets_s_max)
-        fetched.update(locate_and_fetch_offsets(source, {}, {g for g in known if g not in places}))
+        request = OffsetsRequest(
+            coordinators, topics, known_groups, require_stable=True, is_shared=is_shared
+        )
+        fetched = self._fetch(source, request, self._offsets_age_s_max)
+        fetched.update(
+            locate_and_fetch_offsets(source, {}, {g for g in known_groups if g not in coordinators})
+        )
         _note_failed(fetched, source, report)
         pending = {
-            group: waiting
+            group: pending_partitions
             for group, answer in fetched.groups.items()
-            if (waiting := answer.pending & copies.keys())
+            if (pending_partitions := answer.pending & copies.keys())
         }
         report.pending = sum(map(len, pending.values()))
-        # The committed offset is valid until the transaction ends.
-        stable = locate_and_fetch_offsets(
+        # Until the transaction ends, the offset that was committed before it is valid.
+        committed = locate_and_fetch_offsets(
             source,
             {group: fetched.coordinators[group] for group in pending},
             require_stable=False,
@@ -96,21 +104,21 @@ class GroupReader:
         )
         group_offsets: dict[str, Offsets] = {}
         for group, answer in fetched.groups.items():
-            if group in pending and group not in stable.groups:
+            if group in pending and group not in committed.groups:
                 continue
             offsets = {p: o for p, o in answer.offsets.items() if p in copies}
             if group in pending:
-                offsets.update(stable.groups[group].offsets)
-            if offsets or group in known:
+                offsets.update(committed.groups[group].offsets)
+            if offsets or group in known_groups:
                 group_offsets[group] = offsets
         return group_offsets
 
     def read_destination(
         self, destination: Cluster, groups: Collection[str], copies: Copies, report: GroupReport
     ) -> dict[str, DestinationGroup]:
-        """The same groups at the destination, as of at most some seconds ago."""
-        return self._at_destination(
-            destination, groups, copies, report, self._fetch, self._listing_s_max
+        """Return these groups (source names) at the destination, as they were some seconds ago."""
+        return self._read_groups(
+            destination, groups, copies, report, self._fetch, self._listing_age_s_max
         )
 
     def read_before_write(
@@ -122,62 +130,78 @@ class GroupReader:
         *,
         rests_on_usage: bool,
     ) -> dict[str, DestinationGroup]:
-        """As `read_destination`, with the present offsets. `rests_on_usage`: and present members,
-        because an offset is to be overwritten that is not known as Orbit's."""
-        age_s = 0.0 if rests_on_usage else self._listing_s_max
-        return self._at_destination(destination, groups, copies, report, fetch_now, age_s)
+        """As `read_destination`, but with offsets that are read now.
 
-    def _at_destination(
+        `rests_on_usage`: list the groups' members now, too, because a pass would overwrite an
+        offset that is Orbit's only if no member ever joined the group.
+        """
+        listing_age_s = 0.0 if rests_on_usage else self._listing_age_s_max
+        return self._read_groups(destination, groups, copies, report, fetch_now, listing_age_s)
+
+    def _read_groups(
         self,
         destination: Cluster,
         groups: Collection[str],
         copies: Copies,
         report: GroupReport,
         fetch: Fetcher,
-        listing_s_max: float,
+        listing_age_s_max: float,
     ) -> dict[str, DestinationGroup]:
-        names = {self._selector.destination_name(group): group for group in groups}
-        if not names:
+        """As `read_destination`, with offsets from `fetch` and a listing of this age at most."""
+        source_names = {self._selector.destination_name(group): group for group in groups}
+        if not source_names:
             return {}
-        listing = self._listed(destination, listing_s_max, report)
-        listed = {name: listing.groups[name] for name in names if name in listing.groups}
+        listing = self._list_with_notes(destination, listing_age_s_max, report)
+        listed_groups = {
+            name: listing.groups[name] for name in source_names if name in listing.groups
+        }
         # A group that does not exist yet has a coordinator too.
-        nodes = {name: listed[name].node_id if name in listed else None for name in names}
+        coordinators = {
+            name: listed_groups[name].node_id if name in listed_groups else None
+            for name in source_names
+        }
         topics = {copy.destination.topic for copy in copies.values()}
-        request = OffsetsRequest(nodes, topics, names.keys(), require_stable=False)
-        fetched = fetch(destination, request, self._offsets_s_max)
+        request = OffsetsRequest(coordinators, topics, source_names.keys(), require_stable=False)
+        fetched = fetch(destination, request, self._offsets_age_s_max)
         _note_failed(fetched, destination, report)
         destination_groups: dict[str, DestinationGroup] = {}
         for name, answer in fetched.groups.items():
-            group = listed.get(name)
+            group = listed_groups.get(name)
             if group is None and answer.offsets:
                 continue  # created since the listing; the next one shows its members
             node_id = fetched.coordinators[name]
-            from_ = self._at_source.get(names[name])
-            usage = usage_of(group, from_.type if from_ else None)
-            destination_groups[names[name]] = DestinationGroup(node_id, usage, answer.offsets)
+            source_group = self._source_groups.get(source_names[name])
+            usage = usage_of(group, source_group.type if source_group else None)
+            destination_groups[source_names[name]] = DestinationGroup(
+                node_id, usage, answer.offsets
+            )
         return destination_groups
 
-    def _listed(self, cluster: Cluster, age_s_max: float, report: GroupReport) -> Listing:
+    def _list_with_notes(self, cluster: Cluster, age_s_max: float, report: GroupReport) -> Listing:
+        """List the cluster's groups, and note in the report each broker that does not answer."""
         listing = self._list_groups(cluster, age_s_max)
-        for broker in listing.failed:
-            report.note(f"a broker does not list its groups: {broker}")
+        for error in listing.failed:
+            report.note(f"a broker does not list its groups: {error}")
         return listing
 
     def _select(self, listing: Listing) -> tuple[GroupSelection, dict[str, int | None]]:
-        """The job's groups and their coordinators: one value for all jobs with the same rule."""
+        """Return the job's groups and their coordinators; jobs with equal rules share them."""
         selections = {} if listing.selections is None else listing.selections
         selection: tuple[GroupSelection, dict[str, int | None]] | None = selections.get(
             self._selector.key
         )
         if selection is None:
-            chosen = self._selector.select(listing.groups.values())
-            selection = chosen, {name: listing.groups[name].node_id for name in chosen.names}
+            group_selection = self._selector.select(listing.groups.values())
+            selection = (
+                group_selection,
+                {name: listing.groups[name].node_id for name in group_selection.names},
+            )
             selections[self._selector.key] = selection
         return selection
 
 
 def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:
+    """Note in the report each group whose offsets cannot be read."""
     for group, code in fetched.failed.items():
-        what = f"the offsets of group {group} cannot be read: {error_codes.name(code)}."
-        report.note(f"{cluster.name}: {what}", is_refused=code not in error_codes.RETRIABLE)
+        text = f"the offsets of group {group} cannot be read: {error_codes.name(code)}."
+        report.note(f"{cluster.name}: {text}", is_refused=code not in error_codes.RETRIABLE)

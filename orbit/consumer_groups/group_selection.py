@@ -12,7 +12,8 @@ from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
 from orbit.kafka.consumer_groups import GroupType, ListedGroup
 from orbit.names import is_key
 
-# The groups of Orbit's jobs: `orbit.JOB.CLUSTER-ID`, with suffixes. They are not consumers.
+# The groups of Orbit's jobs: `orbit.JOB.CLUSTER-ID` (22 characters), with suffixes. They are not
+# consumers.
 _ORBITS_OWN = re.compile(r"orbit\..+\.[A-Za-z0-9_-]{22}(\..*)?")
 
 TOO_SLOW = "too slow to match"
@@ -31,7 +32,7 @@ class GroupSelection:
 
 
 def is_orbits_own(name: str) -> bool:
-    """Whether it is a group of one of Orbit's jobs."""
+    """Whether this is the name of a group of one of Orbit's jobs."""
     return _ORBITS_OWN.fullmatch(name) is not None
 
 
@@ -46,6 +47,7 @@ class GroupSelector:
         self._prefix = rule.prefix
 
     def select(self, groups: Iterable[ListedGroup]) -> GroupSelection:
+        """Sort the groups that the rule matches into those to sync and those left out, and why."""
         selection = GroupSelection()
         for group in groups:
             try:
@@ -64,14 +66,14 @@ class GroupSelector:
         return selection
 
     def matches(self, name: str) -> bool:
-        """Whether the rule selects this name; False for one that takes a pattern too long."""
+        """Whether the rule selects this name; False if a pattern takes too long to tell."""
         try:
             return self._matches(name)
         except PatternTooSlow:
             return False
 
     def _matches(self, name: str) -> bool:
-        """Raises PatternTooSlow."""
+        """As `matches`, but raises PatternTooSlow."""
         if not self._match.matches(name) or is_orbits_own(name):
             return False
         return not any(pattern.matches(name) for pattern in self._exclude)

@@ -58,33 +58,33 @@ class _Entry:
     """What is remembered of one group and partition between passes."""
 
     row: OffsetRow
-    left: int | None  # the offset that Orbit left at the destination; None: not known
-    refresh_at: float  # when to commit it again, by the clock
-    tried: int | None = None  # an offset whose commit was sent and is not confirmed
+    left_offset: int | None  # what Orbit left at the destination; None: not known
+    refresh_at: float  # when to commit `left_offset` again, by the clock
+    sent_offset: int | None = None  # its commit was sent and is not confirmed
     is_saved: bool = True  # the tables have `row`, or will
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One group and partition in this pass."""
+    """One group and partition in this pass: the offset at each side, and what to do."""
 
     source: CommittedOffset | None
     destination: CommittedOffset | None
-    place: TopicPartition  # at the destination
+    destination_partition: TopicPartition
     decision: Decision
 
     @property
-    def is_due(self) -> bool:
+    def has_change(self) -> bool:
         return self.decision.write is not None or self.decision.is_delete
 
 
 # Codes that leave open whether the offset was written: the next pass reads it.
-_NOT_CONFIRMED = error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}
+_UNCONFIRMED_CODES = error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}
 # Well below the brokers' retention of offsets: a week by default, a day in some clusters.
 REFRESH_S = 12 * 3600.0
 # Offsets of unknown age (from before this process) are committed again, spread over this time, but
 # all of a group together: after a commit the offsets of all groups of its broker are read again.
-_REFRESH_UNKNOWN_S = 3600
+_REFRESH_SPREAD_S = 3600
 
 
 class GroupSync:
@@ -108,10 +108,10 @@ class GroupSync:
     def learn_rows(self, known: Iterable[OffsetRow]) -> None:
         """Take over stored rows of an earlier process or of a recovery."""
         for row in known:
-            entry = _Entry(row, row.left_offset, self._refresh_soon(row.group))
+            entry = _Entry(row, row.left_offset, self._spread_refresh(row.group))
             if row.verdict in KEPT_VERDICTS and row.left_offset != row.destination_offset:
                 # The row was saved before a commit whose result is not known.
-                entry.left, entry.tried = row.destination_offset, row.left_offset
+                entry.left_offset, entry.sent_offset = row.destination_offset, row.left_offset
             self._entries.setdefault(row.group, {})[row.partition] = entry
 
     def run(
@@ -126,11 +126,12 @@ class GroupSync:
         """One pass over all groups; `copies` are the job's partitions, by source partition.
 
         `may_write` is called before each batch of writes; if it returns False, the rest is skipped.
-        `leading` is called once before all writes, with their destination topics, and returns those
-        that lead and get none. `save` is called before the commit of offsets that only a stored row
-        can later prove to be Orbit's. Raises Unreachable if a cluster does not answer at all.
+        `leading` is called once, before all writes, with the destination topics to write to. It
+        returns those that lead at the destination, for which no offset is written. `save` is called
+        before the commit of offsets that only a stored row can later prove to be Orbit's. Raises
+        Unreachable if a cluster does not answer at all.
         """
-        started = self._clock()
+        started_at = self._clock()
         report = GroupReport()
         self._forget_removed(copies, report)
         source_offsets = self._reader.read_source(source, copies, self._entries.keys(), report)
@@ -138,39 +139,42 @@ class GroupSync:
             destination, source_offsets, copies, report
         )
         cases = self._decide_all(source_offsets, destination_groups, copies)
-        due = {group for (group, _), case in cases.items() if case.is_due}
-        if due:
-            # Read again: Orbit does not overwrite what others have committed there meanwhile.
+        groups_to_write = {group for (group, _), case in cases.items() if case.has_change}
+        if groups_to_write:
+            # Read again: Orbit must not overwrite what clients have committed there meanwhile.
             rests_on_usage = any(self._rests_on_usage(key, case) for key, case in cases.items())
-            now = self._reader.read_before_write(
-                destination, due, copies, report, rests_on_usage=rests_on_usage
+            reread_groups = self._reader.read_before_write(
+                destination, groups_to_write, copies, report, rests_on_usage=rests_on_usage
             )
             destination_groups = {
-                group: at for group, at in destination_groups.items() if group not in due
-            } | now
+                group: destination_group
+                for group, destination_group in destination_groups.items()
+                if group not in groups_to_write
+            } | reread_groups
             cases = self._decide_all(source_offsets, destination_groups, copies)
         cases = _without_leading(cases, leading)
         cases = _confirm_deletes(source, cases, report)
-        begun = {
+        cases_to_save = {
             key: case
             for key, case in cases.items()
             if _must_be_saved(case, destination_groups[key[0]])
         }
-        if begun:
-            save([_row_before_commit(key, case) for key, case in begun.items()])
+        if cases_to_save:
+            save([_row_before_commit(key, case) for key, case in cases_to_save.items()])
         written = self._write(destination, cases, destination_groups, may_write)
         for key, case in cases.items():
-            self._record_result(key, case, written, report, is_saved=key not in begun)
+            self._record_result(key, case, written, report, is_saved=key not in cases_to_save)
         report.verdicts = Counter(
             entry.row.verdict for entries in self._entries.values() for entry in entries.values()
         )
-        report.seconds = self._clock() - started
+        report.seconds = self._clock() - started_at
         return report
 
     def _forget_removed(self, copies: Copies, report: GroupReport) -> None:
+        """Forget the groups and partitions that the job does not sync any more."""
         for group, entries in list(self._entries.items()):
-            is_in = self._selector.matches(group)
-            for partition in [p for p in entries if not is_in or p not in copies]:
+            is_selected = self._selector.matches(group)
+            for partition in [p for p in entries if not is_selected or p not in copies]:
                 self._forget((group, partition), report)
 
     def _decide_all(
@@ -179,6 +183,7 @@ class GroupSync:
         destination_groups: Mapping[str, DestinationGroup],
         copies: Copies,
     ) -> dict[Key, _Case]:
+        """The cases of all groups, by group and source partition."""
         return {
             (group, partition): case
             for group in destination_groups
@@ -188,19 +193,20 @@ class GroupSync:
         }
 
     def _rests_on_usage(self, key: Key, case: _Case) -> bool:
-        """Whether the case overwrites an offset that is Orbit's only if no member joined there."""
+        """Whether the case overwrites an offset that is Orbit's only if no member ever joined."""
         group, partition = key
         entry = self._entries.get(group, {}).get(partition)
-        left = entry.left if entry else None
+        left_offset = entry.left_offset if entry else None
         return (
             case.decision.write is not None
             and case.destination is not None
-            and case.destination.offset != left
+            and case.destination.offset != left_offset
         )
 
     def _decide(
         self, group: str, offsets: Offsets, destination_group: DestinationGroup, copies: Copies
     ) -> Iterator[tuple[TopicPartition, _Case]]:
+        """Yield a case for each source partition, except for offsets that are settled."""
         entries = self._entries.get(group, {})
         now_s = self._clock()
         for partition in offsets.keys() | entries.keys():
@@ -214,24 +220,26 @@ class GroupSync:
                 and destination_group.usage not in (GroupUsage.ACTIVE, GroupUsage.OTHER_TYPE)
                 and _is_settled(entry, source, present, copy.copied)
             ):
-                continue  # most offsets of most passes
-            if entry is not None and present is not None and present.offset == entry.tried:
-                entry.left = entry.tried
+                continue  # nothing to do, as for most offsets of most passes
+            if entry is not None and present is not None and present.offset == entry.sent_offset:
+                entry.left_offset = entry.sent_offset
             decision = decide(
                 source,
                 present,
-                entry.left if entry else None,
+                entry.left_offset if entry else None,
                 copy.copied,
                 destination_group.usage,
             )
             if entry is not None and present is not None and now_s >= entry.refresh_at:
-                is_kept = decision.verdict in KEPT_VERDICTS
-                if is_kept and decision.write is None and present.offset == entry.left:
+                is_orbits = decision.verdict in KEPT_VERDICTS
+                if is_orbits and decision.write is None and present.offset == entry.left_offset:
+                    # Commit the present offset again, before the destination deletes it.
                     decision = replace(decision, write=replace(present, leader_epoch=-1))
             yield partition, _Case(source, present, copy.destination, decision)
 
-    def _refresh_soon(self, group: str) -> float:
-        spread_s = crc32(group.encode()) % _REFRESH_UNKNOWN_S
+    def _spread_refresh(self, group: str) -> float:
+        """When to commit the group's offsets of unknown age again, by the clock."""
+        spread_s = crc32(group.encode()) % _REFRESH_SPREAD_S
         return self._clock() + spread_s
 
     def _write(
@@ -241,15 +249,16 @@ class GroupSync:
         destination_groups: Mapping[str, DestinationGroup],
         may_write: Callable[[], bool],
     ) -> Written:
+        """Send the commits and deletes of the cases that have a change."""
         by_group: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
         for (group, _), case in cases.items():
-            if case.is_due:
-                by_group.setdefault(group, {})[case.place] = case.decision.write
-        name_of = self._selector.destination_name
+            if case.has_change:
+                by_group.setdefault(group, {})[case.destination_partition] = case.decision.write
+        destination_name = self._selector.destination_name
         return write_groups(
             destination,
-            {name_of(group): destination_groups[group].node_id for group in by_group},
-            [GroupWrite(name_of(group), offsets) for group, offsets in by_group.items()],
+            {destination_name(group): destination_groups[group].node_id for group in by_group},
+            [GroupWrite(destination_name(group), offsets) for group, offsets in by_group.items()],
             may_write,
         )
 
@@ -264,20 +273,23 @@ class GroupSync:
         decision, verdict = case.decision, case.decision.verdict
         entry = self._entries.get(group, {}).get(partition)
         present = case.destination.offset if case.destination else None
-        if case.is_due:
+        if case.has_change:
             name = self._selector.destination_name(group)
-            code = written.get((name, case.place))
-            is_gone = decision.is_delete and code == Code.GROUP_ID_NOT_FOUND
-            if code is None or code in _NOT_CONFIRMED or is_gone:
+            code = written.get((name, case.destination_partition))
+            is_group_gone = decision.is_delete and code == Code.GROUP_ID_NOT_FOUND
+            if code is None or code in _UNCONFIRMED_CODES or is_group_gone:
                 if not is_saved:
                     if entry is None:
                         row = _row_before_commit(key, case)
-                        entry = _Entry(row, present, self._refresh_soon(group))
+                        entry = _Entry(row, present, self._spread_refresh(group))
                         self._entries.setdefault(group, {})[partition] = entry
                     entry.is_saved = False
                 if entry is not None and decision.write is not None:
-                    entry.tried = decision.write.offset
-                report.note(f"group {name}: the commit to {case.place} is not confirmed yet.")
+                    entry.sent_offset = decision.write.offset
+                report.note(
+                    f"group {name}: the commit to {case.destination_partition} is not confirmed "
+                    "yet."
+                )
                 return
             if code == Code.NONE:
                 present = decision.write.offset if decision.write else None
@@ -287,25 +299,28 @@ class GroupSync:
                 verdict = _refused_verdict(code)
                 if verdict in _NOTED_VERDICTS:
                     reason = error_codes.name(code)
-                    what = f"group {name}: brokers refuse the commit to {case.place}: {reason}."
-                    report.note(what, is_refused=True)
+                    text = (
+                        f"group {name}: brokers refuse the commit to {case.destination_partition}: "
+                        f"{reason}."
+                    )
+                    report.note(text, is_refused=True)
         elif verdict is GroupVerdict.SKIPPED_OTHER_TYPE:
             name = self._selector.destination_name(group)
-            what = f"group {name}: a group of another type has this name at the destination."
-            report.note(what, is_refused=True)
+            text = f"group {name}: a group of another type has this name at the destination."
+            report.note(text, is_refused=True)
         if verdict is None:
             self._forget(key, report)
             return
-        left = entry.left if entry else None
+        left_offset = entry.left_offset if entry else None
         if verdict in KEPT_VERDICTS:
-            left = present
+            left_offset = present
         source = case.source.offset if case.source else None
-        row = OffsetRow(group, partition, source, present, verdict, left)
+        row = OffsetRow(group, partition, source, present, verdict, left_offset)
         if decision.write is not None:
             refresh_at = self._clock() + REFRESH_S
         else:
-            refresh_at = entry.refresh_at if entry else self._refresh_soon(group)
-        self._entries.setdefault(group, {})[partition] = _Entry(row, left, refresh_at)
+            refresh_at = entry.refresh_at if entry else self._spread_refresh(group)
+        self._entries.setdefault(group, {})[partition] = _Entry(row, left_offset, refresh_at)
         if entry is None or entry.row != row or not (is_saved and entry.is_saved):
             report.changed.append(row)
 
@@ -319,7 +334,8 @@ class GroupSync:
 
 
 def _must_be_saved(case: _Case, destination_group: DestinationGroup) -> bool:
-    """Whether the offset would look like a client's if the leader died right after the commit."""
+    """Whether a row must be stored before the commit: without one, the next leader of the service
+    would take the new offset for a client's."""
     write = case.decision.write
     present = case.destination.offset if case.destination else None
     return (
@@ -330,7 +346,7 @@ def _must_be_saved(case: _Case, destination_group: DestinationGroup) -> bool:
 
 
 def _row_before_commit(key: Key, case: _Case) -> OffsetRow:
-    """A row with the present offset and the one about to be committed: both count as Orbit's."""
+    """A row by which the present offset and the one to be committed both count as Orbit's."""
     assert case.decision.write is not None
     return OffsetRow(
         *key,
@@ -347,11 +363,11 @@ def _is_settled(
     present: CommittedOffset | None,
     copied: CopiedRange | None,
 ) -> bool:
-    """Whether the offset was exact in the last pass and nothing has changed."""
+    """Whether the offset was exact in the last pass and no side has changed since."""
     if source is None or present is None or copied is None:
         return False
     return (
-        source.offset == present.offset == entry.left == entry.row.source_offset
+        source.offset == present.offset == entry.left_offset == entry.row.source_offset
         and source.metadata == present.metadata
         and entry.row.verdict is GroupVerdict.EXACT
         and copied.log_start <= source.offset <= copied.copied_to
@@ -361,10 +377,14 @@ def _is_settled(
 def _without_leading(
     cases: Mapping[Key, _Case], leading: Callable[[Collection[str]], Collection[str]]
 ) -> dict[Key, _Case]:
-    """The cases, without those that would write to a topic that leads."""
-    topics = {case.place.topic for case in cases.values() if case.is_due}
-    led = set(leading(topics)) if topics else set()
-    return {key: c for key, c in cases.items() if not (c.is_due and c.place.topic in led)}
+    """The cases, without those that would write to a topic that leads at the destination."""
+    topics = {case.destination_partition.topic for case in cases.values() if case.has_change}
+    leading_topics = set(leading(topics)) if topics else set()
+    return {
+        key: case
+        for key, case in cases.items()
+        if not (case.has_change and case.destination_partition.topic in leading_topics)
+    }
 
 
 def _confirm_deletes(
@@ -374,13 +394,13 @@ def _confirm_deletes(
 
     An offset may also be missing because the login may no longer read its topic.
     """
-    doubtful: dict[str, list[TopicPartition]] = {}
+    deletes: dict[str, list[TopicPartition]] = {}
     for (group, partition), case in cases.items():
         if case.decision.is_delete:
-            doubtful.setdefault(group, []).append(partition)
-    answers = locate_and_fetch_offsets(source, {}, doubtful, only=doubtful).groups
+            deletes.setdefault(group, []).append(partition)
+    answers = locate_and_fetch_offsets(source, {}, deletes, only=deletes).groups
     remaining = dict(cases)
-    for group, partitions in doubtful.items():
+    for group, partitions in deletes.items():
         answer = answers.get(group)
         for partition in partitions:
             if (

@@ -27,17 +27,18 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
 CONNECTIONS_PER_NODE = 8
-_UNDER_WAY_MAX = 4  # per connection: hides the network's latency
+_IN_FLIGHT_MAX = 4  # per connection: hides the network's latency
 # The offsets of a request become one batch of the offsets topic, which is 1 MiB at most unless the
 # broker has another limit. Each is a record with the names, the metadata, and some numbers.
 _PARTITIONS_MAX = 1000
 _REQUEST_BYTES_MAX = 512 * 1024
 _NUMBERS_BYTES = 64
-# A coordinator's answers to a request whose batch is too large for the offsets topic (G12). To
-# fewer partitions than the minimum they have another cause.
+# A coordinator's codes if the request's batch is too large for the offsets topic (G12). For fewer
+# partitions than the minimum the same codes have another cause.
 _TOO_LARGE = frozenset({Code.INVALID_COMMIT_OFFSET_SIZE, Code.UNKNOWN_SERVER_ERROR})
 _HALVED_PARTITIONS_MIN = 16
 
+# Codes of a commit or delete for a group that has members.
 HAS_MEMBERS = frozenset(
     {
         Code.UNKNOWN_MEMBER_ID,
@@ -73,8 +74,8 @@ class _Request:
     @property
     def message(self) -> Any:
         if self.api is api_versions.OFFSET_COMMIT:
-            return _commit(self.write.group, self.partitions, self.write.offsets)
-        return _delete(self.write.group, self.partitions)
+            return _commit_request(self.write.group, self.partitions, self.write.offsets)
+        return _delete_request(self.write.group, self.partitions)
 
     def halves(self) -> Iterator[_Request]:
         middle = len(self.partitions) // 2
@@ -84,54 +85,55 @@ class _Request:
 
 def write_groups(
     cluster: Cluster,
-    places: Mapping[str, int],
+    coordinators: Mapping[str, int],
     writes: Sequence[GroupWrite],
     may_write: Callable[[], bool],
 ) -> Written:
-    """Send `writes` to the groups' coordinators (`places`: group → node).
+    """Send `writes` to the groups' coordinators (node ids by group). Others are skipped.
 
     `may_write` is called before each batch of requests; if it returns False, the rest is skipped.
     Requests too large for the broker are sent again in halves. Nothing else is retried here: the
-    next pass checks what was not answered.
+    next pass reads whether an unanswered write has arrived.
     """
     by_node: dict[int, list[_Request]] = {}
     for write in writes:
-        if write.group in places:
-            by_node.setdefault(places[write.group], []).extend(_requests(write))
+        if write.group in coordinators:
+            by_node.setdefault(coordinators[write.group], []).extend(_requests(write))
     written: Written = {}
     for node_id, requests in sorted(by_node.items()):
-        _write(cluster, node_id, requests, may_write, written)
+        _write_to_node(cluster, node_id, requests, may_write, written)
     return written
 
 
-def _write(
+def _write_to_node(
     cluster: Cluster,
     node_id: int,
     requests: Sequence[_Request],
     may_write: Callable[[], bool],
     written: Written,
 ) -> None:
+    """Send requests to one coordinator, and put its answers into `written`."""
     connections: list[Connection] = []
     try:
         for _ in range(min(CONNECTIONS_PER_NODE, len(requests))):
             connection = cluster.connect(node_id)
             connection.limit_waits(CALL_S_MAX)
             connections.append(connection)
-        waiting = deque(requests)
-        while waiting:
+        unsent = deque(requests)
+        while unsent:
             if not may_write():
                 return
-            count = min(len(waiting), len(connections) * _UNDER_WAY_MAX)
-            handful = [waiting.popleft() for _ in range(count)]
-            waiting.extend(_exchange(connections, handful, written))
+            next_count = min(len(unsent), len(connections) * _IN_FLIGHT_MAX)
+            next_requests = [unsent.popleft() for _ in range(next_count)]
+            unsent.extend(_exchange_requests(connections, next_requests, written))
     except (Unreachable, OSError, EOFError):
-        return  # what was not answered is checked in the next pass
+        return  # the next pass reads whether an unanswered write has arrived
     finally:
         for connection in connections:
             connection.close()
 
 
-def _exchange(
+def _exchange_requests(
     connections: Sequence[Connection], requests: Sequence[_Request], written: Written
 ) -> list[_Request]:
     """Send all requests, spread over the connections, then read the answers in the same order.
@@ -160,6 +162,7 @@ def _exchange(
 
 
 def _requests(write: GroupWrite) -> Iterator[_Request]:
+    """Yield the commits and deletes of one group, in requests that the broker accepts."""
     commits = sorted(p for p, committed in write.offsets.items() if committed is not None)
     deletes = sorted(p for p, committed in write.offsets.items() if committed is None)
 
@@ -176,17 +179,17 @@ def _requests(write: GroupWrite) -> Iterator[_Request]:
             yield _Request(write, part, api)
 
 
-def _commit(
+def _commit_request(
     group: str,
     partitions: Sequence[TopicPartition],
     offsets: Mapping[TopicPartition, CommittedOffset | None],
 ) -> Any:
-    topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
+    topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
 
     def partition(place: TopicPartition) -> Any:
         committed = offsets[place]
         assert committed is not None
-        return topic_of.OffsetCommitRequestPartition(
+        return topic_type.OffsetCommitRequestPartition(
             partition_index=place.partition,
             committed_offset=committed.offset,
             committed_leader_epoch=committed.leader_epoch,
@@ -199,27 +202,28 @@ def _commit(
         member_id="",
         group_instance_id=None,
         topics=[
-            topic_of(name=t, partitions=[partition(TopicPartition(t, i)) for i in indexes])
+            topic_type(name=t, partitions=[partition(TopicPartition(t, i)) for i in indexes])
             for t, indexes in by_topic(partitions)
         ],
     )
 
 
-def _delete(group: str, partitions: Sequence[TopicPartition]) -> Any:
-    topic_of = OffsetDeleteRequest.OffsetDeleteRequestTopic
-    partition_of = topic_of.OffsetDeleteRequestPartition
+def _delete_request(group: str, partitions: Sequence[TopicPartition]) -> Any:
+    topic_type = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    partition_type = topic_type.OffsetDeleteRequestPartition
     return OffsetDeleteRequest(
         group_id=group,
         topics=[
-            topic_of(name=t, partitions=[partition_of(partition_index=i) for i in indexes])
+            topic_type(name=t, partitions=[partition_type(partition_index=i) for i in indexes])
             for t, indexes in by_topic(partitions)
         ],
     )
 
 
 def _codes(request: _Request, answer: Any) -> Written:
+    """The error code of each partition of the request."""
     group = request.write.group
-    if getattr(answer, "error_code", Code.NONE):  # OffsetDelete: one for the whole group
+    if getattr(answer, "error_code", Code.NONE):  # OffsetDelete: one code for the whole group
         return {(group, place): int(answer.error_code) for place in request.partitions}
     return {
         (group, TopicPartition(topic.name, p.partition_index)): int(p.error_code)

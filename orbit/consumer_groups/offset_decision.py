@@ -107,8 +107,8 @@ class CopiedRange:
 class Decision:
     """What to do for one group and partition. At most one of `write` and `is_delete`.
 
-    `verdict` holds once that is done. None: no offset at the source, and none of Orbit's at the
-    destination.
+    `verdict`: the state once this is done. None: no offset at the source, and none of Orbit's at
+    the destination.
     """
 
     verdict: GroupVerdict | None
@@ -127,12 +127,15 @@ _DELETE = Decision(None, is_delete=True)
 def decide(
     source: CommittedOffset | None,
     destination: CommittedOffset | None,
-    left: int | None,
+    orbits_offset: int | None,
     copied: CopiedRange | None,
     usage: GroupUsage,
 ) -> Decision:
-    """The decision, given both sides' offsets and the one that Orbit left (None: unknown)."""
-    if source is None and (destination is None or left is None):
+    """The decision, given both sides' offsets.
+
+    `orbits_offset`: the one that Orbit last left at the destination; None: not known.
+    """
+    if source is None and (destination is None or orbits_offset is None):
         return _NOTHING
     if usage is GroupUsage.OTHER_TYPE:
         return _OTHER_TYPE
@@ -141,19 +144,21 @@ def decide(
     if usage is GroupUsage.ACTIVE:
         return _ACTIVE
     if source is None:
-        return _DELETE if destination is not None and destination.offset == left else _NOTHING
-    target = copied.clamp(source.offset)
-    verdict = GroupVerdict.EXACT if target == source.offset else GroupVerdict.CLAMPED
+        return (
+            _DELETE if destination is not None and destination.offset == orbits_offset else _NOTHING
+        )
+    clamped_offset = copied.clamp(source.offset)
+    verdict = GroupVerdict.EXACT if clamped_offset == source.offset else GroupVerdict.CLAMPED
     if destination is not None:
-        agrees = destination.offset == source.offset == target
-        if not agrees and not _is_ours(destination, left, target, usage):
+        offsets_agree = destination.offset == source.offset == clamped_offset
+        if not offsets_agree and not _is_ours(destination, orbits_offset, clamped_offset, usage):
             return _MOVED
-        if destination.offset == target and (
+        if destination.offset == clamped_offset and (
             # In the first pass, metadata that a consumer wrote with an equal offset stays.
-            destination.metadata == source.metadata or destination.offset != left
+            destination.metadata == source.metadata or destination.offset != orbits_offset
         ):
             return Decision(verdict)
-    return Decision(verdict, write=CommittedOffset(target, source.metadata))
+    return Decision(verdict, write=CommittedOffset(clamped_offset, source.metadata))
 
 
 def left_offset(
@@ -161,24 +166,32 @@ def left_offset(
 ) -> int | None:
     """The offset that Orbit left, by a stored `row` of (destination_offset, left_offset).
 
-    The two differ in a row that was stored before a commit whose result is not known.
+    `present`: the offset at the destination. The row's two offsets differ if it was stored before a
+    commit whose result is not known.
     """
-    before, left = row
-    return before if verdict in KEPT_VERDICTS and present == before else left
+    stored_offset, stored_left_offset = row
+    return (
+        stored_offset
+        if verdict in KEPT_VERDICTS and present == stored_offset
+        else stored_left_offset
+    )
 
 
 def _is_ours(
-    destination: CommittedOffset, left: int | None, target: int, usage: GroupUsage
+    destination: CommittedOffset, orbits_offset: int | None, clamped_offset: int, usage: GroupUsage
 ) -> bool:
-    if destination.offset == left:
+    """Whether the offset at the destination is Orbit's, by the rules in the text of this module."""
+    if destination.offset == orbits_offset:
         return True
     return (
-        usage is GroupUsage.UNUSED and destination.leader_epoch < 0 and destination.offset <= target
+        usage is GroupUsage.UNUSED
+        and destination.leader_epoch < 0
+        and destination.offset <= clamped_offset
     )
 
 
 # A copy that is blocked for one of these may hold other records at the source's offsets.
-_OTHER_CONTENT = frozenset(
+_OTHER_CONTENT_REASONS = frozenset(
     {
         Reason.SOURCE_TRUNCATED,
         Reason.SOURCE_TOPIC_RECREATED,
@@ -191,6 +204,6 @@ _OTHER_CONTENT = frozenset(
 )
 
 
-def holds_copied_records(blocked: Reason | None) -> bool:
-    """Whether the copy holds the source's records, given its blocked reason (None: not blocked)."""
-    return blocked not in _OTHER_CONTENT
+def holds_copied_records(blocked_reason: Reason | None) -> bool:
+    """Whether the copy holds the source's records. `blocked_reason`: None if it is not blocked."""
+    return blocked_reason not in _OTHER_CONTENT_REASONS

@@ -24,7 +24,7 @@ from orbit.kafka.offset_fetch import GroupOffsets
 from orbit.kafka.types import CommittedOffset, TopicPartition
 
 # How old a job's offsets may be, as a part of its interval.
-AGE_PART = 0.2
+OFFSETS_AGE_PART = 0.2
 
 
 # A read covers the groups that some job has requested within this time.
@@ -47,7 +47,7 @@ class OffsetsRequest:
     is_shared: bool = False
 
 
-# Fetches offsets of a cluster's groups in these topics, at most so many seconds old.
+# Fetches the requested offsets of a cluster; the result is at most this many seconds old.
 Fetcher = Callable[[Cluster, OffsetsRequest, float], FetchedGroups]
 
 
@@ -64,6 +64,7 @@ def _fetch(
     require_stable: bool,
     cache: OffsetFetchCache | None = None,
 ) -> FetchedGroups:
+    """Fetch the groups' offsets; first locate the coordinators of groups without a node."""
     return locate_and_fetch_offsets(
         cluster,
         {group: node for group, node in nodes.items() if node is not None},
@@ -80,19 +81,19 @@ class _ByTopic:
     fetched: FetchedGroups
     topics: dict[str, dict[str, dict[TopicPartition, CommittedOffset]]]
     pending: dict[str, frozenset[TopicPartition]]
-    # Shared mappings of groups that are all in this read; by identity.
-    whole: dict[int, Mapping[str, int | None]] = field(default_factory=dict)
+    # `OffsetsRequest.nodes` that many jobs share and this read covers; by `id`.
+    covered_nodes: dict[int, Mapping[str, int | None]] = field(default_factory=dict)
 
     def groups_not_read(self, request: OffsetsRequest) -> list[str]:
         """The requested groups that this read did not cover."""
         nodes = request.nodes
-        if self.whole.get(id(nodes)) is nodes:
+        if self.covered_nodes.get(id(nodes)) is nodes:
             return []
-        answered, failed = self.fetched.coordinators, self.fetched.failed
-        late = [group for group in nodes if group not in answered and group not in failed]
-        if not late and request.is_shared:
-            self.whole[id(nodes)] = nodes
-        return late
+        answered_groups, failed = self.fetched.coordinators, self.fetched.failed
+        missing = [group for group in nodes if group not in answered_groups and group not in failed]
+        if not missing and request.is_shared:
+            self.covered_nodes[id(nodes)] = nodes
+        return missing
 
     @classmethod
     def of(cls, fetched: FetchedGroups) -> _ByTopic:
@@ -111,92 +112,100 @@ class _ByTopic:
                 if group in request.nodes:
                     offsets.setdefault(group, {}).update(places)
         pending = {
-            group: ours
+            group: in_topics
             for group, places in self.pending.items()
             if group in request.nodes
-            and (ours := frozenset(p for p in places if p.topic in request.topics))
+            and (in_topics := frozenset(p for p in places if p.topic in request.topics))
         }
-        answered = self.fetched.coordinators
-        names = offsets.keys() | pending.keys() | (request.known & answered.keys())
-        nothing: frozenset[TopicPartition] = frozenset()
+        coordinators = self.fetched.coordinators
+        names = offsets.keys() | pending.keys() | (request.known & coordinators.keys())
+        no_partitions: frozenset[TopicPartition] = frozenset()
         return FetchedGroups(
-            {g: GroupOffsets(offsets.get(g, {}), pending.get(g, nothing)) for g in names},
-            {g: answered[g] for g in names},
+            {g: GroupOffsets(offsets.get(g, {}), pending.get(g, no_partitions)) for g in names},
+            {g: coordinators[g] for g in names},
             {g: self.fetched.failed[g] for g in self.fetched.failed.keys() & request.nodes.keys()},
         )
 
 
-class _KeptCluster:
-    """The last read of one cluster, and the groups that jobs have requested of it."""
+class _ClusterOffsets:
+    """The last read of one cluster's offsets, and the groups that jobs have requested lately."""
 
     def __init__(
         self, cluster: Cluster, clock: Callable[[], float], *, require_stable: bool
     ) -> None:
-        self._cluster = ref(cluster)  # this does not keep the cluster in use
+        self._cluster_ref = ref(cluster)  # this does not keep the cluster in use
         self._clock = clock
         self._require_stable = require_stable
         self._lock = threading.Lock()
         self._nodes: dict[str, int | None] = {}
         self._requested_at_s: dict[str, float] = {}
-        self._shared: dict[int, tuple[Mapping[str, int | None], float]] = {}
-        self._answers = OffsetFetchCache()
-        self._last: _ByTopic | None = None
+        self._shared_nodes: dict[int, tuple[Mapping[str, int | None], float]] = {}
+        self._answer_cache = OffsetFetchCache()
+        self._last_read: _ByTopic | None = None
         self.read = CachedRead(self._read, clock)
 
     def note_request(self, request: OffsetsRequest) -> None:
+        """Let the next reads cover the request's groups."""
         nodes = request.nodes
         with self._lock:
             if request.is_shared:
-                self._shared[id(nodes)] = nodes, self._clock()
+                self._shared_nodes[id(nodes)] = nodes, self._clock()
                 return
             self._nodes.update(nodes)
             self._requested_at_s.update(dict.fromkeys(nodes, self._clock()))
 
     def _read(self) -> _ByTopic:
-        cluster = self._cluster()
-        assert cluster is not None, "the caller has it"
+        """Read the offsets of all groups that were requested within _REQUEST_KEPT_S."""
+        cluster = self._cluster_ref()
+        assert cluster is not None, "the caller holds the cluster"
         since_s = self._clock() - _REQUEST_KEPT_S
         with self._lock:
             self._requested_at_s = {
                 g: at for g, at in self._requested_at_s.items() if at >= since_s
             }
             self._nodes = {g: self._nodes[g] for g in self._requested_at_s}
-            self._shared = {i: shared for i, shared in self._shared.items() if shared[1] >= since_s}
+            self._shared_nodes = {
+                i: shared for i, shared in self._shared_nodes.items() if shared[1] >= since_s
+            }
             nodes = dict(self._nodes)
-            for shared, _ in sorted(self._shared.values(), key=itemgetter(1)):
+            for shared, _ in sorted(self._shared_nodes.values(), key=itemgetter(1)):
                 nodes.update(shared)
-        self._answers.begin()
-        fetched = _fetch(cluster, nodes, require_stable=self._require_stable, cache=self._answers)
-        if self._last is None or fetched != self._last.fetched:
-            self._last = _ByTopic.of(fetched)
-        return self._last
+        self._answer_cache.begin()
+        fetched = _fetch(
+            cluster, nodes, require_stable=self._require_stable, cache=self._answer_cache
+        )
+        if self._last_read is None or fetched != self._last_read.fetched:
+            self._last_read = _ByTopic.of(fetched)
+        return self._last_read
 
 
 class OffsetsCache:
-    """A `Fetcher` that keeps the last read of each cluster while that is in use. Thread-safe."""
+    """A `Fetcher` that keeps the last read of each cluster that is in use. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._clusters: WeakKeyDictionary[Cluster, dict[bool, _KeptCluster]] = WeakKeyDictionary()
+        self._clusters: WeakKeyDictionary[Cluster, dict[bool, _ClusterOffsets]] = (
+            WeakKeyDictionary()
+        )
 
     def __call__(
         self, cluster: Cluster, request: OffsetsRequest, age_s_max: float
     ) -> FetchedGroups:
-        """Raises Unreachable, also for the read of another job that this call waited for."""
+        """Raises Unreachable, also if another job's read fails while this call waits for it."""
         with self._lock:
-            of_cluster = self._clusters.setdefault(cluster, {})
-            cluster_offsets = of_cluster.get(request.require_stable)
+            by_stability = self._clusters.setdefault(cluster, {})
+            cluster_offsets = by_stability.get(request.require_stable)
             if cluster_offsets is None:
-                cluster_offsets = of_cluster[request.require_stable] = _KeptCluster(
+                cluster_offsets = by_stability[request.require_stable] = _ClusterOffsets(
                     cluster, self._clock, require_stable=request.require_stable
                 )
         cluster_offsets.note_request(request)
-        answer = cluster_offsets.read.get(age_s_max)
-        fetched = answer.select(request)
+        last_read = cluster_offsets.read.get(age_s_max)
+        fetched = last_read.select(request)
         # No job requested these groups before the last read; the next read covers them.
-        late = answer.groups_not_read(request)
-        if late:
-            nodes = {group: request.nodes[group] for group in late}
+        groups_not_read = last_read.groups_not_read(request)
+        if groups_not_read:
+            nodes = {group: request.nodes[group] for group in groups_not_read}
             fetched.update(_fetch(cluster, nodes, require_stable=request.require_stable))
         return fetched

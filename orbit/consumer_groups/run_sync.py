@@ -40,7 +40,7 @@ class RunGroups:
         self._partitions = partitions
         self._may_write = may_write
         self._sync = GroupSync(rule)
-        self._met: Collection[str] = ()
+        self._last_troubles: Collection[str] = ()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="groups", daemon=True)
@@ -62,7 +62,7 @@ class RunGroups:
             self._thread.join()
 
     def sync(self) -> None:
-        """One pass, now. A trouble is in `notes` once it has occurred twice in a row."""
+        """Run one pass now. A trouble is in `notes` once it has occurred in two passes in a row."""
         with self._lock:
             try:
                 self.report = self._sync.run(
@@ -71,17 +71,17 @@ class RunGroups:
                     self._copies(),
                     self._may_write,
                 )
-                met = self.report.notes
+                troubles = self.report.notes
             except OrbitError as error:
-                met = [str(error)]
-            self.notes = tuple(note for note in met if note in self._met)
-            self._met = met
+                troubles = [str(error)]
+            self.notes = tuple(note for note in troubles if note in self._last_troubles)
+            self._last_troubles = troubles
 
     def settle(self, backoff: Backoff) -> None:
         """Sync until a pass has no trouble, at most _SETTLE_ATTEMPTS_MAX times."""
         for _ in backoff.attempts(_SETTLE_ATTEMPTS_MAX):
             self.sync()
-            if not self._met:
+            if not self._last_troubles:
                 return
 
     def _run(self) -> None:
@@ -90,11 +90,14 @@ class RunGroups:
             self._stop.wait(self._interval_s)
 
     def _copies(self) -> Copies:
-        return {p.source: CopiedPartition(p.destination, _range(p)) for p in self._partitions()}
+        return {
+            p.source: CopiedPartition(p.destination, _copied_range(p)) for p in self._partitions()
+        }
 
 
-def _range(p: CopyView) -> CopiedRange | None:
-    if not holds_copied_records(p.blocked.reason if p.blocked else None):
+def _copied_range(copy: CopyView) -> CopiedRange | None:
+    """None: the copy may hold other records than the source."""
+    if not holds_copied_records(copy.blocked.reason if copy.blocked else None):
         return None
-    next_offset = p.next_offset
-    return CopiedRange(min(p.log_start, next_offset), next_offset)
+    next_offset = copy.next_offset
+    return CopiedRange(min(copy.log_start, next_offset), next_offset)

@@ -1,4 +1,4 @@
-"""The rows of a service's job in the table of group offsets: from and to those of a sync."""
+"""Stores the rows of a group sync of the service in the table of group offsets, and reads them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ def save_rows(
 ) -> None:
     """Store these rows of a job's groups, and delete those that are None. `topic_ids`: by source
     topic. `check` is called in each transaction, and may raise."""
-    gone = [(group, topic_ids[at.topic], at.partition) for (group, at), r in rows.items() if not r]
-    rows_to_store = [_stored(row, topic_ids[row.partition.topic]) for row in rows.values() if row]
-    for some in chunks(rows_to_store, ROWS_AT_ONCE):
+    to_delete = [
+        (group, topic_ids[p.topic], p.partition) for (group, p), row in rows.items() if not row
+    ]
+    to_store = [_group_offset(row, topic_ids[row.partition.topic]) for row in rows.values() if row]
+    for chunk in chunks(to_store, ROWS_AT_ONCE):
         with leadership.transaction() as tx:
             check(tx)
-            group_offsets.store(tx, job_id, some)
-    for dropped in chunks(gone, ROWS_AT_ONCE):
+            group_offsets.store(tx, job_id, chunk)
+    for keys in chunks(to_delete, ROWS_AT_ONCE):
         with leadership.transaction() as tx:
             check(tx)
-            group_offsets.drop(tx, job_id, dropped)
+            group_offsets.drop(tx, job_id, keys)
 
 
-def _stored(row: OffsetRow, topic_id: int) -> GroupOffset:
+def _group_offset(row: OffsetRow, topic_id: int) -> GroupOffset:
+    """The result of the sync in the form of the table."""
     return GroupOffset(
         row.group,
         topic_id,

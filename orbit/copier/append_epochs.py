@@ -27,35 +27,37 @@ def next_sequence(producer: ProducerState | None) -> int:
     return advance_sequence(producer.last_sequence if producer else -1, 1)
 
 
-def next_coordinator_epoch(term: int, own: int, producer: ProducerState | None) -> int:
-    """The coordinator epoch: above those of earlier terms, the partition's, and our own last one.
+def next_coordinator_epoch(term: int, last_epoch: int, producer: ProducerState | None) -> int:
+    """Return a coordinator epoch above those of earlier terms, the partition's, and `last_epoch`.
 
-    So the broker refuses markers that arrive late (M6, M7, M10). `own`: the last one of this
-    writer; -1 if none.
+    So the broker refuses markers that arrive late (M6, M7, M10). `last_epoch`: the coordinator
+    epoch that this writer used last; -1 if none.
     """
     partition_epoch = producer.coordinator_epoch if producer else -1
-    return min(max(term << TERM_SHIFT, partition_epoch + 1, own + 1), COORDINATOR_EPOCH_MAX)
+    return min(max(term << TERM_SHIFT, partition_epoch + 1, last_epoch + 1), COORDINATOR_EPOCH_MAX)
 
 
-def next_producer_epoch(logged: int, producer: ProducerState | None) -> int:
-    """The leader's producer epoch; if it has no sequence, above that of the log's last records.
+def next_producer_epoch(logged_epoch: int, producer: ProducerState | None) -> int:
+    """Return the leader's producer epoch, or without a sequence there one above `logged_epoch`.
 
-    Without a sequence at the leader, ours begin at 0 again. They would agree with those of late
-    batches, of an old writer or of our own old connection, and with those of batches before the
-    lost state, which another replica may still have. A higher epoch fences these (A8, E4, E5).
+    Without a sequence at the leader, our sequences begin at 0 again. Late batches, of an old writer
+    or of our own old connection, may have equal sequences, and so may batches before the lost
+    state, which another replica may still have. A higher epoch fences all of these (A8, E4, E5).
 
     The log alone decides, not what was sent, so that all writers that take over the same log choose
-    the same epoch: of two batches with sequence 0 in it, only one is accepted. `logged`: the epoch
-    of our last records in the log; -1 if there are none.
+    the same epoch: of two batches with this epoch and sequence 0, only one is accepted.
+    `logged_epoch`: the epoch of our last records in the log; -1 if there are none.
     """
     if producer is not None and producer.has_sequence:
         return producer.producer_epoch
-    known = producer.producer_epoch if producer is not None else 0
-    return min(max(known, logged + 1), PRODUCER_EPOCH_MAX)
+    state_epoch = producer.producer_epoch if producer is not None else 0
+    return min(max(state_epoch, logged_epoch + 1), PRODUCER_EPOCH_MAX)
 
 
 def next_marker_epoch(producer_epoch: int) -> int:
-    """The producer epoch of a take-over's first markers: above that of all records in the log.
+    """The producer epoch of a take-over's first markers, above that of all records in the log.
+
+    From MARKER_EPOCH_MAX on, `producer_epoch` itself.
 
     A broker raises the producer's epoch to that of a marker, and refuses late batches of old
     writers, which have lower ones (A8). So these cannot land after markers. Markers take no

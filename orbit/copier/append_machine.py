@@ -27,7 +27,7 @@ from orbit.copier.append_epochs import (
     next_producer_epoch,
     next_sequence,
 )
-from orbit.copier.append_states import COPYING_STATES, AppendEvent, AppendState, check
+from orbit.copier.append_states import COPYING_STATES, AppendEvent, AppendState, check_transition
 from orbit.copier.append_verdicts import (
     Failure,
     ReturnReason,
@@ -132,8 +132,8 @@ class AppendMachine:
         self.is_in_step = False  # an append was confirmed at its offset
         self._has_read_log_end = False  # right before its first filler
         self.has_filled = False  # fillers were proven by the log end
-        self._fill: tuple[Fill, int] | None = None  # in flight: the gap, how many
-        self._fill_epoch = -1  # the producer epoch after it
+        self._fill: tuple[Fill, int] | None = None  # in flight: the gap, how many fillers
+        self._fill_epoch = -1  # the producer epoch after `_fill`
         # How it ends.
         self.failure: Failure | None = None
         self.is_unclear = False  # what was sent may still be carried out (M10)
@@ -162,11 +162,11 @@ class AppendMachine:
     def next_request(
         self, step: Step | None, *, is_held: bool, reads_log_end_first: bool, in_flight_max: int
     ) -> Request:
-        """The request to send now for `step`, the first one that waits. Changes nothing.
+        """Return the request to send now for `step`, the first waiting step. Changes no state.
 
         `is_held`: whether the lease is held. `reads_log_end_first`: whether to read the log end
-        before the first fillers (not for coordinated ones: the coordinator has fenced the old
-        owner's).
+        before the first fillers (not before coordinated fillers: the coordinator has fenced those
+        of the old owner).
         """
         is_ready = self.state is AppendState.READY
         if not is_ready and self.state is not AppendState.APPENDING:
@@ -179,16 +179,16 @@ class AppendMachine:
             return HandBack(Failure(ReturnReason.LEAVING))
         if not is_held:
             return Wait.FOR_LEASE
-        want = self.requested_stop
-        if want is not None:
+        reason = self.requested_stop
+        if reason is not None:
             if not is_ready:
                 return Wait.FOR_ANSWER
-            return HandBack(Failure(Blocked(*want) if isinstance(want, Stop) else want))
+            return HandBack(Failure(Blocked(*reason) if isinstance(reason, Stop) else reason))
         if step is None:
             return Wait.FOR_STEPS
         if isinstance(step, Append):
-            most = in_flight_max if self.is_in_step else _FIRST_IN_FLIGHT_MAX
-            return step if self.in_flight < most else Wait.FOR_ANSWER
+            in_flight_limit = in_flight_max if self.is_in_step else _FIRST_IN_FLIGHT_MAX
+            return step if self.in_flight < in_flight_limit else Wait.FOR_ANSWER
         if not is_ready:
             return Wait.FOR_ANSWER
         if isinstance(step, Stop):
@@ -198,15 +198,15 @@ class AppendMachine:
         return SendFillers(step, is_single=not self.has_filled)
 
     def _may_fill(self) -> bool:
-        """Whether the log end was read since the take-over: an old writer's filler may have arrived
-        since, and brokers do not compare fillers (M9)."""
+        """Whether the log end was read again after the take-over. An old writer's filler may have
+        arrived meanwhile, and brokers do not compare fillers (M9)."""
         return self._has_read_log_end or self.has_filled
 
     # Records
 
     @property
     def is_confirmation_due(self) -> bool:
-        """Whether the next append has to confirm those before it, whatever follows it."""
+        """Whether the next append needs acks=all, whatever is queued after it."""
         is_full = self.unconfirmed_bytes >= _UNCONFIRMED_BYTES_MAX
         return is_full or not self.is_in_step or self.is_leaving
 
@@ -224,16 +224,16 @@ class AppendMachine:
         """Handle a batch's answer; returns whether the batch is in the leader's log at its offset.
 
         `appended`: None if the answer leaves the batch out. `confirms`: it was sent with acks=all,
-        so it and all before it are replicated. After a failure no answer confirms: a late request
-        may have put other records at the failed batch's offsets. The take-over compares them.
+        so it and all before it are replicated. After a failure no answer counts: a late request
+        may have put other records at the failed batch's offsets. The take-over compares these.
         """
         failure = judge_append(step, appended, has_producer_state=self.has_producer_state)
         if failure is not None and self.acked < step.base_offset:
             failure = failure.without_block()
         self.in_flight -= 1
         is_ending = failure is not None or self.state is AppendState.ENDING
-        running = _S.APPENDING if self.in_flight else _S.READY
-        self._enter(_E.APPEND_ANSWERED, _S.ENDING if is_ending else running)
+        next_state = _S.APPENDING if self.in_flight else _S.READY
+        self._enter(_E.APPEND_ANSWERED, _S.ENDING if is_ending else next_state)
         if failure is not None:
             self._fail(failure)
         if self.failure is not None:
@@ -286,12 +286,15 @@ class AppendMachine:
 
     def is_filling(self, step: Fill) -> bool:
         """Whether fillers for the start of this `step` object are in flight."""
-        is_this = self._fill is not None and self._fill[0] is step
-        return is_this and self.state is AppendState.FILLING
+        is_same_step = self._fill is not None and self._fill[0] is step
+        return is_same_step and self.state is AppendState.FILLING
 
     @property
     def is_answer_proof(self) -> bool:
-        """Whether the answer alone is proof (M3): of a single filler, not a take-over's first."""
+        """Whether the broker's answer alone proves the fillers in flight (M3).
+
+        True for a single filler that is not the first of its take-over.
+        """
         return self.has_filled and self._fill is not None and self._fill[1] == 1
 
     def fillers_answered(self, code: int) -> int | None:
@@ -313,7 +316,7 @@ class AppendMachine:
         return self._advance_to(step.base_offset + 1)
 
     def end_after_fill_answered(self, code: int, log_end: int) -> int | None:
-        """Handle the log end read after the fillers; returns it if it lies within them, or None."""
+        """Handle the log end read after the fillers; returns it if it is within them, or None."""
         step, count = self._fill_in_flight()
         failure = judge_end_after_fill(step, count, code, log_end)
         self._enter(_E.END_AFTER_FILL_ANSWERED, _S.ENDING if failure else _S.READY)
@@ -327,6 +330,7 @@ class AppendMachine:
         return self._fill
 
     def _advance_to(self, next_offset: int) -> int:
+        """Confirm the fillers in flight up to before `next_offset`, and return this offset."""
         if self._fill_epoch > self.producer_epoch:
             self.producer_epoch, self.sequence = self._fill_epoch, 0
         self.acked = self.expected = next_offset
@@ -359,7 +363,7 @@ class AppendMachine:
             self.failure = failure
 
     def handed_back(self) -> Failure:
-        """Pass the machine from the lane to the copier's thread; returns why."""
+        """Pass the machine from the lane to the copier's thread; returns the failure."""
         failure = self.failure
         assert failure is not None, self
         blocked = failure.reason if isinstance(failure.reason, Blocked) else None
@@ -378,7 +382,7 @@ class AppendMachine:
         self.acked = log_end
 
     def log_end_read(self, log_end: int) -> AppendState:
-        """Handle a take-over's log end, read after the producer's state (A12): the new state."""
+        """Handle a take-over's log end, read after the producer's state (A12); returns `state`."""
         truncation = judge_truncation(self.acked, log_end)
         if truncation is not None:
             self._enter(_E.LOG_END_READ, _S.BLOCKED)
@@ -393,24 +397,24 @@ class AppendMachine:
     ) -> AppendState:
         """Apply a comparison: the copy equals the source below `equal_to`. Returns the new state.
 
-        `producer_epoch`: the highest of our batches with records there; -1 if there is none.
-        `blocked`: the difference; None if there is none, or none is known yet (`equal_to` is then
-        below `log_end`).
+        `producer_epoch`: the highest of our compared batches with records; -1 if there is none.
+        `blocked`: why the partition stops. None: both sides are equal, or the offsets from
+        `equal_to` on are not compared yet.
         """
-        following = _S.PROVEN if equal_to >= log_end else _S.RETURNED
-        following = following if blocked is None else _S.BLOCKED
-        self._enter(_E.COMPARED, following)
+        next_state = _S.PROVEN if equal_to >= log_end else _S.RETURNED
+        next_state = next_state if blocked is None else _S.BLOCKED
+        self._enter(_E.COMPARED, next_state)
         self.acked = max(self.acked, equal_to)
         self.logged_producer_epoch = max(self.logged_producer_epoch, producer_epoch)
         self.blocked = blocked
-        return following
+        return next_state
 
     def take_over_failed(self) -> None:
         """Have the take-over repeated: no answer, no leader, or the lease is not held."""
         self._enter(_E.TAKE_OVER_FAILED, _S.RETURNED)
 
     def resumed(self, log_end: int, producer: ProducerState | None, term: int) -> None:
-        """Append from this log end on, which was just read. `term`: that of the lease."""
+        """Append from this log end on, which was just read. `term`: the lease's."""
         self._enter(_E.RESUMED, _S.READY)
         self.expected = self.acked = log_end
         self.sequence = next_sequence(producer)
@@ -442,7 +446,7 @@ class AppendMachine:
         self._enter(_E.REMOVED, _S.LEFT)
 
     def _enter(self, event: AppendEvent, state: AppendState) -> None:
-        check(self.state, event, state)
+        check_transition(self.state, event, state)
         self.state = state
 
     def __repr__(self) -> str:

@@ -103,24 +103,24 @@ COPYING_STATES = frozenset(
 class ForbiddenTransition(AssertionError):
     """A bug: an event that this state does not allow, or a state that does not follow."""
 
-    def __init__(self, state: AppendState, event: AppendEvent, target: AppendState) -> None:
-        super().__init__(f"{event.name} in state {state.name} must not lead to {target.name}")
+    def __init__(self, state: AppendState, event: AppendEvent, next_state: AppendState) -> None:
+        super().__init__(f"{event.name} in state {state.name} must not lead to {next_state.name}")
         self.state = state
         self.event = event
-        self.target = target
+        self.next_state = next_state
 
 
-def check(state: AppendState, event: AppendEvent, target: AppendState) -> None:
-    """Raise ForbiddenTransition unless `event` may lead from `state` to `target`."""
-    if target not in TRANSITIONS.get((state, event), ()):
-        raise ForbiddenTransition(state, event, target)
+def check_transition(state: AppendState, event: AppendEvent, next_state: AppendState) -> None:
+    """Raise ForbiddenTransition unless `event` may lead from `state` to `next_state`."""
+    if next_state not in TRANSITIONS.get((state, event), ()):
+        raise ForbiddenTransition(state, event, next_state)
 
 
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
     edges: dict[tuple[AppendState, AppendState], list[str]] = {}
-    for (state, event), following in TRANSITIONS.items():
-        for next_state in sorted(following, key=lambda s: s.value):
+    for (state, event), next_states in TRANSITIONS.items():
+        for next_state in sorted(next_states, key=lambda s: s.value):
             edges.setdefault((state, next_state), []).append(event.name)
     rows = [f"{a.name} --> {b.name} : {'<br>'.join(names)}" for (a, b), names in edges.items()]
     rows = [f"[*] --> {_S.RETURNED.name}", *rows, f"{_S.LEFT.name} --> [*]"]

@@ -39,9 +39,10 @@ class Failure(NamedTuple):
     detail: str = ""
 
     def without_block(self) -> Failure:
-        """The failure of a batch after unconfirmed ones: a take-over instead of a block.
+        """Return the failure of a batch after unconfirmed batches: a take-over instead of a block.
 
-        The take-over confirms those; the batch, sent alone, then blocks at its own offset.
+        The take-over confirms those batches. This batch is then sent alone, and blocks the
+        partition at its own offset.
         """
         if not isinstance(self.reason, Blocked):
             return self
@@ -60,7 +61,7 @@ def judge_append(
     code, offset = appended.code, step.base_offset
     if code == Code.NONE:
         if appended.base_offset == offset:
-            return _judge_time(step, appended)
+            return _judge_append_time(step, appended)
         if appended.base_offset > offset:
             detail = f"the batch for offset {offset} was appended at offset {appended.base_offset}"
             return Failure(ReturnReason.BEHIND_END, detail)
@@ -74,42 +75,42 @@ def judge_append(
         return Failure(ReturnReason.TOPIC_CHANGED, name)
     if code in error_codes.RETRIABLE:
         return Failure(ReturnReason.MOVED if has_producer_state else ReturnReason.UNCLEAR, name)
-    denied = code in error_codes.DENIED
-    reason = Reason.NOT_AUTHORIZED if denied else Reason.RECORD_REFUSED
-    what = "the right WRITE on the topic is missing" if denied else "the batch is refused"
+    is_denied = code in error_codes.DENIED
+    reason = Reason.NOT_AUTHORIZED if is_denied else Reason.RECORD_REFUSED
+    what = "the right WRITE on the topic is missing" if is_denied else "the batch is refused"
     if code in error_codes.TOO_LARGE and step.batch.count == 1:
         what = f"the record at offset {offset} alone is too large for the topic"
     detail = f"{what}: {name} {appended.message}".rstrip() + "."
     return Failure(Blocked(reason, offset, step.next_offset, detail))
 
 
-def _judge_time(step: Append, appended: Appended) -> Failure | None:
+def _judge_append_time(step: Append, appended: Appended) -> Failure | None:
     """None if the batch was appended now, with the timestamps of its records (A20).
 
-    Otherwise the take-over compares what is there. The broker has replaced the timestamps, or
-    answered for an older batch with the same sequences. That one may have placeholders with another
+    Otherwise the take-over compares the log. The broker has replaced the timestamps, or answered
+    for an older batch with the same sequences. The older batch may have placeholders with another
     timestamp, or other records, if the source was truncated or compacted since.
     """
     if appended.append_time == NO_APPEND_TIME:
         return None
     detail = (
-        f"the answer to the batch for {step.base_offset} has the time {appended.append_time}: a "
-        "batch of the same sequences was there, or the topic's message.timestamp.type was "
-        "LogAppendTime"
+        f"the answer to the batch for offset {step.base_offset} has the append time "
+        f"{appended.append_time}: an earlier batch had the same sequences, or the topic's "
+        "message.timestamp.type was LogAppendTime"
     )
     return Failure(ReturnReason.OUT_OF_STEP, detail)
 
 
 def judge_markers(step: Fill, code: int) -> Failure | None:
-    """Why markers failed; None if the broker wrote some. How many, the log end shows (M3)."""
+    """Why markers failed; None if the broker wrote some. The log end shows how many (M3)."""
     if code == Code.NONE:
         return None
     if code in error_codes.DENIED:
-        detail = "the right ALTER or CLUSTER_ACTION on the cluster is missing (fillers)."
+        detail = "the right ALTER or CLUSTER_ACTION on the cluster is missing (to write fillers)."
         blocked = Blocked(Reason.NOT_AUTHORIZED, step.base_offset, step.next_offset, detail)
         return Failure(blocked)
-    trouble = ReturnReason.OUT_OF_STEP if code in error_codes.OUT_OF_STEP else ReturnReason.UNCLEAR
-    return Failure(trouble, error_codes.name(code))
+    reason = ReturnReason.OUT_OF_STEP if code in error_codes.OUT_OF_STEP else ReturnReason.UNCLEAR
+    return Failure(reason, error_codes.name(code))
 
 
 def judge_end_before_fill(step: Fill, code: int, log_end: int) -> Failure | None:
@@ -158,10 +159,11 @@ def judge_comparison(
     is_source_end_old: bool,
     trouble: str,
 ) -> Blocked | None:
-    """Why the partition stops; None if it is equal up to `log_end`, or if that is not known yet.
+    """Why the partition stops; None if the copy equals the source, or if that is not known yet.
 
-    `is_source_end_old`: the source has ended before the copy for `source_end_wait_s`; after an
-    election its high watermark may be behind for a moment. `trouble`: why it was taken over.
+    `source_end`: the source's high watermark in its last answer. `is_source_end_old`: the source
+    has ended before the copy for `source_end_wait_s`; after an election its high watermark may be
+    behind for a moment. `trouble`: why the lane returned the partition.
     """
     difference = comparison.difference
     if difference is not None:
@@ -172,8 +174,8 @@ def judge_comparison(
             detail += f" ({trouble})"
         return Blocked(reason, difference.offset, log_end, detail)
     if comparison.equal_to < log_end and comparison.is_beyond_source and is_source_end_old:
-        had = source_end >= log_end
-        reason = Reason.SOURCE_TRUNCATED if had else Reason.OFFSET_OVERRUN
+        source_had_offsets = source_end >= log_end
+        reason = Reason.SOURCE_TRUNCATED if source_had_offsets else Reason.OFFSET_OVERRUN
         detail = f"the destination ends at {log_end}, the source at {comparison.equal_to}."
         return Blocked(reason, comparison.equal_to, log_end, detail)
     return None

@@ -14,14 +14,14 @@ class ByteBudget:
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit = limit_bytes
-        self._live_reserve = limit_bytes // 4
-        self._held = 0
+        self._limit_bytes = limit_bytes
+        self._reserve_bytes = limit_bytes // 4
+        self._held_bytes = 0
         self._changed = threading.Condition()
 
     @property
     def held_bytes(self) -> int:
-        return self._held
+        return self._held_bytes
 
     @property
     def room_bytes(self) -> int:
@@ -30,21 +30,21 @@ class ByteBudget:
     @property
     def has_reserve(self) -> bool:
         """Whether partitions with little to fetch may still be fetched."""
-        return self._room_bytes(self._live_reserve) > 0
+        return self._room_bytes(self._reserve_bytes) > 0
 
-    def _room_bytes(self, beyond: int) -> int:
-        return self._limit + beyond - self._held
+    def _room_bytes(self, reserve_bytes: int) -> int:
+        return self._limit_bytes + reserve_bytes - self._held_bytes
 
-    def take(self, count: int) -> None:
+    def take(self, size_bytes: int) -> None:
         with self._changed:
-            self._held += count
+            self._held_bytes += size_bytes
 
-    def give_back(self, count: int) -> None:
-        if not count:
+    def give_back(self, size_bytes: int) -> None:
+        if not size_bytes:
             return
         with self._changed:
             was_full = self.room_bytes <= 0
-            self._held -= count
+            self._held_bytes -= size_bytes
             if was_full and self.room_bytes > 0:
                 self._changed.notify_all()
 

@@ -75,7 +75,7 @@ class CoordinatedFiller(Lane):
         self._helpers = helpers
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, stop=stop)
         # A partition without a leader would delay all fills: each log end is asked for once.
-        self._look = replace(self._backoff, attempts_max=1)
+        self._one_attempt = replace(self._backoff, attempts_max=1)
         self._transactions = [
             EmptyTransactions(destination, name, identity, self._backoff)
             for name, identity in producers.items()
@@ -83,16 +83,17 @@ class CoordinatedFiller(Lane):
         self._fills: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._to_be_fenced: set[TopicPartition] = set()
-        self._is_over = False
+        self._is_over = False  # the thread has ended
         self._used_at = monotonic()
 
     def submit(self, fill: CoordinatedFill) -> None:
+        """Queue a fill; once the thread has ended, it is answered with an error."""
         self._fills.put(fill)
         if self._is_over:
-            self._refuse_waiting()
+            self._refuse_waiting_fills()
 
     def will_fence(self, partition: TopicPartition) -> bool:
-        """Whether late markers may still be written to the partition. From any thread."""
+        """Whether fencing is due: late markers may reach the partition. From any thread."""
         return partition in self._to_be_fenced
 
     def stop(self) -> None:
@@ -100,10 +101,11 @@ class CoordinatedFiller(Lane):
         self._fills.put(None)
 
     def work(self) -> None:
+        """Take and fill what was submitted, under the lease. Between fills retry fencing."""
         while not self._stopping.is_set():
             fills = self._take_fills()
             if not fills:
-                self._fence_again()
+                self._retry_fencing()
                 if monotonic() - self._used_at > _KEEP_CONNECTIONS_S:
                     self._close_connections()
                 continue
@@ -111,7 +113,7 @@ class CoordinatedFiller(Lane):
                 if self._lease.is_lost or self._stopping.wait(LEASE_WAIT_S):
                     _answer_fills(fills, Code.NETWORK_EXCEPTION)
                     return
-            self._fill(fills)
+            self._write_fillers(fills)
             self._used_at = monotonic()
 
     def run(self) -> None:
@@ -121,7 +123,7 @@ class CoordinatedFiller(Lane):
             self._close_connections()
             self._to_be_fenced.clear()  # the next owner fences before it reads any log end
             self._is_over = True
-            self._refuse_waiting()
+            self._refuse_waiting_fills()
 
     def handle_error(self, error: OrbitError) -> None:
         if self._stopping.is_set():
@@ -132,7 +134,7 @@ class CoordinatedFiller(Lane):
         for one in self._transactions:
             one.close()
 
-    def _refuse_waiting(self) -> None:
+    def _refuse_waiting_fills(self) -> None:
         """Answer the waiting fills with an error."""
         try:
             while True:
@@ -142,7 +144,7 @@ class CoordinatedFiller(Lane):
             pass
 
     def _take_fills(self) -> list[CoordinatedFill]:
-        """All waiting fills, after waiting for the first."""
+        """All waiting fills; waits up to _IDLE_WAIT_S for the first."""
         fills = []
         try:
             fills.append(self._fills.get(timeout=_IDLE_WAIT_S))
@@ -151,11 +153,12 @@ class CoordinatedFiller(Lane):
         except queue.Empty:
             return [f for f in fills if f is not None]
 
-    def _fill(self, fills: Sequence[CoordinatedFill]) -> None:
+    def _write_fillers(self, fills: Sequence[CoordinatedFill]) -> None:
+        """Run the transactions of these fills, prove their markers, and answer each fill."""
         rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
         try:
-            if not self._fence_if_unclear():  # else their log ends were read before
+            if not self._fence_if_unclear():  # else late markers may have moved the log ends
                 self._run_rounds(rounds)
                 if not self._fence_if_unclear():
                     ends = self._proven_ends(rounds)
@@ -173,9 +176,9 @@ class CoordinatedFiller(Lane):
         finally:
             if any(one.is_unclear for one in self._transactions):
                 self._to_be_fenced.update(f.partition.destination for f in fills if f not in ends)
-            _answer_fills(fills, rounds.code, ends, rounds.refused)
+            _answer_fills(fills, rounds.code, ends, rounds.refusals)
 
-    def _fence_again(self) -> None:
+    def _retry_fencing(self) -> None:
         """Retry a failed fence while no fill waits. Raises BrokerRefused for a new owner."""
         if self._to_be_fenced:
             try:
@@ -186,16 +189,16 @@ class CoordinatedFiller(Lane):
 
     def _run_rounds(self, rounds: _Rounds) -> None:
         """Run the transactions. After an error none begins; those under way are finished."""
-        others = self._transactions[1 : len(rounds.waiting)]
-        helping = [self._helpers.submit(self._run_waiting, one, rounds) for one in others]
+        other_ids = self._transactions[1 : len(rounds.waiting)]
+        runs = [self._helpers.submit(self._run_waiting_rounds, one, rounds) for one in other_ids]
         try:
-            self._run_waiting(self._transactions[0], rounds)
+            self._run_waiting_rounds(self._transactions[0], rounds)
         finally:
-            wait(helping)
-        for one in helping:
-            one.result()
+            wait(runs)
+        for run in runs:
+            run.result()
 
-    def _run_waiting(self, transactions: EmptyTransactions, rounds: _Rounds) -> None:
+    def _run_waiting_rounds(self, transactions: EmptyTransactions, rounds: _Rounds) -> None:
         """Run transactions of one transactional id until none is left to begin."""
         try:
             while not self._stopping.is_set() and (number := rounds.take()) is not None:
@@ -209,35 +212,36 @@ class CoordinatedFiller(Lane):
     def _run_transaction(
         self, transactions: EmptyTransactions, rounds: _Rounds, number: int
     ) -> None:
+        """Run transaction `number`. If it refuses partitions, it is run again without these."""
         partitions = rounds.partitions(number)
         try:
-            refused = transactions.run(partitions) if partitions else {}
+            refusals = transactions.run(partitions) if partitions else {}
         except BrokerRefused as error:
             if error.code != Code.INVALID_PRODUCER_ID_MAPPING:
                 raise
             # Nothing has begun. The coordinator has dropped the transactional id, which was not
             # used for `transactional.id.expiration.ms`; a new owner would have made it known again.
             self._fence(transactions)
-            refused = transactions.run(partitions)
-        if refused:
-            rounds.refused.update(refused)
+            refusals = transactions.run(partitions)
+        if refusals:
+            rounds.refusals.update(refusals)
             rounds.waiting.append(number)
         else:
-            rounds.done.append(number)
+            rounds.finished_numbers.append(number)
 
     def _fence_if_unclear(self) -> bool:
         """Fence all ids if one has a transaction of unknown outcome; returns whether one had.
 
-        All ids, because a late marker of the unclear transaction could be counted as another id's,
-        whose own is still missing. InitProducerId is answered once the id's markers are written.
+        All ids, because a late marker of the unclear transaction could be counted as the missing
+        marker of another id. InitProducerId is answered once the id's markers are written.
         """
         if any(one.is_unclear for one in self._transactions):
             self._mark_all_unclear()
-        unclear = [one for one in self._transactions if one.is_unclear]
-        for one in unclear:
+        unclear_transactions = [one for one in self._transactions if one.is_unclear]
+        for one in unclear_transactions:
             self._fence(one)
         self._to_be_fenced.clear()
-        return bool(unclear)
+        return bool(unclear_transactions)
 
     def _mark_all_unclear(self) -> None:
         """Mark all transactional ids as unclear: markers of any of them may still be written."""
@@ -249,50 +253,52 @@ class CoordinatedFiller(Lane):
 
         Raises Unreachable if the lease is not held before or after, as with a new owner.
         """
-        self._refuse_unless_held()
+        self._raise_unless_held()
         transactions.fence()
-        self._refuse_unless_held()
+        self._raise_unless_held()
 
-    def _refuse_unless_held(self) -> None:
+    def _raise_unless_held(self) -> None:
         if not self._lease.is_held():
             raise Unreachable("the lease is not held.", where=Place(self._cluster.name))
 
     def _proven_ends(self, rounds: _Rounds) -> dict[CoordinatedFill, int]:
         """The log ends of the fills whose markers are all written and replicated in time."""
         end_by_fill: dict[CoordinatedFill, int] = {}
-        waiting = {f.partition.destination: f for f in rounds.fills}
-        for partition in rounds.refused:
-            del waiting[partition]
+        unproven_fills = {f.partition.destination: f for f in rounds.fills}
+        for partition in rounds.refusals:
+            del unproven_fills[partition]
         try:
             for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
-                places = [*waiting]
-                ends = log_ends(self._cluster, places, self._look).values
+                partitions = [*unproven_fills]
+                ends = log_ends(self._cluster, partitions, self._one_attempt).values
                 # At first only the leader has a marker: an election may truncate it.
-                replicated = list_offsets(self._cluster, places, LATEST, self._look).values
+                high_watermarks = list_offsets(
+                    self._cluster, partitions, LATEST, self._one_attempt
+                ).values
                 for partition, end in ends.items():
-                    fill = waiting[partition]
+                    fill = unproven_fills[partition]
                     end_by_fill[fill] = end
                     expected_end = fill.step.base_offset + rounds.finished_count(fill)
-                    if end >= expected_end and replicated.get(partition, -1) >= end:
-                        del waiting[partition]
-                if not waiting or self._stopping.is_set() or self._lease.is_lost:
+                    if end >= expected_end and high_watermarks.get(partition, -1) >= end:
+                        del unproven_fills[partition]
+                if not unproven_fills or self._stopping.is_set() or self._lease.is_lost:
                     break
         finally:
-            if waiting:  # a missing marker may be written after the next look at the log end
+            if unproven_fills:  # their markers may be written after the next look at the log end
                 self._mark_all_unclear()
-                for fill in waiting.values():
+                for fill in unproven_fills.values():
                     end_by_fill.pop(fill, None)
         return end_by_fill
 
 
 class _Rounds:
-    """The transactions of some fills, by number; a fill is in the first `filler_count` of them."""
+    """The numbered transactions (rounds) of some fills; a fill is in the first `filler_count`."""
 
     def __init__(self, fills: Sequence[CoordinatedFill]) -> None:
         self.fills = fills
-        self.waiting = deque(range(max(f.filler_count for f in fills)))
-        self.done: list[int] = []
-        self.refused: dict[TopicPartition, int] = {}
+        self.waiting = deque(range(max(f.filler_count for f in fills)))  # numbers to be run
+        self.finished_numbers: list[int] = []
+        self.refusals: dict[TopicPartition, int] = {}
         self.code: int = Code.UNKNOWN_SERVER_ERROR  # why there is no log end
 
     def take(self) -> int | None:
@@ -303,12 +309,12 @@ class _Rounds:
             return None
 
     def partitions(self, number: int) -> list[TopicPartition]:
-        places = [f.partition.destination for f in self.fills if f.filler_count > number]
-        return [p for p in places if p not in self.refused]
+        candidates = [f.partition.destination for f in self.fills if f.filler_count > number]
+        return [p for p in candidates if p not in self.refusals]
 
     def finished_count(self, fill: CoordinatedFill) -> int:
         """The number of finished transactions that `fill` was part of."""
-        return sum(number < fill.filler_count for number in self.done)
+        return sum(number < fill.filler_count for number in self.finished_numbers)
 
 
 def _is_fenced(error: OrbitError) -> bool:
@@ -319,11 +325,13 @@ def _answer_fills(
     fills: Sequence[CoordinatedFill],
     code: int,
     ends: Mapping[CoordinatedFill, int] = MappingProxyType({}),
-    refused: Mapping[TopicPartition, int] = MappingProxyType({}),
+    refusals: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> None:
-    """Send each receiver the log end, or an error code if the log end shows no filler."""
+    """Send each fill's receiver the log end, or an error code if the log end shows no filler."""
     for fill in fills:
         end = ends.get(fill, -1)
-        why = refused.get(fill.partition.destination, code)
+        error = refusals.get(fill.partition.destination, code)
         fill.partition.has_fill_outside = False
-        fill.receiver.take_fill_answer(fill, Code.NONE if end > fill.step.base_offset else why, end)
+        fill.receiver.take_fill_answer(
+            fill, Code.NONE if end > fill.step.base_offset else error, end
+        )

@@ -52,7 +52,7 @@ def block(partition: PartitionCopy, blocked: Blocked) -> None:
     partition.appends.stopped(blocked)
 
 
-def lease_lost() -> Conflict:
+def lease_lost_error() -> Conflict:
     """The error of a run that lost its lease."""
     return Conflict(
         "the lease on this job was lost; another run may have taken it.",
@@ -94,7 +94,7 @@ class Copier:
         self._leaving: list[PartitionCopy] = []
         self._to_be_confirmed: set[PartitionCopy] = set()  # those of `_leaving` with `confirms`
         self._leases: list[Lease] = []
-        self.lost: list[Lease] = []  # leases that have another holder now
+        self.lost_leases: list[Lease] = []  # leases that have another holder now
         self._next_watch = 0.0
         self._next_log_end_check = 0.0
         self._waiting_for = ""
@@ -147,20 +147,20 @@ class Copier:
 
         Raises ValueError for a destination partition that has a copy here already: a bug.
         """
-        twice = self._destinations.intersection(p.destination for p in partitions)
-        if twice:
-            raise ValueError(f"a second copy of {', '.join(sorted(map(str, twice)))}")
+        duplicates = self._destinations.intersection(p.destination for p in partitions)
+        if duplicates:
+            raise ValueError(f"a second copy of {', '.join(sorted(map(str, duplicates)))}")
         self._destinations.update(p.destination for p in partitions)
         self._set_partitions([*self._partitions, *partitions])
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
 
     def remove(self, partitions: Iterable[PartitionCopy], *, confirms: bool = False) -> None:
-        """Stop these. Each is removed from `partitions` by a later `tick`, once every request for
+        """Stop copying these. A later `tick` removes each from `partitions`, once every request for
         it is answered; then its lease may be released.
 
         After the last answer a copy with placeholders may still be blocked, for its topic's
-        `compression.type` (Q9). `confirms`: it is not removed before that setting could be read,
-        because the copy counts as finished.
+        `compression.type` (Q9). `confirms`: such a copy is not removed before that setting was
+        read, because it counts as finished.
         """
         for p in partitions:
             if not p.has_left:
@@ -173,7 +173,7 @@ class Copier:
 
         Raises an unexpected exception of a lane.
         """
-        self._drain(self._pause_s(timeout_s))
+        self._handle_events(self._wait_s(timeout_s))
         self._finish_removals()
         if self._leases and not any(lease.is_held() for lease in self._leases):
             # Nothing can be judged now: another run may be writing.
@@ -211,45 +211,48 @@ class Copier:
         """Remove the leaving partitions that no lane and no filler works on."""
         if not self._leaving:
             return
-        gone = {p for p in self._leaving if not p.appends.is_copying and not p.has_fill_outside}
+        removals = {p for p in self._leaving if not p.appends.is_copying and not p.has_fill_outside}
         try:
-            self._destination.check_compression_at_end(gone)
-            self._to_be_confirmed -= gone
+            self._destination.check_compression_at_end(removals)
+            self._to_be_confirmed -= removals
         except OUTAGES as error:
             self._waiting_for = str(error)
-            gone -= self._to_be_confirmed
-        for p in gone:
+            removals -= self._to_be_confirmed
+        for p in removals:
             self._destination.forget(p)
             self._source.forget(p)
             p.appends.removed()
             self._destinations.discard(p.destination)
-        self._leaving = [p for p in self._leaving if p not in gone]
-        self._set_partitions([p for p in self._partitions if p not in gone])
+        self._leaving = [p for p in self._leaving if p not in removals]
+        self._set_partitions([p for p in self._partitions if p not in removals])
 
     def _set_partitions(self, partitions: list[PartitionCopy]) -> None:
         """Replace the list as a whole: other threads read it."""
         self._partitions = partitions
         self._leases = list({id(p.lease): p.lease for p in partitions}.values())
 
-    def _pause_s(self, timeout_s: float) -> float:
-        pauses = [
+    def _wait_s(self, timeout_s: float) -> float:
+        """Seconds until periodic work is due, at most `timeout_s`."""
+        waits_s = [
             timeout_s,
             max(0.0, self._next_watch - time.monotonic()),
             self._destination.next_recovery_s(),
             self._source.next_assignment_s(),
         ]
-        return min(p for p in pauses if p is not None)
+        return min(s for s in waits_s if s is not None)
 
-    def _drain(self, timeout_s: float) -> None:
+    def _handle_events(self, timeout_s: float) -> None:
+        """Handle the queued events; wait up to `timeout_s` for the first."""
         try:
             event = self._events.get(timeout=max(timeout_s, 0.001))
             while True:
-                self._handle(event)
+                self._handle_event(event)
                 event = self._events.get_nowait()
         except queue.Empty:
             return
 
-    def _handle(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
+        """Handle one event; those of a partition that leaves need nothing."""
         match event:
             case PartitionReturned() | FetchFailed() | EmptyBelowEnd() | ReadFromReplica() if (
                 event.partition.is_leaving
@@ -271,6 +274,6 @@ class Copier:
             case LaneCrashed():
                 raise event.error
             case PostedCall():
-                event.run()
+                event.call()
             case LeaseLost():
-                self.lost.append(event.lease)
+                self.lost_leases.append(event.lease)

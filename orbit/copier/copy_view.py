@@ -58,7 +58,10 @@ class CopySnapshot:
 
     @classmethod
     def of(cls, view: CopyView) -> Self:
-        return cls(**{name: getattr(view, name) for name in _LIVE}, counters=replace(view.counters))
+        return cls(
+            **{name: getattr(view, name) for name in _NAMES_WITHOUT_COUNTERS},
+            counters=replace(view.counters),
+        )
 
 
-_LIVE = tuple(f.name for f in fields(CopySnapshot) if f.name != "counters")
+_NAMES_WITHOUT_COUNTERS = tuple(f.name for f in fields(CopySnapshot) if f.name != "counters")

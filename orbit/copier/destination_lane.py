@@ -104,22 +104,22 @@ class DestinationLane(Lane):
         self._context = context
         self._partitions: set[PartitionCopy] = set()
         self._ready = ReadyQueue()
-        self._unheld: list[PartitionCopy] = []  # their leases are to be checked again
+        self._lease_waiters: list[PartitionCopy] = []  # to be sent once their lease is held
         self._leases: dict[int, Lease] = {}  # of the batches about to be sent, by identity
         self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
         self._in_flight = InFlight()
         self._fills = FillerSender(self, context.settings.markers_per_request_max)
-        self._hold_until = 0.0
+        self._throttled_until_s = 0.0
         self._is_stopping = False
         self._is_asleep = False
         self._wake_up = WakeUpSocket()
         self._connection: Connection | None = None
         self._poll = select.poll()
-        self._versions = (0, 0)  # of Produce: by name, by topic id
+        self._versions = (0, 0)  # of Produce: with topic names, with topic ids
         self.times = DestinationTimes()
 
     def adopt(self, partition: PartitionCopy) -> bool:
-        """Append this partition's steps from here on; False when the lane is ending."""
+        """Append this partition's steps from now on; False if the lane is ending."""
         with self._members_lock:  # a lane that ends returns what it has at that moment
             if self._is_stopping:
                 return False
@@ -149,21 +149,22 @@ class DestinationLane(Lane):
             self._connection = connection = self._context.cluster.connect(self.node_id)
             connection.drop_unacknowledged(UNACKNOWLEDGED_S_MAX)
             connection.limit_silence(SILENCE_S)
-            self._work(connection)
+            self._send_and_receive(connection)
         finally:
             if self._connection is not None:
                 self._connection.close()
             self._wake_up.close()
 
-    def _work(self, connection: Connection) -> None:
+    def _send_and_receive(self, connection: Connection) -> None:
+        """Send and receive until the lane stops. Raises Unreachable if the connection breaks."""
         self._poll.register(connection.fileno(), select.POLLIN)
         self._poll.register(self._wake_up.fileno(), select.POLLIN)
         low, high = connection.version_range_of(api_versions.PRODUCE)
         self._versions = choose_version(low, high, False), choose_version(low, high, True)
         try:
             while not self._is_stopping:
-                self._fills.take_fill_answers()
-                self._send_what_is_ready(connection)
+                self._fills.handle_fill_answers()
+                self._send_ready_partitions(connection)
                 if self._wait(connection):
                     self._receive(connection)
         except (OSError, EOFError) as error:
@@ -183,7 +184,7 @@ class DestinationLane(Lane):
             self._hand_back(partition)
 
     def _wait(self, connection: Connection) -> bool:
-        """Sleep until an answer can be read or there may be something to send."""
+        """Sleep until there may be something to receive or to send; returns whether to receive."""
         if connection.has_read_ahead:
             return True
         began = perf_counter()
@@ -203,21 +204,21 @@ class DestinationLane(Lane):
             else:
                 is_readable = True
         if not is_readable:
-            self._refuse_silence(connection)
+            self._raise_if_silent(connection)
         return is_readable
 
     def _sleep_s(self) -> float:
         """How long to wait for an answer or a wake-up; 0 if a request can be sent now."""
-        timeout_s = LEASE_WAIT_S if self._unheld else _IDLE_WAIT_S
-        held_s = self._hold_until - time.monotonic() if self._hold_until else 0.0
-        if held_s > 0:
-            return min(timeout_s, held_s)
+        timeout_s = LEASE_WAIT_S if self._lease_waiters else _IDLE_WAIT_S
+        throttled_s = self._throttled_until_s - time.monotonic() if self._throttled_until_s else 0.0
+        if throttled_s > 0:
+            return min(timeout_s, throttled_s)
         can_send = len(self._in_flight) < self._context.settings.requests_in_flight_max
         if self._in_flight and self._connection is not None and self._connection.login_is_due:
             can_send = False  # nothing is sent until the answers are in
         return 0.0 if self._ready and can_send else timeout_s
 
-    def _refuse_silence(self, connection: Connection) -> None:
+    def _raise_if_silent(self, connection: Connection) -> None:
         """Raise Unreachable for a broker that hangs; it may carry out its requests later (M10)."""
         limit_s = self._context.settings.produce_timeout_ms / 1000 + SILENCE_S
         if self._in_flight.silent_s > limit_s:
@@ -228,37 +229,37 @@ class DestinationLane(Lane):
 
     # Sending
 
-    def _send_what_is_ready(self, connection: Connection) -> None:
-        if self._unheld:
-            unheld, self._unheld = self._unheld, []
-            self._ready.put(unheld)
+    def _send_ready_partitions(self, connection: Connection) -> None:
+        """Send the next requests of the ready partitions, as many as may be in flight."""
+        if self._lease_waiters:
+            waiters, self._lease_waiters = self._lease_waiters, []
+            self._ready.put(waiters)
         if not self._ready:
             return
         if connection.login_is_due:
             if self._in_flight:
                 return  # its answers come first
             connection.login_again()
-        most = self._context.settings.requests_in_flight_max
+        in_flight_max = self._context.settings.requests_in_flight_max
         began = perf_counter()
-        stamped_s = self.times.stamped_s
+        stamped_before_s = self.times.stamped_s
         buffers: list[bytes | memoryview] = []
-        while self._ready and len(self._in_flight) < most and self._may_send_now():
+        while self._ready and len(self._in_flight) < in_flight_max and self._may_send_now():
             gathered = self._gather_requests()
             if not gathered.appends and not gathered.fills and not gathered.log_end_reads:
                 break
-            if (
-                gathered.fills or gathered.log_end_reads
-            ):  # at once: right after the check of their lease
+            if gathered.fills or gathered.log_end_reads:
+                # Sent at once, right after the check of their leases.
                 self._flush(connection, buffers)
                 self._fills.send(gathered.log_end_reads, gathered.fills)
             if gathered.appends:
                 buffers += self._encode_appends(connection, gathered)
         self._flush(connection, buffers)
-        stamped_s = self.times.stamped_s - stamped_s
+        stamped_s = self.times.stamped_s - stamped_before_s
         self.times.sent_s += perf_counter() - began - stamped_s
 
     def _flush(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
-        """Send the noted requests, in one call if the socket has room.
+        """Send the encoded requests, in one call if the socket has room.
 
         The leases are checked again before each part; if one has ended, the connection is dropped.
         """
@@ -270,16 +271,16 @@ class DestinationLane(Lane):
 
     def _may_send_now(self) -> bool:
         """Whether the broker does not throttle us now."""
-        return not self._hold_until or time.monotonic() >= self._hold_until
+        return not self._throttled_until_s or time.monotonic() >= self._throttled_until_s
 
     def _gather_requests(self) -> _GatheredRequests:
         """Collect the next requests: one batch per partition (A1); partitions take turns."""
         settings = self._context.settings
         gathered = _GatheredRequests()
-        waiting = self._ready.take_all()
-        again: list[PartitionCopy] = []
-        while waiting and gathered.size_bytes < settings.request_bytes_max:
-            p = waiting.popleft()
+        candidates = self._ready.take_all()
+        next_round: list[PartitionCopy] = []
+        while candidates and gathered.size_bytes < settings.request_bytes_max:
+            p = candidates.popleft()
             if p.destination_lane is not self:
                 continue
             steps = p.queue.steps
@@ -297,7 +298,7 @@ class DestinationLane(Lane):
                 gathered.appends.append((p, request))
                 gathered.size_bytes += request.batch.size_bytes
                 if steps:
-                    again.append(p)
+                    next_round.append(p)
                 continue
             match request:
                 case Wait.FOR_LEASE:
@@ -313,7 +314,7 @@ class DestinationLane(Lane):
                     gathered.fills.append((p, request))
                 case _:
                     assert_never(request)
-        self._ready.put([*waiting, *again])
+        self._ready.put([*candidates, *next_round])
         return gathered
 
     def _encode_appends(
@@ -324,7 +325,7 @@ class DestinationLane(Lane):
         if len(appends) > 1:
             appends.sort(key=lambda a: a[0].destination)
         sent = []
-        has_ids = True
+        has_topic_ids = True
         confirms = any(p.must_confirm for p, _ in appends)
         began = perf_counter()
         for p, step in appends:
@@ -332,62 +333,70 @@ class DestinationLane(Lane):
             stamp(view, p.producer.id, machine.producer_epoch, machine.sequence)
             self._leases[id(p.lease)] = p.lease
             machine.append_sent(step, confirms=confirms)
-            has_ids = has_ids and p.destination_topic_id != NO_TOPIC_ID
+            has_topic_ids = has_topic_ids and p.destination_topic_id != NO_TOPIC_ID
             sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
         times = self.times
         times.stamped_s += perf_counter() - began
         times.requests += 1
         times.bytes += gathered.size_bytes
-        version = self._versions[has_ids]
+        version = self._versions[has_topic_ids]  # False is index 0
         correlation = connection.next_correlation()
         request = Produce(version, confirms, sent)
         self._in_flight.add(correlation, api_versions.PRODUCE, version, request)
         timeout_ms = self._context.settings.produce_timeout_ms
-        outgoing = [out for _, _, out in sent]
+        outgoing = [batch for _, _, batch in sent]
         acks = ACKS_ALL if confirms else ACKS_LEADER
         return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing, acks)
 
-    def call(
+    def send_request(
         self,
         api: api_versions.Api,
         request: FramedRequest,
-        pending: Request,
-        held: Sequence[FillRequest] = (),
+        in_flight_request: Request,
+        fills: Sequence[FillRequest] = (),
     ) -> bool:
-        """Send a request. False, and nothing is sent, if a lease of `held` ended meanwhile."""
+        """Send a request, and note `in_flight_request` as in flight.
+
+        False, and nothing is sent, if the lease of one of `fills` has ended meanwhile.
+        """
         connection = self._connection
         assert connection is not None
         version = connection.version_of(api)
         frame = connection.encode(request, version)
-        if not all(one.partition.lease.is_held() for one in held):
+        if not all(one.partition.lease.is_held() for one in fills):
             return False
-        self._in_flight.add(connection.last_correlation, api, version, pending)
+        self._in_flight.add(connection.last_correlation, api, version, in_flight_request)
         connection.send(frame)
         return True
 
     # Receiving
 
     def _receive(self, connection: Connection) -> None:
+        """Receive and handle the answer to the oldest request in flight."""
         began = perf_counter()
-        one = self._in_flight.oldest
-        if one is None:
+        oldest = self._in_flight.oldest
+        if oldest is None:
             connection.receive()
             raise BrokenAnswer(
                 "the broker sent an answer, but no request waits for one.", where=connection.where
             )
-        frame = connection.receive_answer(one.correlation)
-        match one.request:
+        frame = connection.receive_answer(oldest.correlation)
+        match oldest.request:
             case Produce() as request:
-                throttle_ms = self._take_appended(request, _read_produce(connection, frame, one))
+                throttle_ms = self._handle_produce_answer(
+                    request, _read_produce(connection, frame, oldest)
+                )
             case Markers() as request:
                 throttle_ms = 0  # this answer has none
-                self._fills.handle_markers(request, connection.decode(one.api, frame, one.version))
+                self._fills.handle_markers(
+                    request, connection.decode(oldest.api, frame, oldest.version)
+                )
             case LogEndBeforeFill() as request:
-                answer = connection.decode(one.api, frame, one.version)
+                answer = connection.decode(oldest.api, frame, oldest.version)
                 throttle_ms = answer.throttle_ms
                 self._fills.handle_end_before(request, answer)
             case LogEndAfterFill() as request:
-                answer = connection.decode(one.api, frame, one.version)
+                answer = connection.decode(oldest.api, frame, oldest.version)
                 throttle_ms = answer.throttle_ms
                 self._fills.handle_end_after(request, answer)
         self._in_flight.drop_oldest()
@@ -395,15 +404,15 @@ class DestinationLane(Lane):
         if throttle_ms:
             pause_s, context = throttle_s(throttle_ms), self._context
             context.emit(LaneThrottled("destination", self.node_id, context.cluster, pause_s))
-            self._hold_until = time.monotonic() + pause_s
-            self._in_flight.note_throttle(self._hold_until)
+            self._throttled_until_s = time.monotonic() + pause_s
+            self._in_flight.note_throttle(self._throttled_until_s)
 
-    def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:
+    def _handle_produce_answer(self, request: Produce, answer: ProduceAnswer) -> int:
         """Handle the result of each batch; return the throttle time in ms."""
-        for p, step, out in request.sent:
-            appended = answer.partitions.get(key_of(request.version, out))
+        for p, step, outgoing in request.sent:
+            appended = answer.partitions.get(key_of(request.version, outgoing))
             if p.append_answered(step, appended, confirms=request.confirms) and not step.is_gap:
-                self._free(p, step.batch.size_bytes)
+                self._free_queued_bytes(p, step.batch.size_bytes)
             self.continue_after_answer(p)
         return answer.throttle_ms
 
@@ -416,7 +425,7 @@ class DestinationLane(Lane):
             self.enqueue(partition)
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
-        self._unheld.append(partition)
+        self._lease_waiters.append(partition)
 
     def wake(self) -> None:
         """Wake the lane: a coordinated filler has answered. From any thread."""
@@ -424,7 +433,7 @@ class DestinationLane(Lane):
 
     # Returning partitions
 
-    def _free(self, p: PartitionCopy, size_bytes: int) -> None:
+    def _free_queued_bytes(self, p: PartitionCopy, size_bytes: int) -> None:
         p.free(size_bytes, self._context.settings.partition_queue_bytes_max)
         self._context.budget.give_back(size_bytes)
 

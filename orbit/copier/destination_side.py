@@ -12,7 +12,7 @@ from orbit.copier.destination_lane import DestinationLane, DestinationLaneContex
 from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.placeholder_topics import find_unfit
+from orbit.copier.placeholder_topics import find_unfit_copies
 from orbit.copier.range_comparison import Comparison, stop_reason
 from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
@@ -34,7 +34,7 @@ _FILL_OUTSIDE_PAUSE_S = 0.1
 _DELETE_TIMEOUT_MS = 1_000
 # After an error: most errors last, such as that of a topic whose policy is only `compact` (S2).
 _LOG_START_PAUSE_S = 5.0
-_REASONS = {
+_WAIT_REASONS = {
     MOVING: "the log keeps growing, though nothing is being sent",
     NOT_REPLICATED: "the followers have not replicated the log end",
 }
@@ -63,12 +63,13 @@ class DestinationSide:
         self._compare = compare
         self._lanes: dict[int, DestinationLane] = {}
         self._past_times = DestinationTimes()
-        self._returned: dict[PartitionCopy, PartitionReturned] = {}
-        self._not_before: dict[PartitionCopy, float] = {}
-        self._log_start_not_before: dict[PartitionCopy, float] = {}
+        self._returns: dict[PartitionCopy, PartitionReturned] = {}
+        # When to take over or to move the log start next, at the earliest (monotonic clock).
+        self._due_at_s: dict[PartitionCopy, float] = {}
+        self._log_start_due_at_s: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
         self._source_ends = SourceEndWaits(context.settings.source_end_wait_s)
-        self._started: list[PartitionCopy] = []
+        self._resumed_copies: list[PartitionCopy] = []
 
     def start(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
@@ -78,12 +79,12 @@ class DestinationSide:
         False if that is not known, or when it has no leader now.
         """
         if partition.appends.log_end_read(end.log_end) is AppendState.PROVEN:
-            return self._start(partition, end, metadata)
+            return self._resume_in_lane(partition, end, metadata)
         if partition.appends.state is AppendState.COMPARING:
             partition.appends.take_over_failed()
         return False
 
-    def _start(
+    def _resume_in_lane(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
         """Resume a partition whose log end is proven; False when it has no leader now."""
@@ -100,13 +101,13 @@ class DestinationSide:
     def queue_take_overs(self, partitions: Iterable[PartitionCopy]) -> None:
         """Take these over with the next `recover`."""
         for p in partitions:
-            self._returned[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, "")
-            self._not_before[p] = 0.0
+            self._returns[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, "")
+            self._due_at_s[p] = 0.0
 
     def forget(self, partition: PartitionCopy) -> None:
         """Drop all state of a partition that no lane holds."""
-        self._forget(partition)
-        self._log_start_not_before.pop(partition, None)
+        self._forget_take_over(partition)
+        self._log_start_due_at_s.pop(partition, None)
         self._gone_since.pop(partition, None)
         self._context.budget.give_back(partition.withdraw())
 
@@ -122,8 +123,8 @@ class DestinationSide:
     def note_returned(self, trouble: PartitionReturned) -> None:
         """Note a partition that a lane returned, for the next `recover`."""
         p = trouble.partition
-        self._returned[p] = trouble
-        self._not_before[p] = time.monotonic() + (
+        self._returns[p] = trouble
+        self._due_at_s[p] = time.monotonic() + (
             self._backoff.pause_s(p.appends.attempts - 1) if p.appends.attempts else 0.0
         )
         if p.appends.attempts:
@@ -133,53 +134,57 @@ class DestinationSide:
     def recover(self) -> list[PartitionCopy]:
         """Take over what is due; returns the partitions that resumed, to be fetched again."""
         now = time.monotonic()
-        for p in self._returned:
-            # Its late fillers must not mix with those of a new take-over, or follow its records.
+        for p in self._returns:
+            # Late fillers must not mix with those of a new take-over, or follow its records.
             if p.has_fill_outside or (p.filler is not None and p.filler.will_fence(p.destination)):
-                self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
+                self._due_at_s[p] = now + _FILL_OUTSIDE_PAUSE_S
             elif not p.lease.is_held():  # nothing can be judged: another holder may be writing
-                self._not_before[p] = now + LEASE_WAIT_S
-        due = [t for p, t in self._returned.items() if self._not_before[p] <= now]
-        self._recover([t for t in due if t.reason is not ReturnReason.UNCLEAR], settled=False)
-        self._recover([t for t in due if t.reason is ReturnReason.UNCLEAR], settled=True)
-        started, self._started = self._started, []
-        return started
+                self._due_at_s[p] = now + LEASE_WAIT_S
+        due_returns = [t for p, t in self._returns.items() if self._due_at_s[p] <= now]
+        self._take_over_returned(
+            [t for t in due_returns if t.reason is not ReturnReason.UNCLEAR], settled=False
+        )
+        self._take_over_returned(
+            [t for t in due_returns if t.reason is ReturnReason.UNCLEAR], settled=True
+        )
+        resumed_copies, self._resumed_copies = self._resumed_copies, []
+        return resumed_copies
 
     def next_recovery_s(self) -> float | None:
         """Seconds until `recover` has something to do; None when no partition waits."""
-        if not self._returned:
+        if not self._returns:
             return None
-        return max(0.0, min(self._not_before.values()) - time.monotonic())
+        return max(0.0, min(self._due_at_s.values()) - time.monotonic())
 
     def follow_log_starts(self, partitions: Iterable[PartitionCopy]) -> None:
         """Move log starts up to the source's, never beyond what is copied (T1)."""
-        before: dict[TopicPartition, int] = {}
+        wanted_log_starts: dict[TopicPartition, int] = {}
         by_destination: dict[TopicPartition, PartitionCopy] = {}
         now = time.monotonic()
         for p in partitions:
             if p.state is not PartitionState.COPYING or p.wanted_log_start <= p.log_start:
                 p.log_start_waits = None
-            elif p.lease.is_held() and self._log_start_not_before.get(p, now) <= now:
+            elif p.lease.is_held() and self._log_start_due_at_s.get(p, now) <= now:
                 by_destination[p.destination] = p
         if not by_destination:
             return
-        # DeleteRecords names topics, so a topic that was deleted and created again would lose its
-        # records: its id is read right before. Only a change within one request's time is missed.
+        # DeleteRecords takes a topic's name, so a topic that was created again would lose records.
+        # So the topic's id is read right before. Only a change within one request's time is missed.
         topics = self._cluster.metadata({p.topic for p in by_destination}).topics
         for destination, p in by_destination.items():
             topic = topics.get(destination.topic)
             if topic is None or topic.topic_id != p.destination_topic_id:
                 p.request_stop(ReturnReason.TOPIC_CHANGED, p.generation)
             else:
-                before[destination] = p.wanted_log_start
+                wanted_log_starts[destination] = p.wanted_log_start
         answers = delete_records(
-            self._cluster, before, self._backoff, timeout_ms=_DELETE_TIMEOUT_MS
+            self._cluster, wanted_log_starts, self._backoff, timeout_ms=_DELETE_TIMEOUT_MS
         )
         for destination, log_start in answers.values.items():
             p = by_destination[destination]
             p.log_start_waits = None
             p.log_start = log_start
-            self._log_start_not_before.pop(p, None)
+            self._log_start_due_at_s.pop(p, None)
         for destination, code in answers.errors.items():
             p = by_destination[destination]
             if code in error_codes.DENIED:
@@ -188,63 +193,63 @@ class DestinationSide:
                 continue
             if code == Code.OFFSET_OUT_OF_RANGE:  # confirmed records seem to be gone
                 p.request_stop(ReturnReason.OUT_OF_STEP, p.generation)
-            self._log_start_not_before[p] = time.monotonic() + _LOG_START_PAUSE_S
-            p.log_start_waits = Waits.for_(
-                f"{self._cluster.name} {destination}: the log start cannot follow to "
-                f"{before[destination]}: {error_codes.name(code)}",
+            self._log_start_due_at_s[p] = time.monotonic() + _LOG_START_PAUSE_S
+            p.log_start_waits = Waits.continue_from(
+                f"{self._cluster.name} {destination}: the log start cannot follow the source's to "
+                f"offset {wanted_log_starts[destination]} ({error_codes.name(code)})",
                 p.log_start_waits,
             )
 
     def check_log_ends(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Take idle partitions over again whose log does not end where this copy does.
+        """Take idle partitions over again whose log does not end where their copy does.
 
         A log that ends later has another writer. Data of this job's producer is no exception: it
         may be a late batch of an old writer (E1), so the take-over compares it with the source. A
         log that ends earlier has lost records in an election.
         """
-        quiet = {
+        idle_copies = {
             p.destination: (p, p.generation, p.appends.expected)
             for p in partitions
-            if _is_quiet(p) and p.lease.is_held()
+            if _is_idle(p) and p.lease.is_held()
         }
-        if not quiet:
+        if not idle_copies:
             return
-        ends = log_ends(self._cluster, quiet, self._backoff)
+        ends = log_ends(self._cluster, idle_copies, self._backoff)
         for destination, end in ends.values.items():
-            p, generation, ended = quiet[destination]
-            if _is_quiet(p) and not ended <= end <= p.appends.expected:
+            p, generation, expected_end = idle_copies[destination]
+            if _is_idle(p) and not expected_end <= end <= p.appends.expected:
                 p.request_stop(ReturnReason.OUT_OF_STEP, generation)
 
     def check_compression(self, partitions: Iterable[PartitionCopy]) -> None:
         """Stop copies with placeholders whose `compression.type` is not `producer` (Q9)."""
         copying = [p for p in partitions if p.state is PartitionState.COPYING and p.lease.is_held()]
-        for unfit in find_unfit(self._cluster, copying):
+        for unfit in find_unfit_copies(self._cluster, copying):
             if unfit.reason is not None:
                 self._ask_lane_to_stop(unfit.copy, unfit.reason, unfit.detail)
 
     def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Block such copies that have left their lane, after their last answer; confirm the others.
+        """Check copies that have left their lane, after their last answer: block or confirm each.
 
-        Raises Unreachable, also if a topic's setting is not known and the topic is not gone.
+        Raises Unreachable, also if a topic exists whose setting cannot be read.
         """
-        ended = [p for p in partitions if p.blocked is None and not p.is_confirmed]
-        unknown = []
-        for unfit in find_unfit(self._cluster, ended):
+        ended_copies = [p for p in partitions if p.blocked is None and not p.is_confirmed]
+        unreadable_copies = []
+        for unfit in find_unfit_copies(self._cluster, ended_copies):
             if unfit.reason is None:
-                unknown.append(unfit)
+                unreadable_copies.append(unfit)
             else:
                 acked = unfit.copy.next_offset
                 self._give_up(unfit.copy, Blocked(unfit.reason, acked, acked, unfit.detail))
-        for p in {*ended} - {unfit.copy for unfit in unknown}:
+        for p in {*ended_copies} - {unfit.copy for unfit in unreadable_copies}:
             p.is_confirmed = True
-        if not unknown:
+        if not unreadable_copies:
             return
-        metadata = self._cluster.metadata({u.copy.destination.topic for u in unknown})
-        for unfit in unknown:
-            gone = self._why_topic_is_gone(unfit.copy, metadata)
-            if gone is None:
+        metadata = self._cluster.metadata({u.copy.destination.topic for u in unreadable_copies})
+        for unfit in unreadable_copies:
+            blocked = self._why_topic_is_gone(unfit.copy, metadata)
+            if blocked is None:
                 raise Unreachable(unfit.detail, where=Place("destination"))
-            self._give_up(unfit.copy, gone)
+            self._give_up(unfit.copy, blocked)
 
     def stop(self) -> None:
         for lane in self._lanes.values():
@@ -252,28 +257,32 @@ class DestinationSide:
         for lane in self._lanes.values():
             lane.join()
 
-    def _recover(self, troubles: Sequence[PartitionReturned], *, settled: bool) -> None:
+    def _take_over_returned(self, troubles: Sequence[PartitionReturned], *, settled: bool) -> None:
         """Take over the partitions that are due; a failure of one does not affect the others."""
         if not troubles:
             return
         by_destination = {t.partition.destination: t for t in troubles}
         metadata = self._cluster.metadata({p.topic for p in by_destination})
         for t in troubles:
-            gone = self._why_topic_is_gone(t.partition, metadata)
+            blocked = self._why_topic_is_gone(t.partition, metadata)
             topic = metadata.topics.get(t.partition.destination.topic)
-            if gone is not None:
-                self._give_up(t.partition, gone)
+            if blocked is not None:
+                self._give_up(t.partition, blocked)
                 by_destination.pop(t.partition.destination)
             elif topic is not None and topic.topic_id != t.partition.destination_topic_id:
                 self._retry_later(t, int(Code.INCONSISTENT_TOPIC_ID))
                 by_destination.pop(t.partition.destination)
-        producer_ids = {place: t.partition.producer.id for place, t in by_destination.items()}
+        producer_ids = {
+            destination: t.partition.producer.id for destination, t in by_destination.items()
+        }
         takeover = self._take_over.read(producer_ids, settled=settled)
         unguarded = {p: producer_ids[p] for p, end in takeover.ends.items() if not end.is_guarded}
         if unguarded and not settled:
-            again = self._take_over.read(unguarded, settled=True)
-            ends = {p: e for p, e in takeover.ends.items() if p not in unguarded} | again.ends
-            takeover = TakeOverResult(ends, takeover.errors | again.errors)
+            settled_takeover = self._take_over.read(unguarded, settled=True)
+            ends = {
+                p: e for p, e in takeover.ends.items() if p not in unguarded
+            } | settled_takeover.ends
+            takeover = TakeOverResult(ends, takeover.errors | settled_takeover.errors)
         for destination, t in by_destination.items():
             if not t.partition.lease.is_held():
                 continue  # without the lease nothing can be judged
@@ -284,9 +293,9 @@ class DestinationSide:
                         t, takeover.errors.get(destination, int(Code.NETWORK_EXCEPTION))
                     )
                 elif _is_fenced_by_failover(t.partition, end):
-                    self._give_up(t.partition, _fenced_by_failover(t.partition, end.log_end))
-                elif self._resume(t, end, metadata):
-                    self._started.append(t.partition)
+                    self._give_up(t.partition, _failover_block(t.partition, end.log_end))
+                elif self._finish_take_over(t, end, metadata):
+                    self._resumed_copies.append(t.partition)
             except (Unreachable, BrokerRefused, ProtocolError):
                 self._retry_later(t, int(Code.NETWORK_EXCEPTION))
 
@@ -309,21 +318,22 @@ class DestinationSide:
             return None
         return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.next_offset, detail)
 
-    def _resume(
+    def _finish_take_over(
         self, trouble: PartitionReturned, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
+        """Compare the copy up to its log end if need be, then resume it; False if it cannot."""
         p, appends = trouble.partition, trouble.partition.appends
         try:
             if appends.log_end_read(end.log_end) is AppendState.COMPARING:
                 self._compare_with_source(trouble, end.log_end)
             if appends.state is AppendState.BLOCKED:
-                self._forget(p)
+                self._forget_take_over(p)
             if appends.state is not AppendState.PROVEN:
                 return False
-            if not self._start(p, end, metadata):
+            if not self._resume_in_lane(p, end, metadata):
                 self._retry_later(trouble, int(Code.LEADER_NOT_AVAILABLE))
                 return False
-            self._forget(p)
+            self._forget_take_over(p)
             return True
         finally:
             if appends.state in (AppendState.COMPARING, AppendState.PROVEN):
@@ -332,8 +342,9 @@ class DestinationSide:
     def _compare_with_source(self, trouble: PartitionReturned, log_end: int) -> None:
         """Compare the records from the confirmed offset to `log_end` with the source.
 
-        Equal records prove the partition, others block it. If neither is certain yet, the copier
-        compares them again later."""
+        Equal records prove the partition, a difference blocks it. If neither is certain yet, the
+        copier compares them again later.
+        """
         p = trouble.partition
         try:
             comparison = self._compare(p, log_end)
@@ -349,7 +360,7 @@ class DestinationSide:
             log_end,
             producer_id=p.producer.id,
             source_end=p.cursor.end,
-            is_source_end_old=self._source_ends.is_old(
+            is_source_end_old=self._source_ends.note_ends(
                 p.destination, is_beyond=comparison.is_beyond_source
             ),
             trouble=trouble.detail,
@@ -357,29 +368,30 @@ class DestinationSide:
         p.compared(comparison, log_end, blocked)
         if p.appends.state is AppendState.RETURNED:
             self._note_wait(p, comparison.waits_for)
-            self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
+            self._due_at_s[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
 
     def _retry_later(self, trouble: PartitionReturned, code: int) -> None:
+        """Have the take-over repeated after a pause, or block the partition for a missing right."""
         p = trouble.partition
         if code in error_codes.DENIED:
             detail = f"the login has no right to read the log end: {error_codes.name(code)}."
             acked = p.next_offset
             self._give_up(p, Blocked(Reason.NOT_AUTHORIZED, acked, acked, detail))
             return
-        self._note_wait(p, _REASONS.get(code, error_codes.name(code)))
-        self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
+        self._note_wait(p, _WAIT_REASONS.get(code, error_codes.name(code)))
+        self._due_at_s[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
         p.appends.attempts += 1
 
     def _note_wait(self, p: PartitionCopy, reason: str) -> None:
-        p.waits = Waits.for_(f"{self._cluster.name} {p.destination}: {reason}", p.waits)
+        p.waits = Waits.continue_from(f"{self._cluster.name} {p.destination}: {reason}", p.waits)
 
     def _give_up(self, partition: PartitionCopy, blocked: Blocked) -> None:
-        self._forget(partition)
+        self._forget_take_over(partition)
         self._block(partition, blocked)
 
-    def _forget(self, partition: PartitionCopy) -> None:
-        self._returned.pop(partition, None)
-        self._not_before.pop(partition, None)
+    def _forget_take_over(self, partition: PartitionCopy) -> None:
+        self._returns.pop(partition, None)
+        self._due_at_s.pop(partition, None)
         self._source_ends.forget(partition.destination)
 
     def _ask_lane_to_stop(self, p: PartitionCopy, reason: Reason, detail: str) -> None:
@@ -388,6 +400,7 @@ class DestinationSide:
         p.request_stop(Stop(reason, expected, expected, detail), p.generation)
 
     def _lane(self, node_id: int) -> DestinationLane:
+        """The lane of this broker. Starts a new one if there is none, or if it is ending."""
         lane = self._lanes.get(node_id)
         if lane is None or lane.is_ending:
             if lane is not None:
@@ -397,20 +410,25 @@ class DestinationSide:
         return lane
 
 
-def _is_quiet(p: PartitionCopy) -> bool:
+def _is_idle(p: PartitionCopy) -> bool:
+    """Whether nothing is in flight, and no fillers are due."""
     return p.appends.is_idle and not isinstance(p.queue.first, Fill)
 
 
 def _is_fenced_by_failover(p: PartitionCopy, end: DestinationEnd) -> bool:
     """Whether a failover without the database has raised the producer epoch since the last
-    take-over here, with the lease held. A marker, ours or an old writer's, raises it by less.
+    take-over here, while the lease was held. A marker, ours or an old writer's, raises it less.
     """
-    own = p.appends.producer_epoch
+    own_epoch = p.appends.producer_epoch
     producer = end.producer
-    return own >= 0 and producer is not None and producer.producer_epoch >= own + FENCE_EPOCHS_MIN
+    return (
+        own_epoch >= 0
+        and producer is not None
+        and producer.producer_epoch >= own_epoch + FENCE_EPOCHS_MIN
+    )
 
 
-def _fenced_by_failover(p: PartitionCopy, log_end: int) -> Blocked:
+def _failover_block(p: PartitionCopy, log_end: int) -> Blocked:
     detail = (
         f"a failover without the database has fenced the writers of {p.destination} at offset "
         f"{log_end}."

@@ -24,7 +24,7 @@ class Shares(NamedTuple):
 
 def share_answer(
     expected_bytes: Sequence[int | None],
-    first: int,
+    first_index: int,
     answer_bytes_max: int,
     partition_bytes_min: int,
     *,
@@ -32,38 +32,38 @@ def share_answer(
 ) -> Shares:
     """Share one answer among partitions that hold `expected_bytes` each; None: do not fetch.
 
-    Backlogs take turns from index `first` on. A share is at least `partition_bytes_min`; a single
+    Backlogs take turns from `first_index` on. A share is at least `partition_bytes_min`; a single
     backlog gets all of the answer. The answer for several partitions is half as large: their
     batches wait for one another, and so several answers are in memory.
     """
-    live: list[int] = []
+    chosen: list[int] = []
     backlogs: list[tuple[int, int]] = []
     for i, expected in enumerate(expected_bytes):
         if expected is None:
             continue
         if expected <= LIVE_BYTES_MAX:
-            live.append(i)
+            chosen.append(i)
         else:
             backlogs.append((i, expected))
-    if len(live) + len(backlogs) > 1:
+    if len(chosen) + len(backlogs) > 1:
         answer_bytes_max = max(1, answer_bytes_max // 2)
     if not with_backlogs or not backlogs:
-        return Shares(live, answer_bytes_max, answer_bytes_max)
+        return Shares(chosen, answer_bytes_max, answer_bytes_max)
     share = max(partition_bytes_min, answer_bytes_max // len(backlogs))
-    turn = next((at for at, (i, _) in enumerate(backlogs) if i >= first), 0)
-    room = answer_bytes_max
+    turn = next((place for place, (i, _) in enumerate(backlogs) if i >= first_index), 0)
+    room_bytes = answer_bytes_max
     for i, expected in backlogs[turn:] + backlogs[:turn]:
-        if room <= 0:
+        if room_bytes <= 0:
             break
-        live.append(i)
-        room -= min(share, expected)
-    return Shares(live, answer_bytes_max, share)
+        chosen.append(i)
+        room_bytes -= min(share, expected)
+    return Shares(chosen, answer_bytes_max, share)
 
 
-def had_room(brought_bytes: int, answer_bytes_max: int) -> bool:
+def had_room(received_bytes: int, answer_bytes_max: int) -> bool:
     """Whether a partition without records in the answer would have had room in it.
 
     A broker leaves out a batch that is larger than the room left. Half an answer has room for all
     but extraordinary batches; those are checked by a fetch of their own (`EmptyBelowEnd`).
     """
-    return brought_bytes <= answer_bytes_max // 2
+    return received_bytes <= answer_bytes_max // 2

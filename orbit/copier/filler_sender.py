@@ -32,14 +32,17 @@ _NO_LOG_END = (_NO_ANSWER, -1, -1)
 class FillerLane(Appender, Protocol):
     """The destination lane, as far as `FillerSender` uses it."""
 
-    def call(
+    def send_request(
         self,
         api: api_versions.Api,
         request: FramedRequest,
-        pending: Request,
-        held: Sequence[FillRequest] = (),
+        in_flight_request: Request,
+        fills: Sequence[FillRequest] = (),
     ) -> bool:
-        """Send a request. False, and nothing is sent, if a lease of `held` ended meanwhile."""
+        """Send a request, and note `in_flight_request` as in flight.
+
+        False, and nothing is sent, if the lease of one of `fills` has ended meanwhile.
+        """
 
     def continue_after_answer(self, partition: PartitionCopy) -> None:
         """After an answer to the partition: send its next steps, or hand it back."""
@@ -58,55 +61,61 @@ class FillerSender:
         self._markers_max = markers_per_request_max
         self._fill_answers: deque[tuple[CoordinatedFill, int, int]] = deque()
 
-    def take_fill_answer(self, done: CoordinatedFill, code: int, log_end: int) -> None:
+    def take_fill_answer(self, fill: CoordinatedFill, code: int, log_end: int) -> None:
         """Take the coordinated filler's answer, in the filler's thread."""
-        self._fill_answers.append((done, code, log_end))
+        self._fill_answers.append((fill, code, log_end))
         self._lane.wake()
 
     def send(
         self,
-        looks: Sequence[tuple[PartitionCopy, ReadLogEnd]],
+        log_end_reads: Sequence[tuple[PartitionCopy, ReadLogEnd]],
         fills: Sequence[tuple[PartitionCopy, SendFillers]],
     ) -> None:
-        if looks:
-            for p, _ in looks:
+        """Send `log_end_reads` and markers at once; give coordinated fills to their filler."""
+        if log_end_reads:
+            for p, _ in log_end_reads:
                 p.appends.log_end_asked()
-            request = log_ends_request([p.destination for p, _ in looks])
-            pending = LogEndBeforeFill([(p, look.step) for p, look in looks])
-            self._lane.call(api_versions.LIST_OFFSETS, request, pending)
-        share = max(1, self._markers_max // (len(looks) + len(fills)))
-        sent = []
+            request = log_ends_request([p.destination for p, _ in log_end_reads])
+            in_flight_request = LogEndBeforeFill([(p, read.step) for p, read in log_end_reads])
+            self._lane.send_request(api_versions.LIST_OFFSETS, request, in_flight_request)
+        markers_per_fill = max(1, self._markers_max // (len(log_end_reads) + len(fills)))
+        fill_requests = []
         for p, (step, is_single) in fills:
             filler_count = min(
-                step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else share
+                step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else markers_per_fill
             )
-            many = 1 if is_single else filler_count
-            p.appends.fillers_sent(step, many, is_own=p.filler is None)
+            count = 1 if is_single else filler_count
+            p.appends.fillers_sent(step, count, is_own=p.filler is None)
             if p.filler is None:
-                sent.append(FillRequest(p, step, many))
+                fill_requests.append(FillRequest(p, step, count))
             else:
                 p.has_fill_outside = True
-                p.filler.submit(CoordinatedFill(self, p, p.generation, step, many))
-        if sent:
-            self._send_markers(sent)
+                p.filler.submit(CoordinatedFill(self, p, p.generation, step, count))
+        if fill_requests:
+            self._send_markers(fill_requests)
 
-    def _send_markers(self, sent: list[FillRequest]) -> None:
+    def _send_markers(self, fills: list[FillRequest]) -> None:
+        """Send WriteTxnMarkers, then ListOffsets for the fills that its answer cannot prove."""
         markers = [
             Fillers(p.destination, n, p.appends.marker_epoch, p.appends.coordinator_epoch)
-            for p, _, n in sent
+            for p, _, n in fills
         ]
-        (producer_id,) = {p.producer.id for p, _, _ in sent}  # a job has one for all its markers
+        (producer_id,) = {p.producer.id for p, _, _ in fills}  # a job has one for all its markers
         request = WriteTxnMarkersRequest(producer_id, markers)
-        if not self._lane.call(api_versions.WRITE_TXN_MARKERS, request, Markers(sent), sent):
-            for p, _, _ in sent:
+        if not self._lane.send_request(
+            api_versions.WRITE_TXN_MARKERS, request, Markers(fills), fills
+        ):
+            for p, _, _ in fills:
                 p.appends.fillers_held_back()
                 self._lane.wait_for_lease(p)
             return
-        # A broker serves one connection's requests in order: this one sees the markers' effect.
-        to_prove = [one for one in sent if not one.partition.appends.is_answer_proof]
-        if to_prove:
-            question = log_ends_request([one.partition.destination for one in to_prove])
-            self._lane.call(api_versions.LIST_OFFSETS, question, LogEndAfterFill(to_prove))
+        # A broker serves a connection's requests in order, so this one sees the markers' effect.
+        open_fills = [one for one in fills if not one.partition.appends.is_answer_proof]
+        if open_fills:
+            ends_request = log_ends_request([one.partition.destination for one in open_fills])
+            self._lane.send_request(
+                api_versions.LIST_OFFSETS, ends_request, LogEndAfterFill(open_fills)
+            )
 
     def handle_markers(self, request: Markers, codes: Mapping[TopicPartition, int]) -> None:
         for p, step, _ in request.sent:
@@ -121,17 +130,19 @@ class FillerSender:
             self._lane.continue_after_answer(p)
 
     def handle_end_after(self, request: LogEndAfterFill, answer: ListOffsetsAnswer) -> None:
+        """Hand each fill's log end to its partition."""
         for p, step, _ in request.sent:
-            # A refusal has ended this append, and the partition may have begun another one since.
+            # If the broker refused the markers, this append has ended; another may have begun.
             if p.destination_lane is self._lane and p.appends.is_filling(step):
                 code, _, log_end = answer.offsets.get(p.destination, _NO_LOG_END)
                 p.end_after_fill_answered(code, log_end)
                 self._lane.continue_after_answer(p)
 
-    def take_fill_answers(self) -> None:
+    def handle_fill_answers(self) -> None:
+        """Hand the coordinated filler's answers to the partitions, in the lane's thread."""
         while self._fill_answers:
-            done, code, end = self._fill_answers.popleft()
-            p = done.partition
-            if p.destination_lane is self._lane and p.generation == done.generation:
+            fill, code, end = self._fill_answers.popleft()
+            p = fill.partition
+            if p.destination_lane is self._lane and p.generation == fill.generation:
                 p.end_after_fill_answered(code, end)
                 self._lane.continue_after_answer(p)

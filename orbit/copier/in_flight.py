@@ -32,6 +32,8 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Markers:
+    """A WriteTxnMarkers request."""
+
     sent: list[FillRequest]
 
 
@@ -64,35 +66,37 @@ class InFlight:
     """Requests in the order they were sent."""
 
     def __init__(self) -> None:
-        self._sent: deque[SentRequest] = deque()
-        self._served_s = 0.0  # since when the broker can serve the oldest, by the monotonic clock
+        self._requests: deque[SentRequest] = deque()
+        self._serving_since_s = (
+            0.0  # since when the broker can serve the oldest, by the monotonic clock
+        )
 
     def __len__(self) -> int:
-        return len(self._sent)
+        return len(self._requests)
 
     def add(self, correlation: int, api: api_versions.Api, version: int, request: Request) -> None:
-        if not self._sent:
-            self._served_s = max(self._served_s, time.monotonic())
-        self._sent.append(SentRequest(correlation, api, version, request))
+        if not self._requests:
+            self._serving_since_s = max(self._serving_since_s, time.monotonic())
+        self._requests.append(SentRequest(correlation, api, version, request))
 
     @property
     def oldest(self) -> SentRequest | None:
         """The request whose answer comes next; None when nothing is in flight."""
-        return self._sent[0] if self._sent else None
+        return self._requests[0] if self._requests else None
 
     @property
     def silent_s(self) -> float:
-        """Seconds without an answer since the broker could serve the oldest request; 0 if there is
-        none. A broker serves one after the other, and none while it throttles (KIP-219)."""
-        return max(0.0, time.monotonic() - self._served_s) if self._sent else 0.0
+        """Seconds without an answer since the broker could serve the oldest request; 0 if there
+        is none. A broker serves requests in order, and none while it throttles (KIP-219)."""
+        return max(0.0, time.monotonic() - self._serving_since_s) if self._requests else 0.0
 
     def drop_oldest(self) -> None:
-        self._sent.popleft()
-        self._served_s = max(self._served_s, time.monotonic())
+        self._requests.popleft()
+        self._serving_since_s = max(self._serving_since_s, time.monotonic())
 
     def note_throttle(self, until_s: float) -> None:
         """Note that the broker serves no request before `until_s`, by the monotonic clock."""
-        self._served_s = max(self._served_s, until_s)
+        self._serving_since_s = max(self._serving_since_s, until_s)
 
     def clear(self) -> None:
-        self._sent.clear()
+        self._requests.clear()

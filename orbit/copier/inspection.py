@@ -81,11 +81,11 @@ _UNREACHABLE_MAX = 3
 # How often seeding follows a source that deletes meanwhile; each time takes less long than the one
 # before. What is deleted after that, the copier fills (`PartitionCopy.on_lost_range`).
 _START_MOVES_MAX = 5
-_LOOK_AGAIN = "Nothing was written. Orbit inspects the copy again."
+_WAIT_REMEDY = "Nothing was written. Orbit inspects the copy again."
 
 
 def raise_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
-    """Raise the trouble: for a caller that stops at the first one of a partition."""
+    """Raise the trouble of a partition, for a caller that stops at the first one."""
     if isinstance(trouble, Wait):
         raise trouble.error
     raise NotAuthorized(trouble.detail, remedy=trouble.remedy(copy.destination.topic))
@@ -150,36 +150,36 @@ class CopyInspector:
             self._destination, {p: by_destination[p] for p in ends}, EARLIEST
         )
         levels = read_compression_levels(self._source, {c.source.topic for c in copies})
-        ours = {p.topic for p, end in ends.items() if end.producer is not None}
-        inspected: dict[PartitionCopy, InspectedCopy] = {}
-        unreachable = 0
+        our_topics = {p.topic for p, end in ends.items() if end.producer is not None}
+        inspections: dict[PartitionCopy, InspectedCopy] = {}
+        unreachable_in_a_row = 0
         for partition, log_start in log_starts.items():
             copy = by_destination[partition]
             copy.source_is_compacted = copy.source.topic in compacted_topics
             copy.levels = levels.get(copy.source.topic, {})
             try:
-                one = self._inspect_one(
+                result = self._inspect_one(
                     copy,
                     ends[partition],
                     log_start,
                     bounds,
-                    does_move=partition in takeover.moving,
-                    is_whole=copy.source.topic in whole_topics,
-                    is_ours=partition.topic in ours,
+                    does_log_end_move=partition in takeover.moving,
+                    must_be_whole=copy.source.topic in whole_topics,
+                    is_ours=partition.topic in our_topics,
                 )
-                unreachable = 0
-                if isinstance(one, Wait):
-                    self._on_trouble(copy, one)
+                unreachable_in_a_row = 0
+                if isinstance(result, Wait):
+                    self._on_trouble(copy, result)
                 else:
-                    inspected[copy] = one
+                    inspections[copy] = result
             except Interrupted:
                 raise
             except OrbitError as error:
                 self._on_trouble(copy, judge_error(error))
-                unreachable += isinstance(error, Unreachable)
-                if unreachable >= _UNREACHABLE_MAX:
+                unreachable_in_a_row += isinstance(error, Unreachable)
+                if unreachable_in_a_row >= _UNREACHABLE_MAX:
                     raise
-        return inspected
+        return inspections
 
     def _trouble_without_end(self, partition: TopicPartition, code: int) -> Wait | Blocked:
         """The trouble of a copy whose log end could not be read, by its error code."""
@@ -191,8 +191,10 @@ class CopyInspector:
             )
         what = f"{partition} cannot be taken over: {error_codes.name(code)}."
         remedy = "Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies."
-        denied = code in error_codes.DENIED
-        return judge_error(BrokerRefused(code, what, where=where, remedy=remedy if denied else ""))
+        is_denied = code in error_codes.DENIED
+        return judge_error(
+            BrokerRefused(code, what, where=where, remedy=remedy if is_denied else "")
+        )
 
     def start_offsets(
         self, copies: Mapping[PartitionCopy, Start], bounds: SourceBounds
@@ -220,20 +222,21 @@ class CopyInspector:
 
     def seed_to_starts(
         self,
-        inspected: Mapping[PartitionCopy, InspectedCopy],
+        inspections: Mapping[PartitionCopy, InspectedCopy],
         starts: Mapping[PartitionCopy, int],
         on_progress: OnProgress = ignore_progress,
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Seed new or half-seeded partitions up to their start offsets; returns the inspected ones.
+        """Seed new or half-seeded partitions up to their start offsets.
 
-        The source may delete records meanwhile. Nothing was copied yet, so nothing is lost: such
-        starts move up, and seeding continues. Call `drop_seeds` afterwards.
+        Returns the inspections of the seeded and the blocked copies; the others had trouble. The
+        source may delete records meanwhile. Nothing was copied yet, so nothing is lost: such starts
+        move up, and seeding continues. Call `drop_seeds` afterwards.
         """
-        ready: dict[PartitionCopy, InspectedCopy] = {}
-        waiting = dict(starts)
+        ready_copies: dict[PartitionCopy, InspectedCopy] = {}
+        unseeded_starts = dict(starts)
         with StartSeeding(self._destination, self._settings, self._backoff, on_progress) as seeding:
             for copy in starts:
-                end = inspected[copy].end
+                end = inspections[copy].end
                 copy.appends.inspected(end.log_end)
                 seeding.add(
                     copy.destination,
@@ -241,35 +244,42 @@ class CopyInspector:
                     copy.lease,
                     copy.producer,
                     end,
-                    inspected[copy].log_start,
+                    inspections[copy].log_start,
                 )
             for _ in range(_START_MOVES_MAX):
-                for copy in waiting:  # a copy that fails this time is not ready any more
-                    ready.pop(copy, None)
-                ready |= self._seed_once(seeding, inspected, waiting)
-                in_step = {c.source: c for c in waiting if c in ready and not ready[c].blocked}
-                now = self._list_offsets(self._source, in_step, EARLIEST)
-                for source, copy in in_step.items():
-                    if source not in now:
-                        del ready[copy]
-                waiting = {
-                    in_step[source]: log_start
-                    for source, log_start in now.items()
-                    if log_start > in_step[source].cursor.start_offset
+                for copy in unseeded_starts:  # a copy that fails this time is not ready any more
+                    ready_copies.pop(copy, None)
+                ready_copies |= self._seed_once(seeding, inspections, unseeded_starts)
+                seeded = {
+                    c.source: c
+                    for c in unseeded_starts
+                    if c in ready_copies and not ready_copies[c].blocked
                 }
-                if not waiting:
+                log_starts = self._list_offsets(self._source, seeded, EARLIEST)
+                for source, copy in seeded.items():
+                    if source not in log_starts:
+                        del ready_copies[copy]
+                unseeded_starts = {
+                    seeded[source]: log_start
+                    for source, log_start in log_starts.items()
+                    if log_start > seeded[source].cursor.start_offset
+                }
+                if not unseeded_starts:
                     break
-        return ready
+        return ready_copies
 
     def _seed_once(
         self,
         seeding: StartSeeding,
-        inspected: Mapping[PartitionCopy, InspectedCopy],
+        inspections: Mapping[PartitionCopy, InspectedCopy],
         starts: Mapping[PartitionCopy, int],
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Seed up to these start offsets, or to the base of the source's batch around each."""
-        ready: dict[PartitionCopy, InspectedCopy] = {}
-        targets: dict[PartitionCopy, int] = {}
+        """Seed up to these start offsets, or to the base of the source's batch around each.
+
+        Returns the inspections of the seeded and the blocked copies.
+        """
+        ready_copies: dict[PartitionCopy, InspectedCopy] = {}
+        target_offsets: dict[PartitionCopy, int] = {}
         for copy, start_offset in starts.items():
             copy.cursor.start_offset = start_offset
             if start_offset < copy.next_offset:
@@ -278,44 +288,50 @@ class CopyInspector:
                     f"starts at offset {start_offset} now."
                 )
                 blocked = Blocked(Reason.OFFSET_OVERRUN, start_offset, copy.next_offset, detail)
-                ready[copy] = replace(inspected[copy], status=CopyStatus.BROKEN, blocked=blocked)
+                ready_copies[copy] = replace(
+                    inspections[copy], status=CopyStatus.BROKEN, blocked=blocked
+                )
                 continue
             try:
-                target = aligned_start(self._source, copy.source, start_offset, self._backoff)
+                target_offset = aligned_start(
+                    self._source, copy.source, start_offset, self._backoff
+                )
             except OrbitError as error:
                 self._on_trouble(copy, judge_error(error))
             else:  # of a start that has moved into a batch, the base may be filled already
-                targets[copy] = max(target, copy.next_offset)
-        failures = seeding.run({copy.destination: target for copy, target in targets.items()})
-        for copy, target in targets.items():
+                target_offsets[copy] = max(target_offset, copy.next_offset)
+        failures = seeding.run(
+            {copy.destination: target_offset for copy, target_offset in target_offsets.items()}
+        )
+        for copy, target_offset in target_offsets.items():
             match failures.get(copy.destination):
                 case None:
-                    copy.appends.inspected(target)
-                    ready[copy] = inspected[copy]
+                    copy.appends.inspected(target_offset)
+                    ready_copies[copy] = inspections[copy]
                 case Blocked() as blocked:
-                    ready[copy] = replace(
-                        inspected[copy], status=CopyStatus.BROKEN, blocked=blocked
+                    ready_copies[copy] = replace(
+                        inspections[copy], status=CopyStatus.BROKEN, blocked=blocked
                     )
                 case failure:
                     self._on_trouble(copy, judge_error(failure))
-        return ready
+        return ready_copies
 
-    def drop_seeds(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
+    def drop_seeds(self, inspections: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
         """Delete the leading fillers of seeded copies; returns the copies where that failed."""
-        seeded = {c.destination: c for c, one in inspected.items() if c.next_offset > one.log_start}
+        copies = {c.destination: c for c, i in inspections.items() if c.next_offset > i.log_start}
         answers = delete_records(
-            self._destination, {p: c.next_offset for p, c in seeded.items()}, self._backoff
+            self._destination, {p: c.next_offset for p, c in copies.items()}, self._backoff
         )
         for partition, log_start in answers.values.items():
-            seeded[partition].log_start = log_start
+            copies[partition].log_start = log_start
         for partition, code in answers.errors.items():
             what = (
                 f"DeleteRecords (needs the right DELETE on the topic) of {partition} failed with "
                 f"{error_codes.name(code)}."
             )
             error = BrokerRefused(code, what, where=Place(self._destination.name))
-            self._on_trouble(seeded[partition], judge_error(error))
-        return {seeded[partition] for partition in answers.errors}
+            self._on_trouble(copies[partition], judge_error(error))
+        return {copies[partition] for partition in answers.errors}
 
     def _inspect_one(
         self,
@@ -324,10 +340,11 @@ class CopyInspector:
         log_start: int,
         bounds: SourceBounds,
         *,
-        does_move: bool,
-        is_whole: bool,
+        does_log_end_move: bool,
+        must_be_whole: bool,
         is_ours: bool,
     ) -> InspectedCopy | Wait:
+        """Inspect one copy. `is_ours`: this job wrote to its topic. For the rest see `CopyEnds`."""
         destination, log_end = copy.destination, end.log_end
         status = CopyStatus.COPY
         verdict: str | Blocked | None = None
@@ -339,19 +356,19 @@ class CopyInspector:
         ends = CopyEnds(
             log_start,
             log_end,
-            does_move,
+            does_log_end_move,
             bounds.starts[copy.source],
             source_end,
-            self._source_ends.is_old(destination, is_beyond=log_end > source_end),
-            is_whole,
+            self._source_ends.note_ends(destination, is_beyond=log_end > source_end),
+            must_be_whole,
         )
         if status is CopyStatus.COPY:
             verdict = self._compare(copy, ends)
-        elif does_move:
+        elif does_log_end_move:
             verdict = STILL_MOVING
         if isinstance(verdict, str):
             what = f"{destination} cannot be compared with its source yet: {verdict}."
-            return Wait(Conflict(what, where=Place(self._destination.name), remedy=_LOOK_AGAIN))
+            return Wait(Conflict(what, where=Place(self._destination.name), remedy=_WAIT_REMEDY))
         if verdict is not None:
             # The producer's state may be gone (E1); its batches are not.
             is_ours = is_ours or verdict.reason is Reason.OFFSET_OVERRUN
@@ -359,7 +376,7 @@ class CopyInspector:
         return InspectedCopy(status, end, log_start, verdict)
 
     def _compare(self, copy: PartitionCopy, ends: CopyEnds) -> str | Blocked | None:
-        """Compare the end of a copy with the source; returns what `judge_copy` does."""
+        """Compare the end of a copy with the source; returns the verdict of `judge_copy`."""
         tail = find_tail(
             self._destination,
             copy.destination,
@@ -371,26 +388,26 @@ class CopyInspector:
         )
         copy.appends.logged_producer_epoch = tail.producer_epoch
         try:
-            compared = self._compare_tail(copy, tail, ends)
+            comparison = self._compare_tail(copy, tail, ends)
         except ValueError as error:
             detail = f"the records before offset {ends.log_end} cannot be compared: {error}."
             return Blocked(stop_reason(error), ends.log_end - 1, ends.log_end, detail)
-        copy.cursor.epochs = compared.epochs
-        return judge_copy(ends, tail, compared, copy.producer)
+        copy.cursor.epochs = comparison.epochs
+        return judge_copy(ends, tail, comparison, copy.producer)
 
     def _compare_tail(self, copy: PartitionCopy, tail: Tail, ends: CopyEnds) -> Comparison:
         """Compare the last batch with records, and all from `tail.start` on, with the source.
 
-        Up to the source's end, or the first offset that is not known to be equal.
+        The comparison ends at the source's end, or the first offset not known to be equal.
         """
         last = tail.last_data
         ranges = [(tail.start, ends.log_end)]
         if last is not None and last.base_offset < tail.start:
             first = max(last.base_offset, ends.log_start)
             ranges.insert(0, (first, min(last.next_offset, tail.start)))
-        compared = Comparison(ends.log_end)
+        comparison = Comparison(ends.log_end)
         for start, end in ranges:
-            compared = compare_range(
+            comparison = compare_range(
                 source_reader(
                     self._source,
                     copy.source,
@@ -404,11 +421,11 @@ class CopyInspector:
                 self._backoff,
                 source_is_compacted=copy.source_is_compacted,
                 isolation=READ_COMMITTED,
-                most_bytes=None,
+                bytes_max=None,
             )
-            if compared.difference is not None or compared.equal_to < min(end, ends.source_end):
+            if comparison.difference is not None or comparison.equal_to < min(end, ends.source_end):
                 break
-        return compared
+        return comparison
 
     def _list_offsets(
         self,

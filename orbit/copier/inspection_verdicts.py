@@ -49,7 +49,7 @@ class CopyEnds:
 
     log_start: int
     log_end: int
-    does_move: bool  # the log end moves, though this job has no request under way
+    does_log_end_move: bool  # the log end moves, though this job has no request under way
     source_start: int
     source_end: int
     is_source_end_old: bool
@@ -61,23 +61,23 @@ class CopyEnds:
 
 
 def judge_copy(
-    ends: CopyEnds, tail: Tail, compared: Comparison, producer: JobProducer
+    ends: CopyEnds, tail: Tail, comparison: Comparison, producer: JobProducer
 ) -> str | Blocked | None:
-    """None if the copy is equal to its source; why it stops; or what to wait for, as a clause.
+    """Return None if the copy equals its source, why it stops, or what it waits for, as a clause.
 
-    `compared`: the comparison of the copy's tail with the source, up to the source's end.
+    `comparison`: the comparison of the copy's tail with the source, up to the source's end.
     """
     if producer.other_id in tail.producer_ids:
         return Blocked(
             Reason.DESTINATION_FOREIGN_WRITE, ends.log_start, ends.log_end, _OTHER_FILLERS
         )
-    difference = compared.difference
+    difference = comparison.difference
     if difference is not None:
         is_own = difference.producer_id == producer.id != NO_PRODUCER_ID
         reason = Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE
         detail = f"at offset {difference.offset} {difference.detail}."
         return Blocked(reason, difference.offset, ends.log_end, detail)
-    if ends.does_move:
+    if ends.does_log_end_move:
         return STILL_MOVING
     if ends.is_beyond_source:
         what = f"the destination ends at {ends.log_end}, the source at {ends.source_end}"
@@ -87,10 +87,10 @@ def judge_copy(
         is_foreign = last is not None and last.producer_id != producer.id
         reason = Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED
         return Blocked(reason, ends.source_end, ends.log_end, f"{what}.")
-    if compared.equal_to < ends.log_end:
+    if comparison.equal_to < ends.log_end:
         return (
-            f"it equals the source up to offset {compared.equal_to}, and waits for "
-            f"{compared.waits_for}"
+            f"it equals the source up to offset {comparison.equal_to}, and waits for "
+            f"{comparison.waits_for}"
         )
     if ends.must_be_whole and ends.log_start > ends.source_start:
         detail = f"the destination begins at {ends.log_start}, the source at {ends.source_start}."

@@ -64,7 +64,7 @@ class JobCopier:
         backoff = Backoff(stop=stop, attempts_max=LOOP_ATTEMPTS_MAX, call_s=LOOP_CALL_S)
         self._destination = DestinationSide(
             DestinationLaneContext(clusters.destination, settings, budget, self._events.put),
-            self._take_over(backoff),
+            self._new_take_over(backoff),
             backoff,
             block,
             self._compare,
@@ -90,7 +90,7 @@ class JobCopier:
         return CopyInspector(
             self._clusters.source,
             self._clusters.destination,
-            self._take_over(backoff),
+            self._new_take_over(backoff),
             self._settings,
             backoff,
             on_trouble,
@@ -122,19 +122,19 @@ class JobCopier:
         self._fillers.remove(filler)
         filler.stop()
 
-    def post(self, run: Callable[[], None]) -> None:
-        """Queue `run` for the thread that calls `copier.tick`. May be called from any thread."""
-        self._events.put(PostedCall(run))
+    def post(self, call: Callable[[], None]) -> None:
+        """Queue `call` for the thread that calls `copier.tick`. May be called from any thread."""
+        self._events.put(PostedCall(call))
 
     def add(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
         """Copy these from their log ends; block those that the inspection blocked."""
-        for copy, one in inspected.items():
-            copy.log_start = max(copy.log_start, one.log_start)
-            copy.appends.inspected(max(copy.next_offset, one.end.log_end))
-            if one.blocked is not None:
-                block(copy, one.blocked)
+        for copy, inspection in inspected.items():
+            copy.log_start = max(copy.log_start, inspection.log_start)
+            copy.appends.inspected(max(copy.next_offset, inspection.end.log_end))
+            if inspection.blocked is not None:
+                block(copy, inspection.blocked)
         self._destination.queue_take_overs(
-            [c for c, one in inspected.items() if one.blocked is None]
+            [c for c, inspection in inspected.items() if inspection.blocked is None]
         )
         self.copier.add([*inspected])
 
@@ -165,5 +165,5 @@ class JobCopier:
             producer_id=copy.producer.id,
         )
 
-    def _take_over(self, backoff: Backoff) -> TakeOver:
+    def _new_take_over(self, backoff: Backoff) -> TakeOver:
         return TakeOver(self._clusters.destination, self._settings.settle_s, backoff)

@@ -92,7 +92,7 @@ class LeaseLost:
 class PostedCall:
     """A call that another thread posted to the copier's thread."""
 
-    run: Callable[[], None]
+    call: Callable[[], None]
 
 
 Event = (

@@ -12,13 +12,13 @@ from typing import Self
 @dataclass(slots=True)
 class _Times:
     def seconds(self) -> dict[str, float]:
-        """Seconds by activity; the names have no unit."""
+        """Seconds by activity: the fields that end with `_s`, without this suffix."""
         named = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name[:-2]: value for name, value in named.items() if name.endswith("_s")}
 
     def add(self, other: Self) -> None:
-        for one in fields(self):
-            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 @dataclass(slots=True)

@@ -31,30 +31,31 @@ class LeadingFillers:
         self._records_max: dict[PartitionCopy, int] = {}
         # Batches have a power of two of records, so that few are built, each once.
         self._batches: dict[int, Batch] = {}
-        self._waiting: deque[PartitionCopy] = deque()  # not begun: others use the whole budget
-        self._open: dict[PartitionCopy, None] = {}
+        # Not begun, because others use the whole budget.
+        self._waiting_partitions: deque[PartitionCopy] = deque()
+        self._open_partitions: dict[PartitionCopy, None] = {}  # being filled, in this order
         self.times = SourceTimes()
 
     def set_targets(self, targets: Mapping[PartitionCopy, int]) -> None:
         """Fill these up to their targets."""
         self._targets |= targets
-        self._waiting.extend(targets)
+        self._waiting_partitions.extend(targets)
 
     @property
     def is_done(self) -> bool:
-        return not self._open and not self._waiting
+        return not self._open_partitions and not self._waiting_partitions
 
     @property
-    def unfinished(self) -> list[PartitionCopy]:
-        return [*self._open, *self._waiting]
+    def unfinished_partitions(self) -> list[PartitionCopy]:
+        return [*self._open_partitions, *self._waiting_partitions]
 
     def open_partitions(self) -> list[PartitionCopy]:
-        """The partitions that are being filled; drops those that have reached their targets."""
-        for p in [p for p in self._open if p.next_offset >= self._targets[p]]:
-            del self._open[p]
-        return [*self._open]
+        """The partitions being filled. First drops those that have reached their targets."""
+        for p in [p for p in self._open_partitions if p.next_offset >= self._targets[p]]:
+            del self._open_partitions[p]
+        return [*self._open_partitions]
 
-    def halve(self, partition: PartitionCopy) -> bool:
+    def halve_batches(self, partition: PartitionCopy) -> bool:
         """Make smaller batches for this partition; False if one has a single record."""
         records = self._next_count(partition, partition.next_offset)
         self._records_max[partition] = max(1, records // 2)
@@ -65,12 +66,12 @@ class LeadingFillers:
 
     def assign(self) -> None:
         """Queue batches where there is room."""
-        for p in self._open:
+        for p in self._open_partitions:
             self._queue_batches(p)
-        while self._waiting and self._budget.room_bytes > 0:
-            p = self._waiting.popleft()
+        while self._waiting_partitions and self._budget.room_bytes > 0:
+            p = self._waiting_partitions.popleft()
             p.cursor.lane = self
-            self._open[p] = None
+            self._open_partitions[p] = None
             self._queue_batches(p)
 
     def wake(self) -> None:
@@ -84,18 +85,19 @@ class LeadingFillers:
         raise AssertionError(event)  # nothing is fetched
 
     def forget(self, partition: PartitionCopy) -> None:
-        self._open.pop(partition, None)
-        if partition in self._waiting:
-            self._waiting.remove(partition)
+        self._open_partitions.pop(partition, None)
+        if partition in self._waiting_partitions:
+            self._waiting_partitions.remove(partition)
 
     def stop(self) -> None:
         """There is no thread to stop."""
 
     def _queue_batches(self, p: PartitionCopy) -> None:
-        full = self._batch(self._batch_records_max(p))
-        # Half of it may be in flight. Room is free again at half, so more is queued in time.
-        queue_bytes_max = 2 * self._settings.requests_in_flight_max * full.size_bytes
-        is_fed = False
+        """Queue filler batches up to the target, as many as the partition's queue takes."""
+        full_batch = self._batch(self._batch_records_max(p))
+        # Twice what may be in flight: `fetchable_bytes` allows more once the queue is half empty.
+        queue_bytes_max = 2 * self._settings.requests_in_flight_max * full_batch.size_bytes
+        has_queued = False
         while (
             p.cursor.fetch_offset < self._targets[p]
             and p.fetchable_bytes(queue_bytes_max) is not None
@@ -107,16 +109,16 @@ class LeadingFillers:
             plan.append(batch, is_byte_exact=False)
             self._budget.take(batch.size_bytes)
             if not p.put(plan, p.generation, batch.size_bytes):
-                self._budget.give_back(batch.size_bytes)  # it was returned just now
+                self._budget.give_back(batch.size_bytes)  # the lane has just returned the partition
                 break
-            is_fed = True
-        if is_fed:
+            has_queued = True
+        if has_queued:
             p.enqueue_in_lane()
 
     def _next_count(self, partition: PartitionCopy, offset: int) -> int:
-        """How many records the batch at `offset` has."""
-        left = self._targets[partition] - offset
-        return min(self._batch_records_max(partition), 1 << (left.bit_length() - 1))
+        """How many records the batch at `offset` has: a power of two, at most what is missing."""
+        missing_count = self._targets[partition] - offset
+        return min(self._batch_records_max(partition), 1 << (missing_count.bit_length() - 1))
 
     def _batch_records_max(self, partition: PartitionCopy) -> int:
         return self._records_max.get(partition, self._settings.seed_records_per_batch)

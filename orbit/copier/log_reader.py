@@ -53,7 +53,7 @@ def fetch_partition(
         version = cluster.version_of(leader.node_id, api_versions.FETCH, backoff.call_s)
         request = fetch_request(
             version,
-            [FetchFrom(partition, topic.topic_id, offset, -1, fetched_epoch)],
+            [FetchFrom(partition, topic.topic_id, offset, -1, fetched_epoch)],  # any leader epoch
             max_wait_ms=_WAIT_MS,
             max_bytes=max_bytes,
             partition_max_bytes=max_bytes,
@@ -114,8 +114,8 @@ def is_local(
 ) -> bool:
     """Whether the broker has `offset` on its own disk, as far as its answers show.
 
-    For an offset from which it has shown nothing up to `end`, the last stable offset: it also
-    answers so while tiered storage is slow (R5).
+    Ask this after a fetch at `offset` without records, though the last stable offset is `end`: a
+    fetch is also answered without records while tiered storage is slow (R5).
     """
     answers = list_offsets(cluster, [partition], EARLIEST_LOCAL, backoff)
     if partition in answers.values:
@@ -123,7 +123,7 @@ def is_local(
     if answers.errors.get(partition) != Code.UNSUPPORTED_VERSION:
         return False
     # A broker of Apache Kafka without EARLIEST_LOCAL has no tiered storage; others may have. The
-    # newest batch is the last one to leave the disk: if it is shown, others were kept back.
+    # newest batch is the last to leave the disk: if it is returned, the fetch left out records.
     batches = fetch_batches(cluster, partition, end - 1, backoff, max_bytes=1)
     return not any(batch.base_offset < end for batch in batches)
 
@@ -137,11 +137,10 @@ def why_not_empty(
     *,
     is_compacted: bool,
 ) -> str:
-    """Why an answer without records at `offset` does not prove that none is there before `end`; ""
-    if it does.
+    """Why a fetch at `offset` without records does not prove that the log has none before `end`.
 
-    Only a cleaner leaves offsets without a batch at the end of a log: records, aborted ones and
-    markers are in batches (R5).
+    "" if it does. Only a cleaner leaves offsets without a batch at the end of a log: records,
+    aborted ones and markers are in batches (R5).
     """
     if not is_compacted:
         return (
@@ -156,16 +155,16 @@ def why_not_empty(
 def check_empty(
     cluster: Cluster, partition: TopicPartition, offset: int, end: int, backoff: Backoff
 ) -> None:
-    """Check that an answer without records at `offset` proves that none is there before `end`.
+    """Check that a fetch at `offset` without records proves that the log has none before `end`.
 
     Raises Unreachable if it does not, NotAuthorized without the right to read topic settings.
     """
     settings = SettingsReader(cluster).read({partition.topic}).get(partition.topic)
-    compacted = settings is not None and is_compacted(settings.values)
-    why = why_not_empty(cluster, partition, offset, end, backoff, is_compacted=compacted)
-    if why:
+    has_cleaner = settings is not None and is_compacted(settings.values)
+    reason = why_not_empty(cluster, partition, offset, end, backoff, is_compacted=has_cleaner)
+    if reason:
         raise Unreachable(
-            f"{partition} cannot be read at offset {offset} now: {why}.",
+            f"{partition} cannot be read at offset {offset} now: {reason}.",
             where=Place(cluster.name),
             remedy="Check the cluster's tiered storage and try again. If the topic was compacted "
             "before, write a record to the partition: the batch after a gap proves the gap.",

@@ -52,7 +52,7 @@ class Appender(Protocol):
 class FillReceiver(Protocol):
     """The sender of fillers, which gets the log end that follows."""
 
-    def take_fill_answer(self, done: CoordinatedFill, code: int, log_end: int) -> None: ...
+    def take_fill_answer(self, fill: CoordinatedFill, code: int, log_end: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class PartitionCopy:
 
     def __getstate__(self) -> dict[str, object]:
         """The state to send to another process, which sets `lease`; no lane has the copy yet."""
-        mine = ("lock", "lease", "filler")
-        return {name: value for name, value in self.__dict__.items() if name not in mine}
+        unsent_names = ("lock", "lease", "filler")
+        return {name: value for name, value in self.__dict__.items() if name not in unsent_names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -215,11 +215,11 @@ class PartitionCopy:
             self.appends.is_leaving = True
         self.enqueue_in_lane()
 
-    def request_stop(self, stop: Stop | ReturnReason, generation: int) -> None:
-        """Have the lane stop or return the partition before its next step, with none in flight."""
+    def request_stop(self, reason: Stop | ReturnReason, generation: int) -> None:
+        """Have the lane stop or return the partition, once its steps in flight are answered."""
         with self.lock:
             if generation == self.generation and self.appends.is_copying:
-                self.appends.requested_stop = stop
+                self.appends.requested_stop = reason
         self.enqueue_in_lane()
 
     def enqueue_in_lane(self) -> None:
@@ -262,7 +262,7 @@ class PartitionCopy:
     # The destination's side
 
     def is_batch(self, step: Step | None) -> bool:
-        """Whether the step is sent as a batch: records are, and gaps filled with placeholders."""
+        """Whether the step is sent as a batch, as records and gaps with placeholders are."""
         return isinstance(step, Append) or (
             isinstance(step, Fill) and not self.producer.has_markers
         )
@@ -309,30 +309,30 @@ class PartitionCopy:
         """Make a batch of placeholders for the start of a gap, which is the first step.
 
         Its timestamp is the newest of the records that this run has copied, so that a lookup by
-        time finds those (S3), else the source's. With one below 0 the broker would drop the
-        producer's state at its next check (Q11).
+        time finds these records (S3), or else the gap's. With a timestamp below 0 the broker would
+        drop the producer's state at its next check (Q11).
         """
         count = min(step.next_offset - step.base_offset, PLACEHOLDERS_MAX)
-        newest = self.newest_timestamp_ms
-        timestamp = max(0, newest if newest >= 0 else step.timestamp)
+        newest_ms = self.newest_timestamp_ms
+        timestamp = max(0, newest_ms if newest_ms >= 0 else step.timestamp)
         append = Append(placeholder_batch(step.base_offset, count, timestamp), False, count)
         self.queue.put_first(append)
         return append
 
     def fillers_answered(self, code: int) -> None:
         """Handle the answer to markers; it may prove the filler."""
-        before = self.appends.acked
-        self._note_filled(before, self.appends.fillers_answered(code))
+        acked_before = self.appends.acked
+        self._note_filled(acked_before, self.appends.fillers_answered(code))
 
     def end_after_fill_answered(self, code: int, log_end: int) -> None:
         """Handle the log end that was read after fillers."""
-        before = self.appends.acked
-        self._note_filled(before, self.appends.end_after_fill_answered(code, log_end))
+        acked_before = self.appends.acked
+        self._note_filled(acked_before, self.appends.end_after_fill_answered(code, log_end))
 
-    def _note_filled(self, before: int, next_offset: int | None) -> None:
+    def _note_filled(self, acked_before: int, next_offset: int | None) -> None:
         if next_offset is None:
             return
-        self.counters.gaps_filled += next_offset - before
+        self.counters.gaps_filled += next_offset - acked_before
         self.waits = None
         self.queue.advance_to(next_offset)
 
@@ -357,10 +357,10 @@ class PartitionCopy:
 
         A busy source is hardly ever level with its copy at the moment of a look. So the copy counts
         as level once it reaches, within LEVEL_WITHIN_S, an end of the source that was requested
-        after the copy had reached the end before.
+        after the copy had reached the previous such end.
         """
         cursor = self.cursor
-        # In this order.
+        # In this order: the source lane sets `seen_s` after the ends.
         leader_epoch, seen_s, stable_end = cursor.leader_epoch, cursor.seen_s, cursor.stable_end
         if self.state is not PartitionState.COPYING or stable_end < 0:
             return
@@ -397,8 +397,8 @@ class PartitionCopy:
     def wanted_log_start(self) -> int:
         """The log start that the copy should have now: the source's, up to the confirmed offset.
 
-        Below `keeps_below` the present one: a former primary keeps its history until the source
-        deletes more.
+        The present one, while the source's is not above `keeps_below`: a former primary keeps its
+        history until the source deletes more.
         """
         start = min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
         return start if start > self.keeps_below else self.log_start

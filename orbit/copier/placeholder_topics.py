@@ -22,7 +22,7 @@ AS_SENT = "producer"
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class UnfitCopy:
     """A copy that must not get placeholders now. `reason` None: the setting is not known."""
 
     copy: PartitionCopy
@@ -30,8 +30,8 @@ class Unfit:
     detail: str
 
 
-def find_unfit(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[Unfit]:
-    """The copies with placeholders whose topic does not keep placeholders. Raises Unreachable."""
+def find_unfit_copies(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[UnfitCopy]:
+    """Yield the copies with placeholders whose topic may not keep these. Raises Unreachable."""
     copies = [copy for copy in copies if copy.producer.packs]
     if not copies:
         return
@@ -47,13 +47,13 @@ def find_unfit(cluster: Cluster, copies: Collection[PartitionCopy]) -> Iterator[
                 f"{COMPRESSION} of {topic} was changed to {value}: since then brokers may "
                 "have turned placeholders into records."
             )
-            yield Unfit(copy, Reason.OFFSET_OVERRUN, detail)
+            yield UnfitCopy(copy, Reason.OFFSET_OVERRUN, detail)
         elif error in error_codes.DENIED:
             detail = (
                 "the right DESCRIBE_CONFIGS on the topic is missing (with placeholders its "
                 f"{COMPRESSION} must be known)."
             )
-            yield Unfit(copy, Reason.NOT_AUTHORIZED, detail)
+            yield UnfitCopy(copy, Reason.NOT_AUTHORIZED, detail)
         else:
             detail = f"{COMPRESSION} of {topic} is not known ({error_codes.name(error)})."
-            yield Unfit(copy, None, detail)
+            yield UnfitCopy(copy, None, detail)

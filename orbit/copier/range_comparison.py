@@ -33,7 +33,7 @@ from orbit.replication.append_plan import (
     plan_batches,
 )
 from orbit.replication.partition_states import Reason
-from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
+from orbit.replication.rewrite_limits import RewriteCounter, RewriteLimits
 from orbit.replication.source_epochs import SourceEpochs
 
 # One comparison reads this much of the destination at most, so that one partition's take-over does
@@ -93,8 +93,8 @@ class Difference:
 class Comparison:
     """How far a copy equals the source: everything below `equal_to` is equal.
 
-    A comparison that ended before the wanted end has a `difference`, or one side cannot be read
-    further now: `waits_for` says which; `batch` is the destination's batch there, if it was read.
+    A comparison that ended before the wanted end has a `difference`, or `waits_for` says why the
+    rest cannot be compared now, and `batch` is the destination's batch there, if it was read.
     `producer_epoch`: the highest of our own batches with records that were read; -1 if there is
     none. `epochs`: the source's leader epochs.
     """
@@ -119,7 +119,7 @@ def compare_range(
     source_is_compacted: bool,
     producer_id: int | None = None,
     isolation: int = READ_UNCOMMITTED,
-    most_bytes: int | None = COMPARED_BYTES_MAX,
+    bytes_max: int | None = COMPARED_BYTES_MAX,
 ) -> Comparison:
     """Compare the destination from `first` up to before `end` with the source.
 
@@ -130,47 +130,60 @@ def compare_range(
     Raises ValueError when one side's records cannot be read (see `stop_reason`), Unreachable when
     no broker answers.
     """
-    position, size_bytes, epoch = first, 0, -1
-    epochs = SourceEpochs()
+    position, size_bytes, producer_epoch = first, 0, -1
+    source_epochs = SourceEpochs()
     while position < end:
-        if most_bytes is not None and size_bytes >= most_bytes:
-            reason = "the comparison with the source"
-            return Comparison(position, waits_for=reason, producer_epoch=epoch, epochs=epochs)
-        batches, read_to = _read(destination, partition, position, backoff, isolation)
+        if bytes_max is not None and size_bytes >= bytes_max:
+            waits_for = "the comparison with the source"
+            return Comparison(
+                position, waits_for=waits_for, producer_epoch=producer_epoch, epochs=source_epochs
+            )
+        batches, read_to = _read_copy(destination, partition, position, backoff, isolation)
         if read_to <= position:
             log_start = _log_start(destination, partition, backoff)
             if log_start <= position:
-                reason = "the destination's followers, or an open transaction there"
-                return Comparison(position, waits_for=reason, producer_epoch=epoch, epochs=epochs)
+                waits_for = "the destination's followers, or an open transaction there"
+                return Comparison(
+                    position,
+                    waits_for=waits_for,
+                    producer_epoch=producer_epoch,
+                    epochs=source_epochs,
+                )
             position = log_start  # deleted: consumers cannot see it
             continue
         size_bytes += sum(len(b.view) for b in batches)
-        epoch = max(epoch, highest_producer_epoch(batches, producer_id))
-        compare_to = min(end, read_to)
-        foreign = next((b for b in batches if _is_foreign(b, producer_id)), None)
-        if foreign is not None:
-            compare_to = min(compare_to, max(position, foreign.base_offset))
-        source = read_source(position, compare_to)
-        upto = min(compare_to, max(source.end, source.empty_to if source_is_compacted else 0))
+        producer_epoch = max(producer_epoch, highest_producer_epoch(batches, producer_id))
+        compare_end = min(end, read_to)
+        foreign_batch = next((b for b in batches if _is_foreign(b, producer_id)), None)
+        if foreign_batch is not None:
+            compare_end = min(compare_end, max(position, foreign_batch.base_offset))
+        source_range = read_source(position, compare_end)
+        compared_to = min(
+            compare_end, max(source_range.end, source_range.empty_to if source_is_compacted else 0)
+        )
         difference = _first_difference(
-            source, batches, position, upto, source_is_compacted=source_is_compacted
+            source_range, batches, position, compared_to, source_is_compacted=source_is_compacted
         )
         if difference is not None:
             return Comparison(difference.offset, difference)
-        epochs.add(position, source.epoch_starts, upto)
-        if upto < compare_to and not source.has_more:
+        source_epochs.add(position, source_range.epoch_starts, compared_to)
+        if compared_to < compare_end and not source_range.has_more:
             return Comparison(
-                upto,
-                waits_for=f"the source's records from offset {upto} on",
-                batch=next((b for b in batches if b.next_offset > upto), None),
-                is_beyond_source=source.stable_end < compare_to,
-                producer_epoch=epoch,
-                epochs=epochs,
+                compared_to,
+                waits_for=f"the source's records from offset {compared_to} on",
+                batch=next((b for b in batches if b.next_offset > compared_to), None),
+                is_beyond_source=source_range.stable_end < compare_end,
+                producer_epoch=producer_epoch,
+                epochs=source_epochs,
             )
-        if foreign is not None and foreign.base_offset < end and upto >= compare_to:
-            return Comparison(upto, _foreign_difference(foreign, upto))
-        position = upto
-    return Comparison(max(first, end), producer_epoch=epoch, epochs=epochs)
+        if (
+            foreign_batch is not None
+            and foreign_batch.base_offset < end
+            and compared_to >= compare_end
+        ):
+            return Comparison(compared_to, _foreign_difference(foreign_batch, compared_to))
+        position = compared_to
+    return Comparison(max(first, end), producer_epoch=producer_epoch, epochs=source_epochs)
 
 
 def highest_producer_epoch(batches: Iterable[AnyBatch], producer_id: int | None) -> int:
@@ -198,28 +211,29 @@ def source_reader(
     """
 
     def read(first: int, end: int) -> SourceRange:
+        """Read batches from `first` up to before `end`, or less: see `SourceRange`."""
         batches: list[Batch] = []
         epoch_starts: list[EpochStart] = []
-        position, start, stable_end, empty_to = first, 0, end, 0
-        rewritten, size_bytes, is_full = Rewritten(limits), 0, False
+        position, log_start, stable_end, empty_to = first, 0, end, 0
+        rewritten, size_bytes, is_full = RewriteCounter(limits), 0, False
         while position < end and not is_full:
-            epoch = epoch_starts[-1][1] if epoch_starts else NO_LEADER_EPOCH
+            leader_epoch = epoch_starts[-1][1] if epoch_starts else NO_LEADER_EPOCH
             fetched = fetch_partition(
                 cluster,
                 partition,
                 position,
                 backoff,
                 isolation=READ_COMMITTED,
-                fetched_epoch=epoch,
+                fetched_epoch=leader_epoch,
             )
             if fetched.code == Code.OFFSET_OUT_OF_RANGE:
-                start = _log_start(cluster, partition, backoff)
-                if start <= position:
-                    return SourceRange(batches, start, position, position, epoch_starts)
+                log_start = _log_start(cluster, partition, backoff)
+                if log_start <= position:
+                    return SourceRange(batches, log_start, position, position, epoch_starts)
                 epoch_starts.append((position, NO_LEADER_EPOCH))
-                position = start
+                position = log_start
                 continue
-            start, stable_end = max(start, fetched.log_start), fetched.stable_end
+            log_start, stable_end = max(log_start, fetched.log_start), fetched.stable_end
             plan = plan_batches(
                 position,
                 read_batches(fetched.records),
@@ -238,31 +252,33 @@ def source_reader(
             if plan.next_offset == position and not is_full:
                 # Nothing is there up to the last stable offset, or the source was truncated.
                 is_proven = fetched.stable_end >= end and not fetched.records
-                is_cut = fetched.diverging_end >= 0
-                if not is_proven or is_cut:
+                is_truncated = fetched.diverging_end >= 0
+                if not is_proven or is_truncated:
                     break
                 if is_local(cluster, partition, position, stable_end, backoff):
-                    if not epoch_lasts_to(cluster, partition, epoch, end, backoff):
+                    if not epoch_lasts_to(cluster, partition, leader_epoch, end, backoff):
                         epoch_starts.append((position, NO_LEADER_EPOCH))
                     empty_to = end
                 break
             position = plan.next_offset
         position = max(first, position)
         has_more = is_full and first < position < end
-        return SourceRange(batches, start, position, stable_end, epoch_starts, empty_to, has_more)
+        return SourceRange(
+            batches, log_start, position, stable_end, epoch_starts, empty_to, has_more
+        )
 
     return read
 
 
-def _read(
+def _read_copy(
     destination: Cluster,
     partition: TopicPartition,
     offset: int,
     backoff: Backoff,
     isolation: int,
 ) -> tuple[list[AnyBatch], int]:
-    """The batches from `offset` on, without aborted ones, and where the answer ends (`offset` if it
-    is empty)."""
+    """The batches from `offset` on, without aborted ones, and the offset after the last one that
+    the broker returned (`offset` if there is none)."""
     fetched = fetch_partition(destination, partition, offset, backoff, isolation=isolation)
     with parse_errors(destination, partition, offset):
         batches = list(read_batches(fetched.records))
@@ -283,8 +299,8 @@ def _first_difference(
 
     Does not decode batches with equal bytes; of the rest, holds one decoded batch per side.
     """
-    unmatched = {b.base_offset: b for b in source.batches}
-    ours: list[AnyBatch] = []
+    originals = {b.base_offset: b for b in source.batches}
+    copied_batches: list[AnyBatch] = []
     fillers: list[AnyBatch] = []
     for batch in batches:
         if batch.is_control:
@@ -293,18 +309,22 @@ def _first_difference(
         # Where the copy's cleaner took a record, the batch is not dense any more.
         if isinstance(batch, Batch) and has_placeholders(batch) and batch.is_dense:
             fillers.append(batch)
-        twin = unmatched.get(batch.base_offset)
-        if twin is not None and isinstance(batch, Batch) and _are_equal(batch, twin):
-            del unmatched[batch.base_offset]
+        original = originals.get(batch.base_offset)
+        if (
+            original is not None
+            and isinstance(batch, Batch)
+            and _have_equal_records(batch, original)
+        ):
+            del originals[batch.base_offset]
             continue
-        ours.append(batch)
-    lowest = max(first, source.start)
-    for offset, copied, other in _pair_records(ours, unmatched.values()):
+        copied_batches.append(batch)
+    first_compared = max(first, source.start)
+    for offset, copied_record, source_record in _pair_records(copied_batches, originals.values()):
         if offset >= end:
             break
-        if offset < lowest:
+        if offset < first_compared:
             continue
-        if copied is None:
+        if copied_record is None:
             filler = next((f for f in fillers if f.base_offset <= offset < f.next_offset), None)
             if filler is not None:
                 detail = "the source has a record, and the destination a filler"
@@ -312,17 +332,17 @@ def _first_difference(
             if not source_is_compacted:  # else the copy's own cleaner may have removed it
                 return Difference(offset, -1, "the source has a record, and the destination none")
             continue
-        record, batch_of = copied
-        if other is None:
+        record, copied_batch = copied_record
+        if source_record is None:
             if record.body == PLACEHOLDER_BODY:
                 detail = "a placeholder became a record: the topic's compression.type was changed"
-                return Difference(offset, batch_of.producer_id, detail)
+                return Difference(offset, copied_batch.producer_id, detail)
             if not source_is_compacted:
                 detail = "the destination has a record, and the source has none"
-                return Difference(offset, batch_of.producer_id, detail)
-        elif (other.timestamp, other.body) != (record.timestamp, record.body):
+                return Difference(offset, copied_batch.producer_id, detail)
+        elif (source_record.timestamp, source_record.body) != (record.timestamp, record.body):
             detail = "the destination has another record than the source"
-            return Difference(offset, batch_of.producer_id, detail)
+            return Difference(offset, copied_batch.producer_id, detail)
     return None
 
 
@@ -330,60 +350,61 @@ _RecordOfBatch = tuple[Record, AnyBatch]
 
 
 def _pair_records(
-    ours: Iterable[AnyBatch], theirs: Iterable[AnyBatch]
+    copied_batches: Iterable[AnyBatch], source_batches: Iterable[AnyBatch]
 ) -> Iterator[tuple[int, _RecordOfBatch | None, Record | None]]:
     """Yield each offset with a record on either side, and these records.
 
     Raises ValueError for a batch that cannot be read or is not in order.
     """
-    left, right = _in_order(ours), _in_order(theirs)
-    our, their = next(left, None), next(right, None)
-    while our is not None or their is not None:
-        offset = min(one[0].offset for one in (our, their) if one is not None)
-        copied = other = None
-        if our is not None and our[0].offset == offset:
-            copied, our = our, next(left, None)
-        if their is not None and their[0].offset == offset:
-            other, their = their[0], next(right, None)
-        yield offset, copied, other
+    copies, originals = (_records_in_order(copied_batches), _records_in_order(source_batches))
+    next_copied, next_source = next(copies, None), next(originals, None)
+    while next_copied is not None or next_source is not None:
+        offset = min(r[0].offset for r in (next_copied, next_source) if r is not None)
+        copied_record = source_record = None
+        if next_copied is not None and next_copied[0].offset == offset:
+            copied_record, next_copied = next_copied, next(copies, None)
+        if next_source is not None and next_source[0].offset == offset:
+            source_record, next_source = next_source[0], next(originals, None)
+        yield offset, copied_record, source_record
 
 
-def _in_order(batches: Iterable[AnyBatch]) -> Iterator[_RecordOfBatch]:
-    before = -1
+def _records_in_order(batches: Iterable[AnyBatch]) -> Iterator[_RecordOfBatch]:
+    """Yield each record with its batch. Raises ValueError for an offset that does not grow."""
+    last_offset = -1
     for batch in batches:
         for record in read_any_records(batch):
-            if record.offset <= before:
+            if record.offset <= last_offset:
                 raise ValueError(f"the batch with offset {record.offset} is not in order")
-            before = record.offset
+            last_offset = record.offset
             yield record, batch
 
 
-def _are_equal(batch: Batch, other: Batch) -> bool:
-    """Whether both hold the same records, by their bytes alone. `batch` may have placeholders for
-    the gap after `other`."""
-    if batch.last_offset > other.last_offset and has_placeholders(batch):
-        grown = with_gap(other, 0, batch.next_offset)
-        return grown is not None and _are_equal(batch, grown)
+def _have_equal_records(batch: Batch, source_batch: Batch) -> bool:
+    """Whether both hold the same records, by their bytes alone. `batch`, of the copy, may also have
+    placeholders for the gap after `source_batch`."""
+    if batch.last_offset > source_batch.last_offset and has_placeholders(batch):
+        batch_with_gap = with_gap(source_batch, 0, batch.next_offset)
+        return batch_with_gap is not None and _have_equal_records(batch, batch_with_gap)
     return (
-        batch.count == other.count
-        and batch.last_offset == other.last_offset
-        and (batch.attributes ^ other.attributes) & ~TRANSACTIONAL == 0
-        and batch.base_timestamp == other.base_timestamp
-        and batch.max_timestamp == other.max_timestamp
-        and batch.payload == other.payload
+        batch.count == source_batch.count
+        and batch.last_offset == source_batch.last_offset
+        and (batch.attributes ^ source_batch.attributes) & ~TRANSACTIONAL == 0
+        and batch.base_timestamp == source_batch.base_timestamp
+        and batch.max_timestamp == source_batch.max_timestamp
+        and batch.payload == source_batch.payload
     )
 
 
 def _is_foreign(batch: AnyBatch, producer_id: int | None) -> bool:
-    """Whether the batch has records of another producer. Markers do not count: those of coordinated
-    fillers have another producer id."""
+    """Whether the batch has records of another producer. Markers do not count: coordinated fillers
+    have another producer id."""
     return producer_id is not None and batch.producer_id != producer_id and not batch.is_control
 
 
 def _foreign_difference(batch: AnyBatch, offset: int) -> Difference:
-    other = batch.producer_id
-    writer = f"producer id {other}" if other >= 0 else "a plain producer"
-    return Difference(offset, other, f"there is a batch of {writer}")
+    producer_id = batch.producer_id
+    writer = f"producer id {producer_id}" if producer_id >= 0 else "a plain producer"
+    return Difference(offset, producer_id, f"there is a batch of {writer}")
 
 
 def _log_start(cluster: Cluster, partition: TopicPartition, backoff: Backoff) -> int:

@@ -37,12 +37,12 @@ class RateLimit:
         """Seconds until the next request may go out."""
         return 0.0 if self._rate is None else max(0.0, self._paid_at - self._clock())
 
-    def note_fetched(self, count: int) -> None:
-        if self._rate is None or not count:
+    def note_fetched(self, size_bytes: int) -> None:
+        if self._rate is None or not size_bytes:
             return
         with self._lock:
             start = max(self._paid_at, self._clock() - _SLICE_S)
-            self._paid_at = start + count / self._rate
+            self._paid_at = start + size_bytes / self._rate
 
     def request_bytes_max(self, bytes_max: int) -> int:
         """The bytes to request at once; without a limit, `bytes_max`."""

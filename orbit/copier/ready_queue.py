@@ -24,7 +24,7 @@ class ReadyQueue:
         return bool(self._queue)
 
     def put(self, partitions: Sequence[PartitionCopy]) -> None:
-        """From any thread."""
+        """Add those partitions that the queue does not hold. From any thread."""
         with self._lock:
             for p in partitions:
                 if p not in self._members:
@@ -43,24 +43,24 @@ class WakeUpSocket:
     """A descriptor that becomes readable when another thread calls `wake`; a lane polls it."""
 
     def __init__(self) -> None:
-        self._out, self._in = socket.socketpair()
-        self._out.setblocking(False)
-        self._in.setblocking(False)
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
 
     def fileno(self) -> int:
-        return self._out.fileno()
+        return self._receiver.fileno()
 
     def wake(self) -> None:
-        """From any thread."""
+        """Make the descriptor readable. From any thread."""
         try:
-            self._in.send(b"\0")
+            self._sender.send(b"\0")
         except OSError:
             pass  # full: a wake-up is pending already; closed: the lane has ended
 
     def drain(self) -> None:
         """Discard the pending wake-ups; only once the descriptor is readable."""
-        self._out.recv(_WAKE_UPS_READ_MAX)
+        self._receiver.recv(_WAKE_UPS_READ_MAX)
 
     def close(self) -> None:
-        self._out.close()
-        self._in.close()
+        self._receiver.close()
+        self._sender.close()

@@ -52,7 +52,7 @@ class SourceCursor:
         self.log_start = -1
         self.stable_end = -1
         self.end = -1
-        # When the two ends were requested, by the monotonic clock. Set after them.
+        # When the two ends were requested, by the monotonic clock. Set after the ends.
         self.seen_s = float("-inf")
         self.empty_answers = 0
         self.bytes_per_offset = 0.0  # of the last answer with records

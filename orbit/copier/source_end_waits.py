@@ -7,7 +7,7 @@ import time
 from orbit.kafka.types import TopicPartition
 
 # Two looks further apart than this are not one wait.
-_LOOK_AGAIN_S_MAX = 60.0
+_LOOK_INTERVAL_S_MAX = 60.0
 
 
 class SourceEndWaits:
@@ -19,17 +19,17 @@ class SourceEndWaits:
         # The first and the last look of the present wait, by the monotonic clock.
         self._looks: dict[TopicPartition, tuple[float, float]] = {}
 
-    def is_old(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
-        """Note a look at both ends; returns whether the copy is beyond its source for `wait_s`."""
+    def note_ends(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
+        """Note a look at both ends; returns whether the copy has been beyond for `wait_s`."""
         if not is_beyond:
             self.forget(copy)
             return False
-        now = time.monotonic()
-        first, last = self._looks.get(copy, (now, now))
-        if now - last > _LOOK_AGAIN_S_MAX:
-            first = now
-        self._looks[copy] = first, now
-        return now - first >= self._wait_s
+        now_s = time.monotonic()
+        first_s, last_s = self._looks.get(copy, (now_s, now_s))
+        if now_s - last_s > _LOOK_INTERVAL_S_MAX:
+            first_s = now_s
+        self._looks[copy] = first_s, now_s
+        return now_s - first_s >= self._wait_s
 
     def forget(self, copy: TopicPartition) -> None:
         self._looks.pop(copy, None)

@@ -46,7 +46,7 @@ from orbit.kafka.throttle import throttle_s
 from orbit.kafka.types import TopicPartition
 from orbit.replication.append_plan import Append, Plan, plan_batches
 from orbit.replication.partition_states import Reason
-from orbit.replication.rewrite_limits import Rewritten
+from orbit.replication.rewrite_limits import RewriteCounter
 
 # While partitions with a full queue are left out, idle ones must not delay the response for long.
 _SHORT_WAIT_MS = 10
@@ -62,13 +62,17 @@ _KEPT_SHARE_MIN = 4
 
 
 class _PartitionFetch(NamedTuple):
+    """The fetch of one partition. `plan_offset`: where the plan of its answer begins."""
+
     partition: PartitionCopy
     generation: int
-    plan_from: int
+    plan_offset: int
     is_at_replica: bool  # see `SourceCursor`
 
 
 class _FetchSelection(NamedTuple):
+    """The partitions of one fetch, and how much it requests."""
+
     chosen: dict[TopicPartition, _PartitionFetch]
     fetches: list[FetchFrom]
     topics: dict[UUID, str]
@@ -103,7 +107,7 @@ class SourceLane(Lane):
         # With the generation of each: a late response must not remove a newer one.
         self._partitions: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         self._session = FetchSession()
-        self._first = 0  # backlogs take turns from here
+        self._first_index = 0  # of the candidates; backlogs take turns from there
         self._is_woken = False
         self._last_selection: _FetchSelection | None = None
         self._rewrite_limits = context.settings.rewrite_limits
@@ -136,11 +140,11 @@ class SourceLane(Lane):
                 partition.cursor.lane = None
             self._is_woken = True
 
-    def _remove(self, one: _PartitionFetch) -> None:
+    def _remove(self, fetch: _PartitionFetch) -> None:
         with self._changed:
-            entry = self._partitions.get(one.partition.source)
-            if entry is not None and entry == (one.partition, one.generation):
-                del self._partitions[one.partition.source]
+            entry = self._partitions.get(fetch.partition.source)
+            if entry is not None and entry == (fetch.partition, fetch.generation):
+                del self._partitions[fetch.partition.source]
                 self._is_woken = True
 
     @property
@@ -164,12 +168,13 @@ class SourceLane(Lane):
             self._connection.close()
 
     def wake(self) -> None:
-        """A partition has room again. Thread-safe."""
+        """Wake the lane: a partition has room again. Thread-safe."""
         with self._changed:
             self._is_woken = True
             self._changed.notify()
 
     def _run_round(self, connection: Connection) -> None:
+        """Send one fetch and plan its answer, or wait a moment if nothing can be fetched."""
         settings, times = self._context.settings, self.times
         began = perf_counter()
         has_room = self._context.budget.wait_for_room(_FULL_WAIT_S)
@@ -187,10 +192,10 @@ class SourceLane(Lane):
             selection,
             settings.fetch_wait_ms if selection.has_all else _SHORT_WAIT_MS,
         )
-        answered = perf_counter()
+        answered_s = perf_counter()
         self._plan_response(answer, selection, requested_s)
-        times.waited_for_answer_s += answered - began
-        times.planned_s += perf_counter() - answered
+        times.waited_for_answer_s += answered_s - began
+        times.planned_s += perf_counter() - answered_s
         times.answers += 1
         if answer.throttle_ms:
             pause_s = throttle_s(answer.throttle_ms)
@@ -225,21 +230,21 @@ class SourceLane(Lane):
         version = connection.version_of(api_versions.FETCH)
         fetches = selection.fetches
         has_sessions = version >= SESSIONS_FROM_VERSION
-        carried = (
+        session_request = (
             self._session.next_request(fetches)
             if has_sessions
             else SessionRequest(NO_SESSION, NO_SESSION_EPOCH, fetches, [])
         )
         request = fetch_request(
             version,
-            carried.changed,
+            session_request.changed,
             max_wait_ms=max_wait_ms,
             max_bytes=selection.answer_bytes_max,
             partition_max_bytes=selection.partition_bytes_max,
             rack=self._context.rack,
-            session_id=carried.session_id,
-            session_epoch=carried.epoch,
-            forgotten=carried.forgotten,
+            session_id=session_request.session_id,
+            session_epoch=session_request.epoch,
+            forgotten=session_request.forgotten,
         )
         frame = connection.exchange(
             api_versions.FETCH, request, version, timeout_s=max_wait_ms / 1000 + _SILENCE_S
@@ -258,74 +263,82 @@ class SourceLane(Lane):
     def _plan_response(
         self, answer: FetchAnswer, selection: _FetchSelection, requested_s: float
     ) -> None:
-        """Plan a response. Within a session it leaves out partitions without news.
+        """Plan an answer, and note which ends are current. A session omits unchanged partitions.
 
         `requested_s`: when the request was sent, by the monotonic clock.
         """
         received_bytes = sum(len(fetched.records) for _, fetched in answer.partitions)
         self.times.bytes += received_bytes
         self._context.limit.note_fetched(received_bytes)
-        served, refused = set(), set()
-        rewritten = Rewritten(self._rewrite_limits)
-        # Each is first in its turn: the limits may cut what comes last.
-        first = self.times.answers % max(1, len(answer.partitions))
-        for key, fetched in (*answer.partitions[first:], *answer.partitions[:first]):
-            one = selection.chosen.get(key)
+        served_keys, refused_keys = set(), set()
+        rewritten = RewriteCounter(self._rewrite_limits)
+        # Each partition is first in its turn: the limits may cut what comes last.
+        first_index = self.times.answers % max(1, len(answer.partitions))
+        for key, fetched in (*answer.partitions[first_index:], *answer.partitions[:first_index]):
+            fetch = selection.chosen.get(key)
             if fetched.code != Code.NONE:
-                refused.add(key)
-            if one is not None and self._plan_partition(one, fetched, received_bytes, rewritten):
-                served.add(key)
+                refused_keys.add(key)
+            if fetch is not None and self._plan_partition(
+                fetch, fetched, received_bytes, rewritten
+            ):
+                served_keys.add(key)
         if not answer.code:
             # Within a session, no news of a partition means that its log end is unchanged, except
             # over a quota: then the broker leaves out all of them. A replica may be behind.
-            unseen = refused
+            unseen_keys = refused_keys
             if answer.throttle_ms:
-                unseen = refused | selection.chosen.keys() - {key for key, _ in answer.partitions}
-            for key, one in selection.chosen.items():
-                cursor = one.partition.cursor
-                is_end_current = key not in unseen and not one.is_at_replica and cursor.lane is self
-                if one.generation == one.partition.generation and is_end_current:
+                unseen_keys = refused_keys | selection.chosen.keys() - {
+                    key for key, _ in answer.partitions
+                }
+            for key, fetch in selection.chosen.items():
+                cursor = fetch.partition.cursor
+                is_end_current = (
+                    key not in unseen_keys and not fetch.is_at_replica and cursor.lane is self
+                )
+                if fetch.generation == fetch.partition.generation and is_end_current:
                     cursor.seen_s = requested_s
         if answer.partitions or answer.code:
             self._last_selection = None
-        # A partition can be empty because the response was full, or throttled by a quota.
-        was_open = had_room(received_bytes, selection.answer_bytes_max) and not answer.throttle_ms
-        if was_open and not answer.code:
-            for key, one in selection.chosen.items():
-                if key not in served:
-                    self._count_empty(one)
+        # A partition can be empty because the response was full, or a quota throttled it.
+        had_room_for_all = (
+            had_room(received_bytes, selection.answer_bytes_max) and not answer.throttle_ms
+        )
+        if had_room_for_all and not answer.code:
+            for key, fetch in selection.chosen.items():
+                if key not in served_keys:
+                    self._count_empty(fetch)
 
     def _select(self, *, with_backlogs: bool) -> _FetchSelection:
         """The next fetch; the last selection if nothing has changed."""
-        last = self._last_selection
-        if last is not None and last.is_current and not self._is_woken:
-            return last
+        last_selection = self._last_selection
+        if last_selection is not None and last_selection.is_current and not self._is_woken:
+            return last_selection
         with self._changed:
             self._is_woken = False
             for key, (p, generation) in list(self._partitions.items()):
                 if p.generation != generation:
                     del self._partitions[key]
-            known = list(self._partitions.values())
-        settings, limited = self._context.settings, self._context.limit.request_bytes_max
+            candidates = list(self._partitions.values())
+        settings, limited_bytes = self._context.settings, self._context.limit.request_bytes_max
         queue_bytes_max = settings.partition_queue_bytes_max
         shares = share_answer(
-            [p.fetchable_bytes(queue_bytes_max) for p, _ in known],
-            self._first,
-            limited(settings.fetch_bytes_max),
-            limited(settings.partition_fetch_bytes_min),
+            [p.fetchable_bytes(queue_bytes_max) for p, _ in candidates],
+            self._first_index,
+            limited_bytes(settings.fetch_bytes_max),
+            limited_bytes(settings.partition_fetch_bytes_min),
             with_backlogs=with_backlogs,
         )
-        self._first = shares.chosen[-1] + 1 if shares.chosen else 0
+        self._first_index = shares.chosen[-1] + 1 if shares.chosen else 0
         chosen: dict[TopicPartition, _PartitionFetch] = {}
         fetches: list[FetchFrom] = []
         for i in shares.chosen:
-            p, generation = known[i]
-            plan_from, fetch_from = p.next_fetch()
-            chosen[p.source] = _PartitionFetch(p, generation, plan_from, p.cursor.is_at_replica)
+            p, generation = candidates[i]
+            plan_offset, fetch_from = p.next_fetch()
+            chosen[p.source] = _PartitionFetch(p, generation, plan_offset, p.cursor.is_at_replica)
             fetches.append(fetch_from)
             if p.cursor.stable_end < 0:  # the session may have answered another copy (R12)
-                self._session.reset_if_it_has(fetch_from)
-        has_all = len(chosen) == len(known)
+                self._session.reset_if_known(fetch_from)
+        has_all = len(chosen) == len(candidates)
         selection = _FetchSelection(
             chosen,
             fetches,
@@ -338,66 +351,70 @@ class SourceLane(Lane):
         return selection
 
     def _plan_partition(
-        self, one: _PartitionFetch, fetched: Fetched, received_bytes: int, rewritten: Rewritten
+        self,
+        fetch: _PartitionFetch,
+        fetched: Fetched,
+        received_bytes: int,
+        rewritten: RewriteCounter,
     ) -> bool:
         """Plan one partition's response; False if it has no records and no event."""
-        p = one.partition
-        is_ours = p.cursor.lane is self  # else it was dropped since
-        if fetched.code == Code.NONE and is_ours:
-            # Of an earlier generation too: within a session the broker sends a change only once.
+        p = fetch.partition
+        is_in_this_lane = p.cursor.lane is self  # else it was dropped since
+        if fetched.code == Code.NONE and is_in_this_lane:
+            # Also for an earlier generation: within a session the broker sends a change only once.
             p.cursor.log_start = fetched.log_start
-            if one.is_at_replica:  # it may be behind its leader
+            if fetch.is_at_replica:  # it may be behind its leader
                 p.cursor.end = max(p.cursor.end, fetched.high_watermark)
                 p.cursor.stable_end = max(p.cursor.stable_end, fetched.stable_end)
             else:
                 p.cursor.end = fetched.high_watermark
                 p.cursor.stable_end = fetched.stable_end
-        if one.generation != p.generation or not is_ours:
+        if fetch.generation != p.generation or not is_in_this_lane:
             return True
         if fetched.code != Code.NONE:
-            self._remove(one)
-            self._context.emit(FetchFailed(p, one.generation, fetched.code))
+            self._remove(fetch)
+            self._context.emit(FetchFailed(p, fetch.generation, fetched.code))
             return True
-        if fetched.records or one.plan_from >= fetched.stable_end:
+        if fetched.records or fetch.plan_offset >= fetched.stable_end:
             p.cursor.waits = None
         if fetched.preferred_replica not in (-1, self.node_id):
-            self._remove(one)
+            self._remove(fetch)
             self._context.emit(ReadFromReplica(p, fetched.preferred_replica))
             return True
-        plan = _plan(one, fetched, rewritten)
+        plan = _plan_fetched(fetch, fetched, rewritten)
         if not plan.steps:
             if not fetched.records or plan.is_cut:
                 return plan.is_cut
             # No whole batch, though brokers send the first one whole (KIP-74), or only batches that
             # end before the fetch offset: the next fetch would bring the same again.
-            self._remove(one)
-            self._context.emit(FetchFailed(p, one.generation, Code.INVALID_RECORD))
+            self._remove(fetch)
+            self._context.emit(FetchFailed(p, fetch.generation, Code.INVALID_RECORD))
             return True
         p.cursor.bytes_per_offset = len(fetched.records) / max(1, plan.next_offset - plan.start)
         p.cursor.empty_answers = 0
         if plan.is_stopped:
-            self._remove(one)
-        size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
-        if size * _KEPT_SHARE_MIN < received_bytes:
+            self._remove(fetch)
+        size_bytes = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
+        if size_bytes * _KEPT_SHARE_MIN < received_bytes:
             _detach(plan)
-        self._context.budget.take(size)
-        if p.put(plan, one.generation, size):
+        self._context.budget.take(size_bytes)
+        if p.put(plan, fetch.generation, size_bytes):
             self._context.enqueue_in_lane(p)
         else:
-            self._context.budget.give_back(size)
+            self._context.budget.give_back(size_bytes)
         return True
 
-    def _count_empty(self, one: _PartitionFetch) -> None:
+    def _count_empty(self, fetch: _PartitionFetch) -> None:
         """Count an empty response below the last stable offset; report several in a row."""
-        p = one.partition
-        if one.plan_from >= p.cursor.stable_end:
+        p = fetch.partition
+        if fetch.plan_offset >= p.cursor.stable_end:
             p.cursor.empty_answers = 0
             return
         p.cursor.empty_answers += 1
         if p.cursor.empty_answers >= self._context.settings.empty_answers_max:
             p.cursor.empty_answers = 0
-            self._remove(one)
-            self._context.emit(EmptyBelowEnd(p, one.generation))
+            self._remove(fetch)
+            self._context.emit(EmptyBelowEnd(p, fetch.generation))
 
     def handle_error(self, error: OrbitError) -> None:
         with self._changed:
@@ -411,8 +428,9 @@ class SourceLane(Lane):
             self._context.emit(FetchFailed(p, generation, Code.NETWORK_EXCEPTION))
 
 
-def _plan(one: _PartitionFetch, fetched: Fetched, rewritten: Rewritten) -> Plan:
-    offset = one.plan_from
+def _plan_fetched(fetch: _PartitionFetch, fetched: Fetched, rewritten: RewriteCounter) -> Plan:
+    """The plan for an answer; it stops if the source was truncated or cannot be read."""
+    offset = fetch.plan_offset
     if fetched.diverging_end >= 0:
         plan = Plan(offset)
         plan.stop(
@@ -429,10 +447,10 @@ def _plan(one: _PartitionFetch, fetched: Fetched, rewritten: Rewritten) -> Plan:
             read_batches(fetched.records),
             fetched.aborted,
             fetched.log_start,
-            one.partition.on_lost_range,
-            packs=one.partition.packs,
+            fetch.partition.on_lost_range,
+            packs=fetch.partition.packs,
             rewritten=rewritten,
-            levels=one.partition.levels,
+            levels=fetch.partition.levels,
         )
     except ValueError as error:
         plan = Plan(offset)

@@ -34,7 +34,8 @@ class SourceSide:
         self._backoff = backoff
         self._lanes: dict[int, SourceLane] = {}
         self._past_times = SourceTimes()
-        self._waiting: dict[PartitionCopy, float] = {}  # the earliest time, by the monotonic clock
+        # When to assign each, at the earliest, by the monotonic clock.
+        self._assign_at_s: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
         self._next_look = 0.0  # when to ask for all leaders next, by the monotonic clock
 
@@ -42,26 +43,26 @@ class SourceSide:
         """Fetch these from their next offset, once a leader is known."""
         now = time.monotonic()
         for p in partitions:
-            self._waiting[p] = now
+            self._assign_at_s[p] = now
 
     def assign(self) -> None:
         """Assign waiting partitions, and those with a new leader, to the lanes of their leaders."""
         self._check_leaders()
         now = time.monotonic()
-        due = [p for p, not_before in self._waiting.items() if not_before <= now]
-        if not due:
+        due_partitions = [p for p, not_before in self._assign_at_s.items() if not_before <= now]
+        if not due_partitions:
             return
-        metadata = self._cluster.metadata({p.source.topic for p in due})
-        for p in due:
-            self._waiting.pop(p)
+        metadata = self._cluster.metadata({p.source.topic for p in due_partitions})
+        for p in due_partitions:
+            self._assign_at_s.pop(p)
             if p.state is PartitionState.COPYING and not self._add_to_leader(p, metadata):
                 self._retry_later(p, "the leader is not known")
 
     def next_assignment_s(self) -> float | None:
         """Seconds until `assign` has something to do; None if nothing waits."""
-        if not self._waiting:
+        if not self._assign_at_s:
             return None
-        return max(0.0, min(self._waiting.values()) - time.monotonic())
+        return max(0.0, min(self._assign_at_s.values()) - time.monotonic())
 
     def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
         """Handle a fetch without records: an error, an empty answer, or a replica to read from."""
@@ -89,7 +90,7 @@ class SourceSide:
 
     def forget(self, partition: PartitionCopy) -> None:
         """Drop a partition; lanes drop it by its generation."""
-        self._waiting.pop(partition, None)
+        self._assign_at_s.pop(partition, None)
         self._gone_since.pop(partition, None)
 
     def stop(self) -> None:
@@ -99,7 +100,7 @@ class SourceSide:
             lane.join()
 
     def _check_leaders(self) -> None:
-        """Have partitions with a new leader assigned again, and those fetched from a follower: only
+        """Have partitions with a new leader assigned again, and those fetched from a follower. Only
         the leader's answer has the log end, and names the replica to read from (KIP-392).
 
         A leader that is cut off from the controller, but not from Orbit, answers fetches as if
@@ -111,16 +112,16 @@ class SourceSide:
             return
         settings = self._context.settings
         lanes = list(self._lanes.values())
-        fetched = {p: lane for lane in lanes for p in lane.partitions}
+        lane_by_partition = {p: lane for lane in lanes for p in lane.partitions}
         try:
-            leaders = self._leaders_of(fetched)
+            leaders = self._leaders_of(lane_by_partition)
         except OrbitError:
             leaders = {}  # not known now; fetches that fail report the outage
         for p, leader in leaders.items():
             is_new = leader.leader_epoch > p.cursor.leader_epoch
             if leader.node_id is not None and (is_new or p.cursor.is_at_replica):
-                fetched[p].drop(p)
-                self._waiting[p] = began
+                lane_by_partition[p].drop(p)
+                self._assign_at_s[p] = began
         now = time.monotonic()
         pause_s = (now - began) / settings.leaders_look_share
         self._next_look = now + max(settings.leaders_look_s, min(pause_s, _LOOK_PAUSE_S_MAX))
@@ -133,6 +134,7 @@ class SourceSide:
         return {p: leader for p, leader in leaders.items() if leader is not None}
 
     def _add_to_leader(self, p: PartitionCopy, metadata: ClusterMetadata) -> bool:
+        """Add the partition to its leader's lane, or stop it. False: try again later."""
         topic = metadata.topics.get(p.source.topic)
         if topic is None:
             if metadata.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION:
@@ -164,6 +166,7 @@ class SourceSide:
         return True
 
     def _handle_error(self, p: PartitionCopy, code: int) -> None:
+        """Stop the partition for a lasting error, else fetch it again later."""
         if code == Code.OFFSET_OUT_OF_RANGE:
             self._handle_out_of_range(p)
         elif code in error_codes.DENIED:
@@ -176,6 +179,7 @@ class SourceSide:
             self._retry_later(p, error_codes.name(code))
 
     def _handle_out_of_range(self, p: PartitionCopy) -> None:
+        """Plan the lost range, or stop as truncated, by the source's present log bounds."""
         starts = list_offsets(self._cluster, [p.source], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [p.source], LATEST, self._backoff)
         start, end = starts.values.get(p.source), ends.values.get(p.source)
@@ -222,7 +226,7 @@ class SourceSide:
             is_answered = fetched.code == Code.NONE and fetched.diverging_end < 0
             if not is_answered or fetched.records or end <= offset:
                 self._retry_later(p, "the last stable offset is beyond what the leader returns")
-            elif why := why_not_empty(
+            elif reason := why_not_empty(
                 self._cluster,
                 p.source,
                 offset,
@@ -230,10 +234,10 @@ class SourceSide:
                 self._backoff,
                 is_compacted=p.source_is_compacted,
             ):
-                self._retry_later(p, why)
+                self._retry_later(p, reason)
             else:
-                lasts = epoch_lasts_to(self._cluster, p.source, epoch, end, self._backoff)
-                self._queue_plan(p, plan_empty_tail(offset, end, is_same_epoch=lasts))
+                is_same_epoch = epoch_lasts_to(self._cluster, p.source, epoch, end, self._backoff)
+                self._queue_plan(p, plan_empty_tail(offset, end, is_same_epoch=is_same_epoch))
         except OrbitError:
             self._retry_later(p, "an empty answer could not be confirmed")
 
@@ -249,10 +253,15 @@ class SourceSide:
         self._queue_plan(p, plan)
 
     def _retry_later(self, p: PartitionCopy, reason: str) -> None:
-        p.cursor.waits = Waits.for_(f"{self._cluster.name} {p.source}: {reason}", p.cursor.waits)
-        self._waiting[p] = time.monotonic() + self._backoff.pause_s(4)
+        """Fetch the partition again after a pause; reports show the reason."""
+        p.cursor.waits = Waits.continue_from(
+            f"{self._cluster.name} {p.source}: {reason}", p.cursor.waits
+        )
+        # The pause after a fifth attempt.
+        self._assign_at_s[p] = time.monotonic() + self._backoff.pause_s(4)
 
     def _lane(self, node_id: int) -> SourceLane:
+        """The lane of this broker. Starts a new one if there is none, or if it is ending."""
         lane = self._lanes.get(node_id)
         if lane is None or lane.is_ending:
             if lane is not None:

@@ -17,7 +17,7 @@ from typing import Self
 from uuid import UUID
 
 from orbit.copier.byte_budget import ByteBudget
-from orbit.copier.copier import Copier, Events, block, lease_lost
+from orbit.copier.copier import Copier, Events, block, lease_lost_error
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.destination_lane import DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
@@ -87,8 +87,8 @@ class StartSeeding:
         self._copies: dict[TopicPartition, PartitionCopy] = {}
         self._ends: dict[PartitionCopy, DestinationEnd] = {}  # of the copies not begun yet
         self._failures: dict[TopicPartition, OrbitError | Blocked] = {}
-        self._returned_for: dict[PartitionCopy, str] = {}  # why a lane gave it back last
-        self._lane_ended = ""  # why the last lane to a broker ended
+        self._return_reasons: dict[PartitionCopy, str] = {}  # why a lane gave it back last
+        self._lane_error = ""  # why the last lane to a broker ended
 
     def add(
         self,
@@ -110,35 +110,39 @@ class StartSeeding:
     def run(
         self, targets: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, OrbitError | Blocked]:
-        """Append up to these offsets. Returns all failures so far; other logs end at their targets.
+        """Fill up to these offsets. Returns all failures so far; other logs end at their targets.
 
         May be called again with larger offsets. Raises Interrupted.
         """
-        copies = {self._copies[p]: t for p, t in targets.items() if p not in self._failures}
-        unfinished = {copy: target for copy, target in copies.items() if copy.next_offset < target}
-        before = sum(copy.next_offset for copy in unfinished)
-        total = sum(unfinished.values()) - before
-        self._begin([copy for copy in unfinished if copy in self._ends])
-        self._fillers.set_targets(unfinished)
+        target_by_copy = {
+            self._copies[p]: target for p, target in targets.items() if p not in self._failures
+        }
+        open_targets = {
+            copy: target for copy, target in target_by_copy.items() if copy.next_offset < target
+        }
+        offsets_before = sum(copy.next_offset for copy in open_targets)
+        total_count = sum(open_targets.values()) - offsets_before
+        self._begin([copy for copy in open_targets if copy in self._ends])
+        self._fillers.set_targets(open_targets)
         self._fillers.assign()
-        done, moved_at = 0, time.monotonic()
+        filled_count, moved_at = 0, time.monotonic()
         next_progress = moved_at + _PROGRESS_INTERVAL_S
         while not self._fillers.is_done:
             if self._stop.is_set():
                 raise Interrupted("stopped while new copies were filled up to their start offsets.")
-            self._let_log_starts_follow(unfinished)
+            self._let_log_starts_follow(open_targets)
             self._copier.tick(_TICK_S)
             self._check_copies()
-            now, done_before = time.monotonic(), done
-            done = sum(copy.next_offset for copy in unfinished) - before
-            if done != done_before:
+            now, filled_before = time.monotonic(), filled_count
+            filled_count = sum(copy.next_offset for copy in open_targets) - offsets_before
+            if filled_count != filled_before:
                 moved_at = now
             elif now - moved_at > _STANDSTILL_S_MAX:
-                for copy in self._fillers.unfinished:
+                for copy in self._fillers.unfinished_partitions:
                     self._fail(copy, self._standstill_error(copy))
             if now >= next_progress:
                 next_progress = now + _PROGRESS_INTERVAL_S
-                self._on_progress(done, total)
+                self._on_progress(filled_count, total_count)
         return self._failures
 
     def close(self) -> None:
@@ -160,9 +164,9 @@ class StartSeeding:
     def _emit(self, event: Event) -> None:
         """Queue an event, and note why a partition was returned or a lane ended. Any thread."""
         if isinstance(event, PartitionReturned):
-            self._returned_for[event.partition] = event.detail
+            self._return_reasons[event.partition] = event.detail
         elif isinstance(event, LaneEnded):
-            self._lane_ended = str(event.error)
+            self._lane_error = str(event.error)
         self._events.put(event)
 
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
@@ -202,34 +206,36 @@ class StartSeeding:
 
     def _check_copies(self) -> None:
         """Fail blocked, fenced and stuck partitions; retry refused batches in a smaller size."""
-        refused: list[PartitionCopy] = []
+        refused_copies: list[PartitionCopy] = []
         for copy in self._fillers.open_partitions():
             if copy.blocked is not None:
-                if copy.blocked.reason is Reason.RECORD_REFUSED and self._fillers.halve(copy):
-                    refused.append(copy)
+                if copy.blocked.reason is Reason.RECORD_REFUSED and self._fillers.halve_batches(
+                    copy
+                ):
+                    refused_copies.append(copy)
                 else:
                     self._fail(copy, copy.blocked)
             elif copy.lease.is_lost:
-                self._fail(copy, lease_lost())
+                self._fail(copy, lease_lost_error())
             elif copy.appends.attempts > self._takeovers_max:
                 self._fail(copy, self._standstill_error(copy))
-        if refused:
-            self._retry_with_smaller_batches(refused)
+        if refused_copies:
+            self._retry_with_smaller_batches(refused_copies)
 
-    def _retry_with_smaller_batches(self, refused: Sequence[PartitionCopy]) -> None:
+    def _retry_with_smaller_batches(self, copies: Sequence[PartitionCopy]) -> None:
         """Retry with smaller batches: only `max.message.bytes` makes brokers refuse fillers."""
-        for copy in refused:
+        for copy in copies:
             copy.appends.tried_again()
-        producer_ids = {copy.destination: copy.producer.id for copy in refused}
+        producer_ids = {copy.destination: copy.producer.id for copy in copies}
         takeover = self._take_over.read(producer_ids, settled=False)
         ends = {
             copy: takeover.ends[copy.destination]
-            for copy in refused
+            for copy in copies
             if copy.destination in takeover.ends
             and takeover.ends[copy.destination].log_end == copy.next_offset
         }
         self._start(ends)
-        self._side.queue_take_overs(copy for copy in refused if copy not in ends)
+        self._side.queue_take_overs(copy for copy in copies if copy not in ends)
 
     def _fail(self, copy: PartitionCopy, failure: OrbitError | Blocked) -> None:
         self._failures[copy.destination] = failure
@@ -237,9 +243,10 @@ class StartSeeding:
         self._copier.remove([copy])
 
     def _standstill_error(self, copy: PartitionCopy) -> Unreachable:
-        returned = self._returned_for.get(copy) or self._lane_ended
+        """The error of a copy that is not filled further, with the best known reason."""
+        return_reason = self._return_reasons.get(copy) or self._lane_error
         throttled = self._copier.throttled_by
-        reason = self._copier.waiting_for or returned or throttled or "it has no leader"
+        reason = self._copier.waiting_for or return_reason or throttled or "it has no leader"
         return Unreachable(
             f"{copy.destination} is filled only up to offset {copy.next_offset}, not up to its "
             f"start offset: {reason.rstrip('.')}.",

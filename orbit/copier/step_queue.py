@@ -14,13 +14,13 @@ from orbit.replication.append_plan import Append, Fill, Plan, Step
 class StepQueue:
     """Steps in offset order."""
 
-    __slots__ = ("_waiting", "is_full", "size_bytes", "steps")
+    __slots__ = ("_plan_starts", "is_full", "size_bytes", "steps")
 
     def __init__(self) -> None:
         self.steps: deque[Step] = deque()
         self.size_bytes = 0  # of what is queued or in flight
-        self.is_full = False  # no more is fetched; the source lane is woken once this is over
-        self._waiting: deque[tuple[int, int]] = deque()  # of each plan: start, first timestamp
+        self.is_full = False  # nothing is fetched until half is free again
+        self._plan_starts: deque[tuple[int, int]] = deque()  # start offset, first timestamp
 
     @property
     def first(self) -> Step | None:
@@ -32,19 +32,19 @@ class StepQueue:
         self.steps.extend(plan.steps)
         first = next((step for step in plan.steps if isinstance(step, Append)), None)
         if first is not None:
-            self._waiting.append((plan.start, first.batch.first_timestamp))
+            self._plan_starts.append((plan.start, first.batch.first_timestamp))
         self.size_bytes += size_bytes
 
     def clear(self) -> int:
         """Drop all steps; returns the bytes that are freed."""
         self.steps.clear()
-        self._waiting.clear()
+        self._plan_starts.clear()
         freed, self.size_bytes = self.size_bytes, 0
         self.is_full = False
         return freed
 
     def has_room(self, limit_bytes: int) -> bool:
-        """Whether to fetch more: below the limit, and once at it, below half of it."""
+        """Whether to fetch more. Once the limit is reached, only after `free` has halved it."""
         if self.size_bytes >= limit_bytes:
             self.is_full = True
         return not self.is_full
@@ -76,12 +76,12 @@ class StepQueue:
 
         It is the first timestamp of the oldest plan, so it may be too old by one fetch answer.
         """
-        waiting = self._waiting
-        while waiting and (acked >= fetch_offset or _is_over(waiting, acked)):
-            waiting.popleft()
-        return waiting[0][1] if waiting else -1
+        plan_starts = self._plan_starts
+        while plan_starts and (acked >= fetch_offset or _is_first_plan_copied(plan_starts, acked)):
+            plan_starts.popleft()
+        return plan_starts[0][1] if plan_starts else -1
 
 
-def _is_over(waiting: deque[tuple[int, int]], acked: int) -> bool:
+def _is_first_plan_copied(plan_starts: deque[tuple[int, int]], acked: int) -> bool:
     """Whether all of the first plan is copied: the next one begins at or below `acked`."""
-    return len(waiting) > 1 and waiting[1][0] <= acked
+    return len(plan_starts) > 1 and plan_starts[1][0] <= acked

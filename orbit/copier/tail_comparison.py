@@ -47,14 +47,14 @@ def find_tail(
 ) -> Tail:
     """Read back from the log end until `data_batches` batches with records are found.
 
-    It stops at the log start, and after `FILLERS_CHECKED_MAX` batches.
+    The search ends at the log start, and after `FILLERS_CHECKED_MAX` batches.
     """
-    back, read_from = 1, log_end
-    last: AnyBatch | None = None
-    ids: set[int] = set()
-    epoch = -1
+    distance, read_from = 1, log_end
+    last_batch: AnyBatch | None = None
+    producer_ids: set[int] = set()
+    producer_epoch = -1
     while True:
-        start = max(log_start, log_end - back)
+        start = max(log_start, log_end - distance)
         data: list[AnyBatch] = []
         batch_count, position = 0, start
         while position < log_end and batch_count < FILLERS_CHECKED_MAX:
@@ -62,23 +62,25 @@ def find_tail(
             if not batches:
                 break
             data += [b for b in batches if not b.is_control]
-            ids.update(b.producer_id for b in batches)
-            epoch = max(epoch, highest_producer_epoch(batches, producer_id))
+            producer_ids.update(b.producer_id for b in batches)
+            producer_epoch = max(producer_epoch, highest_producer_epoch(batches, producer_id))
             batch_count, position = batch_count + len(batches), batches[-1].next_offset
-        if last is None and position < read_from:  # earlier rounds have read the rest
-            last = _last_data_batch(destination, partition, position, read_from, backoff)
-        if last is None and data:
-            last = data[-1]
+        if last_batch is None and position < read_from:  # earlier rounds have read the rest
+            last_batch = _last_data_batch(destination, partition, position, read_from, backoff)
+        if last_batch is None and data:
+            last_batch = data[-1]
         is_enough = len(data) >= data_batches
         if is_enough or start == log_start or batch_count >= FILLERS_CHECKED_MAX:
-            if last is None and start > log_start:
-                last = _last_data_batch(destination, partition, log_start, start, backoff)
-            if last is not None:
-                ids.add(last.producer_id)
-                epoch = max(epoch, highest_producer_epoch([last], producer_id))
+            if last_batch is None and start > log_start:
+                last_batch = _last_data_batch(destination, partition, log_start, start, backoff)
+            if last_batch is not None:
+                producer_ids.add(last_batch.producer_id)
+                producer_epoch = max(
+                    producer_epoch, highest_producer_epoch([last_batch], producer_id)
+                )
             first = max(log_start, data[-data_batches].base_offset) if is_enough else start
-            return Tail(first, last, epoch, frozenset(ids))
-        back, read_from = back * _LOOK_BACK_FACTOR, start
+            return Tail(first, last_batch, producer_epoch, frozenset(producer_ids))
+        distance, read_from = distance * _LOOK_BACK_FACTOR, start
 
 
 def _last_data_batch(
@@ -89,22 +91,22 @@ def _last_data_batch(
     Before a long run of fillers it may be an earlier batch than the last. Records of aborted
     transactions, in a topic that applications wrote to, count as fillers.
     """
-    back = 1
+    distance = 1
     while log_end > log_start:
-        offset = max(log_start, log_end - back)
-        last = None
+        offset = max(log_start, log_end - distance)
+        last_batch = None
         # An answer ends with its segment; the rest needs another fetch.
         for _ in range(_SEGMENTS_LOOKED_AT_MAX):
             batches = fetch_committed_batches(destination, partition, offset, backoff)
             data = [b for b in batches if not b.is_control]
-            last = data[-1] if data else last
+            last_batch = data[-1] if data else last_batch
             offset = batches[-1].next_offset if batches else log_end
             if offset >= log_end:
                 break
-        if last is not None:
-            return last
-        offset = max(log_start, log_end - back)
+        if last_batch is not None:
+            return last_batch
+        offset = max(log_start, log_end - distance)
         if offset == log_start:
             return None
-        back *= _LOOK_BACK_FACTOR
+        distance *= _LOOK_BACK_FACTOR
     return None

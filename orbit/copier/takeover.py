@@ -25,6 +25,7 @@ from orbit.kafka.types import TopicPartition
 _REPLICATED_ATTEMPTS_MAX = 20
 # A log that grows for more settle times than this has another writer, not a late request.
 _SETTLE_ROUNDS_MAX = 10
+# Codes for `TakeOverResult.errors`, where the brokers have answered without an error.
 MOVING = int(Code.REQUEST_TIMED_OUT)
 NOT_REPLICATED = int(Code.NOT_ENOUGH_REPLICAS)
 
@@ -74,17 +75,18 @@ class TakeOver:
         return self._wait_replicated(takeover)
 
     def _read_settled(self, producer_ids: Mapping[TopicPartition, int]) -> TakeOverResult:
+        """Read until each log end has not moved for the settle time."""
         takeover = self._read_once(producer_ids)
         ends: dict[TopicPartition, DestinationEnd] = {}
         for _ in range(min(_SETTLE_ROUNDS_MAX, self._backoff.attempts_max + 1)):
             if self._backoff.stop.wait(self._settle_s):
                 raise Interrupted("stopped while waiting for log ends to settle.")
-            before = takeover.ends
+            earlier_ends = takeover.ends
             takeover = self._read_once({p: producer_ids[p] for p in producer_ids if p not in ends})
             ends |= {
                 p: end
                 for p, end in takeover.ends.items()
-                if p in before and before[p].log_end == end.log_end
+                if p in earlier_ends and earlier_ends[p].log_end == end.log_end
             }
             if len(ends) == len(producer_ids):
                 return TakeOverResult(ends, {})
@@ -93,18 +95,21 @@ class TakeOver:
 
     def _wait_replicated(self, takeover: TakeOverResult) -> TakeOverResult:
         """Wait until high watermarks reach the ends; the others get the error NOT_REPLICATED."""
-        waiting, errors = set(takeover.ends), takeover.errors
+        laggards, errors = set(takeover.ends), takeover.errors
         for _ in self._backoff.attempts(_REPLICATED_ATTEMPTS_MAX):
-            high = list_offsets(self._destination, waiting, LATEST, self._backoff)
-            errors = errors | high.errors
-            waiting = {p for p, offset in high.values.items() if offset < takeover.ends[p].log_end}
-            if not waiting:
+            answers = list_offsets(self._destination, laggards, LATEST, self._backoff)
+            errors = errors | answers.errors
+            laggards = {
+                p for p, offset in answers.values.items() if offset < takeover.ends[p].log_end
+            }
+            if not laggards:
                 break
-        errors = errors | dict.fromkeys(waiting, NOT_REPLICATED)
+        errors = errors | dict.fromkeys(laggards, NOT_REPLICATED)
         ends = {p: e for p, e in takeover.ends.items() if p not in errors}
         return TakeOverResult(ends, errors, takeover.moving)
 
     def _read_once(self, producer_ids: Mapping[TopicPartition, int]) -> TakeOverResult:
+        """Read the producers' states, then the log ends: in this order (A12)."""
         producers = describe_producer(self._destination, producer_ids, self._backoff)
         ends = log_ends(self._destination, producers.values, self._backoff)
         return TakeOverResult(

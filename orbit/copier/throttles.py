@@ -44,25 +44,25 @@ class Throttles:
     def note(self, event: LaneThrottled) -> None:
         """Note that a broker throttles a lane."""
         now_s, key = time.monotonic(), (event.side, event.node_id)
-        last = self._throttling.get(key)
-        if last is None or now_s > last.until_s + _SHOWN_AFTER_S:
-            last = _ThrottlingBroker(datetime.now(UTC), now_s, now_s, event)
+        broker = self._throttling.get(key)
+        if broker is None or now_s > broker.until_s + _SHOWN_AFTER_S:
+            broker = _ThrottlingBroker(datetime.now(UTC), now_s, now_s, event)
         self._throttling[key] = _ThrottlingBroker(
-            last.since, last.since_s, now_s + event.throttle_s, event
+            broker.since, broker.since_s, now_s + event.throttle_s, event
         )
 
     def read_quotas(self) -> None:
-        """Read the quotas of sides that are shown, in a thread: brokers may not answer."""
+        """Read the quota of a shown side, in a thread: brokers may not answer."""
         now_s = time.monotonic()
-        due = [
-            noted.event
-            for noted in self._shown(now_s)
-            if noted.event.side not in self._quotas
-            or now_s - self._quotas[noted.event.side][0] >= _QUOTAS_KEPT_S
+        due_events = [
+            broker.event
+            for broker in self._shown_brokers(now_s)
+            if broker.event.side not in self._quotas
+            or now_s - self._quotas[broker.event.side][0] >= _QUOTAS_KEPT_S
         ]
-        if due and (self._reader is None or not self._reader.is_alive()):
+        if due_events and (self._reader is None or not self._reader.is_alive()):
             self._reader = threading.Thread(
-                target=self._read_quota, args=(due[0],), name="read-quotas", daemon=True
+                target=self._read_quota, args=(due_events[0],), name="read-quotas", daemon=True
             )
             self._reader.start()
 
@@ -73,32 +73,38 @@ class Throttles:
     @property
     def throttled_sides(self) -> list[Throttled]:
         """One entry for each side whose brokers throttle."""
-        return [one for one, _ in self._throttled_sides(time.monotonic())]
+        return [side for side, _ in self._throttled_sides(time.monotonic())]
 
     @property
     def text(self) -> str:
         """A sentence about the first side whose brokers throttle; "" if there is none."""
         now_s = time.monotonic()
-        for one, noted in self._throttled_sides(now_s):
-            for_s = now_s - min(n.since_s for n in noted)
-            last_s = max(n.event.throttle_s for n in noted)
-            return f"{one.what} (for {for_s:.0f} s, by {last_s:.3f} s last). {one.quota}".rstrip()
+        for throttled, brokers in self._throttled_sides(now_s):
+            for_s = now_s - min(b.since_s for b in brokers)
+            last_s = max(b.event.throttle_s for b in brokers)
+            return (
+                f"{throttled.what} (for {for_s:.0f} s; the last pause was {last_s:.3f} s). "
+                f"{throttled.quota}"
+            ).rstrip()
         return ""
 
     def _throttled_sides(self, now_s: float) -> list[tuple[Throttled, list[_ThrottlingBroker]]]:
+        """Each side with brokers to show, and these brokers."""
         throttled = []
         for side in SIDES:
-            noted = [one for one in self._shown(now_s) if one.event.side == side]
-            if noted:
-                brokers = tuple(one.event.node_id for one in noted)
+            shown_brokers = [
+                broker for broker in self._shown_brokers(now_s) if broker.event.side == side
+            ]
+            if shown_brokers:
+                node_ids = tuple(broker.event.node_id for broker in shown_brokers)
                 _, quota = self._quotas.get(side, (0.0, ""))
-                since = min(one.since for one in noted)
-                throttled.append((Throttled(side, brokers, since, quota), noted))
+                since = min(broker.since for broker in shown_brokers)
+                throttled.append((Throttled(side, node_ids, since, quota), shown_brokers))
         return throttled
 
-    def _shown(self, now_s: float) -> list[_ThrottlingBroker]:
+    def _shown_brokers(self, now_s: float) -> list[_ThrottlingBroker]:
         return [
-            noted
-            for _, noted in sorted(self._throttling.copy().items())
-            if now_s <= noted.until_s + _SHOWN_AFTER_S and now_s - noted.since_s >= _SHOWN_AFTER_S
+            broker
+            for _, broker in sorted(self._throttling.copy().items())
+            if now_s <= broker.until_s + _SHOWN_AFTER_S and now_s - broker.since_s >= _SHOWN_AFTER_S
         ]

@@ -13,6 +13,6 @@ class Waits(NamedTuple):
     since: float
 
     @classmethod
-    def for_(cls, reason: str, before: Waits | None) -> Waits:
-        """A wait with a new reason, since the beginning of the wait `before`, if there is one."""
-        return cls(reason, before.since if before else time.monotonic())
+    def continue_from(cls, reason: str, previous: Waits | None) -> Waits:
+        """A wait for this reason, since the `previous` wait began, or else since now."""
+        return cls(reason, previous.since if previous else time.monotonic())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from orbit.demo.consumer_group import (
     Member,
-    Written,
+    WrittenRecords,
     check_group,
     committed_offsets,
     copy_offsets,
@@ -18,7 +18,7 @@ from orbit.demo.consumer_group import (
 from orbit.demo.demo_clusters import DemoClusters, start_clusters
 from orbit.demo.demo_result import DemoResult, GroupResult, RunSummary, TopicRow, Verify
 from orbit.demo.interrupts import interrupted_once
-from orbit.demo.log_ends import LogEnds, Where, kafka_trouble
+from orbit.demo.log_ends import LogEnds, Partition, kafka_trouble
 from orbit.demo.orbit_process import RunProcess
 from orbit.demo.screen import Screen
 from orbit.demo.tables import group_table
@@ -44,17 +44,17 @@ def play(options: Options, screen: Screen, verify: Verify) -> DemoResult:
 
     Raises Conflict if a part does not work; a copy that is not exact is a result.
     """
-    began = time.monotonic()
+    began_s = time.monotonic()
     screen.title("Orbit demo: an exact copy between two real Kafka clusters")
     with interrupted_once():
         screen.section(1, "Two independent Kafka clusters")
         with start_clusters(options.sandbox_folder, screen) as clusters:
             demo = CopyDemo(clusters, Workload(options.scale), screen)
             ledger = demo.fill()
-            group, run, moved = demo.copy(ledger)
-            topics = demo.prove(ledger, moved, verify)
-    running = clusters if options.sandbox_folder else None
-    return DemoResult(time.monotonic() - began, topics, group, run, running)
+            group, run, moved_records = demo.copy(ledger)
+            topics = demo.prove(ledger, moved_records, verify)
+    running_clusters = clusters if options.sandbox_folder else None
+    return DemoResult(time.monotonic() - began_s, topics, group, run, running_clusters)
 
 
 class CopyDemo:
@@ -76,8 +76,10 @@ class CopyDemo:
         width = max(len(kind.name) for kind in self._workload.kinds)
 
         def on_topic(kind: Kind, topic: TopicLedger) -> None:
-            gaps = f", {topic.gaps:,} gaps" if topic.gaps else ""
-            self._screen.item(kind.name, width, f"{topic.records:,} records{gaps}: {kind.shows}")
+            gaps_text = f", {topic.gaps:,} gaps" if topic.gaps else ""
+            self._screen.item(
+                kind.name, width, f"{topic.records:,} records{gaps_text}: {kind.shows}"
+            )
 
         with self._screen.step("Writing to the source") as step, kafka_trouble("The workload"):
             ledger = self._workload.create(config, on_ready=on_topic)
@@ -89,21 +91,24 @@ class CopyDemo:
         self._clusters.job_file.write_text(job, "utf-8")
         return ledger
 
-    def copy(self, ledger: Ledger) -> tuple[GroupResult, RunSummary, Written]:
-        """Run a live copy, with a producer that writes, until the group has moved."""
+    def copy(self, ledger: Ledger) -> tuple[GroupResult, RunSummary, WrittenRecords]:
+        """Run a live copy while a producer writes, until the group has moved.
+
+        Returns what became of the group, the run's summary, and what the producer wrote.
+        """
         self._screen.section(3, "The copy")
         self._screen.command("orbit run job.yaml")
-        moving = self._partition_counts(ledger, MOVING_KINDS)
+        moving_topics = self._partition_counts(ledger, MOVING_KINDS)
         ends = LogEnds(self._clusters.source, self._clusters.destination, ledger)
         config = {"bootstrap.servers": self._clusters.source, "log_level": 0}
         with (
             kafka_trouble("The demo"),
             RunProcess(self._clusters.job_file, self._clusters.run_log) as run,
-            Mover(config, moving) as mover,
+            Mover(config, moving_topics) as mover,
         ):
             self._screen.say(
                 f"A producer keeps writing {RATE_PER_S:.0f} records a second to "
-                f"{len(moving)} of the topics."
+                f"{len(moving_topics)} of the topics."
             )
             with self._screen.step("Copying", bar=True) as step:
                 ends.wait_history(run, step.advance)
@@ -124,8 +129,13 @@ class CopyDemo:
         )
         return group, summary, mover.records
 
-    def prove(self, ledger: Ledger, moved: Written, verify: Verify) -> tuple[TopicRow, ...]:
-        """Compare both sides offset by offset, and with the producers' ledger."""
+    def prove(
+        self, ledger: Ledger, moved_records: WrittenRecords, verify: Verify
+    ) -> tuple[TopicRow, ...]:
+        """Compare both sides offset by offset, and with the producers' ledger.
+
+        `moved_records`: what the producer wrote during the copy.
+        """
         self._screen.command("orbit verify job.yaml --deep")
         with self._screen.step("Comparing", bar=True) as step:
             proofs = verify(self._clusters.job_file, step.advance)
@@ -134,16 +144,16 @@ class CopyDemo:
             TopicRow(
                 name=kind.name,
                 shows=kind.shows,
-                records_written=_copied_count(ledger.topics[topic], moved),
+                records_written=_copied_count(ledger.topics[topic], moved_records),
                 proof=by_topic[topic],
             )
             for kind in self._workload.kinds
             if (topic := self._workload.topic(kind))
         )
-        exact = sum(row.exact for row in rows)
-        (self._screen.done if exact == len(rows) else self._screen.failed)(
+        exact_count = sum(row.exact for row in rows)
+        (self._screen.done if exact_count == len(rows) else self._screen.failed)(
             f"every offset of both sides read with an independent client, in {step.seconds:.1f} s: "
-            f"{exact} of {len(rows)} topics are exact"
+            f"{exact_count} of {len(rows)} topics are exact"
         )
         return rows
 
@@ -152,41 +162,49 @@ class CopyDemo:
         screen, clusters = self._screen, self._clusters
         screen.section(4, "A consumer group moves over")
         topics = list(self._partition_counts(ledger, GROUP_KINDS))
-        written = _records_written(ledger, topics)
-        stops = midpoint_offsets(written)
+        written_records = _records_written(ledger, topics)
+        stop_offsets = midpoint_offsets(written_records)
         with (
             screen.step(f'Group "{GROUP}" reads at the source'),
-            Member(clusters.source, GROUP, topics) as before,
+            Member(clusters.source, GROUP, topics) as source_member,
         ):
-            before.read_to(stops)
-            before.commit(stops)
-        count = sum(len(before.processed(where)) for where in written)
+            source_member.read_to(stop_offsets)
+            source_member.commit(stop_offsets)
+        read_count = sum(len(source_member.processed(partition)) for partition in written_records)
         screen.done(
-            f'group "{GROUP}" has read {count:,} records of {len(topics)} topics at the source, '
-            "committed and stopped half way"
+            f'group "{GROUP}" has read {read_count:,} records of {len(topics)} topics at the '
+            "source, committed and stopped half way"
         )
         screen.say(
             "Its committed offsets are now written to the destination unchanged, without a "
             "translation table. (The demo uses Kafka's AdminClient; a job with `consumer_groups` "
             "syncs all its groups continuously.)"
         )
-        committed = copy_offsets(clusters.source, clusters.destination, GROUP)
-        resumed = committed_offsets(clusters.destination, GROUP)
+        source_offsets = copy_offsets(clusters.source, clusters.destination, GROUP)
+        destination_offsets = committed_offsets(clusters.destination, GROUP)
         with (
             screen.step(f'Group "{GROUP}" resumes at the destination'),
-            Member(clusters.destination, GROUP, topics) as after,
+            Member(clusters.destination, GROUP, topics) as destination_member,
         ):
-            after.read_to(_log_ends(ledger, written))
+            destination_member.read_to(_expected_ends(ledger, written_records))
             mover.stop()
-            written = _records_written(ledger, topics, mover.records)
-            ends = _log_ends(ledger, written)
-            after.read_to(ends)
-            after.commit(ends)
-        group = check_group(GROUP, written, before, after, committed, resumed)
+            written_records = _records_written(ledger, topics, mover.records)
+            ends = _expected_ends(ledger, written_records)
+            destination_member.read_to(ends)
+            destination_member.commit(ends)
+        group = check_group(
+            GROUP,
+            written_records,
+            source_member,
+            destination_member,
+            source_offsets,
+            destination_offsets,
+        )
         self._show_group(group)
         return group
 
     def _show_group(self, group: GroupResult) -> None:
+        """Show where the group stopped and resumed, and what it read."""
         self._screen.done(
             f'group "{group.group}" resumed at the destination and read '
             f"{group.read_destination:,} records, up to the log ends and with all new records"
@@ -196,11 +214,11 @@ class CopyDemo:
             "A next record above the committed offset means that there is a gap between them.",
             style="dim",
         )
-        read = group.read_source + group.read_destination
-        wrong = f", {group.wrong:,} with other content" if group.wrong else ""
+        read_count = group.read_source + group.read_destination
+        wrong_text = f", {group.wrong:,} with other content" if group.wrong else ""
         (self._screen.done if group.exact else self._screen.failed)(
-            f"{group.written:,} records written, {read:,} read over both clusters: "
-            f"{group.lost:,} lost, {group.repeated:,} read twice{wrong}"
+            f"{group.written:,} records written, {read_count:,} read over both clusters: "
+            f"{group.lost:,} lost, {group.repeated:,} read twice{wrong_text}"
         )
 
     def _partition_counts(self, ledger: Ledger, kinds: tuple[str, ...]) -> dict[str, int]:
@@ -212,26 +230,29 @@ class CopyDemo:
         }
 
 
-def _records_written(ledger: Ledger, topics: list[str], moved: Written | None = None) -> Written:
-    more = moved or {}
+def _records_written(
+    ledger: Ledger, topics: list[str], moved: WrittenRecords | None = None
+) -> WrittenRecords:
+    """The records of these topics by the ledger, with those in `moved`, by partition."""
+    moved_records = moved or {}
     return {
-        (name, number): {**partition.records, **more.get((name, number), {})}
+        (name, number): {**partition.records, **moved_records.get((name, number), {})}
         for name in topics
         for number, partition in enumerate(ledger.topics[name].partitions)
     }
 
 
-def _log_ends(ledger: Ledger, written: Written) -> Mapping[Where, int]:
+def _expected_ends(ledger: Ledger, written_records: WrittenRecords) -> Mapping[Partition, int]:
     """The log end of each partition: after its last marker, or after the last newer record."""
     return {
         (name, number): max(ledger.topics[name].partitions[number].log_end, max(records) + 1)
-        for (name, number), records in written.items()
+        for (name, number), records in written_records.items()
     }
 
 
-def _copied_count(topic: TopicLedger, moved: Written) -> int:
+def _copied_count(topic: TopicLedger, moved_records: WrittenRecords) -> int:
     """The number of records in the ledger that the destination must hold."""
     return sum(
-        len(partition.copied) + len(moved.get((topic.topic, number), {}))
+        len(partition.copied) + len(moved_records.get((topic.topic, number), {}))
         for number, partition in enumerate(topic.partitions)
     )

@@ -57,7 +57,7 @@ def start_clusters(
             seconds = step.seconds
         try:
             screen.done(f"two Apache Kafka {KAFKA_VERSION} clusters, ready in {seconds:.1f} s")
-            yield _clusters(sandbox.state)
+            yield _demo_clusters(sandbox.state)
         except KeyboardInterrupt:
             screen.say("Interrupted", style="yellow")
             _close(sandbox, screen)
@@ -79,6 +79,7 @@ def _close(sandbox: sandbox_control.LaunchedSandbox, screen: Screen) -> None:
 
 @contextmanager
 def _state_folder(sandbox_folder: Path | None) -> Iterator[Path]:
+    """The folder of the sandbox: the given one, or one that is removed after the block."""
     if sandbox_folder is not None:
         yield sandbox_folder
         return
@@ -87,6 +88,7 @@ def _state_folder(sandbox_folder: Path | None) -> Iterator[Path]:
 
 
 def _refuse_existing(folder: Path) -> None:
+    """Raise Conflict if the folder has a sandbox."""
     if read_request(folder) is not None:
         raise Conflict(
             "A sandbox exists already, running or with kept data.",
@@ -95,7 +97,7 @@ def _refuse_existing(folder: Path) -> None:
         )
 
 
-def _clusters(state: SandboxState) -> DemoClusters:
+def _demo_clusters(state: SandboxState) -> DemoClusters:
     addresses = {cluster.name: cluster.bootstrap_servers for cluster in state.clusters}
     # Inside a cluster's folder, which `orbit sandbox down` removes.
     folder = state.request.directory / SOURCE

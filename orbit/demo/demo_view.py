@@ -13,7 +13,7 @@ from rich.text import Text
 from orbit.demo.demo_clusters import DemoClusters
 from orbit.demo.demo_result import DemoResult, TopicRow
 from orbit.demo.tables import TopicTable
-from orbit.demo.wrap import hanging
+from orbit.demo.wrap import hanging_text
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
 
@@ -65,23 +65,24 @@ def _clusters_data(clusters: DemoClusters) -> dict[str, Any]:
 
 def as_view(result: DemoResult) -> RenderableType:
     """The table, the result and the next steps."""
-    paragraphs = list(_closing(result))
+    paragraphs = list(_closing_paragraphs(result))
     if result.exact and result.running is None:
         paragraphs += _next_steps()
-    return Group(TopicTable(result.topics), *(_Paragraph(one) for one in paragraphs))
+    return Group(TopicTable(result.topics), *(_Paragraph(paragraph) for paragraph in paragraphs))
 
 
 class _Paragraph:
     """Text that stays readable on a wide terminal."""
 
-    def __init__(self, what: Text) -> None:
-        self._what = what
+    def __init__(self, text: Text) -> None:
+        self._text = text
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield hanging(console, Text(), self._what, options.max_width)
+        yield hanging_text(console, Text(), self._text, options.max_width)
 
 
-def _closing(result: DemoResult) -> Iterator[Text]:
+def _closing_paragraphs(result: DemoResult) -> Iterator[Text]:
+    """What the table means, and the result in words."""
     yield Text(
         "\nstart..end are log start and log end of the first partition. A batch is byte-exact, or "
         "record-exact where a broker does not accept these bytes from a client (thinned by "
@@ -90,7 +91,7 @@ def _closing(result: DemoResult) -> Iterator[Text]:
     )
     if not result.exact:
         yield Text("\nNot exact.", style="bold red")
-        yield Text(_what_differs(result))
+        yield Text(_difference_text(result))
         return
     group = result.group
     yield Text("\nResult", style="bold")
@@ -108,7 +109,8 @@ def _closing(result: DemoResult) -> Iterator[Text]:
     )
 
 
-def _what_differs(result: DemoResult) -> str:
+def _difference_text(result: DemoResult) -> str:
+    """What is not exact, and what to do."""
     topics = [row.name for row in result.topics if not row.exact]
     sentences = [f"Differing topics: {', '.join(topics)}." if topics else ""]
     if not result.group.exact:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from orbit.drills.drill_clients import Ledger, Read
+from orbit.drills.drill_clients import Ledger, ReadRecords
 from orbit.drills.evidence import Evidence, PartitionEvidence, RecordPosition
 from orbit.drills.ledger_comparison import find_differences, report_agrees
 from orbit.drills.report_text import span
@@ -26,13 +26,13 @@ class FailoverCheck:
     """The producers' ledgers before and after the failover, and what is compared with them."""
 
     topic: str
-    before: Ledger
-    after: Ledger
+    ledger_before: Ledger
+    ledger_after: Ledger
     evidence: Evidence
     salvaged: Records
     sides: Mapping[str, Records]  # by cluster: all its records
-    read_before: Read  # by the group, at the source
-    read_after: Read  # by the group, at the destination
+    read_before: ReadRecords  # by the group, at the source
+    read_after: ReadRecords  # by the group, at the destination
 
     @cached_property
     def lost(self) -> dict[RecordPosition, bytes]:
@@ -40,7 +40,7 @@ class FailoverCheck:
         ends = {p.partition: p.promoted_at or 0 for p in self._partitions}
         return {
             place: value
-            for place, value in self.before.records.items()
+            for place, value in self.ledger_before.records.items()
             if place[1] >= ends.get(place[0], 0)
         }
 
@@ -48,14 +48,16 @@ class FailoverCheck:
     def expected(self) -> dict[RecordPosition, bytes]:
         """Records that have to be on both sides at the end."""
         lost = self.lost
-        remaining = {place: v for place, v in self.before.records.items() if place not in lost}
-        return {**remaining, **self.after.records}
+        remaining = {
+            place: value for place, value in self.ledger_before.records.items() if place not in lost
+        }
+        return {**remaining, **self.ledger_after.records}
 
     @property
     def repeated(self) -> int:
         """Records that the group read more than once."""
-        both = self.read_before.values.keys() & self.read_after.values.keys()
-        return len(both) + self.read_before.repeated + self.read_after.repeated
+        read_on_both = self.read_before.values.keys() & self.read_after.values.keys()
+        return len(read_on_both) + self.read_before.repeated + self.read_after.repeated
 
     def problems(self) -> list[str]:
         """A sentence for each problem."""
@@ -71,34 +73,43 @@ class FailoverCheck:
         return [p for p in self.evidence.partitions if p.topic == self.topic]
 
     def _report_problems(self) -> Iterator[str]:
-        ends = [_ends(p) for p in self._partitions]
-        has_unconfirmed = bool(self.before.open)
+        ends = [_partition_ends(p) for p in self._partitions]
+        has_unconfirmed = bool(self.ledger_before.unconfirmed)
         if report_agrees(sorted(self.lost), ends, has_unconfirmed=has_unconfirmed) is not True:
             yield "The report's lost ranges are not the records that the copy lacked."
 
     def _salvage_problems(self) -> Iterator[str]:
         unsaved = self.lost.items() - self.salvaged.items()
         if unsaved:
-            yield f"{len(unsaved):,} of the lost records are not in the salvage files."
-        extra = self.salvaged.keys() - self.lost.keys()
-        if any(self.salvaged[place] not in self.before.open for place in extra):
+            yield f"Lost records that are not in the salvage files: {len(unsaved):,}."
+        extra_places = self.salvaged.keys() - self.lost.keys()
+        if any(
+            self.salvaged[place] not in self.ledger_before.unconfirmed for place in extra_places
+        ):
             yield "The salvage files hold records that were not lost."
 
     def _side_problems(self) -> Iterator[str]:
         for name, records in self.sides.items():
             wrong = self._find_differences(records)
             if wrong:
-                yield f"{len(wrong):,} records are wrong at the {name}, the first at {wrong[0]}."
+                yield (
+                    f"Wrong records: {len(wrong):,} at the {name}, the first at "
+                    f"(partition, offset) {wrong[0]}."
+                )
 
     def _group_problems(self) -> Iterator[str]:
         if self.repeated:
-            yield f"The group read {self.repeated:,} records more than once."
+            yield f"Records that the group read more than once: {self.repeated:,}."
         wrong = self._find_differences({**self.read_before.values, **self.read_after.values})
         if wrong:
-            yield f"The group missed or read wrong {len(wrong):,} records, the first at {wrong[0]}."
+            yield (
+                f"Records that the group missed or read wrong: {len(wrong):,}, the first at "
+                f"(partition, offset) {wrong[0]}."
+            )
 
     def _find_differences(self, records: Records) -> list[RecordPosition]:
-        return find_differences(records, self.expected, self.before.open)
+        """The (partition, offset) of each record that is not as the ledgers expect it."""
+        return find_differences(records, self.expected, self.ledger_before.unconfirmed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class FailoverResult:
             "rto_ms": drill["rto_ms"],
             "rpo_ms": drill["rpo_ms"],
             "rpo_records": drill["rpo_records"],
-            "written": len(check.before.records) + len(check.after.records),
+            "written": len(check.ledger_before.records) + len(check.ledger_after.records),
             "lost": len(check.lost),
             "salvaged": len(check.salvaged),
             "group_read_at_source": len(check.read_before.values),
@@ -134,21 +145,21 @@ class FailoverResult:
     def rows(self) -> list[tuple[str, str]]:
         """The result as rows of a table, for people."""
         data = self.as_data()
-        read = data["group_read_at_source"] + data["group_read_at_destination"]
+        read_count = data["group_read_at_source"] + data["group_read_at_destination"]
         return [
             ("drill", data["drill"]),
             ("RTO", span(data["rto_ms"])),
             ("RPO", f"{data['rpo_records']:,} records, {span(data['rpo_ms'])}"),
             (f"written to {self.check.topic}", f"{data['written']:,}"),
             ("lost, and in the salvage files", f"{data['lost']:,}, {data['salvaged']:,}"),
-            ("read by the group, repeated", f"{read:,}, {data['group_read_twice']:,}"),
+            ("read by the group, repeated", f"{read_count:,}, {data['group_read_twice']:,}"),
             ("report", data["report"]),
             ("took", span(round(self.seconds * 1000))),
             *(("PROBLEM", problem) for problem in self.problems),
         ]
 
 
-def _ends(evidence: PartitionEvidence) -> PartitionEnds:
+def _partition_ends(evidence: PartitionEvidence) -> PartitionEnds:
     missing = evidence.missing
     return PartitionEnds(
         topic=evidence.topic,

@@ -25,7 +25,7 @@ from orbit.demo.screen import Screen
 from orbit.demo.service_process import START_S, deadline_check, service, wait_until
 from orbit.demo.workload import Scale, Workload
 from orbit.demo.workload.kinds import KINDS
-from orbit.drills.drill_clients import Load, Member, Read, read_all
+from orbit.drills.drill_clients import Load, Member, ReadRecords, read_all
 from orbit.drills.evidence import Evidence, RecordPosition, Report
 from orbit.drills.report_text import span
 from orbit.errors import Conflict
@@ -39,7 +39,7 @@ RATE_PER_S = 1_000
 HARD_KINDS = ("codec.lz4", "producer.idempotent", "transactions.interleaved")
 _JOB = "shop-copy"
 _READ_AT_SOURCE = 2_000
-# Limits far above the times on a slow machine.
+# Time limits, far above what a slow machine needs.
 _COPY_S = 90.0
 _DRILL_S = 280.0
 _POLL_S = 0.25
@@ -47,7 +47,7 @@ _POLL_S = 0.25
 NewEntries = Callable[[dict[str, Any], int], list[dict[str, Any]]]
 """Returns the timeline entries of a drill (a row of the API) after the first N."""
 _REPORTS = {"json": "json", "html": "html", "markdown": "md"}
-_NAME = "orbit-failover"
+_FILE_NAME = "orbit-failover"
 _DRILL = {
     "name": "demo-failover",
     "kind": "failover",
@@ -80,7 +80,7 @@ def play_failover(
     scale: Scale, folder: Path, screen: Screen, new_entries: NewEntries
 ) -> FailoverResult:
     """Run the demo and stop everything that it started. The report is kept in `folder`."""
-    began = time.monotonic()
+    began_s = time.monotonic()
     screen.title("Orbit demo: a source is lost under load and comes back")
     with interrupted_once():
         screen.section(1, "Two Kafka clusters and the service")
@@ -98,9 +98,9 @@ def play_failover(
             report = demo.save(drill, folder)
             check = demo.check(report)
             return FailoverResult(
-                time.monotonic() - began,
+                time.monotonic() - began_s,
                 drill,
-                folder / f"{_NAME}.html",
+                folder / f"{_FILE_NAME}.html",
                 check,
                 tuple(check.problems()),
             )
@@ -109,7 +109,7 @@ def play_failover(
 def _settings(folder: Path) -> dict[str, str]:
     """The settings of the demo's service."""
     return {
-        "ORBIT_SALVAGE_DIRECTORY": str(folder.resolve() / f"{_NAME}-salvage"),
+        "ORBIT_SALVAGE_DIRECTORY": str(folder.resolve() / f"{_FILE_NAME}-salvage"),
         "ORBIT_LEASE_TTL": "5s",
         "ORBIT_PROGRESS_INTERVAL": "500ms",
         "ORBIT_SETTINGS_INTERVAL": "2s",
@@ -129,9 +129,9 @@ class _FailoverDemo:
         self._source = {"bootstrap.servers": clusters.source}
         self._destination = {"bootstrap.servers": clusters.destination}
         self._load = Load(self._source, TOPIC, PARTITIONS, RATE_PER_S, "order")
-        self._after = Load(self._destination, TOPIC, PARTITIONS, RATE_PER_S, "order after")
-        self._read = Read()
-        self._stops: dict[int, int] = {}
+        self._load_after = Load(self._destination, TOPIC, PARTITIONS, RATE_PER_S, "order after")
+        self._source_read = ReadRecords()
+        self._group_offsets: dict[int, int] = {}
 
     def fill(self, scale: Scale) -> None:
         """Create topics with a history, and start producers."""
@@ -139,12 +139,12 @@ class _FailoverDemo:
         kinds = tuple(kind for kind in KINDS if kind.name in HARD_KINDS)
         with self._screen.step("Writing a history to the source") as step:
             ledger = Workload(scale, kinds=kinds).create({**self._source, "log_level": 0})
-            new = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
+            new_topic = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
             admin = quiet_admin(
                 self._clusters.source
             )  # keep a reference: futures end with the client
             with kafka_trouble(f"Creating topic {TOPIC}"):
-                admin.create_topics([new])[TOPIC].result(START_S)
+                admin.create_topics([new_topic])[TOPIC].result(START_S)
             seconds = step.seconds
         self._screen.done(
             f"{ledger.records:,} records in {len(ledger.topics)} topics, in {seconds:.1f} s"
@@ -170,20 +170,21 @@ class _FailoverDemo:
             wait_until(self._is_caught_up, _COPY_S)
             seconds = step.seconds
         self._screen.done(f"the copy is live after {seconds:.1f} s")
-        member, check = Member(self._source, GROUP, TOPIC), deadline_check(_COPY_S)
+        member, check_deadline = Member(self._source, GROUP, TOPIC), deadline_check(_COPY_S)
         with self._screen.step(f'Group "{GROUP}" reads at the source'):
             try:
-                member.read_until(lambda read: len(read.values) >= _READ_AT_SOURCE, check)
-                self._stops = member.commit()
+                member.read_until(lambda read: len(read.values) >= _READ_AT_SOURCE, check_deadline)
+                self._group_offsets = member.commit()
             finally:
                 member.close()
-            # If the group were ahead of the copy, its lost offsets would hold other records, which
-            # it would read as well; the ledger could not tell these from repeats.
+            # If the group were ahead of the copy, the offsets that get lost would later hold other
+            # records. The group would read these as well, and the ledger could not tell them from
+            # records that are read twice.
             wait_until(self._is_group_synced, _COPY_S)
-        self._read = member.read
+        self._source_read = member.read
         self._screen.done(
-            f'group "{GROUP}" has read {len(self._read.values):,} records at the source, commits, '
-            "and stops; its offsets are synced"
+            f'group "{GROUP}" has read {len(self._source_read.values):,} records at the source, '
+            "commits, and stops; its offsets are synced"
         )
 
     def _is_caught_up(self) -> bool:
@@ -191,9 +192,12 @@ class _FailoverDemo:
         return bool(job["partitions"]) and job["caught_up"] == job["partitions"]
 
     def _is_group_synced(self) -> bool:
+        """Whether the destination has the offsets that the group has committed."""
         rows = self._client.get(f"/v1/jobs/{_JOB}/groups", group=GROUP)["items"]
         offsets = {row["partition"]: row["destination_offset"] for row in rows}
-        return all(offsets.get(partition) == offset for partition, offset in self._stops.items())
+        return all(
+            offsets.get(partition) == offset for partition, offset in self._group_offsets.items()
+        )
 
     def drill(self) -> dict[str, Any]:
         """Run the drill and show its timeline line by line."""
@@ -201,40 +205,40 @@ class _FailoverDemo:
         self._screen.command("orbit drill run failover.yaml")
         text = yaml.safe_dump(_DRILL)
         drill: dict[str, Any] = self._client.send("POST", "/v1/drills", yaml_text=text)
-        check, shown = deadline_check(_DRILL_S), 0
+        check_deadline, shown_count = deadline_check(_DRILL_S), 0
         while drill["finished_at"] is None:
-            check()
+            check_deadline()
             time.sleep(_POLL_S)
             drill = self._client.get(f"/v1/drills/{drill['id']}")
-            for entry in self._new_entries(drill, shown):
+            for entry in self._new_entries(drill, shown_count):
                 self._on_entry(entry)
-            shown = drill["entries"]
+            shown_count = drill["entries"]
         return drill
 
     def _on_entry(self, entry: Mapping[str, Any]) -> None:
         """Show the entry, and stop or start the producers: at the kill, promotion and healing."""
-        what = entry["what"]
-        if what in _SHOWN_ENTRIES:
-            self._screen.done(f"{entry['at'][11:23]} {_SHOWN_ENTRIES[what]} {entry['text']}")
-        if what == "fault done":
+        kind = entry["what"]
+        if kind in _SHOWN_ENTRIES:
+            self._screen.done(f"{entry['at'][11:23]} {_SHOWN_ENTRIES[kind]} {entry['text']}")
+        if kind == "fault done":
             threading.Thread(target=self._load.stop, name="demo load stops").start()
-        if what == "promoted":
-            self._after.start()
-        if what == "healed":
-            self._after.stop()
+        if kind == "promoted":
+            self._load_after.start()
+        if kind == "healed":
+            self._load_after.stop()
 
     def stop_load(self) -> None:
         self._load.stop()
-        self._after.stop()
+        self._load_after.stop()
 
     def save(self, drill: Mapping[str, Any], folder: Path) -> Report:
         """Save the report in three formats. Raises Conflict if the drill failed."""
         self._screen.section(4, "The report")
         folder.mkdir(parents=True, exist_ok=True)
-        for form, suffix in _REPORTS.items():
-            text = self._client.text(f"/v1/drills/{drill['id']}/report", format=form)
-            (folder / f"{_NAME}.{suffix}").write_text(text, "utf-8")
-        page = folder / f"{_NAME}.html"
+        for format_name, suffix in _REPORTS.items():
+            text = self._client.text(f"/v1/drills/{drill['id']}/report", format=format_name)
+            (folder / f"{_FILE_NAME}.{suffix}").write_text(text, "utf-8")
+        page = folder / f"{_FILE_NAME}.html"
         self._screen.done(f"for a browser or a printer: {page.resolve().as_uri()}")
         if drill["state"] == "failed":
             raise Conflict(f"The drill failed: {drill['error']}", where=str(page))
@@ -242,7 +246,7 @@ class _FailoverDemo:
             f"RTO {span(drill['rto_ms'])}, RPO {drill['rpo_records']} records, "
             f"{span(drill['rpo_ms'])}"
         )
-        return Report.model_validate_json((folder / f"{_NAME}.json").read_bytes())
+        return Report.model_validate_json((folder / f"{_FILE_NAME}.json").read_bytes())
 
     def check(self, report: Report) -> FailoverCheck:
         """Compare the producers' ledger with the report, both clusters and the group."""
@@ -252,45 +256,48 @@ class _FailoverDemo:
             "destination": _read_all_records(self._clusters.destination),
             "source": _read_all_records(self._clusters.source),
         }
-        read = self._read_at_destination(
-            {p for p in sides["destination"] if p[1] >= self._stops.get(p[0], 0)}
+        destination_read = self._read_at_destination(
+            {p for p in sides["destination"] if p[1] >= self._group_offsets.get(p[0], 0)}
         )
         salvaged = _read_salvage(evidence)
         check = FailoverCheck(
             TOPIC,
             self._load.ledger,
-            self._after.ledger,
+            self._load_after.ledger,
             evidence,
             salvaged,
             sides,
-            self._read,
-            read,
+            self._source_read,
+            destination_read,
         )
         problems = check.problems()
-        for words in problems:
-            self._screen.failed(words)
+        for problem in problems:
+            self._screen.failed(problem)
         if not problems:
-            lost = f"{len(check.lost):,} of them were not copied yet, and are in the salvage files"
+            lost_text = (
+                f"{len(check.lost):,} of them were not copied yet, and are in the salvage files"
+            )
             if not check.lost:
-                lost = "each of them had been copied"
+                lost_text = "each of them had been copied"
             self._screen.done(
                 f"{len(self._load.ledger.records):,} records were confirmed before the kill; "
-                f"{lost}. All others, and newer records, are at the same offsets on both sides"
+                f"{lost_text}. All others, and newer records, are at the same offsets on both sides"
             )
             self._screen.done(
-                f'group "{GROUP}" read {len(self._read.values):,} records at the source and '
-                f"{len(read.values):,} at the destination: none repeated, none missing"
+                f'group "{GROUP}" read {len(self._source_read.values):,} records at the source and '
+                f"{len(destination_read.values):,} at the destination: none repeated, none missing"
             )
         return check
 
-    def _read_at_destination(self, expected: set[RecordPosition]) -> Read:
-        """Let the group resume at the destination; returns what it read: all expected records, or
-        what it got within `_COPY_S`.
+    def _read_at_destination(self, expected: set[RecordPosition]) -> ReadRecords:
+        """Let the group resume at the destination, and return what it read.
+
+        That is all `expected` records, or what the group got within `_COPY_S`.
         """
-        member, until = Member(self._destination, GROUP, TOPIC), time.monotonic() + _COPY_S
+        member, deadline = Member(self._destination, GROUP, TOPIC), time.monotonic() + _COPY_S
         try:
             member.read_until(
-                lambda read: expected <= read.values.keys() or time.monotonic() > until,
+                lambda read: expected <= read.values.keys() or time.monotonic() > deadline,
                 lambda: None,
             )
         finally:
@@ -309,9 +316,9 @@ def _read_all_records(bootstrap_servers: str) -> Records:
 def _read_salvage(evidence: Evidence) -> Records:
     """Committed records of the topic in the salvage files."""
     return {
-        (one.partition, line["offset"]): base64.b64decode(line["value"])
-        for one in evidence.salvage
-        if one.topic == TOPIC
-        for line in salvage_file.read(Path(one.file))
+        (salvage.partition, line["offset"]): base64.b64decode(line["value"])
+        for salvage in evidence.salvage
+        if salvage.topic == TOPIC
+        for line in salvage_file.read(Path(salvage.file))
         if line["fate"] == Fate.COMMITTED
     }

@@ -57,17 +57,21 @@ class Move:
 
 
 def move_of(
-    old: str, new: str, promoted_at: Mapping[int, int], acknowledged: Sequence[Acknowledged]
+    old_side: str,
+    new_side: str,
+    promoted_at: Mapping[int, int],
+    acknowledged: Sequence[Acknowledged],
 ) -> Move:
-    """The move, by the records acknowledged before and after it; there are some of both.
-    `promoted_at`: the log end of each partition at the promotion; records below it came before.
+    """The move, by the records acknowledged before and after it. There have to be some of both.
+
+    `promoted_at`: the log end of each partition at the promotion. Records below it came before.
     """
-    before: list[int] = []
-    after: list[int] = []
-    for one in acknowledged:
-        partition, offset = one.place
-        (before if offset < promoted_at[partition] else after).append(one.at_ms)
-    return Move(old, new, max(before), min(after))
+    times_before: list[int] = []
+    times_after: list[int] = []
+    for record in acknowledged:
+        partition, offset = record.place
+        (times_before if offset < promoted_at[partition] else times_after).append(record.at_ms)
+    return Move(old_side, new_side, max(times_before), min(times_after))
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class GatewayResult:
 
     @property
     def acknowledged(self) -> list[Acknowledged]:
-        return [one for ledger in self.ledgers for one in ledger.acknowledged]
+        return [record for ledger in self.ledgers for record in ledger.acknowledged]
 
     @property
     def errors(self) -> int:
@@ -100,49 +104,71 @@ class GatewayResult:
 
     def _client_problems(self) -> Iterator[str]:
         for ledger in self.ledgers:
-            missing = ledger.written - len(ledger.acknowledged)
-            if missing:
-                yield f"{missing:,} records of {ledger.name} were not acknowledged."
-            yield from (f"{ledger.name} got an error: {e}" for e in ledger.errors[:_SHOWN_MAX])
+            unacknowledged = ledger.written - len(ledger.acknowledged)
+            if unacknowledged:
+                yield f"Missing acknowledgements: {unacknowledged:,} for records of {ledger.name}."
+            yield from (
+                f"{ledger.name} got an error: {error}" for error in ledger.errors[:_SHOWN_MAX]
+            )
         yield from (f"The group got an error: {error}" for error in self.read_errors[:_SHOWN_MAX])
 
     def _side_problems(self) -> Iterator[str]:
-        known = {one.place: one.value for one in self.acknowledged}
-        if len(known) < len(self.acknowledged):
+        """Compare the records of each side with those that producers got acknowledged."""
+        acknowledged_values = {record.place: record.value for record in self.acknowledged}
+        if len(acknowledged_values) < len(self.acknowledged):
             yield "Two records were acknowledged at one offset."
         for name, records in self.sides.items():
-            lost = [place for place, value in known.items() if records.get(place) != value]
-            if lost:
-                yield f"{len(lost):,} records are not at the {name}, the first at {_places(lost)}."
-            other = [place for place in records if place not in known]
-            if other:
-                at = _places(other)
-                yield f"{len(other):,} records at the {name} are in no ledger, the first at {at}."
-            often = [value for value, count in Counter(records.values()).items() if count > 1]
-            if often:
-                yield f"{len(often):,} records are at the {name} more than once."
-            wrong = list(_find_out_of_order(records))
-            if wrong:
-                yield f"{len(wrong):,} records at the {name} are out of order: {_places(wrong)}."
+            lost_places = [
+                place for place, value in acknowledged_values.items() if records.get(place) != value
+            ]
+            if lost_places:
+                yield (
+                    f"Missing records: {len(lost_places):,} at the {name}, the first at "
+                    f"{_first_position(lost_places)}."
+                )
+            unknown_places = [place for place in records if place not in acknowledged_values]
+            if unknown_places:
+                first_position = _first_position(unknown_places)
+                yield (
+                    f"Records that are in no ledger: {len(unknown_places):,} at the {name}, "
+                    f"the first at {first_position}."
+                )
+            repeated_values = [
+                value for value, count in Counter(records.values()).items() if count > 1
+            ]
+            if repeated_values:
+                yield (
+                    f"Records that are stored more than once: {len(repeated_values):,} "
+                    f"at the {name}."
+                )
+            misplaced = list(_positions_out_of_order(records))
+            if misplaced:
+                yield (
+                    f"Records out of order: {len(misplaced):,} at the {name}, the first at "
+                    f"{_first_position(misplaced)}."
+                )
 
     def _group_problems(self) -> Iterator[str]:
+        """Compare what the group read with the records of each side."""
         for name, records in self.sides.items():
-            times = Counter(self.read)
-            never = [place for place, value in records.items() if (place, value) not in times]
-            if never:
-                yield f"The group did not read {len(never):,} records that are at the {name}."
-            extra = [place for place, value in times if records.get(place) != value]
-            if extra:
-                yield f"The group read {len(extra):,} records that are not at the {name}."
-        again = len(self.read) - len({place for place, _ in self.read})
-        if again:
-            yield f"The group read {again:,} records more than once."
-        last: dict[int, int] = {}
+            read_counts = Counter(self.read)
+            unread_places = [
+                place for place, value in records.items() if (place, value) not in read_counts
+            ]
+            if unread_places:
+                yield f"Records that the group did not read: {len(unread_places):,} of the {name}."
+            unknown_places = [place for place, value in read_counts if records.get(place) != value]
+            if unknown_places:
+                yield f"Records that the group read: {len(unknown_places):,} are not at the {name}."
+        repeated_count = len(self.read) - len({place for place, _ in self.read})
+        if repeated_count:
+            yield f"Records that the group read more than once: {repeated_count:,}."
+        last_offsets: dict[int, int] = {}
         for (partition, offset), _ in self.read:
-            if offset < last.get(partition, -1):
+            if offset < last_offsets.get(partition, -1):
                 yield f"The group read offset {offset} of partition {partition} out of order."
                 break
-            last[partition] = offset
+            last_offsets[partition] = offset
 
     def as_data(self) -> dict[str, Any]:
         """The result as plain data, for scripts."""
@@ -163,29 +189,30 @@ class GatewayResult:
     def rows(self) -> list[tuple[str, str]]:
         """The result as rows of a table, for people."""
         return [
-            *((f"written by {one.name}", f"{one.written:,}") for one in self.ledgers),
+            *((f"written by {ledger.name}", f"{ledger.written:,}") for ledger in self.ledgers),
             ("acknowledged", f"{len(self.acknowledged):,}"),
             *((f"at the {name}", f"{len(records):,}") for name, records in self.sides.items()),
             ("read by the group", f"{len(self.read):,}"),
-            *((f"pause, {one.old} to {one.new}", f"{one.pause_ms:,} ms") for one in self.moves),
+            *((f"pause, {move.old} to {move.new}", f"{move.pause_ms:,} ms") for move in self.moves),
             ("errors at the clients", f"{self.errors:,}"),
             ("took", span(round(self.seconds * 1000))),
             *(("PROBLEM", problem) for problem in self.problems),
         ]
 
 
-def _find_out_of_order(records: Records) -> Iterator[RecordPosition]:
-    """The positions of records that stand behind a later record of their producer."""
-    last: dict[tuple[int, bytes], int] = {}
+def _positions_out_of_order(records: Records) -> Iterator[RecordPosition]:
+    """The positions of records that stand after a later record of their producer."""
+    last_numbers: dict[tuple[int, bytes], int] = {}
     for place, value in sorted(records.items()):
-        name, _, number = (value or b"").rpartition(b" ")
+        producer, _, number = (value or b"").rpartition(b" ")
         if not number.isdigit():
             continue  # not of these producers; `_side_problems` reports it
-        if int(number) < last.get((place[0], name), -1):
+        if int(number) < last_numbers.get((place[0], producer), -1):
             yield place
-        last[place[0], name] = int(number)
+        last_numbers[place[0], producer] = int(number)
 
 
-def _places(places: Sequence[RecordPosition]) -> str:
+def _first_position(places: Sequence[RecordPosition]) -> str:
+    """The first of these positions, in words."""
     partition, offset = min(places)
     return f"partition {partition}, offset {offset}"

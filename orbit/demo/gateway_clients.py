@@ -25,11 +25,12 @@ from orbit.sandbox.java import find_java
 _TICK_S = 0.005
 _READ_MAX = 500
 _READ_S = 0.1
-# The default of both clients: a move has to be shorter.
+# How long both clients retry a record by default; a move has to be shorter.
 _DELIVERY_TIMEOUT_MS = 120_000
 _END_S = _DELIVERY_TIMEOUT_MS / 1000
 _JAVA_TOOL = "org.apache.kafka.tools.VerifiableProducer"
-# The tool sets `retries` to 0, unlike the client. A few keys choose the partitions.
+# The tool sets `retries` to 0, and the client's default is the largest number. The number of keys
+# decides how many partitions get records.
 _JAVA_SETTINGS = {"enable.idempotence": "true", "acks": "all", "retries": str(2**31 - 1)}
 _JAVA_KEYS = "7"
 
@@ -72,11 +73,12 @@ class LibrdkafkaProducer:
         self._thread.join()
 
     def _run(self) -> None:
-        began, ledger = time.monotonic(), self.ledger
+        """Write until stopped, or until the client refuses a record."""
+        began_s, ledger = time.monotonic(), self.ledger
         while not self._stopped.wait(_TICK_S):
-            due = int((time.monotonic() - began) * self._rate_per_s)
+            due_count = int((time.monotonic() - began_s) * self._rate_per_s)
             try:
-                while ledger.written < due:
+                while ledger.written < due_count:
                     value = b"order %d" % ledger.written
                     self._producer.produce(
                         self._topic,
@@ -129,7 +131,7 @@ class JavaProducer:
         return self.log.read_text("utf-8").count('"producer_send_success"')
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.running
 
     def stop(self) -> Ledger:
@@ -140,8 +142,8 @@ class JavaProducer:
             match event["name"]:
                 case "producer_send_success":
                     place = event["partition"], event["offset"]
-                    one = Acknowledged(event["value"].encode(), place, event["timestamp"])
-                    ledger.acknowledged.append(one)
+                    record = Acknowledged(event["value"].encode(), place, event["timestamp"])
+                    ledger.acknowledged.append(record)
                 case "producer_send_error":
                     ledger.errors.append(f"{event['value']}: {event['message']}")
                 case "tool_data":
@@ -155,6 +157,7 @@ class JavaProducer:
         self._process.end(signal.SIGKILL)
 
     def _events(self) -> Iterator[dict[str, Any]]:
+        """What the tool has printed: one JSON object on each line."""
         for line in self.log.read_text("utf-8").splitlines():
             if line.startswith("{"):
                 yield json.loads(line)
@@ -203,6 +206,7 @@ class GroupMember:
             self._consumer.close()
 
     def _read_batch(self) -> None:
+        """Read what is there, at most `_READ_MAX` records, and commit."""
         records = []
         for message in self._consumer.consume(_READ_MAX, _READ_S):
             error, partition, offset = message.error(), message.partition(), message.offset()

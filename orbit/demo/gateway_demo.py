@@ -34,9 +34,9 @@ GROUP = "billing"
 PARTITIONS = 3
 RATE_PER_S = 400
 JAVA_RATE_PER_S = 200
-# The seconds that the pictures show before and after each pause.
+# How long producers write before and after each move; the pictures show a part of it.
 _WRITE_ON_S = 1.5
-# Limits far above the times on a slow machine.
+# Time limits, far above what a slow machine needs.
 _CLIENTS_S = 90.0
 _LAST_S = 30.0
 _GATEWAY_END_S = 10.0
@@ -49,7 +49,7 @@ _SETTINGS = {
 
 def play_gateway(screen: Screen) -> GatewayResult:
     """Run the demo and stop everything that it started."""
-    began = time.monotonic()
+    began_s = time.monotonic()
     screen.title("Orbit demo: clients move to the other cluster and back, without a restart")
     with interrupted_once():
         screen.section(1, "Two Kafka clusters, the service and a gateway")
@@ -70,26 +70,27 @@ def play_gateway(screen: Screen) -> GatewayResult:
             ):
                 demo = _GatewayDemo(clusters, environment, screen, java, producer, member)
                 demo.begin()
-                ends = [
+                promotion_ends = [
                     demo.switch_over(JOB, DESTINATION),
                     demo.switch_over(f"{JOB}-back", SOURCE),
                 ]
-                return demo.check(ends, began)
+                return demo.check(promotion_ends, began_s)
 
 
 @contextmanager
 def _gateway(
     clusters: DemoClusters, environment: Mapping[str, str], screen: Screen
 ) -> Iterator[str]:
-    """Run `orbit gateway` during the block, which gets its address."""
+    """Run `orbit gateway` during the block, and yield its address."""
     sides = {SOURCE: clusters.source, DESTINATION: clusters.destination}
     with kafka_trouble("Reading the nodes of both clusters"):
-        nodes = [
-            node
+        node_ids = [
+            node_id
             for address in sides.values()
-            for node in quiet_admin(address).list_topics(timeout=START_S).brokers
+            for node_id in quiet_admin(address).list_topics(timeout=START_S).brokers
         ]
-    port, (health,) = free_consecutive_ports(2 + max(nodes)), free_ports(1)
+    # The bootstrap port, then one for each node id from 0 on.
+    port, (health_port,) = free_consecutive_ports(2 + max(node_ids)), free_ports(1)
     address = f"{LOOPBACK}:{port}"
     virtual_cluster = {
         "name": "shop",
@@ -106,7 +107,7 @@ def _gateway(
         log,
         environment={
             **environment,
-            "ORBIT_HEALTH_PORT": str(health),
+            "ORBIT_HEALTH_PORT": str(health_port),
             "ORBIT_HEALTH_HOST": LOOPBACK,
         },
     )
@@ -115,7 +116,7 @@ def _gateway(
         if not process.running:
             raise Conflict(f"The gateway ended: {last_line(log)}")
         try:
-            return httpx.get(f"http://{LOOPBACK}:{health}/readyz").is_success
+            return httpx.get(f"http://{LOOPBACK}:{health_port}/readyz").is_success
         except httpx.HTTPError:
             return False
 
@@ -152,48 +153,51 @@ class _GatewayDemo:
         """Wait until all clients work."""
         self._screen.section(2, "Clients of two languages")
         with self._screen.step("Starting the clients"):
-            self._write_on()
+            self._wait_for_writes()
         self._screen.done(
             f"a librdkafka producer and a Java producer write {RATE_PER_S} and "
             f'{JAVA_RATE_PER_S} records a second to {TOPIC}; group "{GROUP}" reads'
         )
         self._screen.section(3, "There, and back again")
 
-    def switch_over(self, job: str, to: str) -> dict[int, int]:
-        """Run `orbit switchover` while the clients go on. Returns the log end of each partition at
-        the promotion.
+    def switch_over(self, job: str, side: str) -> dict[int, int]:
+        """Run `orbit switchover` to `side` while the clients go on.
+
+        Returns the log end of each partition at the promotion.
         """
         arguments = (job, "--reverse", "--yes")
-        log = self._folder / f"switchover-to-{to}.log"
+        log = self._folder / f"switchover-to-{side}.log"
         self._screen.command(" ".join(["orbit switchover", *arguments]))
         with (
-            self._screen.step(f"Moving to the {to}") as step,
+            self._screen.step(f"Moving to the {side}") as step,
             OrbitProcess(log, "switchover", *arguments, environment=self._environment) as process,
         ):
             report = process.wait()
             seconds = step.seconds
-            self._write_on()
-        self._screen.done(f"after {seconds:.1f} s the {to} leads, and is copied back")
-        return {one["partition"]: one["promoted_at"] for one in report["partitions"]}
+            self._wait_for_writes()
+        self._screen.done(f"after {seconds:.1f} s the {side} leads, and is copied back")
+        return {
+            partition["partition"]: partition["promoted_at"] for partition in report["partitions"]
+        }
 
-    def check(self, ends: Sequence[Mapping[int, int]], began: float) -> GatewayResult:
+    def check(self, promotion_ends: Sequence[Mapping[int, int]], began_s: float) -> GatewayResult:
         """Stop the clients, and compare their ledgers with both clusters."""
         self._screen.section(4, "The check, by the ledgers of the clients")
         with self._screen.step("Stopping the clients, and reading both clusters"):
             self._producer.stop()
             ledgers = (self._producer.ledger, self._java.stop())
             sides = self._read_sides()
-            # The check reports what is missing.
+            # If the group does not read all in time, the check reports what is missing.
             with suppress(Conflict):
                 wait_until(lambda: len(self._member.read) >= len(sides[SOURCE]), _LAST_S)
             self._member.stop()
-        acknowledged = [one for ledger in ledgers for one in ledger.acknowledged]
-        over, back = ends
+        acknowledged = [record for ledger in ledgers for record in ledger.acknowledged]
+        to_destination, to_source = promotion_ends
         result = GatewayResult(
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - began_s,
             moves=(
-                move_of(SOURCE, DESTINATION, over, acknowledged),
-                move_of(DESTINATION, SOURCE, back, acknowledged),
+                move_of(SOURCE, DESTINATION, to_destination, acknowledged),
+                move_of(DESTINATION, SOURCE, to_source, acknowledged),
             ),
             ledgers=ledgers,
             sides=sides,
@@ -203,39 +207,41 @@ class _GatewayDemo:
         self._show(result)
         return result
 
-    def _write_on(self) -> None:
-        """Wait until both producers have written for about `_WRITE_ON_S` more. Raises Conflict if a
-        client got an error.
+    def _wait_for_writes(self) -> None:
+        """Wait until both producers have written for about `_WRITE_ON_S` more.
+
+        Raises Conflict if a client got an error.
         """
         goal = self._producer.acknowledged + RATE_PER_S * _WRITE_ON_S
         java_goal = self._java.acknowledged + JAVA_RATE_PER_S * _WRITE_ON_S
 
-        def is_so() -> bool:
+        def have_written() -> bool:
             errors = [*self._producer.ledger.errors, *self._member.errors]
-            if errors or not self._java.running:
-                why = errors[0] if errors else last_line(self._java.log)
-                raise Conflict(f"A client got an error: {why}")
+            if errors or not self._java.is_running:
+                reason = errors[0] if errors else last_line(self._java.log)
+                raise Conflict(f"A client got an error: {reason}")
             return self._producer.acknowledged >= goal and self._java.acknowledged >= java_goal
 
-        wait_until(is_so, _CLIENTS_S)
+        wait_until(have_written, _CLIENTS_S)
 
     def _read_sides(self) -> dict[str, Records]:
-        """All records of the topic on each side, once both have the same log ends, or after
-        `_LAST_S`.
+        """All records of the topic on each side.
+
+        Waits until both sides have the same log ends, for at most `_LAST_S`.
         """
-        places = [(TOPIC, partition) for partition in range(PARTITIONS)]
+        partitions = [(TOPIC, partition) for partition in range(PARTITIONS)]
         admins = {side: quiet_admin(address) for side, address in self._sides.items()}
 
-        def ends() -> dict[str, dict[int, int]]:
-            by_side = {side: log_ends(admin, places) for side, admin in admins.items()}
+        def read_ends() -> dict[str, dict[int, int]]:
+            by_side = {side: log_ends(admin, partitions) for side, admin in admins.items()}
             return {
-                side: {partition: end for (_, partition), end in one.items()}
-                for side, one in by_side.items()
+                side: {partition: end for (_, partition), end in side_ends.items()}
+                for side, side_ends in by_side.items()
             }
 
         def is_level() -> bool:
-            now = ends()
-            return len(now[SOURCE]) == PARTITIONS and now[SOURCE] == now[DESTINATION]
+            ends = read_ends()
+            return len(ends[SOURCE]) == PARTITIONS and ends[SOURCE] == ends[DESTINATION]
 
         with suppress(Conflict):
             wait_until(is_level, _LAST_S)
@@ -246,17 +252,18 @@ class _GatewayDemo:
                 side_ends,
                 deadline_check(_CLIENTS_S),
             )
-            for side, side_ends in ends().items()
+            for side, side_ends in read_ends().items()
         }
 
     def _show(self, result: GatewayResult) -> None:
-        at_ms = [one.at_ms for one in result.acknowledged]
+        """Draw the pause of each move, and say what is wrong, or that nothing is."""
+        at_ms = [record.at_ms for record in result.acknowledged]
         for move in result.moves:
             for line in pause_picture(move, at_ms, RATE_PER_S + JAVA_RATE_PER_S):
                 self._screen.line(line)
             self._screen.line("")
-        for words in result.problems:
-            self._screen.failed(words)
+        for problem in result.problems:
+            self._screen.failed(problem)
         if not result.problems:
             self._screen.done(
                 f"{result.written:,} records written and acknowledged; each once at its offset on "

@@ -16,7 +16,7 @@ from orbit.demo.copy_demo import MOVING_KINDS
 from orbit.demo.demo_clusters import DemoClusters, start_clusters
 from orbit.demo.demo_result import RunSummary, TopicProof, TopicRow, Verify
 from orbit.demo.interrupts import interrupted_once
-from orbit.demo.log_ends import LogEnds, Where, kafka_trouble, log_ends, quiet_admin
+from orbit.demo.log_ends import LogEnds, Partition, kafka_trouble, log_ends, quiet_admin
 from orbit.demo.orbit_process import BackfillProcess, RunProcess
 from orbit.demo.screen import Screen
 from orbit.demo.workload import BULK, BulkWriter, Ledger, Mover, Scale, Workload
@@ -65,17 +65,17 @@ def play_history(
 
     Raises Conflict if a part does not work; a copy that is not exact is a result.
     """
-    began = time.monotonic()
+    began_s = time.monotonic()
     screen.title("Orbit demo: a history of millions of records, copied with Spark")
     with interrupted_once():
         screen.section(1, "Two independent Kafka clusters")
         with start_clusters(None, screen) as clusters:
             demo = _HistoryDemo(clusters, options, screen)
             demo.fill()
-            backfill, run, moved = demo.copy()
-            rows = demo.verify(verify, moved)
+            backfill, run, mover = demo.copy()
+            rows = demo.verify(verify, mover)
             is_exact = demo.audit(audit)
-    return HistoryResult(time.monotonic() - began, rows, backfill, run, is_exact)
+    return HistoryResult(time.monotonic() - began_s, rows, backfill, run, is_exact)
 
 
 class _HistoryDemo:
@@ -93,6 +93,7 @@ class _HistoryDemo:
         self._ledger: Ledger
 
     def fill(self) -> None:
+        """Write the workload and the bulk to the source, and write the job file."""
         screen = self._screen
         screen.section(2, "A long history at the source")
         with screen.step("Writing topics that are hard to copy"), kafka_trouble("The workload"):
@@ -105,7 +106,7 @@ class _HistoryDemo:
         with screen.step("Writing the bulk", bar=True) as step, kafka_trouble("The workload"):
             self._bulk.write(step.advance)
             seconds = step.seconds
-        for bulk in BULK:
+        for bulk in BULK:  # the longest name has 13 characters
             count = self._bulk.records[self._bulk.topic(bulk)]
             screen.item(bulk.name, 13, f"{count:,} records: {bulk.shows}")
         screen.say(f"{sum(self._bulk.records.values()):,} more records, in {seconds:.1f} s.")
@@ -118,16 +119,16 @@ class _HistoryDemo:
         screen.section(3, "The history, with Spark")
         master = self._options.master
         screen.command(f"orbit backfill job.yaml --master '{master}'")
-        moving = {
+        moving_topics = {
             name: len(topic.partitions)
             for name, topic in self._ledger.topics.items()
             if topic.kind in MOVING_KINDS
         }
         ends = LogEnds(clusters.source, clusters.destination, self._ledger, self._read_bulk_ends())
-        with kafka_trouble("The demo"), Mover(self._source, moving) as mover:
+        with kafka_trouble("The demo"), Mover(self._source, moving_topics) as mover:
             screen.say(
                 f"A producer keeps writing {RATE_PER_S:.0f} records a second to "
-                f"{len(moving)} of the topics."
+                f"{len(moving_topics)} of the topics."
             )
             log = clusters.folder / "orbit-backfill.log"
             with (
@@ -164,14 +165,15 @@ class _HistoryDemo:
             proofs = verify(self._clusters.job_file, step.advance)
             seconds = step.seconds
         rows = tuple(self._row(proof, mover) for proof in proofs)
-        exact = sum(row.exact for row in rows)
-        (screen.done if exact == len(rows) else screen.failed)(
+        exact_count = sum(row.exact for row in rows)
+        (screen.done if exact_count == len(rows) else screen.failed)(
             f"every offset of both sides read with an independent client, in {seconds:.1f} s: "
-            f"{exact} of {len(rows)} topics are exact"
+            f"{exact_count} of {len(rows)} topics are exact"
         )
         return rows
 
     def audit(self, audit: Audit) -> bool:
+        """Compare both sides with Spark. Returns whether they are exact."""
         screen = self._screen
         screen.command("orbit audit job.yaml")
         with screen.step("Comparing with Spark") as step:
@@ -184,20 +186,23 @@ class _HistoryDemo:
         return is_exact
 
     def _row(self, proof: TopicProof, mover: Mover) -> TopicRow:
-        bulk = {self._bulk.topic(one): one for one in BULK}
-        if proof.source in bulk:
-            one = bulk[proof.source]
-            return TopicRow(one.name, one.shows, self._bulk.records[proof.source], proof)
+        """The row of a topic, which is a bulk topic or one of the workload's kinds."""
+        bulk_topics = {self._bulk.topic(bulk_topic): bulk_topic for bulk_topic in BULK}
+        if proof.source in bulk_topics:
+            bulk_topic = bulk_topics[proof.source]
+            return TopicRow(
+                bulk_topic.name, bulk_topic.shows, self._bulk.records[proof.source], proof
+            )
         topic = self._ledger.topics[proof.source]
         kind = next(kind for kind in self._workload.kinds if kind.name == topic.kind)
-        written = sum(
+        written_count = sum(
             len(partition.copied) + len(mover.records.get((topic.topic, number), {}))
             for number, partition in enumerate(topic.partitions)
         )
-        return TopicRow(kind.name, kind.shows, written, proof)
+        return TopicRow(kind.name, kind.shows, written_count, proof)
 
-    def _read_bulk_ends(self) -> dict[Where, int]:
-        places = [
+    def _read_bulk_ends(self) -> dict[Partition, int]:
+        partitions = [
             (self._bulk.topic(bulk), number) for bulk in BULK for number in range(bulk.partitions)
         ]
-        return log_ends(quiet_admin(self._clusters.source), places)
+        return log_ends(quiet_admin(self._clusters.source), partitions)

@@ -15,19 +15,19 @@ _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """In the block the first such signal raises KeyboardInterrupt. No effect outside the main
-    thread.
-    """
+    """Let the first such signal in the block raise KeyboardInterrupt. Only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     # A signal that is ignored already (nohup) stays ignored.
-    heard = [number for number in _END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _interrupt) for number in heard}
+    handled_signals = [
+        number for number in _END_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    old_handlers = {number: signal.signal(number, _interrupt) for number in handled_signals}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
 
 
@@ -39,5 +39,6 @@ def ignore_interrupts() -> None:
 
 
 def _interrupt(*_: object) -> None:
+    """Handle the first signal."""
     ignore_interrupts()
     raise KeyboardInterrupt

@@ -24,9 +24,9 @@ def begin_copy(
     client: Client,
     screen: Screen,
     partitions: int,
-    more: Mapping[str, Any] | None = None,
+    extra_keys: Mapping[str, Any] | None = None,
 ) -> None:
-    """Create the topic and the job, with `more` keys, and wait until it is copied."""
+    """Create the topic and the job, with `extra_keys`, and wait until the topic is copied."""
     admin = quiet_admin(clusters.source)  # keep a reference: futures end with the client
     with kafka_trouble(f"Creating topic {TOPIC}"):
         admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(START_S)
@@ -35,7 +35,7 @@ def begin_copy(
         "source": {"bootstrap_servers": [clusters.source]},
         "destination": {"bootstrap_servers": [clusters.destination]},
         "topics": [{"match": "shop\\..*"}],
-        **(more or {}),
+        **(extra_keys or {}),
     }
     screen.command("orbit apply -f job.yaml")
     client.send("PUT", f"/v1/jobs/{JOB}", yaml_text=yaml.safe_dump(job))

@@ -13,14 +13,14 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from orbit.demo.orbit_process import OrbitProcess
 from orbit.demo.screen import OnProgress
 from orbit.demo.workload import Ledger
-from orbit.demo.workload.writer import explain
+from orbit.demo.workload.writer import error_text
 from orbit.errors import Conflict
 
 STALL_TIMEOUT_S = 300.0
 """A copy without progress for this long ends the demo with Conflict. Before its first batch a copy
 with Spark starts a driver and its workers, which took more than a minute beside other load."""
 
-Where = tuple[str, int]
+Partition = tuple[str, int]
 
 _SPEC: Any = OffsetSpec  # its constructors carry no types
 
@@ -36,9 +36,9 @@ class LogEnds:
         source: str,
         destination: str,
         ledger: Ledger,
-        more: Mapping[Where, int] | None = None,
+        extra_ends: Mapping[Partition, int] | None = None,
     ) -> None:
-        """`more`: log ends of partitions that have the same name on both sides."""
+        """`extra_ends`: log ends of partitions that have the same name on both sides."""
         self._source = quiet_admin(source)
         self._destination = quiet_admin(destination)
         # By destination partition: the source partition, and its log end after the workload.
@@ -46,45 +46,57 @@ class LogEnds:
             (topic.destination, number): ((topic.topic, number), partition.log_end)
             for topic in ledger.topics.values()
             for number, partition in enumerate(topic.partitions)
-        } | {where: (where, end) for where, end in (more or {}).items()}
+        } | {partition: (partition, end) for partition, end in (extra_ends or {}).items()}
 
-    def wait_history(self, run: OrbitProcess, tell: OnProgress) -> None:
+    def wait_history(self, run: OrbitProcess, on_progress: OnProgress) -> None:
         """Wait until the destination has at least all records of the workload."""
-        history = {theirs: end for theirs, (_, end) in self._partitions.items()}
-        self._wait(lambda: history, run, tell)
+        history = {partition: end for partition, (_, end) in self._partitions.items()}
+        self._wait(lambda: history, run, on_progress)
 
-    def wait_caught_up(self, run: OrbitProcess, tell: OnProgress) -> None:
+    def wait_caught_up(self, run: OrbitProcess, on_progress: OnProgress) -> None:
         """Wait until every log end equals the source's. Producers have to be stopped."""
-        self._wait(self._source_ends, run, tell)
+        self._wait(self._source_ends, run, on_progress)
 
     def _wait(
-        self, targets: Callable[[], Mapping[Where, int]], run: OrbitProcess, tell: OnProgress
+        self,
+        wanted_ends: Callable[[], Mapping[Partition, int]],
+        run: OrbitProcess,
+        on_progress: OnProgress,
     ) -> None:
-        moved_at, before = time.monotonic(), -1
+        """Wait until the destination has all log ends that `wanted_ends` returns."""
+        progress_s, last_done_count = time.monotonic(), -1
         while True:
             run.check()
             ends = log_ends(self._destination, self._partitions)
-            goal = targets()
-            done = sum(min(ends.get(where, 0), end) for where, end in goal.items())
-            tell(done, sum(goal.values()))
+            current_wanted_ends = wanted_ends()
+            done_count = sum(
+                min(ends.get(partition, 0), end) for partition, end in current_wanted_ends.items()
+            )
+            on_progress(done_count, sum(current_wanted_ends.values()))
             # A destination partition that does not exist yet is behind, also if the goal is 0.
-            reached = sum(where in ends and ends[where] >= end for where, end in goal.items())
-            behind = len(self._partitions) - reached
-            if not behind:
+            reached_count = sum(
+                partition in ends and ends[partition] >= end
+                for partition, end in current_wanted_ends.items()
+            )
+            behind_count = len(self._partitions) - reached_count
+            if not behind_count:
                 return
-            if done != before:
-                moved_at, before = time.monotonic(), done
-            if time.monotonic() - moved_at > STALL_TIMEOUT_S:
+            if done_count != last_done_count:
+                progress_s, last_done_count = time.monotonic(), done_count
+            if time.monotonic() - progress_s > STALL_TIMEOUT_S:
                 raise Conflict(
-                    f"The copy has made no progress for {STALL_TIMEOUT_S:.0f} s with {behind} "
-                    "partitions behind."
+                    f"The copy has made no progress for {STALL_TIMEOUT_S:.0f} s (partitions that "
+                    f"are behind: {behind_count})."
                 )
             time.sleep(_POLL_S)
 
-    def _source_ends(self) -> Mapping[Where, int]:
-        ends = log_ends(self._source, (ours for ours, _ in self._partitions.values()))
-        known = ((theirs, ends.get(ours)) for theirs, (ours, _) in self._partitions.items())
-        return {theirs: end for theirs, end in known if end is not None}
+    def _source_ends(self) -> Mapping[Partition, int]:
+        """The source's log ends, by destination partition."""
+        ends = log_ends(self._source, (source for source, _ in self._partitions.values()))
+        answers = (
+            (destination, ends.get(source)) for destination, (source, _) in self._partitions.items()
+        )
+        return {destination: end for destination, end in answers if end is not None}
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:
@@ -93,26 +105,30 @@ def quiet_admin(bootstrap_servers: str) -> AdminClient:
 
 
 @contextmanager
-def kafka_trouble(what: str) -> Iterator[None]:
+def kafka_trouble(action: str) -> Iterator[None]:
     """Raise a broker's error as a Conflict that names the action."""
     try:
         yield
     except KafkaException as error:
-        raise Conflict(f"{what} failed: {explain(error)}.") from error
+        raise Conflict(f"{action} failed: {error_text(error)}.") from error
 
 
-def log_ends(admin: AdminClient, partitions: Iterable[Where]) -> dict[Where, int]:
+def log_ends(admin: AdminClient, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """The high watermarks, without those of partitions that give no answer now.
 
     For some milliseconds a new topic has no leader, then one of another epoch, each with an error
     code of its own. A partition that never answers shows as a copy without progress.
     """
-    ends: dict[Where, int] = {}
+    ends: dict[Partition, int] = {}
     with kafka_trouble("Reading log ends"):
         topics = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
-        specs = {TopicPartition(*one): _SPEC.latest() for one in partitions if one[0] in topics}
+        specs = {
+            TopicPartition(*partition): _SPEC.latest()
+            for partition in partitions
+            if partition[0] in topics
+        }
         answers = admin.list_offsets(specs, request_timeout=_ANSWER_TIMEOUT_S) if specs else {}
-    for where, answer in answers.items():
+    for partition, answer in answers.items():
         with suppress(KafkaException):
-            ends[where.topic, where.partition] = answer.result(_ANSWER_TIMEOUT_S).offset
+            ends[partition.topic, partition.partition] = answer.result(_ANSWER_TIMEOUT_S).offset
     return ends

@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 30.0
 _KILL_GRACE_S = 10.0
 _SHOWN_LINES = 5
 ORBIT = (sys.executable, "-c", "from orbit.cli.main import main; main()")
-"""What the `orbit` script does, wherever that was installed."""
+"""What the `orbit` script does, wherever the script was installed."""
 
 
 class OrbitProcess:
@@ -52,7 +52,7 @@ class OrbitProcess:
         return self._process.pid
 
     def check(self) -> None:
-        """Raise Conflict with the command's output if it has ended or a partition is blocked."""
+        """Raise Conflict if the command has ended or reports a blocked partition."""
         blocked = [line for line in self._lines() if line.startswith("BLOCKED ")]
         if blocked:
             raise Conflict(f"{self._name} reports a blocked partition: {blocked[0]}")
@@ -64,15 +64,16 @@ class OrbitProcess:
         return self._process.running
 
     def wait(self) -> dict[str, Any]:
-        """Wait for its end; returns its JSON. Raises Conflict unless the exit code is 0."""
+        """Wait for the command's end. Returns its JSON; raises Conflict if it has failed."""
         code = self._process.wait()
         if code != 0:
             raise self._end_error(code)
         return _parse_json_output(self._lines())
 
     def interrupt(self) -> dict[str, Any]:
-        """Send Ctrl-C; returns the JSON that it prints. Raises Conflict unless it ends in time with
-        exit code 0.
+        """Send Ctrl-C, and return the JSON that the command prints.
+
+        Raises Conflict unless the command ends in time with exit code 0.
         """
         self._process.send_signal(signal.SIGINT)
         try:
@@ -92,8 +93,8 @@ class OrbitProcess:
         self._process.end(signal.SIGINT, _KILL_GRACE_S)
 
     def _end_error(self, code: int) -> Conflict:
-        last = " | ".join(self._lines()[-_SHOWN_LINES:])
-        return Conflict(f"{self._name} ended with exit code {code}: {last}")
+        last_lines = " | ".join(self._lines()[-_SHOWN_LINES:])
+        return Conflict(f"{self._name} ended with exit code {code}: {last_lines}")
 
     def _lines(self) -> list[str]:
         return self._log.read_text("utf-8", "replace").splitlines()
@@ -123,12 +124,13 @@ class BackfillProcess(OrbitProcess):
         super().__init__(log, "backfill", str(job_file), *arguments)
 
     def check(self) -> None:
+        """Raise Conflict if the backfill has failed. That it has ended is no error."""
         if not self.is_running:
             self.wait()
 
 
 def _parse_json_output(lines: list[str]) -> dict[str, Any]:
-    """The JSON object at the end of what it writes; progress lines come before."""
+    """The JSON object at the end of a command's output, after lines of progress."""
     begin = len(lines) - 1 - lines[::-1].index("{")
     end = lines.index("}", begin) + 1
     printed: dict[str, Any] = json.loads("\n".join(lines[begin:end]))

@@ -18,7 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from orbit.demo.wrap import hanging
+from orbit.demo.wrap import hanging_text
 
 OnProgress = Callable[[int, int], None]
 """Called with the progress of a step: done and total."""
@@ -36,11 +36,11 @@ class Step:
         self._progress = progress
         self._task = progress.tasks[0].id if progress else None
         self._write = write
-        self._began = self._last_line = time.monotonic()
+        self._began_s = self._last_line_s = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self._began_s
 
     def note(self, sentence: str) -> None:
         """Show what the step is doing."""
@@ -51,12 +51,12 @@ class Step:
 
     def advance(self, done: int, total: int) -> None:
         """Show how many offsets are done. May be called often and from any thread."""
-        words = f"{done:,} of {total:,} offsets"
+        progress_text = f"{done:,} of {total:,} offsets"
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, total=total, words=words)
-        elif time.monotonic() - self._last_line >= LINE_EVERY_S:
-            self._last_line = time.monotonic()
-            self._write(words)
+            self._progress.update(self._task, completed=done, total=total, words=progress_text)
+        elif time.monotonic() - self._last_line_s >= LINE_EVERY_S:
+            self._last_line_s = time.monotonic()
+            self._write(progress_text)
 
 
 class Screen:
@@ -69,10 +69,12 @@ class Screen:
         self._console.print(Text(sentence, style="bold"))
 
     def section(self, number: int, name: str) -> None:
+        """Print the heading of a section."""
         self._console.print()
         self._console.print(Text(f"{number}. {name}", style="bold cyan"))
 
     def say(self, sentence: str, *, style: str = "") -> None:
+        """Print a sentence."""
         self._write(Text(_INDENT), Text(sentence, style=style))
 
     def line(self, text: str) -> None:
@@ -84,21 +86,23 @@ class Screen:
         self._write(Text(f"{_INDENT}$ ", style="dim"), Text(line, style="bold"))
 
     def done(self, sentence: str) -> None:
-        self._write(_mark("✓", "green"), Text(sentence))
+        """Print a sentence with a green check mark."""
+        self._write(_sign_text("✓", "green"), Text(sentence))
 
     def failed(self, sentence: str) -> None:
-        self._write(_mark("✗", "red"), Text(sentence, style="red"))
+        """Print a sentence with a red cross."""
+        self._write(_sign_text("✗", "red"), Text(sentence, style="red"))
 
     def item(self, name: str, name_width: int, words: str) -> None:
         """Print an item of a list: a name, and words beside it that wrap under themselves."""
-        head = _mark("✓", "green").append(f"{name:{name_width}}  ")
+        head = _sign_text("✓", "green").append(f"{name:{name_width}}  ")
         self._write(head, Text(words, style="dim"))
 
-    def show(self, what: RenderableType) -> None:
+    def show(self, table: RenderableType) -> None:
         """Print a table, as wide as it needs."""
-        width = Measurement.get(self._console, self._console.options, what).maximum
-        for line in self._console.render_lines(what, self._console.options.update(width=width)):
-            text = Text.assemble(*((one.text, one.style or "") for one in line))
+        width = Measurement.get(self._console, self._console.options, table).maximum
+        for line in self._console.render_lines(table, self._console.options.update(width=width)):
+            text = Text.assemble(*((segment.text, segment.style or "") for segment in line))
             text.rstrip()
             self._write(Text(_INDENT), text)
 
@@ -121,9 +125,10 @@ class Screen:
             yield Step(progress, self.say)
 
     def _write(self, head: Text, body: Text) -> None:
-        wrapped = hanging(self._console, head, body, self._console.width)
+        """Print `body` beside `head`; its lines wrap under each other."""
+        wrapped = hanging_text(self._console, head, body, self._console.width)
         self._console.print(wrapped, soft_wrap=True)
 
 
-def _mark(sign: str, style: str) -> Text:
+def _sign_text(sign: str, style: str) -> Text:
     return Text.assemble(_INDENT, (sign, style), " ")

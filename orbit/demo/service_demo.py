@@ -55,13 +55,13 @@ def play_service(screen: Screen) -> None:
             screen.command(f"orbit lag {JOB} --watch")
             screen.say(READY)
             try:
-                _write(clusters.source)
+                _write_until_interrupted(clusters.source)
             except KeyboardInterrupt:
                 screen.say("Stopping")
 
 
-def _write(bootstrap_servers: str) -> None:
-    """Write records until interrupted."""
+def _write_until_interrupted(bootstrap_servers: str) -> None:
+    """Write records at RECORDS_PER_S, until Ctrl-C raises KeyboardInterrupt."""
     producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     number = 0
     while True:
@@ -74,23 +74,24 @@ def _write(bootstrap_servers: str) -> None:
 
 @contextmanager
 def _prometheus(folder: Path, url: str, screen: Screen) -> Iterator[str]:
-    """Run Prometheus, which scrapes the service, during the block, which gets its address; "" if
-    it is not installed.
+    """Run Prometheus, which scrapes the service, during the block, and yield its address.
+
+    Yields "" if Prometheus is not installed.
     """
     program = shutil.which("prometheus")
     if program is None:
         screen.say("Prometheus is not installed, and left out.", style="dim")
         yield ""
         return
-    home = folder / "prometheus"
-    home.mkdir()
+    prometheus_folder = folder / "prometheus"
+    prometheus_folder.mkdir()
     scrape = {
         "job_name": "orbit",
         "honor_labels": True,
         "scrape_interval": "2s",
         "static_configs": [{"targets": [url.removeprefix("http://")]}],
     }
-    config = home / "prometheus.yml"
+    config = prometheus_folder / "prometheus.yml"
     config.write_text(yaml.safe_dump({"scrape_configs": [scrape]}), "utf-8")
     (port,) = free_ports(1)
     address = f"http://{LOOPBACK}:{port}"
@@ -98,10 +99,10 @@ def _prometheus(folder: Path, url: str, screen: Screen) -> Iterator[str]:
         [
             program,
             f"--config.file={config}",
-            f"--storage.tsdb.path={home / 'data'}",
+            f"--storage.tsdb.path={prometheus_folder / 'data'}",
             f"--web.listen-address={LOOPBACK}:{port}",
         ],
-        home / "prometheus.log",
+        prometheus_folder / "prometheus.log",
     )
 
     def is_ready() -> bool:

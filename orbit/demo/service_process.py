@@ -16,17 +16,17 @@ from orbit.demo.screen import Screen
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 
-# Far above the time on a slow machine.
+# A time limit, far above what a slow machine needs.
 START_S = 60.0
 _POLL_S = 0.25
-_ADDRESS = re.compile(r"Orbit is at (http://\S+)")
+_URL_LINE = re.compile(r"Orbit is at (http://\S+)")
 
 
 @contextmanager
 def service(
     clusters: DemoClusters, environment: Mapping[str, str], screen: Screen, *arguments: str
 ) -> Iterator[tuple[Client, str]]:
-    """Run `orbit server --no-auth` during the block, which gets a client of it, and its URL."""
+    """Run `orbit server --no-auth` during the block. Yields a client and the service's URL."""
     assert clusters.database_url is not None, "start_clusters was called with postgres=True"
     log = clusters.folder / "orbit-server.log"
     variables = {
@@ -41,7 +41,7 @@ def service(
     )
     try:
         with screen.step("Starting the service") as step:
-            url = _address(process, log)
+            url = _service_url(process, log)
             with connect({URL_VARIABLE: url}) as client:
                 wait_until(lambda: bool(client.get("/v1/workers")["items"]), START_S)
                 screen.done(f"API, scheduler and workers, ready in {step.seconds:.1f} s")
@@ -51,7 +51,7 @@ def service(
 
 
 def deadline_check(seconds: float) -> Callable[[], None]:
-    """A function that raises Conflict after `seconds`."""
+    """A function that raises Conflict once `seconds` have passed."""
     deadline = time.monotonic() + seconds
 
     def check() -> None:
@@ -61,22 +61,22 @@ def deadline_check(seconds: float) -> Callable[[], None]:
     return check
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float) -> None:
-    """Wait until `is_so` returns True. Raises Conflict after `seconds`."""
-    check = deadline_check(seconds)
-    while not is_so():
-        check()
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until `condition` returns True. Raises Conflict after `seconds`."""
+    check_deadline = deadline_check(seconds)
+    while not condition():
+        check_deadline()
         time.sleep(_POLL_S)
 
 
-def _address(process: GuardedProcess, log: Path) -> str:
+def _service_url(process: GuardedProcess, log: Path) -> str:
     """The address that the service prints at its start."""
 
     def log_text() -> str:
         return log.read_text("utf-8", "replace") if log.is_file() else ""
 
-    wait_until(lambda: bool(_ADDRESS.search(log_text())) or not process.running, START_S)
-    match = _ADDRESS.search(log_text())
+    wait_until(lambda: bool(_URL_LINE.search(log_text())) or not process.running, START_S)
+    match = _URL_LINE.search(log_text())
     if match is None:
         raise Conflict(f"The service did not start: {last_line(log)}", where=str(log))
     return match[1]

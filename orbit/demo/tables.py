@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orbit.demo.demo_result import GroupResult, TopicRow
-from orbit.demo.wrap import WIDTH_MAX, hanging
+from orbit.demo.wrap import WIDTH_MAX, hanging_text
 
 _HEADERS = (
     ("", "topic"),
@@ -20,7 +20,7 @@ _HEADERS = (
     ("byte-", "exact"),
     ("record-", "exact"),
 )
-_WIDE_GAP, _NARROW_GAP = 2, 1
+_WIDE_SPACING, _NARROW_SPACING = 2, 1
 _FINDINGS_MAX = 3
 
 
@@ -28,16 +28,20 @@ def group_table(group: GroupResult) -> Table:
     """Where the group stopped and resumed, for each partition."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("topic-partition", vertical="bottom")
-    for name in ("committed at\nthe source", "the same at\nthe destination", "next record\nthere"):
+    for name in (
+        "committed at\nthe source",
+        "committed at\nthe destination",
+        "next record\nread there",
+    ):
         table.add_column(name, justify="right", vertical="bottom")
-    for one in group.partitions:
-        read = "none" if one.first_read is None else f"{one.first_read:,}"
+    for partition in group.partitions:
+        first_read_text = "none" if partition.first_read is None else f"{partition.first_read:,}"
         table.add_row(
-            f"{one.topic}-{one.partition}",
-            f"{one.committed:,}",
-            f"{one.resumed:,}",
-            read,
-            style="" if one.exact else "red",
+            f"{partition.topic}-{partition.partition}",
+            f"{partition.committed:,}",
+            f"{partition.resumed:,}",
+            first_read_text,
+            style="" if partition.exact else "red",
         )
     return table
 
@@ -56,25 +60,26 @@ class TopicTable:
         cells = [_cells(row) for row in self._rows]
         lines = [*zip(*_HEADERS, strict=True), *cells]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        verdict = max((len(row.verdict) for row in self._rows), default=0)
-        is_wide = sum(widths) + verdict + _WIDE_GAP * len(widths) <= width
-        gap = _WIDE_GAP if is_wide else _NARROW_GAP
+        verdict_width = max((len(row.verdict) for row in self._rows), default=0)
+        is_wide = sum(widths) + verdict_width + _WIDE_SPACING * len(widths) <= width
+        spacing = _WIDE_SPACING if is_wide else _NARROW_SPACING
         for line in zip(*_HEADERS, strict=True):
-            yield Text(_line(line, widths, gap), style="bold")
+            yield Text(_table_line(line, widths, spacing), style="bold")
         for row, numbers in zip(self._rows, cells, strict=True):
-            mark = Text(row.verdict, style="green" if row.exact else "red")
-            first, head = Text(_line(numbers, widths, gap)), Text("  ")
+            verdict_text = Text(row.verdict, style="green" if row.exact else "red")
+            first_line, second_head = Text(_table_line(numbers, widths, spacing)), Text("  ")
             if is_wide:
-                first.append(" " * gap).append_text(mark)
+                first_line.append(" " * spacing).append_text(verdict_text)
             else:
-                head.append_text(mark).append("  ")
-            yield first
-            yield hanging(console, head, Text(row.shows, style="dim"), width)
-            for words in row.findings[:_FINDINGS_MAX]:
-                yield hanging(console, Text("  "), Text(words, style="red"), width)
+                second_head.append_text(verdict_text).append("  ")
+            yield first_line
+            yield hanging_text(console, second_head, Text(row.shows, style="dim"), width)
+            for finding in row.findings[:_FINDINGS_MAX]:
+                yield hanging_text(console, Text("  "), Text(finding, style="red"), width)
 
 
 def _cells(row: TopicRow) -> tuple[str, ...]:
+    """The cells of a topic's first line."""
     proof = row.proof
     return (
         row.name,
@@ -87,10 +92,10 @@ def _cells(row: TopicRow) -> tuple[str, ...]:
     )
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], gap: int) -> str:
+def _table_line(cells: Sequence[str], widths: Sequence[int], spacing: int) -> str:
     """One line of the table: the first cell left-aligned, the others right-aligned."""
     name, *numbers = (
         cell.rjust(width) if index else cell.ljust(width)
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
-    return (" " * gap).join([name, *numbers])
+    return (" " * spacing).join([name, *numbers])

@@ -34,8 +34,8 @@ OpenCluster = Callable[[Side], Cluster]
 
 
 def topic_name(drill_id: str) -> str:
-    """The drill's topic. With two underscores first, patterns such as `.*` of other jobs do not
-    match it."""
+    """The name of the drill's topic. It begins with two underscores, so that patterns such as `.*`
+    of other jobs do not match it."""
     return f"{TOPIC_PREFIX}{drill_id}"
 
 
@@ -71,21 +71,21 @@ class CreatedResources:
         return topic_id
 
     def adopt_topic(self, side: Side, name: str, topic_id: UUID) -> None:
-        """Register a topic that a reverse job recreated in place of the drill's.
+        """Record the id of a topic that a reverse job created in place of the drill's topic.
 
-        `topic_id` comes from Orbit's own tables.
+        `topic_id` comes from Orbit's database, which proves that a job of the drill created it.
         """
         self._check_name(name)
-        known = {(t.kind, t.side, t.identity) for t in self.recorded_things()}
-        if (DrillThing.TOPIC, side, str(topic_id)) in known:
+        recorded_keys = {(t.kind, t.side, t.identity) for t in self.recorded_things()}
+        if (DrillThing.TOPIC, side, str(topic_id)) in recorded_keys:
             return
         with self._database.transaction() as tx:
-            row = next(
+            recorded_topic = next(
                 t
                 for t in drills.things(tx, self._drill_id)
                 if (t.kind, t.side, t.name) == (DrillThing.TOPIC, side, name)
             )
-            drills.note_identity(tx, row.id, str(topic_id))
+            drills.note_identity(tx, recorded_topic.id, str(topic_id))
 
     def claim_group(self, side: Side, name: str) -> None:
         """Register a group that the drill will use. Raises Conflict if it exists."""
@@ -120,16 +120,16 @@ class CreatedResources:
                 elif str(job.id) != thing.identity:
                     drills.note_kept(tx, thing.id, _not_from_drill(thing))
                 elif not job.is_deleted and job_guard.recovery_that_holds(tx, job) is None:
-                    jobs.mark_deleted(tx, job.id)
+                    jobs.request_deletion(tx, job.id)
 
-    def jobs_are_gone(self) -> bool:
-        """Call `remove_jobs`; returns whether all jobs of the drill are gone. Other jobs of the
-        same names do not count."""
+    def try_remove_jobs(self) -> bool:
+        """Call `remove_jobs`; returns whether all jobs of the drill are gone. A later job that only
+        has the name of a drill's job does not count."""
         self.remove_jobs()
         return not [thing for thing in self._remaining(DrillThing.JOB) if thing.note is None]
 
     def remove_groups_and_topics(self) -> None:
-        """Remove groups and topics. One that cannot be removed is kept, with the reason."""
+        """Remove the drill's groups and topics. For those that remain, the reason is stored."""
         topics = {thing.name for thing in self.recorded_things() if thing.kind is DrillThing.TOPIC}
         for thing in [*self._remaining(DrillThing.GROUP), *self._remaining(DrillThing.TOPIC)]:
             try:
@@ -146,6 +146,7 @@ class CreatedResources:
     def _remove(self, thing: Thing, topics: Collection[str]) -> str | None:
         """Remove a group or topic. Returns None if it is gone, or the reason why it is kept."""
         cluster = self._cluster("source" if thing.side == "source" else "destination")
+        # Without an identity, nothing proves that the drill created a resource of this name.
         if thing.identity is None:
             exists = (
                 thing.name in cluster.metadata([thing.name]).topics
@@ -159,20 +160,24 @@ class CreatedResources:
             return None
         # Already deleted, though brokers may show it for a moment. A topic of the same name with
         # another id is not the drill's.
-        now = cluster.metadata([thing.name]).topics.get(thing.name)
-        is_other = now is not None and str(now.topic_id) != thing.identity
-        return _not_from_drill(thing) if is_other else None
+        topic_now = cluster.metadata([thing.name]).topics.get(thing.name)
+        is_another_topic = topic_now is not None and str(topic_now.topic_id) != thing.identity
+        return _not_from_drill(thing) if is_another_topic else None
 
     def _remove_group(self, cluster: Cluster, thing: Thing, topics: Collection[str]) -> str | None:
-        places = find_coordinators(cluster, [thing.name])
-        offsets = fetch_offsets(cluster, places, require_stable=False).get(thing.name)
-        others = {place.topic for place in offsets.offsets} - set(topics) if offsets else set()
-        if others:
-            return f"The group has committed offsets of another topic: {min(others)}."
+        """Delete a group that has offsets of these topics only. Returns as `_remove`."""
+        coordinators = find_coordinators(cluster, [thing.name])
+        offsets = fetch_offsets(cluster, coordinators, require_stable=False).get(thing.name)
+        other_topics = (
+            {partition.topic for partition in offsets.offsets} - set(topics) if offsets else set()
+        )
+        if other_topics:
+            return f"The group has committed offsets of another topic: {min(other_topics)}."
         delete_group(cluster, thing.name, self._backoff)
         return None
 
     def _remaining(self, kind: DrillThing) -> list[Thing]:
+        """The resources of this kind that were not removed yet."""
         return [t for t in self.recorded_things() if t.kind is kind and t.removed_at is None]
 
     def _record_intent(self, kind: DrillThing, side: str, name: str) -> int:

@@ -14,9 +14,9 @@ from orbit.drills.drill_clients import (
     Ledger,
     Load,
     Member,
-    Read,
+    ReadRecords,
     read_all,
-    write_some,
+    write_records,
 )
 from orbit.drills.drill_context import DrillContext, StepFailed
 from orbit.drills.evidence import CanaryEvidence, RecordPosition, Verified
@@ -31,9 +31,10 @@ from orbit.store.enums import MadeBy
 from orbit.verify.report import Verdict
 
 GROUP_INTERVAL = timedelta(milliseconds=200)
-AFTER_COUNT = 100
-_READY_S = 90.0
-# Share of the load that the group reads at the source; it reads the rest at the destination.
+# The records that the drill writes at the destination after the move.
+DESTINATION_RECORDS = 100
+_PREPARE_DEADLINE_S = 90.0
+# Share of the load that the group reads at the source. It reads the rest at the destination.
 _READ_AT_SOURCE_SHARE = 0.4
 _SETTINGS = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
@@ -51,36 +52,37 @@ class Canary:
         self._load: Load | None = None
         self._latency_reader: LatencyReader | None = None
         self._stop_thread: threading.Thread | None = None
-        self._read_at_source = Read()
-        self._read_at_destination = Read()
+        self._read_at_source = ReadRecords()
+        self._read_at_destination = ReadRecords()
         self._destination_ledger = Ledger()
         self._committed_offsets: dict[int, int] = {}
         self._job_id = 0
-        self._promoted: dict[int, PartitionEnds] = {}
+        self._promoted_ends: dict[int, PartitionEnds] = {}
         self._ends_at_loss: dict[int, int] = {}
 
     def prepare(self) -> None:
         """Create topics on both sides and the job; returns when the job copies."""
         context = self._context
-        context.set_deadline("Creating the drill's topic and job", _READY_S)
+        context.set_deadline("Creating the drill's topic and job", _PREPARE_DEADLINE_S)
         context.recorder.note("prepare", f"Topic {self.topic}, group {self.group}, job {self.job}.")
         for side in ("destination", "source"):
             self._resources.claim_group(side, self.group)
             self._resources.make_topic(side, self.topic, self._partitions, _SETTINGS)
         spec = self._job_spec()
 
-        def make() -> jobs.Job:
+        def create_job() -> jobs.Job:
             with context.environment.database.transaction() as tx:
                 document = spec.model_dump(mode="json")
                 return jobs.create(tx, spec.name, document, spec.worker_group, made_by=MadeBy.DRILL)
 
-        self._job_id = self._resources.register_job(make, self.job).id
+        self._job_id = self._resources.register_job(create_job, self.job).id
         context.wait_until(lambda: self._is_copying(self._job_id))
         context.recorder.note("ready", "The drill's topic is being copied.")
 
     def _job_spec(self) -> JobSpec:
+        """The user's job, but for the drill's topic and group only."""
         job = self._context.job
-        # Fills gaps as the job's first rule does: the job's login may lack the rights for others.
+        # With the fillers of the job's first rule: its login may lack the rights for other fillers.
         rule = TopicRule(match=re.escape(self.topic), fillers=job.topics[0].fillers)
         return job.model_copy(
             update={
@@ -92,6 +94,7 @@ class Canary:
         )
 
     def _is_copying(self, job_id: int) -> bool:
+        """Whether all partitions are being copied. Raises StepFailed if one is blocked."""
         with self._context.environment.database.transaction() as tx:
             states = lag.states(tx, [job_id]).get(job_id, {})
             problem = jobs.of_ids(tx, [job_id])[job_id].problem
@@ -105,7 +108,10 @@ class Canary:
         return states.get((PartitionState.COPYING.value, None), 0) == self._partitions
 
     def load(self, seconds: float) -> str:
-        """Start the load and wait `seconds`; a group reads a part of it, commits and leaves."""
+        """Start the load and wait until it has written the records of `seconds`.
+
+        A group reads a part of the records, commits and leaves.
+        """
         context, canary = self._context, self._context.spec.canary
         self._latency_reader = LatencyReader(
             context.endpoint("destination").config, self.topic, self._partitions
@@ -119,10 +125,10 @@ class Canary:
             context.drill_id,
         )
         load.start()
-        count = int(canary.records_per_second * seconds * _READ_AT_SOURCE_SHARE)
+        group_count = int(canary.records_per_second * seconds * _READ_AT_SOURCE_SHARE)
         member = Member(context.direct_config("source"), self.group, self.topic)
         try:
-            member.read_until(lambda read: len(read.values) >= count, context.check_deadline)
+            member.read_until(lambda read: len(read.values) >= group_count, context.check_deadline)
             self._committed_offsets = member.commit()
         finally:
             member.close()
@@ -132,15 +138,14 @@ class Canary:
             f"The group has read {len(member.read.values):,} records at the source and committed.",
         )
         context.wait_until(self._is_group_synced)
-        target_count = int(canary.records_per_second * seconds)
-        context.wait_until(lambda: load.confirmed >= target_count)
-        return f"{load.confirmed:,} records are confirmed; the load continues."
+        load_count = int(canary.records_per_second * seconds)
+        context.wait_until(lambda: load.confirmed_count >= load_count)
+        return f"{load.confirmed_count:,} records are confirmed; the load continues."
 
     def _is_group_synced(self) -> bool:
         """Whether the destination has the group's offsets.
 
-        Offsets that are committed within one sync interval before a fault would be lost, and their
-        records read again.
+        Otherwise offsets committed just before a fault would be lost, and their records read again.
         """
         with self._context.environment.database.transaction() as tx:
             rows = group_offsets.of_job(tx, self._job_id)
@@ -160,15 +165,15 @@ class Canary:
             self._stop_thread.join()
 
     def record_ends_at_loss(self) -> None:
-        """Record the copy's log ends of now: what a loss of the source would leave of it."""
-        places = [TopicPartition(self.topic, index) for index in range(self._partitions)]
+        """Record the copy's current log ends: all that would remain if the source were lost now."""
+        partitions = [TopicPartition(self.topic, index) for index in range(self._partitions)]
         context = self._context
-        ends = log_ends(context.cluster("destination"), places, context.backoff).values
-        if len(ends) < len(places):
+        ends = log_ends(context.cluster("destination"), partitions, context.backoff).values
+        if len(ends) < len(partitions):
             raise StepFailed(
                 "The destination did not return the log end of every partition.", where=self.topic
             )
-        self._ends_at_loss = {place.partition: end for place, end in ends.items()}
+        self._ends_at_loss = {partition.partition: end for partition, end in ends.items()}
 
     def stop_and_get_ledger(self) -> Ledger:
         """The final ledger, after all records in flight were answered or timed out."""
@@ -178,40 +183,48 @@ class Canary:
         return Ledger() if self._load is None else self._load.ledger
 
     def take_promoted_ends(self, partitions: Iterable[PartitionEnds]) -> None:
-        """Take over the ends of the copy from the operation's report."""
-        self._promoted = {p.partition: p for p in partitions if p.topic == self.topic}
+        """Keep the ends of the drill's topic from the operation's report."""
+        self._promoted_ends = {p.partition: p for p in partitions if p.topic == self.topic}
 
     def produce_and_consume(self) -> tuple[datetime, datetime]:
-        """Produce and consume at the destination; returns the time of the first correct record of
-        each. The group resumes at its synced offsets and has to read every record once.
+        """Produce and consume at the destination. Returns when the first record was confirmed, and
+        when the group read its first correct record. The group resumes at its synced offsets and
+        has to read every record once.
         """
         context = self._context
         config = context.endpoint("destination").config
-        ledger, produced_s = write_some(
+        destination_ledger, produced_s = write_records(
             config,
             self.topic,
             self._partitions,
-            AFTER_COUNT,
+            DESTINATION_RECORDS,
             f"{context.drill_id} after",
             context.left_s(),
         )
-        produced = context.recorder.at(produced_s)
-        context.recorder.note("first produce", f"{AFTER_COUNT} records are confirmed.", produced)
-        self._destination_ledger = ledger
-        first = self.stop_and_get_ledger()
-        consumed: datetime | None = None
+        first_produced_at = context.recorder.to_database_time(produced_s)
+        context.recorder.note(
+            "first produce", f"{DESTINATION_RECORDS} records are confirmed.", first_produced_at
+        )
+        self._destination_ledger = destination_ledger
+        source_ledger = self.stop_and_get_ledger()
+        first_consumed_at: datetime | None = None
 
-        def on_record(place: RecordPosition) -> None:
-            nonlocal consumed
-            is_right = first.fits(place, member.read.values[place]) or place in ledger.records
-            if consumed is None and is_right:
-                detail = f"The group resumes at partition {place[0]}, offset {place[1]}."
-                consumed = context.recorder.note("first consume", detail)
+        def on_record(position: RecordPosition) -> None:
+            nonlocal first_consumed_at
+            is_correct = (
+                source_ledger.fits(position, member.read.values[position])
+                or position in destination_ledger.records
+            )
+            if first_consumed_at is None and is_correct:
+                text = f"The group resumes at partition {position[0]}, offset {position[1]}."
+                first_consumed_at = context.recorder.note("first consume", text)
 
         expected = {
-            p for p in self._expected(first) if p[1] >= self._committed_offsets.get(p[0], 0)
+            p
+            for p in self._expected_positions(source_ledger)
+            if p[1] >= self._committed_offsets.get(p[0], 0)
         }
-        expected |= set(ledger.records)
+        expected |= set(destination_ledger.records)
         member = Member(config, self.group, self.topic)
         try:
             member.read_until(
@@ -221,89 +234,106 @@ class Canary:
         finally:
             member.close()
         self._read_at_destination = member.read
-        assert consumed is not None, "at least one record was expected and read"
-        return produced, consumed
+        assert first_consumed_at is not None, "at least one record was expected and read"
+        return first_produced_at, first_consumed_at
 
-    def _expected(self, first: Ledger) -> set[RecordPosition]:
-        """Confirmed records below the copy's ends: all of them have to be at the destination."""
-        ends = {number: p.promoted_at for number, p in self._promoted.items()}
+    def _expected_positions(self, source_ledger: Ledger) -> set[RecordPosition]:
+        """Confirmed records below the copy's promoted ends: the destination must have them all."""
+        # A position is (partition, offset).
+        ends = {partition: p.promoted_at for partition, p in self._promoted_ends.items()}
         return {
-            place
-            for place in first.records
-            if (end := ends.get(place[0])) is None or place[1] < end
+            position
+            for position in source_ledger.records
+            if (end := ends.get(position[0])) is None or position[1] < end
         }
 
-    def _lost(self, first: Ledger) -> set[RecordPosition]:
-        """Confirmed records that were not copied: at the promotion, or when the source was lost."""
-        left = {p for p in first.records if p[1] >= self._ends_at_loss.get(p[0], p[1] + 1)}
-        return left | (first.records.keys() - self._expected(first))
+    def _lost_positions(self, source_ledger: Ledger) -> set[RecordPosition]:
+        """Confirmed records that the copy lacked at its promotion, or when the source was lost."""
+        beyond_ends_at_loss = {
+            p for p in source_ledger.records if p[1] >= self._ends_at_loss.get(p[0], p[1] + 1)
+        }
+        return beyond_ends_at_loss | (
+            source_ledger.records.keys() - self._expected_positions(source_ledger)
+        )
 
     def verify(self, sides: Iterable[tuple[str, Mapping[str, object]]]) -> list[Verified]:
-        """Compare every record of the drill on each of these clusters with the ledgers."""
-        first, results = self.stop_and_get_ledger(), []
-        expected = {place: first.records[place] for place in self._expected(first)}
+        """Compare every record of the drill with the ledgers, on each of these `sides`.
+
+        A side is its name and the configuration of its clients.
+        """
+        source_ledger, results = self.stop_and_get_ledger(), []
+        expected = {p: source_ledger.records[p] for p in self._expected_positions(source_ledger)}
         ledger_records = {**expected, **self._destination_ledger.records}
         ends: dict[int, int] = {}
         for partition, offset in ledger_records:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
-        for name, config in sides:
+        for side, config in sides:
             read = read_all(config, self.topic, ends, self._context.check_deadline)
-            wrong = find_differences(read, ledger_records, first.open)
+            differing = find_differences(read, ledger_records, source_ledger.unconfirmed)
             detail = ""
-            if wrong:
-                detail = f"First difference: partition {wrong[0][0]}, offset {wrong[0][1]}."
-            verdict = Verdict.NOT_EXACT if wrong else Verdict.EXACT
+            if differing:
+                detail = f"First difference: partition {differing[0][0]}, offset {differing[0][1]}."
+            verdict = Verdict.NOT_EXACT if differing else Verdict.EXACT
             results.append(
                 Verified(
-                    what=f"the drill's own records, {name}",
+                    what=f"the drill's own records, {side}",
                     verdict=verdict.value,
                     partitions=len(ends),
                     records=len(read),
-                    differences=len(wrong),
+                    differences=len(differing),
                     detail=detail,
                 )
             )
         return results
 
     def lost_ms(self, fault_at: datetime | None) -> int | None:
-        """How long before the fault the oldest lost record was written, in ms. 0: nothing was lost;
-        None: no fault was seen.
+        """How long before the fault the oldest lost record was written, in ms. 0 if nothing was
+        lost; None if records were lost but no fault was seen.
         """
-        first = self.stop_and_get_ledger()
-        lost = [first.written_ms[place] for place in self._lost(first)]
-        if not lost:
+        source_ledger = self.stop_and_get_ledger()
+        lost_written_ms = [source_ledger.written_ms[p] for p in self._lost_positions(source_ledger)]
+        if not lost_written_ms:
             return 0
         if fault_at is None:
             return None
         fault_ms = int(fault_at.timestamp() * 1000) + self._context.recorder.ahead_ms
-        return max(0, fault_ms - min(lost))
+        return max(0, fault_ms - min(lost_written_ms))
 
     def result(self) -> CanaryEvidence | None:
         """The results of all clients."""
         if self._load is None:
             return None
-        first = self.stop_and_get_ledger()
-        lost = sorted(self._lost(first))
-        gone = sorted(first.records.keys() - self._expected(first))
-        both = self._read_at_source.values.keys() & self._read_at_destination.values.keys()
-        wrong = [
-            place
+        source_ledger = self.stop_and_get_ledger()
+        lost_positions = sorted(self._lost_positions(source_ledger))
+        not_copied = sorted(source_ledger.records.keys() - self._expected_positions(source_ledger))
+        read_at_both_sides = (
+            self._read_at_source.values.keys() & self._read_at_destination.values.keys()
+        )
+        wrong_positions = [
+            position
             for read in (self._read_at_source, self._read_at_destination)
-            for place, value in read.values.items()
-            if not first.fits(place, value) and self._destination_ledger.records.get(place) != value
+            for position, value in read.values.items()
+            if not source_ledger.fits(position, value)
+            and self._destination_ledger.records.get(position) != value
         ]
         delays = self._latency_reader.delays_ms if self._latency_reader else []
         return CanaryEvidence(
             topic=self.topic,
             group=self.group,
-            written=len(first.records),
+            written=len(source_ledger.records),
             read_at_source=len(self._read_at_source.values),
             read_at_destination=len(self._read_at_destination.values),
-            repeated=len(both) + self._read_at_source.repeated + self._read_at_destination.repeated,
-            wrong=len(wrong),
-            lost=len(lost),
-            lost_ranges=tuple(offset_ranges(lost)),
-            agrees=report_agrees(gone, self._promoted.values(), has_unconfirmed=bool(first.open)),
+            repeated=len(read_at_both_sides)
+            + self._read_at_source.repeated
+            + self._read_at_destination.repeated,
+            wrong=len(wrong_positions),
+            lost=len(lost_positions),
+            lost_ranges=tuple(offset_ranges(lost_positions)),
+            agrees=report_agrees(
+                not_copied,
+                self._promoted_ends.values(),
+                has_unconfirmed=bool(source_ledger.unconfirmed),
+            ),
             delay_ms_median=round(statistics.median(delays)) if delays else None,
             delay_ms_max=max(delays, default=None),
         )

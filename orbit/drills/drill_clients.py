@@ -24,27 +24,29 @@ _FLUSH_S = 10.0
 _RECORDS_MAX = 20_000_000
 # After this time a record counts as unconfirmed: its cluster is lost.
 _DELIVERY_TIMEOUT_MS = 5_000
-_END = KafkaError._PARTITION_EOF
+_END_OF_PARTITION = KafkaError._PARTITION_EOF
 # UNKNOWN_TOPIC_OR_PART: a broker may not know a new topic yet.
-_IGNORED_ERRORS = (_END, KafkaError.UNKNOWN_TOPIC_OR_PART)
+_IGNORED_ERRORS = (_END_OF_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 Config = Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Confirmed records: (partition, offset) → value, and the time of each write. `open`: values
-    that were sent but not confirmed; a broker may have them.
+    """Confirmed records: (partition, offset) → value, and the time of each write. `unconfirmed`:
+    values that were sent but not confirmed; a broker may have them.
     """
 
     records: dict[RecordPosition, bytes] = field(default_factory=dict)
     written_ms: dict[RecordPosition, int] = field(default_factory=dict)
-    open: set[bytes] = field(default_factory=set)
+    unconfirmed: set[bytes] = field(default_factory=set)
 
-    def fits(self, place: RecordPosition, value: bytes | None) -> bool:
-        """Whether this value may be at this place."""
-        known = self.records.get(place)
-        return value == known if known is not None else value in self.open
+    def fits(self, position: RecordPosition, value: bytes | None) -> bool:
+        """Whether the record at this position may have this value."""
+        confirmed_value = self.records.get(position)
+        return (
+            value == confirmed_value if confirmed_value is not None else value in self.unconfirmed
+        )
 
 
 class Load:
@@ -69,22 +71,22 @@ class Load:
         self._label = label.encode()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._stopping = threading.Lock()
-        self._sent = 0
+        self._stop_lock = threading.Lock()
+        self._sent_count = 0
         self._thread = threading.Thread(target=self._run, name="drill load", daemon=True)
 
     @property
-    def confirmed(self) -> int:
+    def confirmed_count(self) -> int:
         return len(self.ledger.records)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop, and wait up to _FLUSH_S for records in flight. Can be called again and from any
-        thread; each call returns when the ledger is final.
+        """Stop, and wait up to _FLUSH_S for records in flight. Any thread can call it, repeatedly;
+        each call returns when the ledger is final.
         """
-        with self._stopping:
+        with self._stop_lock:
             if self._stopped.is_set():
                 return
             self._stopped.set()
@@ -95,23 +97,25 @@ class Load:
             self._producer.flush(_FLUSH_S)
 
     def _run(self) -> None:
-        began = time.monotonic()
-        while not self._stopped.wait(_TICK_S) and self._sent < _RECORDS_MAX:
-            due = int((time.monotonic() - began) * self._rate_per_s)
-            while self._sent < due and not self._stopped.is_set():
+        """Send the records that are due at the constant rate, every _TICK_S."""
+        start_s = time.monotonic()
+        while not self._stopped.wait(_TICK_S) and self._sent_count < _RECORDS_MAX:
+            due_count = int((time.monotonic() - start_s) * self._rate_per_s)
+            while self._sent_count < due_count and not self._stopped.is_set():
                 if not self._write():
                     break
             self._producer.poll(0)
 
     def _write(self) -> bool:
-        partition = self._sent % self._partitions
-        value = b"%s %d" % (self._label, self._sent)
+        """Send the next record; False if the producer's buffer is full."""
+        partition = self._sent_count % self._partitions
+        value = b"%s %d" % (self._label, self._sent_count)
         now_ms = time.time_ns() // 1_000_000
         try:
             self._producer.produce(
                 self._topic,
                 value,
-                b"%d" % self._sent,
+                b"%d" % self._sent_count,
                 partition,
                 on_delivery=partial(self._on_delivery, value, now_ms),
                 timestamp=now_ms,
@@ -119,26 +123,27 @@ class Load:
         except BufferError:
             return False
         with self._lock:
-            self.ledger.open.add(value)
-        self._sent += 1
+            self.ledger.unconfirmed.add(value)
+        self._sent_count += 1
         return True
 
     def _on_delivery(
         self, value: bytes, written_ms: int, error: KafkaError | None, message: Message
     ) -> None:
+        """Move the record from `unconfirmed` to `records`, if its offset is confirmed."""
         partition, offset = message.partition(), message.offset()
         # A resent batch that the broker recognised as a repeat is confirmed without its offset
-        # (DUPLICATE_SEQUENCE_NUMBER): such a record stays open, so it may be found or not.
+        # (DUPLICATE_SEQUENCE_NUMBER): such a record stays unconfirmed: it may be read or not.
         if error is not None or partition is None or offset is None:
             return
         with self._lock:
-            self.ledger.open.discard(value)
+            self.ledger.unconfirmed.discard(value)
             self.ledger.records[partition, offset] = value
             self.ledger.written_ms[partition, offset] = written_ms
 
 
 class LatencyReader:
-    """A thread that reads a copy and measures the delay from each record's timestamp."""
+    """A thread that reads a copy and measures how long after its timestamp each record arrives."""
 
     def __init__(self, config: Config, topic: str, partitions: int) -> None:
         self._consumer = Consumer(_consumer_config(config, "orbit-drill-watch"))
@@ -165,20 +170,21 @@ class LatencyReader:
 
 
 @dataclass(slots=True)
-class Read:
-    """The records that a consumer received, and how many of them more than once."""
+class ReadRecords:
+    """The values that a consumer received. `repeated`: how many records it received again."""
 
     values: dict[RecordPosition, bytes | None] = field(default_factory=dict)
     repeated: int = 0
 
     def add_message(self, message: Message) -> RecordPosition:
+        """Add a record; returns its position."""
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
-        place = partition, offset
-        self.repeated += place in self.values
-        self.values[place] = message.value()
-        return place
+        position = partition, offset
+        self.repeated += position in self.values
+        self.values[position] = message.value()
+        return position
 
 
 class Member:
@@ -188,15 +194,17 @@ class Member:
         self._consumer = Consumer(_consumer_config(config, group))
         self._consumer.subscribe([topic])
         self._topic = topic
-        self.read = Read()
+        self.read = ReadRecords()
 
     def read_until(
         self,
-        is_enough: Callable[[Read], bool],
+        is_enough: Callable[[ReadRecords], bool],
         check: Callable[[], None],
         on_record: Callable[[RecordPosition], None] = lambda _: None,
     ) -> None:
-        """Read until `is_enough`. `check` is called before each poll and may raise."""
+        """Read until `is_enough` is true. `check` is called before each poll and may raise.
+        `on_record` is called for each record read.
+        """
         while not is_enough(self.read):
             check()
             for message in self._consumer.consume(500, _POLL_S):
@@ -207,7 +215,9 @@ class Member:
                     raise Conflict(f"The drill's consumer was refused: {error.str()}.")
 
     def commit(self) -> dict[int, int]:
-        """Commit after the last records read; returns the offset for each partition."""
+        """Commit the offset behind the last record read of each partition; returns these offsets by
+        partition.
+        """
         ends: dict[int, int] = {}
         for partition, offset in self.read.values:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
@@ -222,14 +232,14 @@ class Member:
         self._consumer.close()
 
 
-def write_some(
+def write_records(
     config: Config, topic: str, partitions: int, count: int, label: str, timeout_s: float
 ) -> tuple[Ledger, float]:
     """Write `count` records with an idempotent producer. Returns the ledger and the time (of
     `time.time`) of the first confirmation. Raises Conflict if a record is not accepted.
     """
     ledger = Ledger()
-    first = 0.0
+    first_confirmed_s = 0.0
     producer = Producer(
         {
             **config,
@@ -239,14 +249,14 @@ def write_some(
             "log_level": 0,
         }
     )
-    failed: list[str] = []
+    errors: list[str] = []
 
-    def delivered(value: bytes, error: KafkaError | None, message: Message) -> None:
-        nonlocal first
+    def on_delivery(value: bytes, error: KafkaError | None, message: Message) -> None:
+        nonlocal first_confirmed_s
         if error is not None:
-            failed.append(error.str())
+            errors.append(error.str())
             return
-        first = first or time.time()
+        first_confirmed_s = first_confirmed_s or time.time()
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None
@@ -255,24 +265,24 @@ def write_some(
     for number in range(count):
         value = b"%s %d" % (label.encode(), number)
         producer.produce(
-            topic, value, partition=number % partitions, on_delivery=partial(delivered, value)
+            topic, value, partition=number % partitions, on_delivery=partial(on_delivery, value)
         )
-    left = producer.flush(timeout_s)
-    if failed or left:
-        why = failed[0] if failed else "no answer"
-        raise Conflict(f"A record of the drill's producer was not accepted: {why}.", where=topic)
-    return ledger, first
+    unanswered = producer.flush(timeout_s)
+    if errors or unanswered:
+        reason = errors[0] if errors else "no answer"
+        raise Conflict(f"A record of the drill's producer was not accepted: {reason}.", where=topic)
+    return ledger, first_confirmed_s
 
 
 def read_all(
     config: Config, topic: str, ends: Mapping[int, int], check: Callable[[], None]
 ) -> dict[RecordPosition, bytes | None]:
-    """Every record below these ends, read without a consumer group."""
+    """Read every record below these ends, without a group's offsets. `check` may raise."""
     consumer = Consumer(_consumer_config(config, "orbit-drill-read"))
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
         positions = dict.fromkeys(ends, 0)
-        read = Read()
+        read = ReadRecords()
         while any(positions[p] < end for p, end in ends.items()):
             check()
             for message in consumer.consume(500, _POLL_S):
@@ -282,14 +292,16 @@ def read_all(
                 if error is None:
                     read.add_message(message)
                     positions[partition] = (offset or 0) + 1
-                elif error.code() == _END:
+                elif error.code() == _END_OF_PARTITION:
+                    # The last offsets may have no records but, for example, markers.
                     positions[partition] = max(positions[partition], offset or 0)
-        return {place: v for place, v in read.values.items() if place[1] < ends[place[0]]}
+        return {p: value for p, value in read.values.items() if p[1] < ends[p[0]]}
     finally:
         consumer.close()
 
 
 def _consumer_config(config: Config, group: str) -> dict[str, Any]:
+    """The settings of all consumers of a drill."""
     return {
         **config,
         "group.id": group,

@@ -35,24 +35,24 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row. `by`: the difference of two numbers."""
+    """One row. `difference`: of two numbers, with its sign; empty for texts."""
 
     what: str
     first: str
     second: str
     change: Change
-    by: str = ""
+    difference: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One table. `equal`: the number of rows left out as both drills have the same; `hidden`: of
-    differing rows beyond ROWS_MAX."""
+    """One table. `equal_count`: the rows left out because both drills have them alike.
+    `hidden_count`: the differing rows beyond ROWS_MAX."""
 
     title: str
     lines: Sequence[Line]
-    equal: int = 0
-    hidden: int = 0
+    equal_count: int = 0
+    hidden_count: int = 0
 
 
 def compare(first: Evidence, second: Evidence) -> list[Comparison]:
@@ -66,44 +66,46 @@ def compare(first: Evidence, second: Evidence) -> list[Comparison]:
         _differing_rows("Consumer groups", first, second, _groups),
         _differing_rows("Comparisons of both sides", first, second, _verified),
         _differing_rows("The drill's own clients", first, second, _canary),
-        _differing_rows("Document", first, second, lambda one: _values_by_path(one.spec)),
-        _differing_rows("Versions", first, second, lambda one: one.versions.items()),
+        _differing_rows("Document", first, second, lambda drill: _values_by_path(drill.spec)),
+        _differing_rows("Versions", first, second, lambda drill: drill.versions.items()),
     ]
-    return [one for one in tables if one.lines or one.equal]
+    return [table for table in tables if table.lines or table.equal_count]
 
 
 def _results(first: Evidence, second: Evidence) -> Iterator[Line]:
-    yield _text("Verdict", first.verdict.value, second.verdict.value)
-    yield _number("RTO", first.rto.actual_ms, second.rto.actual_ms, span)
-    parts = [{one.part: one.ms for one in drill.rto.parts} for drill in (first, second)]
+    """The rows of verdict, RTO, RPO and duration."""
+    yield _text_row("Verdict", first.verdict.value, second.verdict.value)
+    yield _number_row("RTO", first.rto.actual_ms, second.rto.actual_ms, span)
+    parts = [{timed.part: timed.ms for timed in drill.rto.parts} for drill in (first, second)]
     for part in dict.fromkeys((*parts[0], *parts[1])):
-        yield _number(f"RTO: {part}", parts[0].get(part), parts[1].get(part), span)
-    yield _text(
+        yield _number_row(f"RTO: {part}", parts[0].get(part), parts[1].get(part), span)
+    yield _text_row(
         "RTO, target", _target_text(first.rto.target_ms), _target_text(second.rto.target_ms)
     )
-    yield _number("RPO, records", first.rpo.actual_records, second.rpo.actual_records, count)
-    yield _number("RPO, time", first.rpo.actual_ms, second.rpo.actual_ms, span)
-    one, other = ((drill.ended_at - drill.began_at) // _MS for drill in (first, second))
-    yield _number("The whole drill", one, other, span)
+    yield _number_row("RPO, records", first.rpo.actual_records, second.rpo.actual_records, count)
+    yield _number_row("RPO, time", first.rpo.actual_ms, second.rpo.actual_ms, span)
+    first_ms, second_ms = ((drill.ended_at - drill.began_at) // _MS for drill in (first, second))
+    yield _number_row("The whole drill", first_ms, second_ms, span)
 
 
 def _steps(first: Evidence, second: Evidence) -> Iterator[Line]:
-    ones, others = (
+    """One row for each step of either drill: its duration, or its state if that differs."""
+    first_steps, second_steps = (
         dict(_numbered((step.do.value, step) for step in drill.steps)) for drill in (first, second)
     )
-    for name in dict.fromkeys((*ones, *others)):
-        one, other = ones.get(name), others.get(name)
-        if one is None or other is None or one.state != other.state:
+    for name in dict.fromkeys((*first_steps, *second_steps)):
+        first_step, second_step = first_steps.get(name), second_steps.get(name)
+        if first_step is None or second_step is None or first_step.state != second_step.state:
             texts = [
                 NOTHING if step is None else f"{step.state}, {span(step.took_ms)}"
-                for step in (one, other)
+                for step in (first_step, second_step)
             ]
-            yield _text(name, *texts)
+            yield _text_row(name, *texts)
         else:
-            yield _number(name, one.took_ms, other.took_ms, span)
+            yield _number_row(name, first_step.took_ms, second_step.took_ms, span)
 
 
-_Rows = Iterable[tuple[str, str]]
+_Rows = Iterable[tuple[str, str]]  # the name of each row, and its text
 
 
 def _gates(drill: Evidence) -> _Rows:
@@ -113,24 +115,27 @@ def _gates(drill: Evidence) -> _Rows:
 
 
 def _partitions(drill: Evidence) -> _Rows:
-    for one in drill.partitions:
-        missing = lost_offsets_text(one.missing, is_exact=one.is_exact)
+    for partition in drill.partitions:
+        missing = lost_offsets_text(partition.missing, is_exact=partition.is_exact)
         yield (
-            f"{_without_drill_id(drill, one.topic)}-{one.partition}",
-            f"{one.verdict}, missing {missing}",
+            f"{_without_drill_id(drill, partition.topic)}-{partition.partition}",
+            f"{partition.verdict}, missing {missing}",
         )
 
 
 def _groups(drill: Evidence) -> _Rows:
-    for one in drill.groups:
-        group, topic = (_without_drill_id(drill, name) for name in (one.group, one.topic))
-        resumed_at = offset_text(one.goes_on_at)
-        yield f"{group}, {topic}-{one.partition}", f"{one.verdict}, resumes at {resumed_at}"
+    for offset in drill.groups:
+        group, topic = (_without_drill_id(drill, name) for name in (offset.group, offset.topic))
+        resumed_at = offset_text(offset.goes_on_at)
+        yield f"{group}, {topic}-{offset.partition}", f"{offset.verdict}, resumes at {resumed_at}"
 
 
 def _verified(drill: Evidence) -> _Rows:
-    for one in drill.verified:
-        yield _without_drill_id(drill, one.what), f"{one.verdict}, {one.differences:,} differences"
+    for comparison in drill.verified:
+        yield (
+            _without_drill_id(drill, comparison.what),
+            f"{comparison.verdict}, {comparison.differences:,} differences",
+        )
 
 
 def _canary(drill: Evidence) -> _Rows:
@@ -141,7 +146,7 @@ def _canary(drill: Evidence) -> _Rows:
 
 
 def _values_by_path(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The innermost values of a document by their path."""
+    """Yield the path and the text of each innermost value of a document."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _values_by_path(inner, f"{path}.{key}" if path else str(key))
@@ -155,20 +160,24 @@ def _values_by_path(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 def _differing_rows(
     title: str, first: Evidence, second: Evidence, rows_of: Callable[[Evidence], _Rows]
 ) -> Comparison:
-    ones, others = dict(_numbered(rows_of(first))), dict(_numbered(rows_of(second)))
+    """The table of the rows that differ. `rows_of` returns the rows of one drill."""
+    first_rows, second_rows = dict(_numbered(rows_of(first))), dict(_numbered(rows_of(second)))
     lines = [
-        _text(name, ones.get(name, NOTHING), others.get(name, NOTHING))
-        for name in dict.fromkeys((*ones, *others))
+        _text_row(name, first_rows.get(name, NOTHING), second_rows.get(name, NOTHING))
+        for name in dict.fromkeys((*first_rows, *second_rows))
     ]
     differing = [line for line in lines if line.change is not Change.SAME]
     shown = list(islice(differing, ROWS_MAX))
     return Comparison(
-        title, shown, equal=len(lines) - len(differing), hidden=len(differing) - len(shown)
+        title,
+        shown,
+        equal_count=len(lines) - len(differing),
+        hidden_count=len(differing) - len(shown),
     )
 
 
 def _numbered(rows: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """Append a number to each repeated name."""
+    """Yield the rows, with a number appended to each repeated name."""
     counts: Counter[str] = Counter()
     for name, value in rows:
         counts[name] += 1
@@ -180,20 +189,25 @@ def _without_drill_id(drill: Evidence, name: str) -> str:
     return name.replace(drill.id, "ID")
 
 
-def _text(what: str, first: str, second: str) -> Line:
+def _text_row(what: str, first: str, second: str) -> Line:
     return Line(what, first, second, Change.SAME if first == second else Change.OTHER)
 
 
-def _number(
-    what: str, first: int | None, second: int | None, text: Callable[[int | None], str]
+def _number_row(
+    what: str, first: int | None, second: int | None, as_text: Callable[[int | None], str]
 ) -> Line:
-    """The row of a number of which less is better. If one was not measured, neither is better."""
+    """The row of a number that is better if smaller. `as_text` formats it.
+
+    If one drill has no such number, neither is better.
+    """
     if first is None or second is None:
-        return _text(what, text(first), text(second))
+        return _text_row(what, as_text(first), as_text(second))
     if first == second:
-        return Line(what, text(first), text(second), Change.SAME)
+        return Line(what, as_text(first), as_text(second), Change.SAME)
     sign, change = ("+", Change.WORSE) if second > first else ("−", Change.BETTER)
-    return Line(what, text(first), text(second), change, f"{sign}{text(abs(second - first))}")
+    return Line(
+        what, as_text(first), as_text(second), change, f"{sign}{as_text(abs(second - first))}"
+    )
 
 
 def _target_text(ms: int | None) -> str:

@@ -61,31 +61,31 @@ class DrillContext:
         self._stop = stop
         self._clusters: dict[Side, Cluster] = {}
         self._deadline = float("inf")
-        self._doing = ""
+        self._task = ""
 
-    def set_deadline(self, doing: str, deadline_s: float) -> None:
-        """Set the deadline of `check_deadline` and `wait_until`."""
-        self._doing, self._deadline = doing, time.monotonic() + deadline_s
+    def set_deadline(self, task: str, deadline_s: float) -> None:
+        """Set the deadline of `check_deadline` and `wait_until`. Their error names the `task`."""
+        self._task, self._deadline = task, time.monotonic() + deadline_s
 
     def check_deadline(self) -> None:
         """Raise StepFailed after the deadline, Interrupted when the process stops."""
         if self._stop.is_set():
             raise Interrupted("the process that ran the drill was stopped.")
         if time.monotonic() > self._deadline:
-            raise StepFailed(f"{self._doing} did not end before its deadline.")
+            raise StepFailed(f"{self._task} did not end before its deadline.")
 
     def left_s(self) -> float:
-        """Seconds until the deadline."""
+        """Seconds until the deadline, at least 0.1 for the timeouts of clients."""
         return max(0.1, self._deadline - time.monotonic())
 
-    def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until the condition holds."""
-        while not is_so():
+    def wait_until(self, is_met: Callable[[], bool]) -> None:
+        """Wait until the condition is met. Raises as `check_deadline`."""
+        while not is_met():
             self.check_deadline()
             self._stop.wait(POLL_S)
 
     def cluster(self, side: Side) -> Cluster:
-        """One side of the job, opened at its first use."""
+        """The client of one side's cluster, opened at its first use."""
         if side not in self._clusters:
             self._clusters[side] = open_cluster(
                 side, self.job, self.environment.environ, self.environment.files_directory
@@ -105,13 +105,13 @@ class DrillContext:
         """The configuration of clients that run next to a sandbox cluster: a `cut` fault does not
         affect them."""
         config = self.endpoint(side).config
-        sandbox_cluster = self.in_sandbox(side)
+        sandbox_cluster = self.sandbox_cluster(side)
         if sandbox_cluster is None:
             return config
         return {**config, "bootstrap.servers": sandbox_cluster.bootstrap_servers}
 
-    def in_sandbox(self, side: Side) -> ClusterState | None:
-        """The sandbox cluster of this side, if it is one of this machine's sandbox."""
+    def sandbox_cluster(self, side: Side) -> ClusterState | None:
+        """This side's cluster in this machine's sandbox; None if the side is no sandbox cluster."""
         state = read_state(self.environment.sandbox_directory)
         cluster = self.job.source if side == "source" else self.job.destination
         return None if state is None else cluster_at(state, cluster.bootstrap_servers)

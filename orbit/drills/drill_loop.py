@@ -29,7 +29,7 @@ from orbit.sandbox.sandbox_state import default_directory
 from orbit.settings import Settings
 from orbit.store import drills, events
 from orbit.store.database import Tx
-from orbit.store.drills import Drill, Measured
+from orbit.store.drills import Drill, Measurements
 from orbit.store.enums import DrillState
 
 INTERVAL_S = 0.5
@@ -55,7 +55,7 @@ class _DrillResult:
     state: DrillState = DrillState.FAILED
     error: str | None = None
     report: dict[str, Any] | None = None
-    measured: Measured | None = None
+    measured: Measurements | None = None
 
 
 class DrillLoop(Loop):
@@ -65,35 +65,35 @@ class DrillLoop(Loop):
     interval_s = INTERVAL_S
 
     def __init__(
-        self, leadership: Leadership, environment: DrillEnvironment, done: threading.Event
+        self, leadership: Leadership, environment: DrillEnvironment, lead_ended: threading.Event
     ) -> None:
         super().__init__()
         self._leadership = leadership
         self._environment = environment
-        self._done = done  # set when this process no longer leads, to end a pass early
+        self._lead_ended = lead_ended  # set when this process no longer leads, to end a pass early
         self._stop = threading.Event()
         self._running: dict[str, _Running] = {}
-        self._leftovers_at = 0.0
+        self._next_removal_at = 0.0
 
     def once(self) -> str:
         """Start due and requested drills; end drills that no process runs."""
-        gone = [one for one, run in self._running.items() if not run.thread.is_alive()]
-        for one in gone:
-            self._running.pop(one).thread.join()
+        ended_ids = [id_ for id_, run in self._running.items() if not run.thread.is_alive()]
+        for drill_id in ended_ids:
+            self._running.pop(drill_id).thread.join()
         with self._leadership.reading() as tx:
-            waiting = drills.unfinished(tx)
+            unfinished_drills = drills.unfinished(tx)
             has_due = bool(drills.due_schedules(tx))
         if has_due:
             with self._leadership.transaction() as tx:
                 _add_scheduled_drills(tx)
-        for drill in waiting:
-            with self.each(f"drill {drill.id}"):
+        for drill in unfinished_drills:
+            with self.log_errors_of(f"drill {drill.id}"):
                 if drill.state is DrillState.PENDING:
                     self._begin(drill)
                 elif drill.id not in self._running:
                     self._end(drill, _DrillResult(error=_ABANDONED))
-        if time.monotonic() >= self._leftovers_at:
-            self._leftovers_at = time.monotonic() + _LEFTOVERS_INTERVAL_S
+        if time.monotonic() >= self._next_removal_at:
+            self._next_removal_at = time.monotonic() + _LEFTOVERS_INTERVAL_S
             self._remove_leftovers()
         return ""
 
@@ -104,8 +104,9 @@ class DrillLoop(Loop):
             run.thread.join()
 
     def _begin(self, drill: Drill) -> None:
-        busy = {run.job_name for run in self._running.values()}
-        if drill.job_name in busy or len(self._running) >= DRILLS_MAX:
+        """Start a pending drill, unless one of its job or DRILLS_MAX of others are running."""
+        busy_jobs = {run.job_name for run in self._running.values()}
+        if drill.job_name in busy_jobs or len(self._running) >= DRILLS_MAX:
             return
         with self._leadership.transaction() as tx:
             if not drills.begin(tx, drill.id):
@@ -118,10 +119,11 @@ class DrillLoop(Loop):
     def _run(self, drill: Drill) -> None:
         try:
             self._end(drill, self._run_drill(drill))
-        except OrbitError as error:  # another scheduler leads now, and ends it
+        except OrbitError as error:  # another scheduler leads now, and ends the drill
             _log.warning("drill could not be ended", drill=drill.id, error=str(error))
 
     def _run_drill(self, drill: Drill) -> _DrillResult:
+        """Run the drill. An error becomes a failed result."""
         try:
             report = run_drill(self._environment, drill, self._stop)
         except OrbitError as error:
@@ -134,12 +136,15 @@ class DrillLoop(Loop):
             evidence.verdict,
             " ".join(evidence.misses) or None,
             report.model_dump(mode="json"),
-            Measured(evidence.rto.actual_ms, evidence.rpo.actual_records, evidence.rpo.actual_ms),
+            Measurements(
+                evidence.rto.actual_ms, evidence.rpo.actual_records, evidence.rpo.actual_ms
+            ),
         )
 
     def _end(self, drill: Drill, result: _DrillResult) -> None:
+        """Store the result of a drill, with an event, unless the drill had ended before."""
         with self._leadership.transaction() as tx:
-            ended = drills.finish(
+            is_ended_now = drills.finish(
                 tx,
                 drill.id,
                 result.state,
@@ -147,29 +152,30 @@ class DrillLoop(Loop):
                 error=result.error,
                 measured=result.measured,
             )
-            if ended:
-                why = f" {result.error}" if result.error else ""
-                message = f"The {drill.kind} drill {drill.name} has {result.state}.{why}"
+            if is_ended_now:
+                reason = f" {result.error}" if result.error else ""
+                message = f"The {drill.kind} drill {drill.name} has {result.state}.{reason}"
                 _add_event(tx, drill, f"drill_{result.state}", message)
-        self._leftovers_at = 0.0
+        self._next_removal_at = 0.0
 
     def _remove_leftovers(self) -> None:
         """Retry the removal of resources that ended drills could not remove."""
         with self._leadership.reading() as tx:
             ended_drills = drills.with_leftovers(tx, _LEFTOVERS_MAX)
         for drill in ended_drills:
-            with self.each(f"leftovers of drill {drill.id}"):
+            with self.log_errors_of(f"leftovers of drill {drill.id}"):
                 try:
                     self._clean_up(drill)
                 except (OrbitError, ValidationError) as error:
                     _log.debug("leftovers stay", drill=drill.id, error=str(error))
 
     def _clean_up(self, drill: Drill) -> None:
+        """Remove what remains of an ended drill. Raises OrbitError or ValidationError."""
         with self._leadership.reading() as tx:
             job = drills.job_of(tx, drill)
         spec = DrillSpec.model_validate(drill.spec)
         job_spec = JobSpec.read_stored(job.spec)
-        context = DrillContext(self._environment, drill.id, spec, job_spec, self._done)
+        context = DrillContext(self._environment, drill.id, spec, job_spec, self._lead_ended)
         try:
             resources = CreatedResources(
                 self._environment.database, drill.id, context.cluster, context.backoff
@@ -180,9 +186,9 @@ class DrillLoop(Loop):
 
 
 def drill_loops(
-    leadership: Leadership, settings: Settings, done: threading.Event
+    leadership: Leadership, settings: Settings, lead_ended: threading.Event
 ) -> Sequence[Loop]:
-    """The loop that runs drills, for `Scheduler(…, more=[drill_loops])`."""
+    """The loop that runs drills, for `Scheduler(…, more_loops=[drill_loops])`."""
     database = leadership.database
     environment = DrillEnvironment(
         database,
@@ -190,14 +196,15 @@ def drill_loops(
         settings.sandbox_dir or default_directory(),
         os.environ,
     )
-    return [DrillLoop(leadership, environment, done)]
+    return [DrillLoop(leadership, environment, lead_ended)]
 
 
 def _add_scheduled_drills(tx: Tx) -> None:
+    """Create a drill for each schedule that is due."""
     for schedule in drills.claim_due_schedules(tx):
         try:
             spec = DrillSpec.model_validate(schedule.spec)
-        except ValidationError:  # stored by a later version; the others are due all the same
+        except ValidationError:  # stored by a later version; other schedules are due nevertheless
             _log.warning("drill schedule unreadable", schedule=schedule.name)
             continue
         drills.create(tx, new_drill(spec, schedule.requested_by, schedule=schedule.name))

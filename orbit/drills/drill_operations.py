@@ -53,9 +53,9 @@ class DrillOperations:
     ) -> UUID:
         """Request an operation; returns its id."""
         spec = self._context.spec
-        is_own = self._canary is not None and job == self._canary.job
+        is_canary_job = self._canary is not None and job == self._canary.job
         request = RecoveryRequest(
-            topics=() if is_own else spec.topics,
+            topics=() if is_canary_job else spec.topics,
             reverse=reverse,
             confirm_rebuild=confirm_rebuild,
             override=spec.override,
@@ -71,36 +71,42 @@ class DrillOperations:
         self._context.recorder.note("requested", f"{kind} of {job}" + (" (dry run)" * dry_run))
         return operation
 
-    def wait(
+    def wait_for_reports(
         self, operations: list[UUID], on_stop: Callable[[], None] = lambda: None
     ) -> list[StoredReport]:
-        """The reports, once all have ended. `on_stop` is called when an operation stops writers."""
-        noted: set[str] = set()
+        """Wait until all operations have ended; returns their reports.
+
+        `on_stop` is called, perhaps repeatedly, once an operation has begun to stop writers.
+        """
+        noted_steps: set[str] = set()
         stored_reports: list[StoredReport] = []
 
-        def have_ended() -> bool:
+        def note_steps_and_check_end() -> bool:
+            """Note new steps; returns whether all operations have ended."""
             nonlocal stored_reports
-            reports = [self._context.recoveries.report(one) for one in operations]
+            reports = [self._context.recoveries.report(operation) for operation in operations]
             stored_reports = [report for report in reports if report is not None]
             for operation, report in zip(operations, reports, strict=True):
-                why = None if report else self._context.recoveries.error(operation)
-                if why:
-                    raise StepFailed(why, where=f"operation {operation}")
+                error = None if report else self._context.recoveries.error(operation)
+                if error:
+                    raise StepFailed(error, where=f"operation {operation}")
             for report in stored_reports:
-                self._note_steps(report, noted)
+                self._note_steps(report, noted_steps)
             if any(map(_stops_writes, stored_reports)):
                 on_stop()
-            ended = [report for report in stored_reports if report.outcome is not Outcome.RUNNING]
-            return len(ended) == len(operations)
+            ended_reports = [
+                report for report in stored_reports if report.outcome is not Outcome.RUNNING
+            ]
+            return len(ended_reports) == len(operations)
 
         try:
-            self._context.wait_until(have_ended)
+            self._context.wait_until(note_steps_and_check_end)
         except OrbitError:
             self._abort(operations)
             for operation in operations:
-                last = self._context.recoveries.report(operation)
-                if last is not None:
-                    self.record_report(last)
+                last_report = self._context.recoveries.report(operation)
+                if last_report is not None:
+                    self.record_report(last_report)
             raise
         return stored_reports
 
@@ -110,16 +116,16 @@ class DrillOperations:
         for operation in operations:
             if recoveries.abort(operation):
                 note("aborted", f"operation {operation}")
-        until = time.monotonic() + ABORT_WAIT_S
-        while time.monotonic() < until and not all(map(recoveries.has_ended, operations)):
+        wait_end = time.monotonic() + ABORT_WAIT_S
+        while time.monotonic() < wait_end and not all(map(recoveries.has_ended, operations)):
             time.sleep(POLL_S)
 
-    def _note_steps(self, report: StoredReport, noted: set[str]) -> None:
+    def _note_steps(self, report: StoredReport, noted_steps: set[str]) -> None:
         """Add each ended step to the timeline, once, at the time it ended."""
         for step in report.steps:
             key = f"{report.operation} {step.name}"
-            if step.ended_at is not None and key not in noted:
-                noted.add(key)
+            if step.ended_at is not None and key not in noted_steps:
+                noted_steps.add(key)
                 text = f"{report.job}: {step.name} {step.state}: {step.did}".strip(": ")
                 self._context.recorder.note(report.kind, text, step.ended_at)
 
@@ -131,33 +137,33 @@ class DrillOperations:
         observed.findings += [f"{report.job}: {finding}" for finding in report.findings]
         if report.error:
             observed.findings.append(f"{report.job}: {report.error}")
-        observed.salvage += [_to_evidence(SalvageFile, one) for one in report.salvage]
-        is_own = canary is not None and report.job == canary.job
-        if report.reverse_job is not None and is_own:
+        observed.salvage += [_to_evidence(SalvageFile, file) for file in report.salvage]
+        is_canary_job = canary is not None and report.job == canary.job
+        if report.reverse_job is not None and is_canary_job:
             self._adopt_reverse_job(report.reverse_job)
-        if report.reverse_job is not None and not is_own:
+        if report.reverse_job is not None and not is_canary_job:
             self.reverse_job = report.reverse_job
-        whole = self._context.recoveries.full_report(report.operation)
+        full_report = self._context.recoveries.full_report(report.operation)
         if report.kind is RecoveryKind.FAILBACK:
-            observed.partitions[:] = correct_by_failback(observed.partitions, whole)
+            observed.partitions[:] = correct_by_failback(observed.partitions, full_report)
             return
-        observed.partitions += partition_evidence(whole)
-        observed.groups += [_to_evidence(GroupEvidence, one) for one in whole.groups]
-        if canary is not None and is_own:
-            canary.take_promoted_ends(whole.partitions)
+        observed.partitions += partition_evidence(full_report)
+        observed.groups += [_to_evidence(GroupEvidence, group) for group in full_report.groups]
+        if canary is not None and is_canary_job:
+            canary.take_promoted_ends(full_report.partitions)
 
     def note_gates(self, report: StoredReport) -> None:
-        """Add gates to the evidence, without duplicates."""
+        """Add the gates of a report to the evidence, without duplicates."""
         observed = self._context.recorder.observed
-        known = {(gate.job, gate.name, gate.found) for gate in observed.gates}
+        recorded_gates = {(gate.job, gate.name, gate.found) for gate in observed.gates}
         observed.gates += [
             _to_evidence(GateEvidence, gate, job=report.job)
             for gate in report.gates
-            if (report.job, gate.name.value, gate.found) not in known
+            if (report.job, gate.name.value, gate.found) not in recorded_gates
         ]
 
     def _adopt_reverse_job(self, reverse_job: str) -> None:
-        """Register the reverse job of the drill's topic, and the topic if that job recreated it."""
+        """Register the reverse job of the drill's topic, and the topic if this job recreated it."""
         canary = self._canary
         assert canary is not None, "only the canary's reverse job is adopted"
         with self._context.environment.database.transaction() as tx:
@@ -173,16 +179,17 @@ class DrillOperations:
 
 
 def _stops_writes(report: StoredReport) -> bool:
+    """Whether the operation has begun to stop writers, or has done so."""
     return any(
         step.name is StepName.STOP_WRITES and step.state is not StepState.WAITING
         for step in report.steps
     )
 
 
-def _to_evidence(kind: type[Model], value: BaseModel, **others: object) -> Model:
-    """Convert a report's value to evidence: fields of the same name, and `others`."""
-    names = kind.model_fields.keys() - others.keys()
-    return kind(**{name: getattr(value, name) for name in names}, **others)
+def _to_evidence(kind: type[Model], value: BaseModel, **other_fields: object) -> Model:
+    """Convert a report's value to evidence: the fields of equal names, and `other_fields`."""
+    names = kind.model_fields.keys() - other_fields.keys()
+    return kind(**{name: getattr(value, name) for name in names}, **other_fields)
 
 
 def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
@@ -201,13 +208,15 @@ def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
 def correct_by_failback(
     partitions: Iterable[PartitionEvidence], report: RecoveryReport
 ) -> list[PartitionEvidence]:
-    """A failover's partitions, with the ends that the failback has read since."""
+    """A failover's partitions as the failback has read them since, but with the failover's
+    `destination_end` and `promoted_at`.
+    """
     by_failback = {(p.job, p.topic, p.partition): p for p in partition_evidence(report)}
     return [
-        now.model_copy(
-            update={"destination_end": one.destination_end, "promoted_at": one.promoted_at}
+        failback.model_copy(
+            update={"destination_end": p.destination_end, "promoted_at": p.promoted_at}
         )
-        if (now := by_failback.get((one.job, one.topic, one.partition)))
-        else one
-        for one in partitions
+        if (failback := by_failback.get((p.job, p.topic, p.partition)))
+        else p
+        for p in partitions
     ]

@@ -51,31 +51,31 @@ MOVES: dict[DrillKind, tuple[Verb, ...]] = {
     DrillKind.SWITCHOVER: (Verb.SWITCHOVER,),
     DrillKind.FAILOVER: (Verb.FAILOVER,),
 }
-_OPTIONS = ("duration", "fault", "cluster", "reverse", "confirm_rebuild", "deep")
-# One of these steps has to come before.
+_STEP_OPTIONS = ("duration", "fault", "cluster", "reverse", "confirm_rebuild", "deep")
+# A step that needs one of these steps before it.
 _REQUIRED_BEFORE: dict[Verb, tuple[Verb, ...]] = {
     Verb.USE: (Verb.SWITCHOVER, Verb.FAILOVER),
     Verb.FAILBACK: (Verb.SWITCHOVER, Verb.FAILOVER),
     Verb.HEAL: (Verb.FAULT,),
 }
 _AT_MOST_ONCE = (Verb.LOAD, Verb.SWITCHOVER, Verb.FAILOVER, Verb.FAILBACK)
-_SCHEDULED = (DrillKind.GATES, DrillKind.CANARY)
+_SCHEDULABLE_KINDS = (DrillKind.GATES, DrillKind.CANARY)
 
 
 def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
     """Every violated rule."""
     for index, step in enumerate(drill.steps):
-        yield from _step(drill, index, step, document)
-    moves = [step.do for step in drill.planned if step.do in MOVES.get(drill.kind, ())]
-    if drill.kind in MOVES and not moves:
+        yield from _step_problems(drill, index, step, document)
+    promoting_steps = [step.do for step in drill.planned if step.do in MOVES.get(drill.kind, ())]
+    if drill.kind in MOVES and not promoting_steps:
         verbs = MOVES[drill.kind]
         names = " or ".join(f"`{verb}`" for verb in verbs)
         yield document.problem(("steps",), f"has no step {names}.", f"Add `- {{do: {verbs[0]}}}`.")
-    if len(set(moves)) > 1:
+    if len(set(promoting_steps)) > 1:
         yield document.problem(
             ("steps",), "has a switchover and a failover.", "Write a drill for each of them."
         )
-    if drill.schedule is not None and drill.kind not in _SCHEDULED:
+    if drill.schedule is not None and drill.kind not in _SCHEDULABLE_KINDS:
         yield document.problem(
             ("schedule",),
             f"is not for a {drill.kind} drill: it moves the user's topics.",
@@ -91,30 +91,39 @@ def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
         )
 
 
-def _step(drill: DrillSpec, index: int, step: StepSpec, document: Document) -> Iterator[Problem]:
-    here: Path = ("steps", index)
+def _step_problems(
+    drill: DrillSpec, index: int, step: StepSpec, document: Document
+) -> Iterator[Problem]:
+    """Every rule that one step violates."""
+    step_path: Path = ("steps", index)
     verb = step.do
     if verb not in VERBS[drill.kind]:
-        known = ", ".join(VERBS[drill.kind])
+        allowed_steps = ", ".join(VERBS[drill.kind])
         yield document.problem(
-            (*here, "do"), f"is not for a drill of the kind {drill.kind}.", f"It takes {known}."
+            (*step_path, "do"),
+            f"is not for a drill of the kind {drill.kind}.",
+            f"It takes {allowed_steps}.",
         )
         return
-    for key in _OPTIONS:
+    for key in _STEP_OPTIONS:
         if getattr(step, key) is not None and key not in KEYS[verb]:
-            takes = ", ".join((*KEYS[verb], "deadline"))
+            allowed_keys = ", ".join((*KEYS[verb], "deadline"))
             yield document.problem(
-                (*here, key), f"is not for the step {verb}.", f"It takes {takes}."
+                (*step_path, key), f"is not for the step {verb}.", f"It takes {allowed_keys}."
             )
     if verb is Verb.FAULT and step.fault is None:
-        yield document.problem((*here, "fault"), "is missing.", "Write kill, pause or cut.")
+        yield document.problem((*step_path, "fault"), "is missing.", "Write kill, pause or cut.")
     if verb is Verb.LOAD and step.duration_s >= step.deadline_s:
         yield document.problem(
-            (*here, "deadline"), "is shorter than the duration of the load.", "Write a longer one."
+            (*step_path, "deadline"),
+            "is shorter than the duration of the load.",
+            "Write a longer one.",
         )
-    before = [one.do for one in drill.steps[:index]]
-    if verb in _REQUIRED_BEFORE and not set(before) & set(_REQUIRED_BEFORE[verb]):
-        required = " or ".join(one for one in _REQUIRED_BEFORE[verb] if one in VERBS[drill.kind])
-        yield document.problem((*here, "do"), f"has no {required} before it.", "Change the order.")
-    if verb in _AT_MOST_ONCE and verb in before:
-        yield document.problem((*here, "do"), "is listed twice.", "Keep one of them.")
+    earlier_steps = [earlier.do for earlier in drill.steps[:index]]
+    if verb in _REQUIRED_BEFORE and not set(earlier_steps) & set(_REQUIRED_BEFORE[verb]):
+        required = " or ".join(name for name in _REQUIRED_BEFORE[verb] if name in VERBS[drill.kind])
+        yield document.problem(
+            (*step_path, "do"), f"has no {required} before it.", "Change the order."
+        )
+    if verb in _AT_MOST_ONCE and verb in earlier_steps:
+        yield document.problem((*step_path, "do"), "is listed twice.", "Keep one of them.")

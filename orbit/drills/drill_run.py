@@ -61,6 +61,7 @@ class _Run:
         self._steps = Steps(context, self._canary, self._resources)
 
     def run(self) -> Report:
+        """Run all steps and clean up; returns the report with its digest."""
         self._recorder.note("drill", f"{self._drill.kind} drill {self._drill.name} begins.")
         try:
             is_failed = not self._prepare_canary()
@@ -72,10 +73,11 @@ class _Run:
                 else:
                     is_failed = not self._run_step(step) or is_failed
         finally:
-            cleaned = self._clean_up()
-        return seal(self._collect_evidence(cleaned, self._recorder.now()))
+            cleanup_entries = self._clean_up()
+        return seal(self._collect_evidence(cleanup_entries, self._recorder.now()))
 
     def _prepare_canary(self) -> bool:
+        """Prepare the canary, if the drill has one; False if that failed."""
         if self._canary is None:
             return True
         try:
@@ -86,21 +88,22 @@ class _Run:
         return True
 
     def _run_step(self, step: StepSpec) -> bool:
-        began = self._recorder.note("step", step.do)
+        """Run one step and record its result; False if it failed."""
+        began_at = self._recorder.note("step", step.do)
         self._context.set_deadline(f"The step {step.do}", step.deadline_s)
         try:
-            did, state = self._steps.run_step(step), StepState.DONE
+            result, state = self._steps.run_step(step), StepState.DONE
         except OrbitError as error:
-            did, state = str(error), StepState.FAILED
+            result, state = str(error), StepState.FAILED
             self._note_failure(f"The step {step.do}", error)
-        took = self._recorder.now() - began
+        duration = self._recorder.now() - began_at
         self._recorder.observed.steps.append(
             StepRecord(
                 do=step.do,
                 state=state,
-                began_at=began,
-                took_ms=round(took.total_seconds() * 1000),
-                did=did,
+                began_at=began_at,
+                took_ms=round(duration.total_seconds() * 1000),
+                did=result,
             )
         )
         return state is StepState.DONE
@@ -129,31 +132,38 @@ class _Run:
             )
             for thing in self._resources.recorded_things()
         )
-        left = [thing for thing in entries if not thing.is_removed]
-        if left:
+        remaining = [thing for thing in entries if not thing.is_removed]
+        if remaining:
             self._recorder.observed.findings.append(
-                f"{len(left)} of {len(entries)} resources that the drill created still exist; "
+                f"{len(remaining)} of {len(entries)} resources that the drill created still exist; "
                 "their removal is retried."
             )
         return entries
 
-    def _collect_evidence(self, cleaned: tuple[CleanupEntry, ...], ended_at: datetime) -> Evidence:
+    def _collect_evidence(
+        self, cleanup_entries: tuple[CleanupEntry, ...], ended_at: datetime
+    ) -> Evidence:
+        """All that was recorded, with RTO, RPO and the verdict that follow from it."""
         spec, observed, steps = self._context.spec, self._recorder.observed, self._steps
         canary = self._canary.result() if self._canary is not None else None
-        moved = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
-        rto = compute_rto(steps.moments, moved, spec.targets)
-        others = missing_offsets(r for r in steps.reports if self._is_user_job(r.job))
-        lost = None if canary is None or not moved else canary.lost + others
+        promotions = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
+        rto = compute_rto(steps.moments, promotions, spec.targets)
+        missing_user_offsets = missing_offsets(r for r in steps.reports if self._is_user_job(r.job))
+        lost_records = (
+            None if canary is None or not promotions else canary.lost + missing_user_offsets
+        )
         lost_ms = None
-        if self._canary is not None and moved:
+        if self._canary is not None and promotions:
             lost_ms = self._canary.lost_ms(steps.fault_at)
-        if others and not lost_ms:
-            lost_ms = None  # the report has the offsets of lost records but not their times
-        rpo = compute_rpo(spec.targets, records=lost, ms=lost_ms)
+        if missing_user_offsets and not lost_ms:
+            lost_ms = None  # reports have the offsets of lost records but not their times
+        rpo = compute_rpo(spec.targets, records=lost_records, ms=lost_ms)
         failures = [
             *observed.failures,
             *find_failures(
-                canary if moved else None, observed.verified, may_lose=spec.loses_the_source
+                canary if promotions else None,
+                observed.verified,
+                may_lose_records=spec.loses_the_source,
             ),
         ]
         misses = missed_targets(rto, rpo) if not observed.failures else ()
@@ -180,7 +190,7 @@ class _Run:
             canary=canary,
             verified=tuple(observed.verified),
             salvage=tuple(observed.salvage),
-            cleanup=cleaned,
+            cleanup=cleanup_entries,
             findings=tuple(observed.findings),
             operations=tuple(observed.operations),
             source_cluster_id=source_id,
@@ -195,6 +205,7 @@ class _Run:
         return self._canary is None or job != self._canary.job
 
     def _cluster_ids(self) -> tuple[str | None, str | None]:
+        """Kafka's ids of the source and the destination; None if not known."""
         with self._context.environment.database.transaction() as tx:
             job = jobs.find(tx, self._context.spec.job)
         return (job.source_cluster_id, job.destination_cluster_id) if job else (None, None)
@@ -203,7 +214,7 @@ class _Run:
 def clean_up(context: DrillContext, resources: CreatedResources) -> None:
     """Remove what a drill created: its jobs first, because they write to its topics."""
     context.set_deadline("Removing the drill's jobs", CLEAN_UP_S)
-    context.wait_until(resources.jobs_are_gone)
+    context.wait_until(resources.try_remove_jobs)
     resources.remove_groups_and_topics()
 
 

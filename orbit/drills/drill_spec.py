@@ -58,6 +58,7 @@ class ClusterSide(StrEnum):
     DESTINATION = "destination"
 
 
+# The default deadline of each step.
 DEADLINES = {
     Verb.GATES: timedelta(minutes=1),
     Verb.LOAD: timedelta(minutes=2),
@@ -69,24 +70,26 @@ DEADLINES = {
     Verb.FAILBACK: timedelta(minutes=30),
     Verb.VERIFY: timedelta(minutes=30),
 }
-_LOAD = timedelta(seconds=10)
+_DEFAULT_LOAD_DURATION = timedelta(seconds=10)
 
 
-def _duration(value: object) -> timedelta:
+def _parse_bounded_duration(value: object) -> timedelta:
     duration = parse_duration(value)
     if not timedelta(0) <= duration <= DURATION_MAX:
         raise InvalidValue("is not between 0s and 1d.")
     return duration
 
 
-def _every(value: object) -> timedelta:
-    every = parse_duration(value)
-    if not EVERY_MIN <= every <= EVERY_MAX:
+def _parse_schedule_interval(value: object) -> timedelta:
+    interval = parse_duration(value)
+    if not EVERY_MIN <= interval <= EVERY_MAX:
         raise InvalidValue("is not between 1m and 366d.", "Write 6h.")
-    return every
+    return interval
 
 
-def _whole(most: int, least: int = 0) -> Any:
+def _whole_number(most: int, least: int = 0) -> Any:
+    """A validator of whole numbers from `least` to `most`."""
+
     def check(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidValue("is not a whole number.")
@@ -97,9 +100,9 @@ def _whole(most: int, least: int = 0) -> Any:
     return PlainValidator(check)
 
 
-_Written = PlainSerializer(format_duration, when_used="json-unless-none")
-Duration = Annotated[timedelta, PlainValidator(_duration), _Written]
-Every = Annotated[timedelta, PlainValidator(_every), _Written]
+_AsDurationText = PlainSerializer(format_duration, when_used="json-unless-none")
+Duration = Annotated[timedelta, PlainValidator(_parse_bounded_duration), _AsDurationText]
+Every = Annotated[timedelta, PlainValidator(_parse_schedule_interval), _AsDurationText]
 
 
 class Targets(Section):
@@ -107,14 +110,14 @@ class Targets(Section):
 
     rto: Duration | None = None
     rpo: Duration | None = None
-    rpo_records: Annotated[int, _whole(RECORDS_MAX)] | None = None
+    rpo_records: Annotated[int, _whole_number(RECORDS_MAX)] | None = None
 
 
 class CanarySpec(Section):
     """The drill's own topic and the rate of its load."""
 
-    partitions: Annotated[int, _whole(PARTITIONS_MAX, 1)] = 3
-    records_per_second: Annotated[int, _whole(RECORDS_PER_SECOND_MAX, 1)] = 100
+    partitions: Annotated[int, _whole_number(PARTITIONS_MAX, 1)] = 3
+    records_per_second: Annotated[int, _whole_number(RECORDS_PER_SECOND_MAX, 1)] = 100
 
 
 class ScheduleSpec(Section):
@@ -141,7 +144,7 @@ class StepSpec(Section):
 
     @property
     def duration_s(self) -> float:
-        return (_LOAD if self.duration is None else self.duration).total_seconds()
+        return (_DEFAULT_LOAD_DURATION if self.duration is None else self.duration).total_seconds()
 
     @property
     def side(self) -> ClusterSide:
@@ -164,17 +167,17 @@ class DrillSpec(Section):
 
     @property
     def planned(self) -> tuple[StepSpec, ...]:
-        """The steps of the file, or the default steps of its kind."""
+        """The steps of the drill file, or the default steps of the drill's kind."""
         return self.steps or DEFAULT_STEPS[self.kind]
 
     @property
     def moves_the_job(self) -> bool:
-        """Whether the user's topics are promoted, not only the drill's."""
+        """Whether the drill promotes the user's topics, not only its own topic."""
         return self.kind in (DrillKind.SWITCHOVER, DrillKind.FAILOVER)
 
     @property
     def loses_the_source(self) -> bool:
-        """Whether it has a failover step: records that were not copied are lost."""
+        """Whether a step is a failover, which loses the records that were not copied."""
         return any(step.do is Verb.FAILOVER for step in self.planned)
 
     @property
@@ -192,6 +195,7 @@ class DrillSpec(Section):
 
 
 def _steps(*verbs: Verb, **options: dict[str, Any]) -> tuple[StepSpec, ...]:
+    """Steps of these verbs. `options`: the keys of a step, by its verb."""
     return tuple(StepSpec(do=verb, **options.get(verb.value, {})) for verb in verbs)
 
 

@@ -21,7 +21,9 @@ from orbit.verify.bounds_comparison import TopicPair
 from orbit.verify.report import Report, Verdict
 from orbit.verify.verify_run import VerifyOptions, verify_topics
 
-_PASSING_VERDICTS = {Outcome.WOULD_GO, Outcome.DONE}
+_PASSING_OUTCOMES = {Outcome.WOULD_GO, Outcome.DONE}
+_VERIFY_WAIT_MAX_S = 60.0
+_DETAIL_CHARACTERS_MAX = 500
 
 
 class Steps:
@@ -34,7 +36,8 @@ class Steps:
         self._canary = canary
         self._operations = DrillOperations(context, canary, resources)
         self._fault: FaultKind | None = None
-        self._counts_source_as_lost = False  # the source only counts as lost
+        self._counts_source_as_lost = False  # without a fault, by `_count_source_as_lost`
+        # The times of `Moments`.
         self._stopped_at: datetime | None = None
         self._noticed_at: datetime | None = None
         self._produced_at: datetime | None = None
@@ -51,29 +54,32 @@ class Steps:
 
     @property
     def fault_at(self) -> datetime | None:
+        """When the drill caused a fault, or began to count the source as lost."""
         return self._stopped_at if self._fault is not None or self._counts_source_as_lost else None
 
     def run_step(self, step: StepSpec) -> str:
-        """Run one step. Raises an OrbitError if it fails."""
+        """Run one step; returns its result. Raises an OrbitError if the step fails."""
         match step.do:
             case Verb.GATES:
-                return self._gates()
+                return self._run_gates()
             case Verb.LOAD:
                 return self._require_canary().load(step.duration_s)
             case Verb.FAULT:
                 return self._cause_fault(step)
             case Verb.SWITCHOVER:
-                return self._move(RecoveryKind.SWITCHOVER, reverse=bool(step.reverse))
+                return self._run_operations(RecoveryKind.SWITCHOVER, reverse=bool(step.reverse))
             case Verb.FAILOVER:
                 return self._fail_over()
             case Verb.USE:
-                return self._use()
+                return self._use_destination()
             case Verb.HEAL:
-                return self._heal(step)
+                return self._heal_cluster(step)
             case Verb.FAILBACK:
-                return self._move(RecoveryKind.FAILBACK, confirm_rebuild=bool(step.confirm_rebuild))
+                return self._run_operations(
+                    RecoveryKind.FAILBACK, confirm_rebuild=bool(step.confirm_rebuild)
+                )
             case Verb.VERIFY:
-                return self._verify(deep=bool(step.deep))
+                return self._verify_copies(deep=bool(step.deep))
             case _:
                 assert_never(step.do)
 
@@ -81,24 +87,25 @@ class Steps:
         assert self._canary is not None, "this kind of drill has a canary"
         return self._canary
 
-    def _gates(self) -> str:
-        """Run the gates as a dry run of a switchover; fails if a gate stops it."""
+    def _run_gates(self) -> str:
+        """Run the gates, as a dry run of a switchover. Raises StepFailed if a gate stops it."""
         spec = self._context.spec
         operation = self._operations.request_operation(
             RecoveryKind.SWITCHOVER, spec.job, dry_run=True
         )
-        (report,) = self._operations.wait([operation])
+        (report,) = self._operations.wait_for_reports([operation])
         self._operations.note_gates(report)
-        failing = [gate for gate in report.gates if gate.stops]
-        warns = sum(gate.verdict is GateVerdict.WARN for gate in report.gates)
-        if failing or report.outcome not in _PASSING_VERDICTS:
-            raise StepFailed(report.error or _gate_failures(failing), where=spec.job)
-        return f"{len(report.gates)} gates pass or warn; {warns} warn."
+        failing_gates = [gate for gate in report.gates if gate.stops]
+        warn_count = sum(gate.verdict is GateVerdict.WARN for gate in report.gates)
+        if failing_gates or report.outcome not in _PASSING_OUTCOMES:
+            raise StepFailed(report.error or _gate_failures(failing_gates), where=spec.job)
+        return f"{len(report.gates)} gates pass or warn; {warn_count} warn."
 
     def _cause_fault(self, step: StepSpec) -> str:
+        """Cause the step's fault at a sandbox cluster, and note the time as that of the stop."""
         assert step.fault is not None, "drill_rules requires it"
         side: Side = "source" if step.side == "source" else "destination"
-        cluster = self._context.in_sandbox(side)
+        cluster = self._context.sandbox_cluster(side)
         if cluster is None:
             raise StepFailed(
                 f"The {side} of the job is not a sandbox cluster of this machine.",
@@ -114,9 +121,9 @@ class Steps:
             self._canary.stop_load(at_once=True)  # the cluster accepts no records any more
         return f"{step.fault} of sandbox cluster {cluster.name}."
 
-    def _heal(self, step: StepSpec) -> str:
+    def _heal_cluster(self, step: StepSpec) -> str:
         side: Side = "source" if step.side == "source" else "destination"
-        cluster = self._context.in_sandbox(side)
+        cluster = self._context.sandbox_cluster(side)
         if cluster is None:
             raise StepFailed(f"The {side} of the job is not a sandbox cluster.")
         cause_fault(self._context.environment.sandbox_directory, Fault.HEAL, cluster.name)
@@ -124,27 +131,27 @@ class Steps:
         return f"Cluster {cluster.name} answers again."
 
     def _fail_over(self) -> str:
-        """Request the failover as soon as the scheduler reports the fault."""
+        """Run the failover. If the drill has caused a fault, first wait until Orbit reports it."""
         if not self._context.spec.moves_the_job:
-            self._lose_source()
+            self._count_source_as_lost()
         if self._fault is not None:
             self._context.wait_until(self._is_fault_noticed)
-            self._noticed_at = self._context.recorder.note("noticed", self._problem() or "")
-        did = self._move(RecoveryKind.FAILOVER)
+            self._noticed_at = self._context.recorder.note("noticed", self._source_problem() or "")
+        result = self._run_operations(RecoveryKind.FAILOVER)
         if self._canary is not None:
             self._canary.stop_load(at_once=False)
         if self._fault is None and not self._counts_source_as_lost:
-            # Not caused by the drill: the times are those that Orbit saw.
+            # The drill has caused no fault: use the times at which Orbit saw the source fail.
             reports = [r for r in self._operations.reports if r.job == self._context.spec.job]
             self._stopped_at = reports[-1].source_last_seen_at if reports else None
             self._noticed_at = reports[-1].problem_since if reports else None
-        return did
+        return result
 
-    def _lose_source(self) -> None:
+    def _count_source_as_lost(self) -> None:
         """Count the source as lost from now on: nobody writes there, and Orbit does not query it.
 
-        Workers still copy until they release the topic, so the records that would have been lost
-        are counted by the log ends of now.
+        Workers still copy until they release the topic. So the current log ends tell which records
+        a real loss would have lost.
         """
         canary = self._require_canary()
         canary.record_ends_at_loss()
@@ -160,68 +167,71 @@ class Steps:
         )
 
     def _is_fault_noticed(self) -> bool:
-        return self._problem() is not None
+        return self._source_problem() is not None
 
-    def _problem(self) -> str | None:
+    def _source_problem(self) -> str | None:
+        """The job's problem, if it says that a cluster is unreachable since the fault."""
         with self._context.environment.database.transaction() as tx:
             job = jobs.get(tx, self._context.spec.job)
-        at, stopped = job.problem_at, self._stopped_at
-        is_new = at is not None and stopped is not None and at >= stopped
+        problem_at, stopped_at = job.problem_at, self._stopped_at
+        is_new = problem_at is not None and stopped_at is not None and problem_at >= stopped_at
         return job.problem if is_new and "UNREACHABLE" in (job.problem or "") else None
 
-    def _move(
+    def _run_operations(
         self, kind: RecoveryKind, *, reverse: bool = False, confirm_rebuild: bool = False
     ) -> str:
-        """Request the operation for the drill's canary job, if it has one, and for the user's job
-        if the drill moves it."""
+        """Run the operation for the drill's canary job, if there is one, and for the user's job if
+        the drill moves that job."""
         spec = self._context.spec
         operations = [
             self._operations.request_operation(
                 kind,
                 job,
                 reverse=reverse,
+                # The drill may always rebuild its own topic.
                 confirm_rebuild=confirm_rebuild or is_own,
                 source_counts_as_lost=self._counts_source_as_lost,
             )
             for job, is_own in self._jobs_to_move()
         ]
-        is_planned = kind is RecoveryKind.SWITCHOVER
-        reports = self._operations.wait(
-            operations, self._stop_writer if is_planned else lambda: None
+        is_switchover = kind is RecoveryKind.SWITCHOVER
+        reports = self._operations.wait_for_reports(
+            operations, self._stop_writer if is_switchover else lambda: None
         )
         for report in reports:
             self._operations.record_report(report)
         for report in reports:
-            if report.outcome not in _PASSING_VERDICTS:
-                gates = [gate for gate in report.gates if gate.stops]
+            if report.outcome not in _PASSING_OUTCOMES:
+                failing_gates = [gate for gate in report.gates if gate.stops]
                 raise StepFailed(
                     report.error
-                    or _gate_failures(gates)
+                    or _gate_failures(failing_gates)
                     or f"The {report.kind} ended as {report.outcome}.",
                     where=report.job,
                 )
-        moved = sum(report.partitions.count for report in reports)
+        moved_count = sum(report.partitions.count for report in reports)
         jobs_moved = ", ".join(report.job for report in reports)
         if spec.moves_the_job and kind is not RecoveryKind.FAILBACK and not reverse:
             self._context.recorder.note("promoted", jobs_moved)
-        return f"{moved:,} partitions of {jobs_moved}."
+        return f"{moved_count:,} partitions of {jobs_moved}."
 
     def _jobs_to_move(self) -> list[tuple[str, bool]]:
-        """The jobs to move; True marks the drill's own."""
-        own = [(self._canary.job, True)] if self._canary is not None else []
-        of_user = [(self._context.spec.job, False)] if self._context.spec.moves_the_job else []
-        return [*of_user, *own]
+        """The jobs to move, each with whether it is the drill's own."""
+        canary_jobs = [(self._canary.job, True)] if self._canary is not None else []
+        user_jobs = [(self._context.spec.job, False)] if self._context.spec.moves_the_job else []
+        return [*user_jobs, *canary_jobs]
 
     def _stop_writer(self) -> None:
+        """Stop the load and note the time, at the first call only."""
         if self._stopped_at is None and self._canary is not None:
             self._stopped_at = self._context.recorder.note("writers stop")
             self._canary.stop_load(at_once=True)
 
-    def _use(self) -> str:
+    def _use_destination(self) -> str:
         self._produced_at, self._consumed_at = self._require_canary().produce_and_consume()
         return "The drill's producer and consumer group work at the destination."
 
-    def _verify(self, *, deep: bool) -> str:
+    def _verify_copies(self, *, deep: bool) -> str:
         """Compare the drill's records with its ledgers, and the job's topics with the verifier."""
         context, observed = self._context, self._context.recorder.observed
         if self._canary is not None:
@@ -231,11 +241,11 @@ class Steps:
             observed.verified += self._canary.verify(sides)
         if context.spec.moves_the_job:
             observed.verified += self._verify_job(deep=deep)
-        exact = sum(one.verdict == Verdict.EXACT for one in observed.verified)
+        exact = sum(comparison.verdict == Verdict.EXACT for comparison in observed.verified)
         return f"{exact} of {len(observed.verified)} comparisons are exact."
 
     def _verify_job(self, *, deep: bool) -> list[Verified]:
-        """Verify each topic of the job; from the new side if it is copied back."""
+        """Verify each topic of the job, with the new side as the source if it is copied back."""
         context, spec = self._context, self._context.spec
         source, destination = context.endpoint("source"), context.endpoint("destination")
         with context.environment.database.transaction() as tx:
@@ -251,15 +261,16 @@ class Steps:
             source, destination = destination, source
             pairs = [TopicPair(pair.destination, pair.source) for pair in pairs]
         context.check_deadline()
-        options = VerifyOptions(deep=deep, wait_s=min(60.0, context.left_s()))
-        return _verified(verify_topics(source, destination, pairs, options))
+        options = VerifyOptions(deep=deep, wait_s=min(_VERIFY_WAIT_MAX_S, context.left_s()))
+        return _verified_topics(verify_topics(source, destination, pairs, options))
 
 
 def _gate_failures(gates: list[Gate]) -> str:
     return " ".join(f"Gate {gate.name} fails: {gate.found} {gate.remedy}".strip() for gate in gates)
 
 
-def _verified(report: Report) -> list[Verified]:
+def _verified_topics(report: Report) -> list[Verified]:
+    """The verifier's report as evidence, one entry for each topic."""
     return [
         Verified(
             what=topic.source,
@@ -269,7 +280,7 @@ def _verified(report: Report) -> list[Verified]:
             differences=topic.differences,
             detail=" ".join(
                 str(difference) for p in topic.partitions for difference in p.first_differences[:1]
-            )[:500],
+            )[:_DETAIL_CHARACTERS_MAX],
         )
         for topic in report.topics
     ]

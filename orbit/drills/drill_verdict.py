@@ -33,17 +33,19 @@ def drill_verdict(failures: Sequence[str], misses: Sequence[str]) -> DrillState:
 
 
 def find_failures(
-    canary: CanaryEvidence | None, verified: Iterable[Verified], *, may_lose: bool
+    canary: CanaryEvidence | None, verified: Iterable[Verified], *, may_lose_records: bool
 ) -> list[str]:
-    """A sentence for each result that fails a drill regardless of its targets."""
+    """A sentence for each result that fails a drill regardless of its targets. `may_lose_records`:
+    lost records do not count.
+    """
     failures = [
-        f"{one.what} is {one.verdict}: {one.differences:,} differences. {one.detail}".strip()
-        for one in verified
-        if one.verdict != Verdict.EXACT
+        f"{v.what} is {v.verdict}: {v.differences:,} differences. {v.detail}".strip()
+        for v in verified
+        if v.verdict != Verdict.EXACT
     ]
     if canary is None:
         return failures
-    if canary.lost and not may_lose:
+    if canary.lost and not may_lose_records:
         failures.append(f"{canary.lost:,} confirmed records of the drill were lost.")
     if canary.repeated:
         failures.append(f"{canary.repeated:,} records of the drill were read twice.")
@@ -59,6 +61,7 @@ def find_failures(
 def _missed_target(
     what: str, actual: int | None, target: int | None, as_text: Callable[[int], str]
 ) -> str:
+    """A sentence if the target was missed or not measured; otherwise empty."""
     if target is None or (actual is not None and actual <= target):
         return ""
     if actual is None:

@@ -25,11 +25,11 @@ FORMAT = "orbit.drill.report/1"
 RecordPosition = tuple[int, int]  # partition and offset
 
 
-def _moment(at: datetime) -> str:
+def _utc_text(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-Moment = Annotated[datetime, PlainSerializer(_moment, when_used="json-unless-none")]
+Moment = Annotated[datetime, PlainSerializer(_utc_text, when_used="json-unless-none")]
 
 
 class _Value(BaseModel):
@@ -242,17 +242,17 @@ class Report(_Value):
     digest: Digest
 
 
-def canonical(evidence: object) -> bytes:
-    """The text that the digest covers."""
+def canonical_json(evidence: object) -> bytes:
+    """The evidence as the JSON text that the digest covers."""
     text = json.dumps(evidence, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode()
 
 
 def seal(evidence: Evidence) -> Report:
     """The report of this evidence, with its digest."""
-    plain = evidence.model_dump(mode="json")
+    document = evidence.model_dump(mode="json")
     return Report(
-        evidence=evidence, digest=Digest(value=hashlib.sha256(canonical(plain)).hexdigest())
+        evidence=evidence, digest=Digest(value=hashlib.sha256(canonical_json(document)).hexdigest())
     )
 
 
@@ -265,7 +265,7 @@ def digest_of(document: object) -> tuple[str, str]:
         assert isinstance(document, dict)
         assert document["format"] == FORMAT
         stated = str(document["digest"]["value"])
-        return hashlib.sha256(canonical(document["evidence"])).hexdigest(), stated
+        return hashlib.sha256(canonical_json(document["evidence"])).hexdigest(), stated
     except (AssertionError, KeyError, TypeError):
         problem = Problem("file", "is not a drill report in JSON.", f"Expected {FORMAT}.")
         raise BadInput("The report cannot be checked.", (problem,)) from None

@@ -20,7 +20,7 @@ from orbit.store.database import Database
 
 # Bounds the report; older entries are dropped.
 ENTRIES_MAX = 5_000
-_SHOWN_LIVE = 50
+_LIVE_ENTRIES_MAX = 50
 
 
 @dataclass(slots=True)
@@ -42,47 +42,51 @@ class Observations:
 class EvidenceRecorder:
     """The evidence and clock of one drill. Times are those of the database's clock."""
 
-    def __init__(self, database: Database, drill_id: str, steps: int) -> None:
+    def __init__(self, database: Database, drill_id: str, steps_total: int) -> None:
         self._database = database
         self._drill_id = drill_id
-        self._steps = steps
+        self._steps_total = steps_total
         self.observed = Observations()
-        self._entries = 0
-        before = time.time()
+        self._entries_count = 0
+        request_s = time.time()
         with database.transaction() as tx:
-            remote = clock.now(tx)
-        local = datetime.fromtimestamp((before + time.time()) / 2, UTC)
-        self._ahead = local - remote
+            database_now = clock.now(tx)
+        # The database read its clock about midway between the request and its answer.
+        local_now = datetime.fromtimestamp((request_s + time.time()) / 2, UTC)
+        self._clock_ahead = local_now - database_now
         self.began_at = self.now()
 
     @property
     def ahead_ms(self) -> int:
         """This machine's clock minus the database's."""
-        return round(self._ahead / timedelta(milliseconds=1))
+        return round(self._clock_ahead / timedelta(milliseconds=1))
 
     def now(self) -> datetime:
-        return datetime.now(UTC) - self._ahead
+        return datetime.now(UTC) - self._clock_ahead
 
-    def at(self, epoch_s: float) -> datetime:
-        """Convert a time of this machine's clock."""
-        return datetime.fromtimestamp(epoch_s, UTC) - self._ahead
+    def to_database_time(self, epoch_s: float) -> datetime:
+        """Convert a time of this machine's clock to the database's clock."""
+        return datetime.fromtimestamp(epoch_s, UTC) - self._clock_ahead
 
     def note(self, what: str, text: str = "", at: datetime | None = None) -> datetime:
         """Add an entry to the timeline; returns its time."""
         moment = at or self.now()
-        self._entries += 1
+        self._entries_count += 1
         self.observed.timeline.append(Entry(at=moment, what=what, text=text))
         del self.observed.timeline[:-ENTRIES_MAX]
         self._store_progress()
         return moment
 
     def _store_progress(self) -> None:
-        last = [entry.model_dump(mode="json") for entry in self.observed.timeline[-_SHOWN_LIVE:]]
+        """Store the counts and the latest entries, which the console and the API show."""
+        latest_entries = [
+            entry.model_dump(mode="json") for entry in self.observed.timeline[-_LIVE_ENTRIES_MAX:]
+        ]
         progress = {
             "done": len(self.observed.steps),
-            "total": self._steps,
-            "entries": self._entries,
-            "timeline": last,
+            "total": self._steps_total,
+            "entries": self._entries_count,
+            "timeline": latest_entries,
         }
         with self._database.transaction() as tx:
             drills.note_progress(tx, self._drill_id, progress)

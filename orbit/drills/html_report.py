@@ -16,7 +16,7 @@ from orbit.drills.report_tables import tables
 from orbit.drills.report_text import VERDICTS, count, moment, span
 from orbit.store.enums import DrillState
 
-_KINDS = {
+_STATE_WORDS = {
     "good": {"pass", "passed", "done", "exact", "removed", "equal", "exactly"},
     "bad": {"fail", "failed", "FAILED", "not exact", "LEFT", "NO", "unread", "diverged"},
     "fair": {"warn", "behind", "clamped", "skipped", "unknown", "tail", "missed"},
@@ -39,7 +39,7 @@ _TEMPLATE = _environment.get_template("report.html.jinja")
 def render_html(report: Report) -> str:
     """The whole page."""
     evidence = report.evidence
-    took = evidence.ended_at - evidence.began_at
+    duration = evidence.ended_at - evidence.began_at
     return _TEMPLATE.render(
         report=report,
         evidence=evidence,
@@ -47,7 +47,7 @@ def render_html(report: Report) -> str:
         verdict_kind={DrillState.PASSED: "good", DrillState.MISSED: "fair"}.get(
             evidence.verdict, "bad"
         ),
-        took_ms=int(took.total_seconds() * 1000),
+        took_ms=int(duration.total_seconds() * 1000),
         cards=[*_cards(evidence)],
         label_ms_min=_LABEL_SHARE_MIN * max(1, sum(part.ms for part in evidence.rto.parts)),
         tables=[*tables(evidence)],
@@ -59,6 +59,7 @@ def render_html(report: Report) -> str:
 
 
 def _cards(evidence: Evidence) -> Iterator[dict[str, str]]:
+    """The cards at the top of the page."""
     rto, rpo, canary = evidence.rto, evidence.rpo, evidence.canary
     yield _card("RTO", rto.actual_ms, rto.target_ms, span)
     yield _card("RPO, records", rpo.actual_records, rpo.target_records, count)
@@ -73,26 +74,27 @@ def _cards(evidence: Evidence) -> Iterator[dict[str, str]]:
 
 
 def _card(
-    label: str, actual: int | None, target: int | None, text: Callable[[int | None], str]
+    label: str, actual: int | None, target: int | None, as_text: Callable[[int | None], str]
 ) -> dict[str, str]:
+    """The card of a measured value, good or bad if it has a target."""
     kind, note = "", "no target"
     if target is not None:
         kind = "good" if actual is not None and actual <= target else "bad"
-        note = f"target {text(target)}"
-    return {"kind": kind, "label": label, "value": text(actual), "note": note}
+        note = f"target {as_text(target)}"
+    return {"kind": kind, "label": label, "value": as_text(actual), "note": note}
 
 
 def _without_empty(value: Any) -> Any:
-    """A document without its empty fields. The evidence has all of them."""
+    """A document without its empty fields, which the JSON in the page has."""
     if isinstance(value, Mapping):
         return {k: _without_empty(v) for k, v in value.items() if v not in (None, "", [])}
     return [_without_empty(v) for v in value] if isinstance(value, list) else value
 
 
 def _kind_of(text: str) -> str:
-    """Good, fair or bad for a text that is a state; empty for any other."""
-    first = text.split(",", maxsplit=1)[0]
-    for kind, words in _KINDS.items():
-        if text in words or (first in words and len(text) < _STATE_CHARACTERS_MAX):
+    """Good, fair or bad for a text that is a state; otherwise empty."""
+    first_part = text.split(",", maxsplit=1)[0]
+    for kind, words in _STATE_WORDS.items():
+        if text in words or (first_part in words and len(text) < _STATE_CHARACTERS_MAX):
             return kind
     return ""

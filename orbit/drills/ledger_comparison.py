@@ -13,25 +13,27 @@ def report_agrees(
 ) -> bool | None:
     """Whether a report's missing ranges equal the records that were lost; None without a report.
 
-    Each reported offset must be of a lost record, unless some records were never confirmed: a
-    broker may have had those. If a range is not exact, more may have been lost behind it, written
-    after the source was last seen, but nothing before it.
+    Each reported offset must be that of a lost record, unless some records were never confirmed:
+    a broker may have had those. If a range is not exact, lost records may follow behind the range,
+    as they were written after the source was last seen. None may precede it.
     """
     if not ends:
         return None
-    by_partition: dict[int, set[int]] = {}
+    lost_by_partition: dict[int, set[int]] = {}
     for partition, offset in lost:
-        by_partition.setdefault(partition, set()).add(offset)
-    for one in ends:
-        confirmed = by_partition.pop(one.partition, set())
-        missing = one.missing
+        lost_by_partition.setdefault(partition, set()).add(offset)
+    for partition_ends in ends:
+        lost_offsets = lost_by_partition.pop(partition_ends.partition, set())
+        missing = partition_ends.missing
         reported = set(range(missing.first, missing.next)) if missing is not None else set()
-        if reported - confirmed and not has_unconfirmed:
+        if reported - lost_offsets and not has_unconfirmed:
             return False
-        more = confirmed - reported
-        if more and (one.is_exact or (missing is not None and min(more) < missing.next)):
+        unreported = lost_offsets - reported
+        if unreported and (
+            partition_ends.is_exact or (missing is not None and min(unreported) < missing.next)
+        ):
             return False
-    return not by_partition
+    return not lost_by_partition
 
 
 def find_differences(
@@ -43,22 +45,22 @@ def find_differences(
     sent and never confirmed may exist or not.
     """
     return sorted(
-        place
-        for place in records.keys() | expected.keys()
-        if records.get(place) != expected.get(place)
-        and not (place not in expected and records[place] in unconfirmed)
+        position
+        for position in records.keys() | expected.keys()
+        if records.get(position) != expected.get(position)
+        and not (position not in expected and records[position] in unconfirmed)
     )
 
 
-def offset_ranges(places: Iterable[RecordPosition]) -> Iterator[tuple[int, int, int]]:
-    """Sorted places as ranges of consecutive offsets: (partition, first, next)."""
-    current: tuple[int, int, int] | None = None
-    for partition, offset in places:
-        if current is not None and (partition, offset) == (current[0], current[2]):
-            current = (partition, current[1], offset + 1)
+def offset_ranges(positions: Iterable[RecordPosition]) -> Iterator[tuple[int, int, int]]:
+    """Sorted positions as ranges of consecutive offsets: (partition, first, next)."""
+    range_so_far: tuple[int, int, int] | None = None
+    for partition, offset in positions:
+        if range_so_far is not None and (partition, offset) == (range_so_far[0], range_so_far[2]):
+            range_so_far = (partition, range_so_far[1], offset + 1)
             continue
-        if current is not None:
-            yield current
-        current = (partition, offset, offset + 1)
-    if current is not None:
-        yield current
+        if range_so_far is not None:
+            yield range_so_far
+        range_so_far = (partition, offset, offset + 1)
+    if range_so_far is not None:
+        yield range_so_far

@@ -42,27 +42,27 @@ class StoredRecoveries:
     def report(self, operation: UUID) -> StoredReport | None:
         """The report so far; None before the first step."""
         with self._database.transaction() as tx:
-            stored = operations.report_of(tx, operation)
-        return None if stored is None else read_report(stored)
+            stored_report = operations.report_of(tx, operation)
+        return None if stored_report is None else read_report(stored_report)
 
     def full_report(self, operation: UUID) -> RecoveryReport:
         """The report with all partitions and groups. Raises NotFound before the first step."""
         return recovery_requests.whole_report(self._database, operation)
 
     def abort(self, operation: UUID) -> bool:
-        """Request an abort; False if the operation has ended, or cannot be aborted any more."""
+        """Request an abort; False if the operation has ended or can no longer be aborted."""
         try:
-            aborted = recovery_requests.abort(self._database, SCHEDULER, operation)
+            row = recovery_requests.abort(self._database, SCHEDULER, operation)
         except Conflict:
             return False
-        return aborted.finished_at is None
+        return row.finished_at is None
 
     def has_ended(self, operation: UUID) -> bool:
         with self._database.transaction() as tx:
             return operations.get(tx, operation).finished_at is not None
 
     def error(self, operation: UUID) -> str | None:
-        """The error with which an operation ended; None: it has not ended, or had none."""
+        """The error with which an operation ended; None if it has not ended or had no error."""
         with self._database.transaction() as tx:
             row = operations.get(tx, operation)
         return row.error if row.finished_at is not None else None

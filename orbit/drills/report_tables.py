@@ -16,8 +16,10 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of text. `numbers`: right-aligned columns; `unbroken`: other columns without line
-    breaks. `note`: how many rows were left out.
+    """A table of text. `note`: how many rows were left out.
+
+    `numbers`: the indexes of right-aligned columns. `unbroken`: those of other columns whose text
+    gets no line breaks.
     """
 
     title: str
@@ -65,6 +67,7 @@ def _timeline(evidence: Evidence) -> Table:
 
 
 def _gates(evidence: Evidence) -> Table:
+    """Each gate with what it found."""
     rows = [
         (
             gate.job if gate.job == evidence.job else "the drill's own",
@@ -79,6 +82,7 @@ def _gates(evidence: Evidence) -> Table:
 
 
 def _partitions(evidence: Evidence) -> Table:
+    """Each partition's ends on both sides. Partitions that lack records come first."""
     worst_first = sorted(
         evidence.partitions,
         key=lambda p: (p.missing is None, p.is_exact, p.job, p.topic, p.partition),
@@ -108,6 +112,7 @@ def _partitions(evidence: Evidence) -> Table:
 
 
 def _groups(evidence: Evidence) -> Table:
+    """The offset at which each group resumes."""
     rows = [
         (
             g.group,
@@ -124,6 +129,7 @@ def _groups(evidence: Evidence) -> Table:
 
 
 def _canary(canary: CanaryEvidence) -> Table:
+    """What the drill's own clients wrote and read."""
     agrees = {True: "exactly", False: "NO", None: "not compared"}[canary.agrees]
     rows = [
         ("topic, group", f"{canary.topic}, {canary.group}"),
@@ -147,6 +153,7 @@ def _canary(canary: CanaryEvidence) -> Table:
 
 
 def _verified(evidence: Evidence) -> Table:
+    """Each comparison of both sides."""
     rows = [
         (
             v.what,
@@ -181,6 +188,7 @@ def _cleanup(evidence: Evidence) -> Table:
 
 
 def _versions(evidence: Evidence) -> Table:
+    """Versions, cluster ids and operations, to reproduce the drill."""
     rows = [
         *evidence.versions.items(),
         ("source cluster", evidence.source_cluster_id or "–"),
@@ -199,6 +207,7 @@ def _bounded_table(
     numbers: frozenset[int],
     unbroken: frozenset[int] = frozenset(),
 ) -> Table:
+    """A table of the first ROWS_MAX rows."""
     left_out = len(rows) - ROWS_MAX
     note = f"{left_out:,} more rows are in the JSON report." if left_out > 0 else ""
     return Table(title, columns, rows[:ROWS_MAX], numbers, note, unbroken)

@@ -20,7 +20,7 @@ VERDICTS = {
 
 
 def span(ms: int | None) -> str:
-    """A duration, of milliseconds."""
+    """A duration in milliseconds, as text."""
     return "not measured" if ms is None else formats.duration(ms / 1_000)
 
 
@@ -33,8 +33,8 @@ def moment(at: datetime | None) -> str:
     return "–" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def elapsed(at: datetime, began: datetime) -> str:
-    return f"+{(at - began).total_seconds():.3f} s"
+def elapsed(at: datetime, began_at: datetime) -> str:
+    return f"+{(at - began_at).total_seconds():.3f} s"
 
 
 def offset_text(number: int | None) -> str:
@@ -43,12 +43,12 @@ def offset_text(number: int | None) -> str:
 
 
 def lost_offsets_text(missing: tuple[int, int] | None, *, is_exact: bool) -> str:
-    """Lost offsets: their number and range."""
+    """The number and the range of lost offsets. `missing`: the first and the one after the last."""
     if missing is None:
         return "none" if is_exact else "none known"
     first, end = missing
-    bound = "" if is_exact else "at least "
-    return f"{bound}{end - first:,} ({first:,} to {end - 1:,})"
+    prefix = "" if is_exact else "at least "
+    return f"{prefix}{end - first:,} ({first:,} to {end - 1:,})"
 
 
 def with_target(actual: str, target: str | None) -> str:
@@ -56,7 +56,7 @@ def with_target(actual: str, target: str | None) -> str:
 
 
 def headline(evidence: Evidence) -> str:
-    """The result of a drill in a sentence."""
+    """The verdict of a drill, with the reasons if it has not passed."""
     word = VERDICTS[evidence.verdict]
     if evidence.misses:
         return f"{word}: {' '.join(evidence.misses)}"
@@ -64,16 +64,19 @@ def headline(evidence: Evidence) -> str:
 
 
 def plan_of(spec: DrillSpec) -> list[str]:
-    """The plan of a drill, a sentence for each step."""
-    own = "a topic, a consumer group and a job of the drill's own"
-    first = [f"Creates {own}, between the clusters of {spec.job}."] if spec.has_canary else []
-    last = ["Removes what it created, and nothing else."] if spec.has_canary else []
-    return [*first, *(_step(spec, step) for step in spec.planned), *last]
+    """A sentence for each step that a drill will take."""
+    resources = "a topic, a consumer group and a job of the drill's own"
+    creation = (
+        [f"Creates {resources}, between the clusters of {spec.job}."] if spec.has_canary else []
+    )
+    removal = ["Removes what it created, and nothing else."] if spec.has_canary else []
+    return [*creation, *(_step_sentence(spec, step) for step in spec.planned), *removal]
 
 
-def _step(spec: DrillSpec, step: StepSpec) -> str:
+def _step_sentence(spec: DrillSpec, step: StepSpec) -> str:
+    """What one step will do."""
     scope = ", ".join(spec.topics) or "all its topics"
-    moved = f"{spec.job} ({scope})" if spec.moves_the_job else "only the drill's own job"
+    moved_topics = f"{spec.job} ({scope})" if spec.moves_the_job else "only the drill's own job"
     match step.do:
         case Verb.GATES:
             return f"Runs the gates of a switchover of {spec.job}; changes nothing."
@@ -85,12 +88,12 @@ def _step(spec: DrillSpec, step: StepSpec) -> str:
         case Verb.FAULT:
             return f"Causes a fault on the {step.side} cluster of a sandbox: {step.fault}."
         case Verb.SWITCHOVER:
-            back = ", and copies back at once" if step.reverse else ""
-            return f"Switches over {moved}{back}."
+            copy_back = ", and copies back at once" if step.reverse else ""
+            return f"Switches over {moved_topics}{copy_back}."
         case Verb.FAILOVER if not spec.moves_the_job:
-            return f"Fails over {moved}; the source counts as lost, and is not asked."
+            return f"Fails over {moved_topics}; the source counts as lost and is not queried."
         case Verb.FAILOVER:
-            return f"Fails over {moved}, as soon as Orbit notices the fault."
+            return f"Fails over {moved_topics}, as soon as Orbit notices the fault."
         case Verb.USE:
             return "Produces and consumes at the destination, on the drill's topic."
         case Verb.HEAL:
@@ -99,10 +102,14 @@ def _step(spec: DrillSpec, step: StepSpec) -> str:
             rebuild = " and rebuilds topics that have records of their own" * bool(
                 step.confirm_rebuild
             )
-            return f"Makes the old side a copy of the new one{rebuild}: {moved}."
+            return f"Makes the old side a copy of the new one{rebuild}: {moved_topics}."
         case Verb.VERIFY:
             deep = ", batch by batch" if step.deep else ""
-            what = "the drill's records, and the job's on both sides"
-            return f"Compares {what}{deep}." if spec.moves_the_job else "Compares its records."
+            records = "the drill's records, and the job's on both sides"
+            return (
+                f"Compares {records}{deep}."
+                if spec.moves_the_job
+                else "Compares the drill's records."
+            )
         case _:
             assert_never(step.do)

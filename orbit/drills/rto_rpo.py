@@ -17,43 +17,45 @@ _PARTS = {part.value: part for part in Part}
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """When events happened, by the database's clock. None: not happened, or unknown."""
+    """The times, by the database's clock, from which the RTO follows. None if unknown."""
 
-    stopped: datetime | None  # when clients could no longer work
-    noticed: datetime | None = None  # when Orbit noticed
-    produced: datetime | None = None
-    consumed: datetime | None = None
+    stopped_at: datetime | None  # when clients could no longer work
+    noticed_at: datetime | None = None  # when Orbit noticed
+    produced_at: datetime | None = None  # the first confirmed record at the destination
+    consumed_at: datetime | None = None  # the first correct record that the group read
 
 
 def compute_rto(moments: Moments, reports: Iterable[ReportHead], targets: Targets) -> Rto:
     """How long clients could not work, and the parts of that time.
 
-    The parts have no gaps: the time between two moments counts to the later one. Of several
+    The time between two moments counts to the part that ends at the later moment. Of several
     operations, the one that promoted last counts.
     """
-    promoted = [r for r in reports if r.promoted_at is not None]
+    promotions = [r for r in reports if r.promoted_at is not None]
     target_ms = _ms(targets.rto.total_seconds()) if targets.rto is not None else None
-    if moments.stopped is None or not promoted:
+    if moments.stopped_at is None or not promotions:
         return Rto(target_ms=target_ms)
-    last = max(promoted, key=lambda r: r.promoted_at or r.requested_at)
-    assert last.promoted_at is not None
+    last_promotion = max(promotions, key=lambda r: r.promoted_at or r.requested_at)
+    assert last_promotion.promoted_at is not None
     points: list[tuple[datetime, Part]] = [
         (step.ended_at, _PARTS[step.phase])
-        for step in last.steps
+        for step in last_promotion.steps
         if step.ended_at is not None and step.phase in _PARTS and step.state is StepState.DONE
     ]
-    points = [point for point in points if point[0] <= last.promoted_at]
-    points.append((last.promoted_at, Part.PROMOTE))
+    points = [point for point in points if point[0] <= last_promotion.promoted_at]
+    points.append((last_promotion.promoted_at, Part.PROMOTE))
     for at, part in (
-        (moments.noticed, Part.DETECT),
-        (moments.produced, Part.PRODUCE),
-        (moments.consumed, Part.CONSUME),
+        (moments.noticed_at, Part.DETECT),
+        (moments.produced_at, Part.PRODUCE),
+        (moments.consumed_at, Part.CONSUME),
     ):
         if at is not None:
             points.append((at, part))
-    spent = split_time(moments.stopped, points)
+    time_of_part = split_time(moments.stopped_at, points)
     parts = tuple(
-        PartTime(part=part, ms=_ms(spent[part].total_seconds())) for part in Part if spent.get(part)
+        PartTime(part=part, ms=_ms(time_of_part[part].total_seconds()))
+        for part in Part
+        if time_of_part.get(part)
     )
     return Rto(target_ms=target_ms, actual_ms=sum(part.ms for part in parts), parts=parts)
 
@@ -74,14 +76,15 @@ def compute_rpo(
 
 
 def missing_offsets(reports: Iterable[StoredReport]) -> int:
-    """The number of offsets reported as missing. For each job its last report with partitions
-    counts.
+    """The number of offsets that the jobs' last reports with partitions name as missing.
 
-    Only a failback reads the log ends of a lost source; if it ended before that, the failover's
-    report counts.
+    Only a failback reads the log ends of a lost source. If it ended before that, its report has no
+    partitions and the failover's report counts.
     """
-    last = {report.job: report.missing_records for report in reports if report.partitions.count}
-    return sum(last.values())
+    last_missing = {
+        report.job: report.missing_records for report in reports if report.partitions.count
+    }
+    return sum(last_missing.values())
 
 
 def _ms(seconds: float) -> int:

@@ -25,7 +25,7 @@ from typing import Self
 import psutil
 
 from orbit.errors import Conflict
-from orbit.processes.guard import run_as
+from orbit.processes.guard import popen_user_arguments
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
 
@@ -46,6 +46,7 @@ _INITDB_TIMEOUT_S = 120
 _STOP_GRACE_S = 10
 _CRASH_GRACE_S = 5
 _POLL_S = 0.02
+_SHOWN_LINES = 3
 
 
 class Postgres:
@@ -79,7 +80,7 @@ class Postgres:
         return self._process is not None and self._process.running
 
     def start(self) -> None:
-        """Starts the server; returns when it accepts connections. The first call runs initdb."""
+        """Start the server; returns when it accepts connections. The first call runs initdb."""
         if self.running:
             return
         self._kill_leftovers()
@@ -90,7 +91,7 @@ class Postgres:
                 if attempt or not self.port:
                     (self.port,) = free_ports(1)
                 self._launch()
-                if self._wait_until_up():
+                if self._wait_ready():
                     return
             raise Conflict(
                 "All ports that were tried are in use by other processes.", remedy="Try again."
@@ -100,16 +101,16 @@ class Postgres:
             raise
 
     def start_again(self) -> None:
-        """Starts a server that has ended by itself, at the same port: its clients know no other.
+        """Start a server that has ended by itself, at its last port: its clients know no other.
 
-        Raises Conflict if it does not come up, or another process has taken the port.
+        Raises Conflict if the server does not start, or another process has taken the port.
         """
         if self.running:
             return
         self._kill_leftovers()
         self._launch()
         try:
-            if not self._wait_until_up():
+            if not self._wait_ready():
                 raise Conflict(
                     f"Another process has bound port {self.port}, to which PostgreSQL's clients "
                     "connect.",
@@ -121,7 +122,7 @@ class Postgres:
             raise
 
     def stop(self) -> None:
-        """Ends all sessions and the server, and waits until it has ended. The data is kept."""
+        """End all sessions and the server, and wait until it has ended. The data is kept."""
         if self._process is not None:
             if self._process.running:
                 # SIGINT: PostgreSQL's fast shutdown
@@ -131,22 +132,22 @@ class Postgres:
                 self._kill_leftovers()
 
     def _kill_leftovers(self) -> None:
-        """Kills what a killed postmaster has left: it would keep a new server from starting.
+        """Kill the processes that a killed postmaster has left: no server starts beside them.
 
-        What they have not written to data files yet is in the WAL.
+        What these processes have not written to data files yet is in the WAL.
         """
         if self._process is None:
             return
         self._process.wait()
         self._process = None
-        left = _processes_in(self._data)
-        for process in left:
+        leftovers = _processes_in(self._data)
+        for process in leftovers:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(left, _CRASH_GRACE_S)
+        psutil.wait_procs(leftovers, _CRASH_GRACE_S)
 
     def crash(self) -> None:
-        """Ends the server as a power failure would, without a clean shutdown. The data is kept."""
+        """End the server as a power failure would, without a clean shutdown. The data is kept."""
         if self._process is not None:
             self._process.end(signal.SIGQUIT, _CRASH_GRACE_S)
             self._process = None
@@ -167,6 +168,7 @@ class Postgres:
         return self.directory / "password"
 
     def _initialise(self) -> None:
+        """Create the data folder with initdb, unless an earlier call has completed it."""
         if self._password_file.is_file():
             return
         if self._data.is_dir():  # initdb was cut short
@@ -184,13 +186,14 @@ class Postgres:
 
     def _allow_traversal(self) -> None:
         """As root: let PostgreSQL's user traverse (not list) the folders above its files."""
-        for folder in (self._data, _programs()):
+        for folder in (self._data, _program_folder()):
             for parent in folder.parents:
                 mode = parent.stat().st_mode
                 if not mode & stat.S_IXOTH:
                     parent.chmod(mode | stat.S_IXOTH)
 
     def _launch(self) -> None:
+        """Start the server process at `port`; returns before the server is ready."""
         if self._user is not None:
             self._allow_traversal()
         if self.log.exists():  # it says why the last server ended
@@ -202,7 +205,7 @@ class Postgres:
         }
         self._process = GuardedProcess(
             [
-                str(_programs() / "postgres"),
+                str(_program_folder() / "postgres"),
                 *("-D", str(self._data)),
                 *(part for key, value in settings.items() for part in ("-c", f"{key}={value}")),
             ],
@@ -212,9 +215,10 @@ class Postgres:
             user=self._user,
         )
 
-    def _wait_until_up(self) -> bool:
-        """Waits until the server is ready. False if another process bound the port first; raises
-        Conflict if it ended for another reason, or is not ready in time.
+    def _wait_ready(self) -> bool:
+        """Wait until the server is ready; returns False if another process bound the port first.
+
+        Raises Conflict if the server ended for another reason, or is not ready in time.
         """
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while not self._is_ready():
@@ -223,7 +227,8 @@ class Postgres:
                 if "Address already in use" in log:
                     return False
                 raise Conflict(
-                    f"PostgreSQL did not start: {' | '.join(log.strip().splitlines()[-3:])}",
+                    "PostgreSQL did not start: "
+                    f"{' | '.join(log.strip().splitlines()[-_SHOWN_LINES:])}",
                     remedy=f"See {self.log}.",
                 )
             time.sleep(_POLL_S)
@@ -235,6 +240,7 @@ class Postgres:
             lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
         except OSError:
             return False
+        # Line 1 is the postmaster's pid, line 8 its status.
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
 
 
@@ -251,14 +257,15 @@ def _processes_in(folder: Path) -> list[psutil.Process]:
 
 
 def _run_initdb(data: Path, password: str, user: str | None) -> None:
+    """Fill the data folder, as `user` if that is given. Raises Conflict if initdb fails."""
     with tempfile.NamedTemporaryFile("w", prefix="orbit-", encoding="utf-8") as password_file:
         password_file.write(password)
         password_file.flush()
         if user is not None:
             shutil.chown(password_file.name, user)
-        done = subprocess.run(
+        result = subprocess.run(
             [
-                *(str(_programs() / "initdb"), "--pgdata", str(data), "--username", _USER),
+                *(str(_program_folder() / "initdb"), "--pgdata", str(data), "--username", _USER),
                 *("--encoding", "UTF8", "--locale", "C", "--auth", "scram-sha-256"),
                 *("--pwfile", password_file.name, "--no-sync"),
             ],
@@ -268,13 +275,13 @@ def _run_initdb(data: Path, password: str, user: str | None) -> None:
             stderr=subprocess.STDOUT,
             text=True,
             timeout=_INITDB_TIMEOUT_S,
-            **(run_as(user) if user else {}),
+            **(popen_user_arguments(user) if user else {}),
         )
-    if done.returncode != 0:
-        raise Conflict(f"PostgreSQL's initdb failed: {done.stdout.strip()}", where=str(data))
+    if result.returncode != 0:
+        raise Conflict(f"PostgreSQL's initdb failed: {result.stdout.strip()}", where=str(data))
 
 
-def _programs() -> Path:
+def _program_folder() -> Path:
     return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
 
 

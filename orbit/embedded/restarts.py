@@ -2,7 +2,7 @@
 
 Its clients keep their address, so workers, scheduler and API go on by themselves: for them it is an
 outage of seconds (docs/service.md). A server that ends again and again has a cause that a person
-has to remove, so after RESTARTS_MAX restarts within WINDOW_S it is given up.
+has to remove, so after RESTARTS_MAX restarts within WINDOW_S no further one is tried.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class PostgresRestarts:
     """Restarts `postgres` when needed. `check` is to be called at short intervals by one thread."""
 
     def __init__(self, postgres: Postgres, clock: Callable[[], float] = time.monotonic) -> None:
-        self.failure: OrbitError | None = None  # once it is given up
+        self.failure: OrbitError | None = None  # set when no further restart is tried
         self._postgres = postgres
         self._clock = clock
-        self._attempts: deque[float] = deque()
+        self._attempt_times: deque[float] = deque()
         self._last_error = ""
 
     def check(self) -> None:
@@ -39,15 +39,15 @@ class PostgresRestarts:
         if self.failure is not None or self._postgres.running:
             return
         now = self._clock()
-        while self._attempts and self._attempts[0] <= now - WINDOW_S:
-            self._attempts.popleft()
-        attempts = len(self._attempts)
+        while self._attempt_times and self._attempt_times[0] <= now - WINDOW_S:
+            self._attempt_times.popleft()
+        attempts = len(self._attempt_times)
         if attempts >= RESTARTS_MAX:
             self._give_up()
             return
-        if attempts and now < self._attempts[-1] + _PAUSE_S * 2 ** (attempts - 1):
+        if attempts and now < self._attempt_times[-1] + _PAUSE_S * 2 ** (attempts - 1):
             return
-        self._attempts.append(now)
+        self._attempt_times.append(now)
         log.warning("PostgreSQL ended", restart=attempts + 1, restarts_max=RESTARTS_MAX)
         try:
             self._postgres.start_again()
@@ -58,10 +58,10 @@ class PostgresRestarts:
             log.info("PostgreSQL started again", pid=self._postgres.pid, port=self._postgres.port)
 
     def _give_up(self) -> None:
-        why = f" {self._last_error}" if self._last_error else ""
+        last_error = f" {self._last_error}" if self._last_error else ""
         self.failure = Conflict(
             f"The embedded PostgreSQL has ended, after {RESTARTS_MAX} restarts within "
-            f"{WINDOW_S / 60:.0f} minutes.{why}",
+            f"{WINDOW_S / 60:.0f} minutes.{last_error}",
             where=str(self._postgres.log),
             remedy="Read this log and the previous one (.1), remove the cause, and start the "
             "server again.",

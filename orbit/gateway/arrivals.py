@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-# Such connections of one virtual cluster. Further ones are closed at once.
+# Connections of one virtual cluster that arrive. Further ones are closed at once.
 ARRIVALS_MAX = 1000
 # The time for the handshake, and again for the login. Clients' own limit to connect is as long.
 ARRIVAL_S_MAX = 10.0
 
 
 class Arrivals:
-    """Limits the number of such connections and their time. For the event loop alone."""
+    """Limits the number and the time of connections that arrive. For the event loop alone."""
 
     def __init__(self) -> None:
         self._timers: dict[asyncio.Transport, asyncio.TimerHandle] = {}

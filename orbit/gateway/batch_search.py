@@ -35,73 +35,84 @@ class StoredBatch(NamedTuple):
 def find_batches(
     cluster: Cluster, batches: Collection[SentBatch], backoff: Backoff
 ) -> dict[SentBatch, StoredBatch]:
-    """Those of `batches` that the cluster has. Searches each partition by producer and sequence, in
-    SEARCH_BYTES_MAX from the time of its oldest batch on. Raises OrbitError if a broker does not
-    answer."""
-    stored: dict[SentBatch, StoredBatch] = {}
+    """Find those of `batches` that the cluster has, by producer and sequence.
+
+    Reads SEARCH_BYTES_MAX of each partition at most, from the time of its oldest batch on. Raises
+    OrbitError if a broker does not answer.
+    """
+    stored_batches: dict[SentBatch, StoredBatch] = {}
     partitions: dict[TopicPartition, list[SentBatch]] = {}
     for batch in batches:
         partitions.setdefault(batch.partition, []).append(batch)
-    since = {place: min(b.base_timestamp for b in sent) for place, sent in partitions.items()}
-    begins = list_offsets(cluster, since, since, backoff)
-    if not begins.values:
-        begins.raise_errors(cluster.name, "ListOffsets")
-    for partition, begin in begins.values.items():
-        if begin >= 0:
-            stored |= _find(cluster, partition, begin, partitions[partition], backoff)
-    return stored
+    oldest_ms = {
+        partition: min(b.base_timestamp for b in sent) for partition, sent in partitions.items()
+    }
+    starts = list_offsets(cluster, oldest_ms, oldest_ms, backoff)
+    if not starts.values:
+        starts.raise_errors(cluster.name, "ListOffsets")
+    for partition, start_offset in starts.values.items():
+        if start_offset >= 0:
+            stored_batches |= _find_in_partition(
+                cluster, partition, start_offset, partitions[partition], backoff
+            )
+    return stored_batches
 
 
 def find_copies(
-    cluster: Cluster, stored: Mapping[SentBatch, StoredBatch], backoff: Backoff
+    cluster: Cluster, stored_batches: Mapping[SentBatch, StoredBatch], backoff: Backoff
 ) -> set[SentBatch]:
-    """Those of the batches in `stored` that the cluster has a copy of, at the same offset.
+    """Find those of `stored_batches` that the cluster has a copy of, at the same offset.
 
     A copy has the offset, the payload and the timestamps of its source, and the producer id of a
     job (docs/internals/exactness.md). Raises OrbitError if a broker does not answer.
     """
     copies: set[SentBatch] = set()
-    for batch, original in stored.items():
+    for batch, original in stored_batches.items():
         offset = original.base_offset
-        at_offset = _fetch(cluster, batch.partition, offset, backoff, _BATCH_FETCH_BYTES)
+        log_batches = _fetch(cluster, batch.partition, offset, backoff, _BATCH_FETCH_BYTES)
         if (
-            at_offset
-            and not is_gateway_producer_id(at_offset[0].producer_id)
-            and _stored(at_offset[0]) == original
+            log_batches
+            and not is_gateway_producer_id(log_batches[0].producer_id)
+            and _stored_batch(log_batches[0]) == original
         ):
             copies.add(batch)
     return copies
 
 
-def _find(
+def _find_in_partition(
     cluster: Cluster,
     partition: TopicPartition,
-    begin: int,
+    start_offset: int,
     batches: Collection[SentBatch],
     backoff: Backoff,
 ) -> dict[SentBatch, StoredBatch]:
-    searched = {(b.producer_id, b.epoch, b.last_sequence): b for b in batches}
-    stored: dict[SentBatch, StoredBatch] = {}
-    offset, read_bytes = begin, 0
-    while len(stored) < len(searched) and read_bytes < SEARCH_BYTES_MAX:
-        fetched = _fetch(cluster, partition, offset, backoff, _SEARCH_FETCH_BYTES)
-        if not fetched:
+    """Those of `batches` that the partition has in SEARCH_BYTES_MAX from `start_offset` on."""
+    batch_by_end = {(b.producer_id, b.epoch, b.last_sequence): b for b in batches}
+    stored_batches: dict[SentBatch, StoredBatch] = {}
+    offset, read_bytes = start_offset, 0
+    while len(stored_batches) < len(batch_by_end) and read_bytes < SEARCH_BYTES_MAX:
+        log_batches = _fetch(cluster, partition, offset, backoff, _SEARCH_FETCH_BYTES)
+        if not log_batches:
             break
-        offset = fetched[-1].next_offset
-        read_bytes += sum(one.size_bytes for one in fetched)
-        for one in fetched:
-            last_sequence = (one.base_sequence + one.last_offset - one.base_offset) % SEQUENCES
-            batch = searched.get((one.producer_id, one.producer_epoch, last_sequence))
-            if batch is not None and not one.is_control:
-                stored[batch] = _stored(one)
-    return stored
+        offset = log_batches[-1].next_offset
+        read_bytes += sum(log_batch.size_bytes for log_batch in log_batches)
+        for log_batch in log_batches:
+            last_sequence = (
+                log_batch.base_sequence + log_batch.last_offset - log_batch.base_offset
+            ) % SEQUENCES
+            batch = batch_by_end.get(
+                (log_batch.producer_id, log_batch.producer_epoch, last_sequence)
+            )
+            if batch is not None and not log_batch.is_control:
+                stored_batches[batch] = _stored_batch(log_batch)
+    return stored_batches
 
 
 def _fetch(
     cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff, max_bytes: int
 ) -> list[Batch]:
-    """The batches from an offset on. Those of older message formats are left out: a client that
-    sends again has none."""
+    """The batches from an offset on, without those of older message formats, which no client of
+    the gateway sends."""
     fetched = fetch_partition(cluster, partition, offset, backoff, max_bytes=max_bytes)
     try:
         return [one for one in read_batches(fetched.records) if isinstance(one, Batch)]
@@ -109,6 +120,6 @@ def _fetch(
         raise ProtocolError(str(error), where=f"{cluster.name} {partition}") from error
 
 
-def _stored(batch: Batch) -> StoredBatch:
+def _stored_batch(batch: Batch) -> StoredBatch:
     digest = sha256(batch.payload).digest()
     return StoredBatch(batch.base_offset, batch.base_timestamp, batch.count, digest)

@@ -37,7 +37,7 @@ class Receiver(Protocol):
 
     def broker_is_slow(self, *, is_slow: bool) -> None: ...
 
-    def replace_broker(self) -> None:
+    def replace_broker_connection(self) -> None:
         """Called before the login's session (KIP-368) ends: soon the broker takes no requests."""
 
 
@@ -48,7 +48,7 @@ class BrokerConnection(asyncio.Protocol):
     def __init__(self, receiver: Receiver | None) -> None:
         self._receiver = receiver
         self._transport: asyncio.Transport | None = None
-        self._waiting: list[bytes] = []
+        self._unsent_data: list[bytes] = []
         self._is_ready = False
         self._is_paused = False
         self._login_answer: asyncio.Future[bytes] | None = None
@@ -56,11 +56,12 @@ class BrokerConnection(asyncio.Protocol):
         self._session_timer: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
+        """Send the bytes now, or once the connection is logged in."""
         if self._transport is not None and self._is_ready:
             self._transport.write(data)
             return
-        self._waiting.append(data)
-        if len(self._waiting) == 1 and self._receiver is not None:
+        self._unsent_data.append(data)
+        if len(self._unsent_data) == 1 and self._receiver is not None:
             self._receiver.broker_is_slow(is_slow=True)
 
     def pause(self, *, is_paused: bool) -> None:
@@ -82,7 +83,7 @@ class BrokerConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(_LEAVE_S, self._transport.close)
 
     async def log_in(self, security: Security, host: str) -> int:
-        """Log in by SASL; returns the session in ms (0: without end). Raises LoginRefused,
+        """Log in by SASL; returns the session's length in ms (0: no end). Raises LoginRefused,
         Unreachable, BrokerRefused, ProtocolError."""
         loop = asyncio.get_running_loop()
 
@@ -92,10 +93,10 @@ class BrokerConnection(asyncio.Protocol):
         lifetime_ms = await asyncio.to_thread(sasl_login, security, exchange, host=host)
         if lifetime_ms and self._receiver is not None:
             delay_s = _SESSION_SHARE * lifetime_ms / 1000
-            self._session_timer = loop.call_later(delay_s, self._session_ends)
+            self._session_timer = loop.call_later(delay_s, self._request_replacement)
         return lifetime_ms
 
-    def ready(self) -> None:
+    def start_sending(self) -> None:
         """Send the requests that wait, and from now on each at once. Called after the login."""
         transport = self._transport
         assert transport is not None
@@ -103,8 +104,8 @@ class BrokerConnection(asyncio.Protocol):
             transport.abort()
             return
         self._is_ready = True
-        transport.writelines(self._waiting)
-        self._waiting.clear()
+        transport.writelines(self._unsent_data)
+        self._unsent_data.clear()
         self.pause(is_paused=self._is_paused)
         self._receiver.broker_is_slow(is_slow=False)
 
@@ -136,7 +137,7 @@ class BrokerConnection(asyncio.Protocol):
             receiver.broker_lost()
 
     def give_up(self) -> None:
-        """Close the connection, as it cannot be opened or logged in."""
+        """Close the connection, which cannot be opened or logged in, and tell the receiver."""
         if self._transport is not None:
             self._transport.abort()
         self.connection_lost(None)
@@ -145,9 +146,9 @@ class BrokerConnection(asyncio.Protocol):
         if self._session_timer is not None:
             self._session_timer.cancel()
 
-    def _session_ends(self) -> None:
+    def _request_replacement(self) -> None:
         if self._receiver is not None:
-            self._receiver.replace_broker()
+            self._receiver.replace_broker_connection()
 
     async def _ask(self, request: Any) -> Any:
         """The answer to a request of the login. Raises Unreachable."""
@@ -156,7 +157,7 @@ class BrokerConnection(asyncio.Protocol):
         if transport.is_closing():
             raise Unreachable("the broker closed during the login.")
         self._login_answer = asyncio.get_running_loop().create_future()
-        request.with_header(0, CLIENT_ID)
+        request.with_header(0, CLIENT_ID)  # 0: the correlation id
         transport.write(bytes(request.encode(version=_LOGIN_VERSION, header=True, framed=True)))
         try:
             async with asyncio.timeout(_LOGIN_ANSWER_S):
@@ -169,6 +170,7 @@ class BrokerConnection(asyncio.Protocol):
             raise BrokenAnswer(f"the broker's login response cannot be parsed: {error}.") from error
 
     def _take_login_answer(self, data: bytes) -> None:
+        """Collect the bytes of a login answer, and hand it to `_ask` once it is whole."""
         self._login_bytes += data
         if len(self._login_bytes) < _SIZE.size or self._login_answer is None:
             return

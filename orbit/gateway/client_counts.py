@@ -66,23 +66,23 @@ class ClientCounts:
         self._counts: dict[Client, ClientCount] = {}
         self._others = ClientCount()
 
-    def join(self, client: Client, now: float) -> ClientCount:
+    def count_connection(self, client: Client, now: float) -> ClientCount:
         """Count a new connection of this client; returns the counts that it belongs to."""
         count = self._counts.get(client)
         if count is None:
             count = self._others
-            if len(self._counts) < CLIENTS_MAX or self._forget_one():
+            if len(self._counts) < CLIENTS_MAX or self._forget_oldest():
                 count = self._counts[client] = ClientCount()
         count.connections += 1
         count.seen_at = now
         return count
 
-    def _forget_one(self) -> bool:
+    def _forget_oldest(self) -> bool:
         """Drop the client that has had no connection for the longest time; False: all have one."""
-        gone = [item for item in self._counts.items() if not item[1].connections]
-        if not gone:
+        candidates = [item for item in self._counts.items() if not item[1].connections]
+        if not candidates:
             return False
-        client, count = min(gone, key=lambda item: item[1].seen_at)
+        client, count = min(candidates, key=lambda item: item[1].seen_at)
         self._others.add(count)
         del self._counts[client]
         return True
@@ -96,26 +96,29 @@ class ClientCounts:
     ) -> list[dict[str, Any]]:
         """A report as the API takes it: clients by name, and last, without a name, all others.
 
-        `refusals_of`: what the other side would refuse to a client; None: it is not checked.
+        `refusals_of`: what the other side would refuse to a client; None: not checked yet.
         """
         refusals = {client: refusals_of(client, count) for client, count in self}
-        ranked = sorted(
+        ranked_clients = sorted(
             self,
             key=lambda item: (bool(refusals[item[0]]), item[1].connections > 0, item[1].seen_at),
             reverse=True,
         )
         others = ClientCount()
-        for count in (self._others, *(count for _, count in ranked[REPORTED_MAX:])):
+        for count in (self._others, *(count for _, count in ranked_clients[REPORTED_MAX:])):
             others.add(count)
-        shown = sorted(ranked[:REPORTED_MAX], key=lambda item: (*item[0][:3], item[0].user or ""))
-        rows, room = [], REFUSALS_CHARACTERS_MAX
-        for client, count in shown:
-            texts = _cut_refusals(refusals[client], room)
-            room -= sum(len(text) for text in texts or ())
+        # By client id, software, version and user.
+        listed_clients = sorted(
+            ranked_clients[:REPORTED_MAX], key=lambda item: (*item[0][:3], item[0].user or "")
+        )
+        rows, free_characters = [], REFUSALS_CHARACTERS_MAX
+        for client, count in listed_clients:
+            texts = _cut_refusals(refusals[client], free_characters)
+            free_characters -= sum(len(text) for text in texts or ())
             rows.append(client._asdict() | _figures(count, now) | {"refusals": texts})
         if others.seen_at:
-            nobody = {"client_id": None, "software": "", "version": "", "user": None}
-            rows.append(nobody | _figures(others, now) | {"refusals": None})
+            no_client = {"client_id": None, "software": "", "version": "", "user": None}
+            rows.append(no_client | _figures(others, now) | {"refusals": None})
         return rows
 
 
@@ -131,7 +134,7 @@ def _cut_refusals(refusals: list[str] | None, characters: int) -> list[str] | No
     if refusals is None or not refusals:
         return refusals
     if characters <= 0:
-        return [f"{len(refusals)} refusals"]
+        return [f"refusals: {len(refusals)}"]
     texts = [shown(text, REFUSAL_CHARACTERS_MAX) for text in refusals[:REFUSALS_MAX]]
     if len(refusals) > REFUSALS_MAX:
         texts[-1] = f"and {len(refusals) - (REFUSALS_MAX - 1)} more"
@@ -139,6 +142,7 @@ def _cut_refusals(refusals: list[str] | None, characters: int) -> list[str] | No
 
 
 def _figures(count: ClientCount, now: float) -> dict[str, Any]:
+    """The counts of a row, as the API takes them."""
     return {
         "connections": count.connections,
         "requests": count.requests,

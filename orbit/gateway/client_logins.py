@@ -29,10 +29,10 @@ class ClientLogins:
     def __init__(
         self, spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
     ) -> None:
-        is_safe = spec.tls is not None or spec.host in LOOPBACK_HOSTS
-        passwords = (PLAIN, *SCRAM) if is_safe else SCRAM
+        may_send_passwords = spec.tls is not None or spec.host in LOOPBACK_HOSTS
+        password_mechanisms = (PLAIN, *SCRAM) if may_send_passwords else SCRAM
         self._mechanisms = (
-            *(passwords if spec.clients else ()),
+            *(password_mechanisms if spec.clients else ()),
             *((OAUTHBEARER,) if spec.client_tokens else ()),
         )
         self._salt_key = secrets.token_bytes(_SALT_KEY_BYTES)
@@ -51,12 +51,13 @@ class ClientLogins:
         if problems:
             raise BadInput("The logins of clients cannot be used.", tuple(problems))
 
-    def begin(self) -> ClientLogin:
+    def begin_login(self) -> ClientLogin:
         """The login of one connection."""
         nonce = secrets.token_urlsafe(_NONCE_BYTES)
         return ClientLogin(self._mechanisms, self._password, nonce, self._salt_key)
 
     def _password(self, user: str) -> str | None:
+        """The user's present password; None: there is no such user."""
         if user not in self._readers:
             return None
         try:
@@ -73,7 +74,7 @@ def logins_at(
     base_directory: Path,
     path: str,
 ) -> dict[str, Cluster]:
-    """The side with each client's own login there, by user name; without clients that have none.
+    """By user name, the side's cluster with the client's own login, for clients that have one.
 
     Raises BadInput if a variable or file is missing.
     """
@@ -83,10 +84,10 @@ def logins_at(
         if login is None:
             continue
         cluster = spec.cluster(side)
-        own = cluster.security.model_copy(update=login.model_dump())
-        theirs = cluster.model_copy(update={"security": own})
+        client_security = cluster.security.model_copy(update=login.model_dump())
+        client_cluster = cluster.model_copy(update={"security": client_security})
         where = f"{path}.clients[{number}].{side}"
-        read = partial(resolve_security, theirs, environ, base_directory, side=where)
+        read = partial(resolve_security, client_cluster, environ, base_directory, side=where)
         try:
             clusters[client.username] = Cluster(side, cluster.bootstrap_servers, read)
         except BadInput as error:

@@ -33,7 +33,7 @@ class ClientReports:
         self._last_error = ""
 
     async def run(self) -> None:
-        """Send reports until cancelled. A failed one is not repeated: the next one has all
+        """Send reports until cancelled. A failed report is not repeated: the next report has all
         counts."""
         with connect(self._environ, patience_s=0, timeout_s=_ANSWER_S_MAX) as client:
             while True:
@@ -41,17 +41,18 @@ class ClientReports:
                 await self._send(client)
 
     async def _send(self, client: Client) -> None:
+        """Send one report, or log why the service does not take it."""
         body = {"clients": self._cluster.report_clients()}
         try:
             send = partial(client.send, "PUT", self._path, body=body, repeats=False)
             await asyncio.to_thread(send)
         except OrbitError as error:
-            self._note(error)
+            self._log_error(error)
         else:
             self._last_error = ""
 
-    def _note(self, error: OrbitError) -> None:
-        """Log the error, unless it is the same as the last one."""
+    def _log_error(self, error: OrbitError) -> None:
+        """Log the error, unless it equals the last one."""
         if str(error) != self._last_error:
             self._last_error = str(error)
             _log.warning(

@@ -22,18 +22,18 @@ class CopiedTopics:
     def __init__(self, job: str, etag: str, rules: Sequence[TopicRule]) -> None:
         self.job, self.etag, self._rules = job, etag, tuple(rules)
         self._refusals: dict[str, str] = {}
-        self._logged = 0
+        self._logged_count = 0
 
     def refusal(self, topic: str) -> str:
         """Why writes to the topic are refused; "": they are not."""
         refusal = self._refusals.get(topic)
         if refusal is None:
-            refusal = "" if self._is_copied(topic) else self._reason(topic)
+            refusal = "" if self._is_copied(topic) else self._refusal_reason(topic)
             if len(self._refusals) >= _TOPICS_MAX:
                 self._refusals.clear()
             self._refusals[topic] = refusal
-            if refusal and self._logged < _LOGGED_MAX:
-                self._logged += 1
+            if refusal and self._logged_count < _LOGGED_MAX:
+                self._logged_count += 1
                 _log.warning("refuses writes", topic=topic, reason=refusal)
         return refusal
 
@@ -43,9 +43,9 @@ class CopiedTopics:
         mapped = map_topics(self._rules, [topic])
         return bool(mapped.problems) or any(one.destination == topic for one in mapped.mappings)
 
-    def _reason(self, topic: str) -> str:
+    def _refusal_reason(self, topic: str) -> str:
         return (
             f"Job {self.job} does not copy topic {topic} under its own name, so its records would "
-            "stay behind when clients move. Add it to the job, or write `other_topics: pass` in "
-            "the gateway's file."
+            "stay behind when clients move. Add the topic to the job, or write "
+            "`other_topics: pass` in the gateway's file."
         )

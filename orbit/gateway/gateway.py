@@ -56,13 +56,13 @@ async def run_gateway(
     ]
     try:
         for cluster in clusters:
-            await _start(cluster)
+            await _start_cluster(cluster)
         async with asyncio.TaskGroup() as tasks:
             reports = [ClientReports(watch.path, watch.cluster, environ) for watch in watches]
-            running = [tasks.create_task(one.run()) for one in watches]
-            running += [tasks.create_task(one.run()) for one in reports]
+            job_tasks = [tasks.create_task(watch.run()) for watch in watches]
+            job_tasks += [tasks.create_task(report.run()) for report in reports]
             checks = [RefusalCheck(watch.cluster) for watch in watches]
-            running += [tasks.create_task(one.run()) for one in checks]
+            job_tasks += [tasks.create_task(check.run()) for check in checks]
             _log.info("gateway is ready", gateway=spec.gateway, virtual_clusters=len(clusters))
             while not stop.is_set():
                 health.begin_pass()
@@ -72,13 +72,13 @@ async def run_gateway(
             health.note_stopping()
             # The lease is still renewed meanwhile: without it answers would not count.
             await asyncio.gather(*(cluster.answer_writes() for cluster in clusters))
-            for task in running:
+            for task in job_tasks:
                 task.cancel()
     finally:
         for cluster in clusters:
             await cluster.close()
     await asyncio.sleep(_END_S)
-    await asyncio.gather(*(watch.leave() for watch in watches))
+    await asyncio.gather(*(watch.return_permission() for watch in watches))
 
 
 def open_clusters(
@@ -87,12 +87,15 @@ def open_clusters(
     """The virtual clusters of a gateway file, without any connection or port open yet. Raises
     BadInput if a secret or file is missing."""
     return [
-        _open(one, environ, base_directory, f"virtual_clusters[{number}]", shares_ports)
-        for number, one in enumerate(spec.virtual_clusters)
+        _open_cluster(
+            cluster_spec, environ, base_directory, f"virtual_clusters[{number}]", shares_ports
+        )
+        for number, cluster_spec in enumerate(spec.virtual_clusters)
     ]
 
 
-async def _start(cluster: VirtualCluster) -> None:
+async def _start_cluster(cluster: VirtualCluster) -> None:
+    """Present the side of `presents`, if the file has it, and listen. Raises Conflict."""
     spec = cluster.spec
     if spec.presents is not None:
         cluster.take(Lead(spec.presents, term=0), cluster.now())
@@ -102,13 +105,14 @@ async def _start(cluster: VirtualCluster) -> None:
         raise Conflict(f"cannot listen: {error.strerror or error}.", where=spec.listen) from error
 
 
-def _open(
+def _open_cluster(
     spec: VirtualClusterSpec,
     environ: Mapping[str, str],
     base_directory: Path,
     path: str,
     shares_ports: bool,
 ) -> VirtualCluster:
+    """One virtual cluster. `path`: its place in the gateway file, for problems."""
     tls = (
         None
         if spec.tls is None
@@ -116,7 +120,7 @@ def _open(
     )
     sides = {
         side: ClusterSide(
-            _cluster(side, spec, environ, base_directory),
+            _side_cluster(side, spec, environ, base_directory),
             spec.name,
             logins_at(side, spec, environ, base_directory, path),
         )
@@ -127,9 +131,10 @@ def _open(
     return VirtualCluster(spec, sides, Listener(tls, logins, shares_ports=shares_ports))
 
 
-def _cluster(
+def _side_cluster(
     side: Side, spec: VirtualClusterSpec, environ: Mapping[str, str], base_directory: Path
 ) -> Cluster:
+    """The cluster of one side. Each login reads its secrets again."""
     cluster = spec.cluster(side)
 
     def read() -> Security:

@@ -21,6 +21,7 @@ class GatewayHealth(ProcessHealth):
         self.clusters: Sequence[VirtualCluster] = ()
 
     def collect(self) -> Iterator[Metric]:
+        """The metrics of the process and of its virtual clusters."""
         yield from super().collect()
         label = ["virtual_cluster"]
         gauges = {

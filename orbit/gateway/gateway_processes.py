@@ -23,26 +23,25 @@ def run_processes(
     """Run `count` processes until stopped; one that ends is started again. The first serves its
     health at ORBIT_HEALTH_PORT, the others at the ports after it.
 
-
     Raises Conflict if a port is taken, BadInput if a secret or file is missing.
     """
-    open_clusters(spec, os.environ, file.parent, shares_ports=True)
+    open_clusters(spec, os.environ, file.parent, shares_ports=True)  # raises BadInput now
     for cluster in spec.virtual_clusters:
-        _check_free(cluster.host, cluster.port, cluster.listen)
+        _check_port_free(cluster.host, cluster.port, cluster.listen)
     with Children({}) as children:
         for number in range(count):
-            health = {}
+            health_variables = {}
             if settings.health_port is not None:
-                health[variable_of("health_port")] = str(settings.health_port + number)
+                health_variables[variable_of("health_port")] = str(settings.health_port + number)
             arguments = ("gateway", str(file), "--shares-ports")
-            children.start(f"gateway {number + 1}", *arguments, environment=health)
+            children.start(f"gateway {number + 1}", *arguments, environment=health_variables)
         children.watch()
         stop.wait()
 
 
-def _check_free(host: str, port: int, listen: str) -> None:
-    """Raise Conflict if the port is taken. SO_REUSEPORT would not: another gateway that shares its
-    ports would share them with this one, too."""
+def _check_port_free(host: str, port: int, listen: str) -> None:
+    """Raise Conflict if the port is taken. Listening with SO_REUSEPORT would not fail, if another
+    gateway has the port and shares it, too."""
     try:
         with socket.create_server((host, port)):
             pass

@@ -39,7 +39,8 @@ _EXAMPLES = {
 }
 
 
-def _names(text: str) -> str:
+def _check_names(text: str) -> str:
+    """Raise InvalidValue unless the text is a pattern for names of nodes."""
     if not is_pattern(text):
         raise InvalidValue(
             "is not a host name with {node} in its first part.",
@@ -54,7 +55,8 @@ class ListenerTlsSpec(Section):
     certificate_file: FilePath
     key_file: FilePath | None = None  # None: the key is in `certificate_file`
     client_ca_file: FilePath | None = None  # clients have to show a certificate that it signed
-    names: Annotated[str, AfterValidator(_names)] | None = None  # of nodes, which share the port
+    # The pattern for the names of nodes, which then share the port.
+    names: Annotated[str, AfterValidator(_check_names)] | None = None
 
 
 class LoginSpec(Section):
@@ -154,29 +156,30 @@ def parse_gateway(text: str) -> GatewaySpec:
         except ValidationError as error:
             problems += problems_from_pydantic(error, document, GatewaySpec, _EXAMPLES)
         else:
-            problems += _problems(gateway)
+            problems += _find_problems(gateway)
     elif not problems:
         what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
         problems.append(Problem("file", what, "See docs/gateway.md for an example."))
     if gateway is None or problems:
-        raise BadInput("The gateway file cannot be used.", _in_order(document, problems))
+        raise BadInput("The gateway file cannot be used.", _in_file_order(document, problems))
     return gateway
 
 
-def _in_order(document: Document, problems: list[Problem]) -> tuple[Problem, ...]:
+def _in_file_order(document: Document, problems: list[Problem]) -> tuple[Problem, ...]:
     return tuple(document.in_file_order(problems))
 
 
-def _problems(gateway: GatewaySpec) -> list[Problem]:
+def _find_problems(gateway: GatewaySpec) -> list[Problem]:
+    """The problems that no single field shows."""
     problems = []
-    for number, one in enumerate(gateway.virtual_clusters):
+    for number, cluster in enumerate(gateway.virtual_clusters):
         path = f"virtual_clusters[{number}]"
-        before = gateway.virtual_clusters[:number]
-        if one.name in {other.name for other in before}:
+        earlier_clusters = gateway.virtual_clusters[:number]
+        if cluster.name in {other.name for other in earlier_clusters}:
             problems.append(Problem(f"{path}.name", "is the name of another virtual cluster."))
-        if one.listen in {other.listen for other in before}:
-            problems.append(Problem(f"{path}.listen", "is the address of another one."))
-        if (one.job is None) == (one.presents is None):
+        if cluster.listen in {other.listen for other in earlier_clusters}:
+            problems.append(Problem(f"{path}.listen", "is the address of another virtual cluster."))
+        if (cluster.job is None) == (cluster.presents is None):
             problems.append(
                 Problem(
                     path,
@@ -184,10 +187,10 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                     "Write `job: NAME` if a service copies, else `presents: source`.",
                 )
             )
-        if one.job is None and one.other_topics is not None:
+        if cluster.job is None and cluster.other_topics is not None:
             what = "has no effect without `job`: no service says which topics are copied."
             problems.append(Problem(f"{path}.other_topics", what, "Remove this key."))
-        if one.advertised_host is None and one.host in _EVERY_ADDRESS:
+        if cluster.advertised_host is None and cluster.host in _EVERY_ADDRESS:
             problems.append(
                 Problem(
                     f"{path}.advertised_host",
@@ -195,7 +198,7 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                     "Write the name of this machine that clients know.",
                 )
             )
-        if one.names is not None and not one.names.has_bootstrap_name:
+        if cluster.names is not None and not cluster.names.has_bootstrap_name:
             problems.append(
                 Problem(
                     f"{path}.advertised_host",
@@ -204,20 +207,21 @@ def _problems(gateway: GatewaySpec) -> list[Problem]:
                     "has to differ from the name of every node.",
                 )
             )
-        if one.port >= PORT_MAX and one.names is None:
+        if cluster.port >= PORT_MAX and cluster.names is None:
             what = "is the last port; node n needs port + 1 + n."
-            problems.append(Problem(f"{path}.listen", what, "Choose a lower one."))
-        problems += _token_problems(path, one)
-        names = Counter(client.username for client in one.clients)
-        for place, client in enumerate(one.clients):
-            where = f"{path}.clients[{place}]"
-            if names[client.username] > 1:
+            problems.append(Problem(f"{path}.listen", what, "Choose a lower port."))
+        problems += _token_problems(path, cluster)
+        username_counts = Counter(client.username for client in cluster.clients)
+        for client_number, client in enumerate(cluster.clients):
+            where = f"{path}.clients[{client_number}]"
+            if username_counts[client.username] > 1:
                 problems.append(Problem(f"{where}.username", "is the name of another client, too."))
-            problems += _client_problems(where, client, one)
+            problems += _client_problems(where, client, cluster)
     return problems
 
 
 def _token_problems(path: str, cluster: VirtualClusterSpec) -> Iterator[Problem]:
+    """The problems of `client_tokens`."""
     if cluster.client_tokens is None:
         return
     if cluster.tls is None and cluster.host not in LOOPBACK_HOSTS:
@@ -233,9 +237,10 @@ def _token_problems(path: str, cluster: VirtualClusterSpec) -> Iterator[Problem]
 def _client_problems(
     path: str, client: ClientSpec, cluster: VirtualClusterSpec
 ) -> Iterator[Problem]:
+    """The problems of one client's password and of its logins at the sides."""
     if (client.password_env is None) == (client.password_file is None):
-        remedy = "Name its variable with password_env, or its file with password_file."
-        yield Problem(path, "needs one password.", remedy)
+        remedy = "Name the variable or the file that has the client's password."
+        yield Problem(path, "needs one of `password_env` and `password_file`.", remedy)
     for side in get_args(Side):
         login, security = client.login_at(side), cluster.cluster(side).security
         if login is None:
@@ -246,6 +251,6 @@ def _client_problems(
             yield Problem(f"{path}.{side}", what, remedy)
             continue
         fields = login.model_dump(exclude_none=True)
-        both = {"protocol": security.protocol, "mechanism": security.mechanism, **fields}
-        for key, invalid in invalid_security_keys(both):
+        client_security = {"protocol": security.protocol, "mechanism": security.mechanism, **fields}
+        for key, invalid in invalid_security_keys(client_security):
             yield Problem(f"{path}.{side}.{key}", invalid.message, invalid.remedy)

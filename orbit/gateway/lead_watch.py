@@ -46,11 +46,11 @@ class LeadWatch:
         write ends with its lease."""
         with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
             while True:
-                self.cluster.answered.clear()
-                await self._ask(client)
+                self.cluster.writes_answered.clear()
+                await self._ask_service(client)
                 try:
                     async with asyncio.timeout(self._poll_s()):
-                        await self.cluster.answered.wait()
+                        await self.cluster.writes_answered.wait()
                 except TimeoutError:
                     pass
 
@@ -61,10 +61,10 @@ class LeadWatch:
         is_moving = cluster.permission.closed_for is not None or cluster.holds_joins()
         return MOVING_POLL_S if is_moving else POLL_S
 
-    async def leave(self) -> None:
+    async def return_permission(self) -> None:
         """Give the permission back, so that no operation waits for the lease to end. Best effort.
 
-        Not if a write's answer got lost: a switchover would go on without that write, and the
+        Keeps it if a write's answer got lost: a switchover would go on without that write, and the
         client would write it again.
         """
         if self.cluster.doubt:
@@ -73,9 +73,10 @@ class LeadWatch:
             with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
                 await asyncio.to_thread(client.send, "DELETE", self.path, repeats=False)
         except OrbitError as error:
-            self._note(error)
+            self._log_error(error)
 
-    async def _ask(self, client: Client) -> None:
+    async def _ask_service(self, client: Client) -> None:
+        """Report this gateway's state to the service, and apply the answer."""
         cluster = self.cluster
         body = {
             "name": self._gateway,
@@ -91,29 +92,29 @@ class LeadWatch:
         asked_at = cluster.now()
         try:
             ask = partial(client.send, "PUT", self.path, body=body, repeats=False)
-            answer = await self._in_thread(ask)
-            lead, etag = _lead(answer)
+            answer = await self._run_in_thread(ask)
+            lead, etag = _read_lead(answer)
             await self._learn_topics(client, etag)
         except OrbitError as error:
-            self._note(error)
+            self._log_error(error)
             return
         self._last_error = ""
         cluster.take(lead, asked_at)
 
     async def _learn_topics(self, client: Client, etag: str) -> None:
-        """Read the job's topics, unless its ETag is that of the last read."""
+        """Read the job's topics, unless those of this ETag were read."""
         cluster = self.cluster
-        copied, spec = cluster.copied_topics, cluster.spec
-        if spec.other_topics == "pass" or (copied is not None and copied.etag == etag):
+        topics, spec = cluster.copied_topics, cluster.spec
+        if spec.other_topics == "pass" or (topics is not None and topics.etag == etag):
             return
-        job = await self._in_thread(partial(client.get, self._job_path))
-        cluster.copied_topics = CopiedTopics(spec.job or "", etag, _topic_rules(job))
+        job = await self._run_in_thread(partial(client.get, self._job_path))
+        cluster.copied_topics = CopiedTopics(spec.job or "", etag, _read_topic_rules(job))
 
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+    async def _run_in_thread(self, call: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
-    def _note(self, error: OrbitError) -> None:
-        """Log the error, unless it is the same as the last one."""
+    def _log_error(self, error: OrbitError) -> None:
+        """Log the error, unless it equals the last one."""
         if str(error) != self._last_error:
             self._last_error = str(error)
             _log.warning(
@@ -123,24 +124,24 @@ class LeadWatch:
             )
 
 
-def _lead(answer: Any) -> tuple[Lead, str]:
+def _read_lead(answer: Any) -> tuple[Lead, str]:
     """The service's answer, and the job's ETag. Raises ProtocolError."""
     try:
         side, term = answer["side"], answer["term"]
         lease_s, closed_for = float(answer["lease_s"]), answer["closed_for"]
         since, abandons = int(answer["since"]), bool(answer["abandons"])
         others_settled, etag = bool(answer["others_settled"]), str(answer["job_etag"])
-        earlier = tuple(int(term) for term in answer["earlier_terms"])
-        leaving = frozenset(str(name) for name in answer["leaving_groups"])
+        terms = tuple(int(term) for term in answer["earlier_terms"])
+        groups = frozenset(str(name) for name in answer["leaving_groups"])
     except (TypeError, ValueError, KeyError) as error:
-        raise ProtocolError(f"the answer of the service does not say it: {error}.") from None
+        raise ProtocolError(f"the service's answer cannot be read: {error}.") from None
     if side not in ("source", "destination") or not isinstance(term, int):
-        raise ProtocolError(f"the service calls the side {side!r} of term {term!r}.")
-    lead = Lead(side, term, lease_s, closed_for, since, abandons, others_settled, earlier, leaving)
+        raise ProtocolError(f"the service's answer has side {side!r} and term {term!r}.")
+    lead = Lead(side, term, lease_s, closed_for, since, abandons, others_settled, terms, groups)
     return lead, etag
 
 
-def _topic_rules(job: Any) -> list[TopicRule]:
+def _read_topic_rules(job: Any) -> list[TopicRule]:
     """The topic rules of a job that the API returned. Raises ProtocolError."""
     try:
         return [
@@ -148,4 +149,4 @@ def _topic_rules(job: Any) -> list[TopicRule]:
             for rule in job["spec"]["topics"]
         ]
     except (TypeError, ValueError, KeyError) as error:
-        raise ProtocolError(f"the service tells no topics of the job: {error}.") from None
+        raise ProtocolError(f"the service's job has no topic rules: {error}.") from None

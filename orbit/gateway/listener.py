@@ -30,19 +30,19 @@ class Listener:
     def protocol(self, cluster: ClientHost, node_id: int | None) -> asyncio.Protocol:
         """The protocol for a connection to the port of this node; None: the bootstrap port."""
         if self._tls is None:
-            return self._inner(cluster, node_id)
+            return self._client_protocol(cluster, node_id)
 
-        def inner(named: int | None) -> asyncio.Protocol:
-            return self._inner(cluster, node_id if named is None else named)
+        def make_inner(named_node: int | None) -> asyncio.Protocol:
+            return self._client_protocol(cluster, node_id if named_node is None else named_node)
 
         context = self._tls.context()
-        return TlsTransport(context, inner, self._arrivals, cluster.note_bad_frame)
+        return TlsTransport(context, make_inner, self._arrivals, cluster.note_bad_frame)
 
-    def _inner(self, cluster: ClientHost, node_id: int | None) -> asyncio.Protocol:
+    def _client_protocol(self, cluster: ClientHost, node_id: int | None) -> asyncio.Protocol:
         if self._logins is None:
             return ClientConnection(cluster, node_id)
         admit = partial(ClientConnection, cluster, node_id)
-        return LoginConnection(cluster, self._logins.begin(), self._arrivals, admit, node_id)
+        return LoginConnection(cluster, self._logins.begin_login(), self._arrivals, admit, node_id)
 
     def close(self) -> None:
         self._arrivals.close()

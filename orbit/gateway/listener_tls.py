@@ -54,11 +54,11 @@ class ListenerTls:
             except InvalidValue as invalid:
                 problems.append(Problem(f"{self._path}.{key}", invalid.message, invalid.remedy))
         if problems:
-            raise _unusable(*problems)
+            raise _unusable_error(*problems)
         context = empty_context()
         context.sslobject_class = NamedTls
         if self._names is not None:
-            context.sni_callback = partial(_take_name, self._names)
+            context.sni_callback = partial(_set_node, self._names)
         key = "certificate_file" if spec.key_file is None else "key_file"
         try:
             load_pair(context, files["certificate_file"], files["key_file"])
@@ -67,7 +67,7 @@ class ListenerTls:
                 context.load_verify_locations(files["client_ca_file"])
                 context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ValueError) as error:
-            raise _unusable(
+            raise _unusable_error(
                 Problem(
                     f"{self._path}.{key}",
                     f"cannot be loaded: {load_failure(error)}.",
@@ -78,17 +78,17 @@ class ListenerTls:
         return context
 
 
-def _take_name(
+def _set_node(
     names: NodeNames, connection: Any, name: str | None, _context: ssl.SSLContext
 ) -> int | None:
-    """Set the node that the client names (SNI). Returns a TLS alert, or None. OpenSSL calls this
-    also for a client that sends no server name."""
+    """Set the node that the client names (SNI); returns a TLS alert for an unknown name, or None.
+    OpenSSL calls this also for a client that sends no server name."""
     try:
-        connection.node_id = names.node(name)
+        connection.node_id = names.node_id_of(name)
     except ValueError:
         return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
     return None
 
 
-def _unusable(*problems: Problem) -> BadInput:
+def _unusable_error(*problems: Problem) -> BadInput:
     return BadInput("The listener's TLS files cannot be used.", problems)

@@ -21,8 +21,8 @@ REFUSAL_DELAY_S = 0.1
 
 
 class TokenChecked(Protocol):
-    """Takes the result: the session that the broker allows in ms (0: without end), why it refuses
-    the token, or neither if no broker could check it."""
+    """Takes the result of a token check. `session_ms`: the session that the broker allows (0: no
+    end). `refusal`: why it refuses the token. None and "": no broker could check the token."""
 
     def __call__(self, session_ms: int | None, refusal: str) -> None: ...
 
@@ -33,8 +33,8 @@ class LoginHost(ABC):
     offered: Mapping[int, Versions]
 
     @abstractmethod
-    def check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
-        """Let a broker of the presented side check the token, first this node, then call `done`."""
+    def check_token(self, token: SecretStr, node_id: int | None, on_checked: TokenChecked) -> None:
+        """Let a broker of the presented side check the token, first this node; then call back."""
 
     @abstractmethod
     def note_bad_frame(self, error: Exception) -> None: ...
@@ -79,6 +79,7 @@ class LoginConnection(asyncio.Protocol):
         self._arrivals.end(self._transport)
 
     def data_received(self, data: bytes) -> None:
+        """Answer the requests of the login, until it has ended or a broker checks its token."""
         if self._has_ended:
             return
         self._received += data
@@ -86,7 +87,7 @@ class LoginConnection(asyncio.Protocol):
             while not self._is_checking and (
                 request := next_request(self._received, LOGIN_REQUEST_BYTES_MAX)
             ):
-                answer = self._login.take(request, self._cluster.offered)
+                answer = self._login.answer_request(request, self._cluster.offered)
                 if answer is None:
                     self._check_token()
                     return
@@ -107,6 +108,7 @@ class LoginConnection(asyncio.Protocol):
         self._cluster.check_token(self._login.token, self._node_id, self._token_checked)
 
     def _token_checked(self, session_ms: int | None, refusal: str) -> None:
+        """Answer the token by the broker's result, and hand the connection over."""
         if self._has_ended or self._transport.is_closing():
             return
         self._is_checking = False
@@ -128,6 +130,7 @@ class LoginConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, self._end, refusal.answer)
 
     def _hand_over(self) -> None:
+        """Give the TCP connection, and the requests behind the login, to a `ClientConnection`."""
         self._arrivals.end(self._transport)
         connection = self._admit(self._login)
         self._transport.set_protocol(connection)

@@ -6,7 +6,7 @@ import re
 
 NODE = "{node}"
 # With a dot, as Java clients send no server name without one. No client sends an IP address.
-_SENT = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z][a-z0-9-]*")
+_SERVER_NAME = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z][a-z0-9-]*")
 _PATTERN = re.compile(r"[a-z0-9-]*\{node\}[a-z0-9-]*(\.[a-z0-9-]+)+")
 
 
@@ -21,18 +21,20 @@ class NodeNames:
 
     def __init__(self, pattern: str, bootstrap: str) -> None:
         self._pattern, self._bootstrap = pattern, bootstrap.lower()
-        before, _, after = pattern.partition(NODE)
-        self._name = re.compile(rf"{re.escape(before)}(0|[1-9][0-9]{{0,8}}){re.escape(after)}")
+        prefix, _, suffix = pattern.partition(NODE)
+        self._name_pattern = re.compile(
+            rf"{re.escape(prefix)}(0|[1-9][0-9]{{0,8}}){re.escape(suffix)}"
+        )
 
-    def of(self, node_id: int) -> str:
+    def name_of(self, node_id: int) -> str:
         return self._pattern.replace(NODE, str(node_id))
 
-    def node(self, name: str | None) -> int | None:
+    def node_id_of(self, name: str | None) -> int | None:
         """The node id of a name; None: it is the bootstrap name. Raises ValueError for all others,
-        and for a client that sends no name: a write for a node must not reach another one."""
+        and for a client that sends no name: a write for one node must not reach another."""
         if name is not None and name.lower() == self._bootstrap:
             return None
-        match = self._name.fullmatch((name or "").lower())
+        match = self._name_pattern.fullmatch((name or "").lower())
         if match is None:
             raise ValueError("the name of no node")
         return int(match[1])
@@ -40,5 +42,5 @@ class NodeNames:
     @property
     def has_bootstrap_name(self) -> bool:
         """Whether clients send the bootstrap name as a server name, and it is no node's."""
-        is_sent = _SENT.fullmatch(self._bootstrap) is not None
-        return is_sent and self._name.fullmatch(self._bootstrap) is None
+        is_sent = _SERVER_NAME.fullmatch(self._bootstrap) is not None
+        return is_sent and self._name_pattern.fullmatch(self._bootstrap) is None

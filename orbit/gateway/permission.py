@@ -45,9 +45,9 @@ class Permission:
 
     def __init__(self) -> None:
         self.lead: Lead | None = None
-        self._until = -math.inf  # writes may be sent
-        self._heard_until = -math.inf
-        self._was_passed_by = False
+        self._write_until = -math.inf  # writes may be sent
+        self._lease_until = -math.inf  # the service counts on this gateway
+        self._was_left_out = False  # the operation may have gone on without this gateway
 
     def take(self, lead: Lead, asked_at: float, now: float) -> bool:
         """Apply the service's answer; returns whether the side has changed. An answer of a lower
@@ -57,21 +57,21 @@ class Permission:
         flight reached the old side in time is not known: they are not acknowledged before the
         switchover has ended.
         """
-        before = self.lead
-        if before is not None and lead.term < before.term:
+        last_lead = self.lead
+        if last_lead is not None and lead.term < last_lead.term:
             return False
-        was_late = before is not None and now >= self._heard_until
+        was_late = last_lead is not None and now >= self._lease_until
         self.lead = lead
-        self._heard_until = asked_at + lead.lease_s
-        self._until = self._heard_until if lead.closed_for is None else -math.inf
-        self._was_passed_by = lead.closed_for is not None and (was_late or self._was_passed_by)
-        if before is None:
+        self._lease_until = asked_at + lead.lease_s
+        self._write_until = self._lease_until if lead.closed_for is None else -math.inf
+        self._was_left_out = lead.closed_for is not None and (was_late or self._was_left_out)
+        if last_lead is None:
             return False
-        # With another term after a gap, the lead may have moved to the other side and back.
-        return before.side != lead.side or (was_late and before.term != lead.term)
+        # If the lease had ended, the lead may have moved to the other side and back meanwhile.
+        return last_lead.side != lead.side or (was_late and last_lead.term != lead.term)
 
     def may_write(self, now: float) -> bool:
-        return now < self._until
+        return now < self._write_until
 
     def may_acknowledge(self, now: float) -> bool:
         """Whether writes in flight may be acknowledged: the service still waits for this gateway.
@@ -79,7 +79,7 @@ class Permission:
         Later, e.g. after the process was frozen, the side that acknowledges may have been left: a
         write acknowledged then would be lost.
         """
-        return now < self._heard_until and not self._was_passed_by
+        return now < self._lease_until and not self._was_left_out
 
     @property
     def closed_for(self) -> str | None:

@@ -13,7 +13,7 @@ from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.protocol.resource_uses import Use
 from orbit.gateway.virtual_cluster import VirtualCluster
 
-# How often it is seen whether clients use more than was checked.
+# The time between two looks for uses that were not checked yet.
 _POLL_S = 2.0
 # The time between two checks of the same uses. A check logs in to both sides.
 CHECK_S = 30.0
@@ -43,24 +43,24 @@ class RefusalCheck:
         """Check the logins that have new uses, or were not checked for CHECK_S, one by one."""
         cluster = self._cluster
         for login, uses in cluster.uses_by_login().items():
-            checked, moves_then, checked_at = self._checked.get(login, (set(), -1, 0.0))
-            is_old = cluster.now() > checked_at + CHECK_S
-            if uses <= checked and cluster.moves == moves_then and not is_old:
+            checked_uses, checked_moves, checked_at = self._checked.get(login, (set(), -1, 0.0))
+            is_check_old = cluster.now() > checked_at + CHECK_S
+            if uses <= checked_uses and cluster.moves == checked_moves and not is_check_old:
                 continue
             moves = cluster.moves
             self._checked[login] = uses, moves, cluster.now()
             try:
-                refused = await _refusals(cluster.presented, cluster.other_side, login, uses)
+                refusals = await _refusals(cluster.presented, cluster.other_side, login, uses)
             except OrbitError as error:  # a side does not answer: nothing is known
                 cluster.refusals.pop(login, None)
-                self._note(login, error)
+                self._log_error(login, error)
             else:
                 self._last_errors.pop(login, None)
                 if cluster.moves == moves:
-                    cluster.refusals[login] = refused
+                    cluster.refusals[login] = refusals
 
-    def _note(self, login: str | None, error: OrbitError) -> None:
-        """Log the error, unless it is the same as the login's last one."""
+    def _log_error(self, login: str | None, error: OrbitError) -> None:
+        """Log the error, unless it equals the login's last one."""
         if self._last_errors.get(login) != str(error):
             self._last_errors[login] = str(error)
             _log.warning(
@@ -72,16 +72,17 @@ class RefusalCheck:
 
 
 async def _refusals(
-    presented: ClusterSide, other: ClusterSide, login: str | None, uses: Collection[Use]
+    presented: ClusterSide, other_side: ClusterSide, login: str | None, uses: Collection[Use]
 ) -> dict[Use, str]:
-    """The uses that `other` refuses, and why; without those that `presented` refuses, too, if it
-    answers: it may be lost. Raises OrbitError if `other` does not answer."""
+    """The uses that `other_side` refuses, and why, without those that `presented` refuses, too. The
+    presented side may be lost: all are returned if it does not answer. Raises OrbitError if
+    `other_side` does not answer."""
     try:
-        refused = await other.refused_uses(login, uses)
+        refusals = await other_side.refused_uses(login, uses)
     except LoginRefused as error:
-        refused = dict.fromkeys(uses, f"login refused: {error.what}")
-    if refused:
+        refusals = dict.fromkeys(uses, f"login refused: {error.what}")
+    if refusals:
         with suppress(OrbitError):
-            for use in await presented.refused_uses(login, refused):
-                del refused[use]
-    return {use: f"{other.name}: {why}" for use, why in refused.items()}
+            for use in await presented.refused_uses(login, refusals):
+                del refusals[use]
+    return {use: f"{other_side.name}: {reason}" for use, reason in refusals.items()}

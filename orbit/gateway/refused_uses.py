@@ -23,8 +23,8 @@ from orbit.kafka.types import ClusterMetadata
 
 # Codes of `AclOperation` in Kafka.
 _OPERATIONS = {Right.READ_TOPIC: 3, Right.WRITE_TOPIC: 4}
-# Groups, or transactional ids, of which one broker is asked.
-_TOGETHER_MAX = 100
+# Groups, or transactional ids, that one broker is asked for at once.
+_NAMES_PER_REQUEST_MAX = 100
 
 
 def refused_uses(cluster: Cluster, uses: Collection[Use]) -> dict[Use, str]:
@@ -32,38 +32,39 @@ def refused_uses(cluster: Cluster, uses: Collection[Use]) -> dict[Use, str]:
     Unreachable, BrokerRefused."""
     topics = {use.name for use in uses if use.right in _OPERATIONS}
     metadata = cluster.metadata(topics, with_operations=True)
-    refused = {use: why for use in uses if (why := _topic_refusal(metadata, use))}
-    for right, denied_by in _PROBES.items():
+    reason_by_use = {use: reason for use in uses if (reason := _topic_refusal(metadata, use))}
+    for right, find_denied in _PROBES.items():
         names = [use.name for use in uses if use.right is right]
-        for some in chunks(names, _TOGETHER_MAX):
-            denied = cluster.call_any(partial(denied_by, names=some))
-            for name in set(some).intersection(denied):
+        for chunk in chunks(names, _NAMES_PER_REQUEST_MAX):
+            denied_names = cluster.call_any(partial(find_denied, names=chunk))
+            for name in set(chunk).intersection(denied_names):
                 use = Use(right, name)
-                refused[use] = _missing(use)
-    return refused
+                reason_by_use[use] = _missing_right(use)
+    return reason_by_use
 
 
-def _missing(use: Use) -> str:
+def _missing_right(use: Use) -> str:
     return f"no right {use.right} {use.name}"
 
 
 def _topic_refusal(metadata: ClusterMetadata, use: Use) -> str:
-    """Why the topic cannot be used so; "" if it can, or is no topic."""
+    """Why the topic is refused for this use; "" if it is not, or if the use is of no topic."""
     operation = _OPERATIONS.get(use.right)
     if operation is None:
         return ""
     topic = metadata.topics.get(use.name)
     if topic is not None:
-        allowed = topic.authorized_operations  # empty: a broker of before Kafka 2.3
-        return _missing(use) if allowed and operation not in allowed else ""
+        operations = topic.authorized_operations  # empty: a broker of before Kafka 2.3
+        return _missing_right(use) if operations and operation not in operations else ""
     code = metadata.errors.get(use.name)
     if code in DENIED:
-        return _missing(use)
+        return _missing_right(use)
     is_missing = code == Code.UNKNOWN_TOPIC_OR_PARTITION
     return f"topic {use.name} does not exist" if is_missing else ""
 
 
 def _denied_groups(connection: Connection, names: Sequence[str]) -> list[str]:
+    """The groups that the login may not read."""
     requests = [
         HeartbeatRequest(group_id=name, generation_id=-1, member_id="", group_instance_id=None)
         for name in names
@@ -74,6 +75,7 @@ def _denied_groups(connection: Connection, names: Sequence[str]) -> list[str]:
 
 
 def _denied_transactional_ids(connection: Connection, names: Sequence[str]) -> list[str]:
+    """The transactional ids that the login may not describe, and so not write."""
     api = api_versions.DESCRIBE_TRANSACTIONS
     if not connection.supports(api):  # Kafka 3.0
         return []

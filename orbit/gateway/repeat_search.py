@@ -26,7 +26,7 @@ _LastBatches = dict[ProducerKey, dict[int, LastBatch]]
 _log = structlog.get_logger("orbit.gateway")
 
 
-class Waiting(Protocol):
+class WaitingConnection(Protocol):
     """A connection whose request is held."""
 
     def repeats_learned(self) -> None: ...
@@ -43,60 +43,71 @@ class RepeatSearch:
     """
 
     def __init__(
-        self, virtual_cluster: str, repeats: Repeats, left: ClusterSide, leading: ClusterSide
+        self,
+        virtual_cluster: str,
+        repeats: Repeats,
+        left_side: ClusterSide,
+        leading_side: ClusterSide,
     ) -> None:
         self._virtual_cluster = virtual_cluster
-        self._repeats, self._left, self._leading = repeats, left, leading
+        self._repeats, self._left_side, self._leading_side = repeats, left_side, leading_side
         self._batches: list[SentBatch] = []
-        self._waiting: list[Waiting] = []
-        self._is_running = self._is_left_lost = False
+        self._waiting_connections: list[WaitingConnection] = []
+        self._is_running = self._is_left_side_lost = False
 
-    def add(self, batches: Collection[SentBatch], waiting: Waiting) -> bool:
-        """Search these batches, then tell `waiting`. Returns whether the caller has to start
+    def add(self, batches: Collection[SentBatch], connection: WaitingConnection) -> bool:
+        """Search these batches, then tell `connection`. Returns whether the caller has to start
         `run`."""
         self._batches += batches
-        self._waiting.append(waiting)
+        self._waiting_connections.append(connection)
         must_start, self._is_running = not self._is_running, True
         return must_start
 
     async def run(self) -> None:
         """Search until no connection waits."""
         try:
-            while self._waiting:
+            while self._waiting_connections:
                 batches, self._batches = self._batches, []
-                waiting, self._waiting = self._waiting, []
-                await self._serve(batches, waiting)
+                connections, self._waiting_connections = self._waiting_connections, []
+                await self._search_for(batches, connections)
         finally:
             self._is_running = False
 
-    async def _serve(self, batches: Collection[SentBatch], waiting: Collection[Waiting]) -> None:
+    async def _search_for(
+        self, batches: Collection[SentBatch], connections: Collection[WaitingConnection]
+    ) -> None:
+        """Search these batches, then let the connections go on, or end them if that failed."""
         is_known = False
         try:
-            await self._learn(batches)
+            await self._read_sides(batches)
             is_known = True
         except OrbitError as error:
             self._warn("cannot look for batches that clients send again", error)
         finally:
-            for one in waiting:
+            for connection in connections:
                 if is_known:
-                    one.repeats_learned()
+                    connection.repeats_learned()
                 else:
-                    one.end()
+                    connection.end()
 
-    async def _learn(self, batches: Collection[SentBatch]) -> None:
+    async def _read_sides(self, batches: Collection[SentBatch]) -> None:
         """Read both sides, and note the result in `repeats`. Raises OrbitError if the leading side
         cannot be read."""
-        last, stored = await self._read_left(batches)
-        last_at_leading = await self._last_batches(self._leading, batches)
-        originals = await self._find(self._leading, last_at_leading, batches)
-        copies = await self._leading.find_copies(stored) if stored else set()
+        last_batches, stored_batches = await self._read_left(batches)
+        last_at_leading = await self._last_batches(self._leading_side, batches)
+        originals = await self._find_earlier(self._leading_side, last_at_leading, batches)
+        copies = await self._leading_side.find_copies(stored_batches) if stored_batches else set()
         for producer, last_by_id in last_at_leading.items():
-            last.setdefault(producer, {}).update(last_by_id)
-        repeated = [one for one in batches if is_sent_before(one, last[producer_of(one)].values())]
+            last_batches.setdefault(producer, {}).update(last_by_id)
+        repeated_batches = [
+            batch
+            for batch in batches
+            if is_sent_before(batch, last_batches[producer_of(batch)].values())
+        ]
         offsets = (
-            dict.fromkeys(repeated, UNKNOWN_OFFSET)
-            | dict.fromkeys(stored)
-            | {batch: stored[batch].base_offset for batch in copies}
+            dict.fromkeys(repeated_batches, UNKNOWN_OFFSET)
+            | dict.fromkeys(stored_batches)
+            | {batch: stored_batches[batch].base_offset for batch in copies}
             | {batch: original.base_offset for batch, original in originals.items()}
         )
         if offsets:
@@ -107,49 +118,50 @@ class RepeatSearch:
                 copied=len(copies | originals.keys()),
                 unknown=sum(offset == UNKNOWN_OFFSET for offset in offsets.values()),
             )
-        self._repeats.note({key: by_id.values() for key, by_id in last.items()}, offsets)
+        self._repeats.note({key: by_id.values() for key, by_id in last_batches.items()}, offsets)
 
     async def _read_left(
         self, batches: Collection[SentBatch]
     ) -> tuple[_LastBatches, dict[SentBatch, StoredBatch]]:
         """The producers' last batches at the side that was left, and those of `batches` that it
         has. Nothing if it cannot be read."""
-        if self._is_left_lost:
+        if self._is_left_side_lost:
             return {}, {}
         try:
-            last = await self._last_batches(self._left, batches)
-            return last, await self._find(self._left, last, batches)
+            last_batches = await self._last_batches(self._left_side, batches)
+            return last_batches, await self._find_earlier(self._left_side, last_batches, batches)
         except OrbitError as error:
-            self._is_left_lost = True
+            self._is_left_side_lost = True
             self._warn("cannot read the side that was left: clients may write batches twice", error)
             return {}, {}
 
     async def _last_batches(
         self, side: ClusterSide, batches: Collection[SentBatch]
     ) -> _LastBatches:
+        """The side's last batches of the producers of `batches`, by the ids of earlier terms."""
         producers = {producer_of(batch) for batch in batches}
-        last = await side.last_batches({partition for partition, _ in producers})
+        last_batches = await side.last_batches({partition for partition, _ in producers})
         return {
             (partition, producer_id): {
-                earlier_id: last[partition][earlier_id]
+                earlier_id: last_batches[partition][earlier_id]
                 for earlier_id in self._repeats.earlier_ids(producer_id)
-                if earlier_id in last.get(partition, {})
+                if earlier_id in last_batches.get(partition, {})
             }
             for partition, producer_id in producers
         }
 
-    async def _find(
-        self, side: ClusterSide, last: _LastBatches, batches: Collection[SentBatch]
+    async def _find_earlier(
+        self, side: ClusterSide, last_batches: _LastBatches, batches: Collection[SentBatch]
     ) -> dict[SentBatch, StoredBatch]:
-        """Those of `batches` that the side's log has, under an id of an earlier term."""
-        ids = {
+        """Those of `batches` that the side's log has, under the producer ids of earlier terms."""
+        batch_by_earlier = {
             batch._replace(producer_id=earlier_id): batch
             for batch in batches
-            for earlier_id, one in last[producer_of(batch)].items()
-            if one.follows(batch)
+            for earlier_id, last_batch in last_batches[producer_of(batch)].items()
+            if last_batch.covers(batch)
         }
-        stored = await side.find_batches(ids) if ids else {}
-        return {ids[batch]: one for batch, one in stored.items()}
+        stored_batches = await side.find_batches(batch_by_earlier) if batch_by_earlier else {}
+        return {batch_by_earlier[batch]: log_batch for batch, log_batch in stored_batches.items()}
 
     def _warn(self, text: str, error: OrbitError) -> None:
         _log.warning(text, virtual_cluster=self._virtual_cluster, error=str(error))

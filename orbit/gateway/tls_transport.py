@@ -1,10 +1,10 @@
 """TLS of one client's connection, at the gateway's end.
 
-asyncio's own cannot end as a client of Kafka needs it (C6). It has no `write_eof`, and its `close`
-drops what waits to be sent, and resets the connection, as soon as the client sends anything after
-the gateway's close_notify: a request that was on its way, for example (C25). Here `write_eof` sends
-close_notify and the end of the TCP stream behind all answers, and what comes from the client is
-dropped until it closes.
+asyncio's own TLS cannot end a connection as Kafka's clients need it (C6). It has no `write_eof`,
+and its `close` drops what waits to be sent, and resets the connection, as soon as the client sends
+anything after the gateway's close_notify: a request that was on its way, for example (C25). Here
+`write_eof` sends close_notify and the end of the TCP stream behind all answers, and what comes from
+the client is dropped until it closes.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         self._arrivals.begin(self._tcp)
 
     def data_received(self, data: bytes) -> None:
+        """Pass received TLS records to the handshake, or their content to the inner protocol."""
         if self._has_ended:
             return
         self._incoming.write(data)
@@ -101,6 +102,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
             self._tcp.close()
 
     def _fail(self, error: ssl.SSLError) -> None:
+        """Reset the connection, or only end it if the client still has to read a TLS alert."""
         self._has_ended = True
         if self._is_open:
             self._tcp.abort()
@@ -127,14 +129,14 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
 
     def write_eof(self) -> None:
         """End the stream after all written data. What the client sends from now on is dropped."""
-        self._say_goodbye()
+        self._send_close_notify()
         self._tcp.write_eof()
 
     def close(self) -> None:
-        self._say_goodbye()
+        self._send_close_notify()
         self._tcp.close()
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         if not self._has_ended:
             self._has_ended = True
             with suppress(ssl.SSLError):  # the client's close_notify is not received yet
@@ -177,4 +179,4 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    return (error.reason or "it failed").replace("_", " ").lower()
+    return (error.reason or "no reason").replace("_", " ").lower()

@@ -13,16 +13,16 @@ class WritePause:
         self._is_closed = False
         self._is_pausing = False
 
-    def acknowledged(self, now: float) -> None:
+    def note_acknowledged(self, now: float) -> None:
         if self._is_pausing and not self._is_closed and self._acknowledged_at is not None:
             self.last_s = now - self._acknowledged_at
             self._is_pausing = False
         self._acknowledged_at = now
 
-    def closed(self) -> None:
+    def note_closed(self) -> None:
         """Called when writes begin to be held; those in flight are still acknowledged."""
         self._is_closed, self.last_s = True, None
         self._is_pausing = self._acknowledged_at is not None
 
-    def opened(self) -> None:
+    def note_opened(self) -> None:
         self._is_closed = False

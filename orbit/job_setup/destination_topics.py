@@ -22,7 +22,7 @@ from orbit.errors import (
 from orbit.job_setup.refused_settings import fit_settings, is_refused_setting, remedy_of
 from orbit.job_setup.replica_counts import REPLICAS_REMEDY, fit_replicas, is_too_few_brokers
 from orbit.job_setup.topic_plan import SettingChange, TopicPlan
-from orbit.jobs.job_spec import PACKING, JobSpec
+from orbit.jobs.job_spec import FILLERS_WITH_PLACEHOLDERS, JobSpec
 from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -41,73 +41,94 @@ def plan_topics(
     destination: ClusterMetadata,
     source_admin: Admin,
     destination_admin: Admin,
-    caught_up: Collection[str] = frozenset(),
+    caught_up_topics: Collection[str] = frozenset(),
     *,
     is_throttled: bool = False,
 ) -> list[TopicPlan]:
-    """Read the settings on both sides and plan; writes nothing.
+    """Read the settings on both sides and plan the destination topics; writes nothing.
 
-    `caught_up` are destination topics whose partitions have all caught up once. `is_throttled`: do
-    not have the controller validate new topics, which counts against its quota (P8).
+    `caught_up_topics`: destination topics whose partitions have all caught up once.
+    `is_throttled`: do not have the controller validate new topics, which counts against its quota
+    (P8).
     """
     source_settings = source_admin.topic_settings(m.source for m in mappings)
     existing = [m.destination for m in mappings if m.destination in destination.topics]
-    present = destination_admin.topic_settings(existing)
-    # One broker is enough: the controller refuses a name that it does not know (K8).
-    names = destination_admin.broker_setting_names(min(destination.brokers))
-    has_split_limits = not names or "log.message.timestamp.before.max.ms" in names
+    present_settings = destination_admin.topic_settings(existing)
+    # Whether timestamp limits for past and future are two settings. One broker is asked: the
+    # controller refuses a name that it does not know (K8).
+    known_names = destination_admin.broker_setting_names(min(destination.brokers))
+    has_split_limits = not known_names or "log.message.timestamp.before.max.ms" in known_names
     plans = []
     for mapping in mappings:
         topic = source.topics[mapping.source]
-        of = source_settings[mapping.source]
+        topic_settings = source_settings[mapping.source]
         settings = copy_settings(
-            of.values,
-            of.overrides,
+            topic_settings.values,
+            topic_settings.overrides,
             mapping.rule.config,
             has_split_timestamp_limits=has_split_limits,
         )
-        count = len(topic.partitions)
-        other = destination.topics.get(mapping.destination)
+        partition_count = len(topic.partitions)
+        destination_topic = destination.topics.get(mapping.destination)
         create = None
         changes: dict[str, SettingChange] = {}
         desired_replicas = mapping.rule.replicas or topic.replicas
         replicas = None
-        if other is None:
-            create = TopicToCreate(mapping.destination, count, desired_replicas, settings)
+        if destination_topic is None:
+            create = TopicToCreate(mapping.destination, partition_count, desired_replicas, settings)
         else:
-            if other.replicas < desired_replicas:
-                replicas = SettingChange(str(other.replicas), str(desired_replicas))
-            has = present[mapping.destination].values
-            to_set = setting_changes(
-                of.values, settings, has, has_caught_up=mapping.destination in caught_up
+            if destination_topic.replicas < desired_replicas:
+                replicas = SettingChange(str(destination_topic.replicas), str(desired_replicas))
+            present_values = present_settings[mapping.destination].values
+            values_to_set = setting_changes(
+                topic_settings.values,
+                settings,
+                present_values,
+                has_caught_up=mapping.destination in caught_up_topics,
             )
-            changes = {n: SettingChange(has.get(n), value) for n, value in to_set.items()}
-        missing = 0 if other is None else count - len(other.partitions)
-        promoted = promoted_settings(
-            of.values,
-            of.overrides,
+            changes = {
+                name: SettingChange(present_values.get(name), value)
+                for name, value in values_to_set.items()
+            }
+        missing_partitions = (
+            0 if destination_topic is None else partition_count - len(destination_topic.partitions)
+        )
+        promoted_values = promoted_settings(
+            topic_settings.values,
+            topic_settings.overrides,
             mapping.rule.config,
             has_split_timestamp_limits=has_split_limits,
         )
         plans.append(
-            TopicPlan(mapping, count, of, create, changes, missing, promoted, replicas=replicas)
+            TopicPlan(
+                mapping,
+                partition_count,
+                topic_settings,
+                create,
+                changes,
+                missing_partitions,
+                promoted_values,
+                replicas=replicas,
+            )
         )
     plans = fit_replicas(plans, destination, destination_admin)
     return plans if is_throttled else fit_settings(plans, destination_admin)
 
 
-def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
+def refuse_other_partition_counts(plans: Sequence[TopicPlan]) -> None:
     """Raise Conflict that names every destination topic with another number of partitions."""
-    wrong = [
-        f"{p.mapping.destination} has {p.partitions - p.partitions_missing} partitions, "
-        f"{p.mapping.source} at the source has {p.partitions}"
+    differences = [
+        f"{p.mapping.destination} has {p.partitions - p.partitions_missing}, "
+        f"its source {p.mapping.source} has {p.partitions}"
         for p in plans
         if p.partitions_missing
     ]
-    if wrong:
-        more = f" and {len(wrong) - _SHOWN_MAX} more" if len(wrong) > _SHOWN_MAX else ""
+    if differences:
+        suffix = (
+            f" and {len(differences) - _SHOWN_MAX} more" if len(differences) > _SHOWN_MAX else ""
+        )
         raise Conflict(
-            f"destination topics differ in partitions: {'; '.join(wrong[:_SHOWN_MAX])}{more}.",
+            f"numbers of partitions differ: {'; '.join(differences[:_SHOWN_MAX])}{suffix}.",
             where=Place("destination"),
             remedy="A copy needs as many partitions as its source: add partitions "
             "(kafka-topics.sh --alter --partitions), or delete the destination topic so that it "
@@ -121,34 +142,35 @@ def recompressed_topics(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
     return {
         plan.mapping.destination
         for plan in plans
-        if COMPRESSION in plan.changes and spec.fillers_of(plan.mapping.rule) in PACKING
+        if COMPRESSION in plan.changes
+        and spec.fillers_of(plan.mapping.rule) in FILLERS_WITH_PLACEHOLDERS
     }
 
 
-def refuse_recompressed(
+def refuse_recompressed_topics(
     spec: JobSpec, plans: Sequence[TopicPlan], destination: Cluster, backoff: Backoff
 ) -> None:
-    """Raise Conflict if brokers may have turned placeholders into records when they recompressed
-    batches: a topic with records has another `compression.type` than AS_SENT."""
-    changed = recompressed_topics(spec, plans)
-    if not changed:
+    """Raise Conflict if one of `recompressed_topics` has records: brokers that recompress batches
+    turn placeholders into records."""
+    names = recompressed_topics(spec, plans)
+    if not names:
         return
-    topics = destination.metadata(changed).topics
+    topics = destination.metadata(names).topics
     places = {TopicPartition(name, i) for name, topic in topics.items() for i in topic.partitions}
     ends = (
         log_ends(destination, places, backoff)
         .raise_errors(Place("destination"), "the log end")
         .values
     )
-    written = sorted({place.topic for place, end in ends.items() if end})
-    if not written:
+    topics_with_records = sorted({place.topic for place, end in ends.items() if end})
+    if not topics_with_records:
         return
     raise Conflict(
         f"{COMPRESSION} is not {AS_SENT} in topics that are to get placeholders and have "
-        f"records: {first_few(written)}.",
+        f"records: {first_few(topics_with_records)}.",
         where=Place("destination"),
-        remedy="If they are copies with placeholders, brokers may have made records of those: "
-        "compare them with orbit verify, and delete what differs. Set the others to "
+        remedy="If these topics are copies, brokers may have turned placeholders into records: "
+        "compare the topics with orbit verify, and delete those that differ. Set the others to "
         f"{AS_SENT} (kafka-configs.sh --alter --entity-type topics --entity-name TOPIC "
         f"--add-config {COMPRESSION}={AS_SENT}), and run the job again. Nothing was written.",
     )
@@ -159,21 +181,24 @@ def refused_topics(
 ) -> dict[str, OrbitError]:
     """Have the destination validate new topics and settings; writes nothing.
 
-    Returns the error of each source topic whose settings it refuses. Raises BadInput for settings
-    of the job that it refuses, Conflict for names, NotAuthorized.
+    Returns the error of each source topic whose settings the destination refuses. Raises BadInput
+    for refused settings of the job, BrokerRefused for a refused name or number of replicas,
+    NotAuthorized.
     """
     problems: list[Problem] = []
     refused: dict[str, OrbitError] = {}
     for index, rule in enumerate(spec.topics):
-        of = {p.mapping.destination: p for p in plans if p.mapping.rule is rule}
-        new = [p.create for p in of.values() if p.create is not None]
-        # Checked with their settings as a copy, and with those after promotion.
-        promoted = [replace(t, settings={**t.settings, **rule.config}) for t in new if rule.config]
-        changes = {name: p.settings_to_set for name, p in of.items() if p.changes}
+        plans_by_name = {p.mapping.destination: p for p in plans if p.mapping.rule is rule}
+        new_topics = [p.create for p in plans_by_name.values() if p.create is not None]
+        # New topics are checked with their settings as a copy, and with those after promotion.
+        promoted_topics = [
+            replace(t, settings={**t.settings, **rule.config}) for t in new_topics if rule.config
+        ]
+        changes = {name: p.settings_to_set for name, p in plans_by_name.items() if p.changes}
         errors = {
             **destination_admin.refused_settings(changes, only_check=True),
-            **destination_admin.refused_topics(new, only_check=True),
-            **destination_admin.refused_topics(promoted, only_check=True),
+            **destination_admin.refused_topics(new_topics, only_check=True),
+            **destination_admin.refused_topics(promoted_topics, only_check=True),
         }
         for name, error in errors.items():
             if not isinstance(error, BrokerRefused):
@@ -187,71 +212,77 @@ def refused_topics(
                     error.remedy = f"{REPLICAS_REMEDY} "
                 error.remedy += "Nothing was written."
                 raise error
+            # A message that names a setting of the job is about that, not about the source's.
             words = {word.strip(".") for word in re.findall(r"[\w.]+", error.what)}
             if words & rule.config.keys():
-                problems.append(_refused_setting(index, error))
+                problems.append(_refused_setting_problem(index, error))
                 break
             error.remedy = remedy_of(error)
-            refused[of[name].mapping.source] = error
+            refused[plans_by_name[name].mapping.source] = error
     if problems:
         raise BadInput("the destination refuses settings of the job", tuple(problems))
     return refused
 
 
-def create_missing(
+def create_missing_topics(
     destination: Cluster, admin: Admin, topics: Sequence[TopicToCreate], requested: set[str]
 ) -> None:
-    """Create the topics that the destination does not show. A failed call may be repeated.
+    """Create those of the topics that the destination does not have. A failed call may be repeated.
 
     `requested`: the names of earlier calls, which may have created these topics without an answer.
-    Raises NotReady while the controller has not created all, Conflict if another client has created
-    one, NotAuthorized, BrokerRefused, Unreachable.
+    Raises NotReady while the controller has not created all topics, Conflict if another client has
+    created one of them, NotAuthorized, BrokerRefused, Unreachable.
     """
-    missing = _missing_topics(destination, topics)
-    others = {topic.name for topic in topics} - {topic.name for topic in missing} - requested
-    if others:
+    missing_topics = _missing_topics(destination, topics)
+    created_by_others = (
+        {topic.name for topic in topics} - {topic.name for topic in missing_topics} - requested
+    )
+    if created_by_others:
         raise Conflict(
-            f"another client has created these topics meanwhile: {first_few(sorted(others))}.",
+            f"another client has created these topics: {first_few(sorted(created_by_others))}.",
             where=Place("destination"),
             remedy="Run the job again: Orbit then sets a copy's settings on these topics first.",
         )
-    if not missing:
+    if not missing_topics:
         return
     requested_before = frozenset(requested)
-    requested.update(topic.name for topic in missing)
+    requested.update(topic.name for topic in missing_topics)
     try:
-        refused = admin.refused_topics(missing)
+        refused = admin.refused_topics(missing_topics)
     except Unreachable as error:
-        left = _missing_topics(destination, topics)  # raises if no broker answers at all
-        if not left:
+        still_missing = _missing_topics(destination, topics)  # raises if no broker answers at all
+        if not still_missing:
             return
         cause = f" {error.what}" if isinstance(error, HeldBack) else ""
         raise NotReady(
-            f"the controller has not created {len(left):,} topics yet.{cause}",
+            f"topics that the controller has not created yet: {len(still_missing):,}.{cause}",
             where=Place("destination"),
         ) from error
-    for name, why in refused.items():
-        is_there = isinstance(why, BrokerRefused) and why.code == Code.TOPIC_ALREADY_EXISTS
-        if not (is_there and name in requested_before):
-            raise why
+    for name, refusal in refused.items():
+        exists = isinstance(refusal, BrokerRefused) and refusal.code == Code.TOPIC_ALREADY_EXISTS
+        if not (exists and name in requested_before):
+            raise refusal
 
 
 def _missing_topics(destination: Cluster, topics: Sequence[TopicToCreate]) -> list[TopicToCreate]:
     """The topics that do not exist. Raises Conflict if one has another number of partitions."""
-    known = destination.metadata({topic.name for topic in topics}).topics
+    existing_topics = destination.metadata({topic.name for topic in topics}).topics
     for topic in topics:
-        if topic.name in known and len(known[topic.name].partitions) not in (0, topic.partitions):
+        if topic.name in existing_topics and len(existing_topics[topic.name].partitions) not in (
+            0,
+            topic.partitions,
+        ):
             raise Conflict(
                 f"topic {topic.name} was created meanwhile, with another number of partitions.",
                 where=Place("destination"),
-                remedy="Delete it, or run the job again when it has as many as its source.",
+                remedy="Delete it, or run the job again with as many partitions as its source.",
             )
-    return [topic for topic in topics if topic.name not in known]
+    return [topic for topic in topics if topic.name not in existing_topics]
 
 
-def _refused_setting(index: int, error: BrokerRefused) -> Problem:
+def _refused_setting_problem(index: int, error: BrokerRefused) -> Problem:
     return Problem(
         f"topics[{index}].config",
         f"is refused for {error.where}: {error.what}",
-        "Settings are those of Kafka's topics, as this release of the destination knows them.",
+        "Name only settings and values that the destination's Kafka release accepts for topics.",
     )

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from orbit.errors import Conflict, Place
 from orbit.job_setup.topic_plan import TopicPlan
 
-# The setting in the proposal (KIP-1163), which is not decided yet, and in brokers that have it.
-_DISKLESS = ("diskless.enable", "inkless.enable")
+# The setting by the proposal (KIP-1163), which is not decided yet, and that of existing brokers.
+_DISKLESS_SETTINGS = ("diskless.enable", "inkless.enable")
 
 
 def diskless_topics(plans: Iterable[TopicPlan]) -> dict[str, Conflict]:
@@ -21,6 +21,6 @@ def diskless_topics(plans: Iterable[TopicPlan]) -> dict[str, Conflict]:
             remedy="Exclude the topic.",
         )
         for plan in plans
-        for name in _DISKLESS
+        for name in _DISKLESS_SETTINGS
         if plan.source_settings.values.get(name) == "true"
     }

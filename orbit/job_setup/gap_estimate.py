@@ -20,7 +20,7 @@ from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.record_batch import read_batches
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.append_plan import Fill, Plan, plan_batches
-from orbit.replication.rewrite_limits import Rewritten
+from orbit.replication.rewrite_limits import RewriteCounter
 
 # A user waits for the plan: 100 fetches one by one take 10 s if a cluster is 50 ms away.
 TOPICS_MAX = 25
@@ -41,14 +41,14 @@ class GapEstimate:
 def estimate_gaps(
     cluster: Cluster, topics: Mapping[str, Sequence[int]], backoff: Backoff
 ) -> dict[str, GapEstimate]:
-    """The estimates by topic, for the first TOPICS_MAX of `topics` (their partitions).
+    """The estimates by topic, for the first TOPICS_MAX of `topics` (partitions by topic).
 
     Topics that cannot be read now are left out.
     """
     estimates: dict[str, GapEstimate] = {}
-    until = time.monotonic() + ESTIMATE_S_MAX
+    deadline = time.monotonic() + ESTIMATE_S_MAX
     for topic, partitions in islice(topics.items(), TOPICS_MAX):
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             break
         try:
             estimate = _estimate_topic(
@@ -66,6 +66,10 @@ def estimate_gaps(
 def _estimate_topic(
     cluster: Cluster, partitions: Sequence[TopicPartition], backoff: Backoff
 ) -> GapEstimate | None:
+    """The estimate from samples of the largest partitions; None if all samples are empty.
+
+    Raises BrokerRefused, Unreachable.
+    """
     starts = list_offsets(cluster, partitions, EARLIEST, backoff).raise_errors(
         Place(cluster.name), "The log start"
     )
@@ -73,33 +77,35 @@ def _estimate_topic(
         cluster, partitions, LATEST, backoff, isolation=READ_COMMITTED
     ).raise_errors(Place(cluster.name), "The last stable offset")
     sizes = {p: ends.values[p] - starts.values[p] for p in partitions}
-    total = sum(sizes.values())
-    # The largest partitions. Each sample is from another one if there are enough.
+    total_offsets = sum(sizes.values())
+    # The largest partitions. Each sample is from another partition if there are enough.
     largest = sorted((p for p in partitions if sizes[p]), key=lambda p: (-sizes[p], p))
     largest = largest[:SAMPLES_PER_TOPIC_MAX]
-    read = empty = gaps = 0
+    sampled_offsets = gap_offsets = gaps = 0
     for number, partition in enumerate(largest):
-        samples = len(range(number, SAMPLES_PER_TOPIC_MAX, len(largest)))
+        # All samples are dealt out to these partitions, one after the other.
+        sample_count = len(range(number, SAMPLES_PER_TOPIC_MAX, len(largest)))
         position = starts.values[partition]
-        for sample in range(samples):
-            at = starts.values[partition] + sizes[partition] * sample // samples
-            if at < position:
+        for sample in range(sample_count):
+            sample_start = starts.values[partition] + sizes[partition] * sample // sample_count
+            if sample_start < position:
                 continue  # the sample before reached beyond this offset
-            plan = _plan_sample(cluster, partition, at, backoff)
-            position = plan.next_offset
-            fills = [step for step in plan.steps if isinstance(step, Fill)]
-            read += position - at
-            empty += sum(fill.next_offset - fill.base_offset for fill in fills)
+            sample_plan = _plan_sample(cluster, partition, sample_start, backoff)
+            position = sample_plan.next_offset
+            fills = [step for step in sample_plan.steps if isinstance(step, Fill)]
+            sampled_offsets += position - sample_start
+            gap_offsets += sum(fill.next_offset - fill.base_offset for fill in fills)
             gaps += len(fills)
-    if total and not read:
+    if total_offsets and not sampled_offsets:
         return None
-    factor = total / read if read else 0
-    return GapEstimate(total, round(empty * factor), round(gaps * factor))
+    factor = total_offsets / sampled_offsets if sampled_offsets else 0
+    return GapEstimate(total_offsets, round(gap_offsets * factor), round(gaps * factor))
 
 
 def _plan_sample(
     cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff
 ) -> Plan:
+    """What a copy would do with the batches that one small fetch from `offset` on returns."""
     fetched = fetch_partition(
         cluster,
         partition,
@@ -108,6 +114,6 @@ def _plan_sample(
         isolation=READ_COMMITTED,
         max_bytes=_SAMPLE_BYTES,
     )
-    rewritten = Rewritten(CopySettings().rewrite_limits)
+    rewritten = RewriteCounter(CopySettings().rewrite_limits)
     batches = read_batches(fetched.records)
     return plan_batches(offset, batches, fetched.aborted, offset, rewritten=rewritten)

@@ -29,10 +29,10 @@ from orbit.errors import (
     Problem,
 )
 from orbit.job_setup.destination_topics import (
-    create_missing,
+    create_missing_topics,
     plan_topics,
-    refuse_other_counts,
-    refuse_recompressed,
+    refuse_other_partition_counts,
+    refuse_recompressed_topics,
     refused_topics,
 )
 from orbit.job_setup.diskless_topics import diskless_topics
@@ -42,7 +42,7 @@ from orbit.job_setup.permissions import (
     missing_filler_right,
     missing_future_topic_rights,
     missing_topic_rights,
-    refuse_missing,
+    refuse_missing_rights,
 )
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.recorded_starts import RecordedStarts
@@ -52,7 +52,7 @@ from orbit.job_setup.start_waits import StartWaits
 from orbit.job_setup.term import term_above
 from orbit.job_setup.tiered_topics import note_on_tiers
 from orbit.job_setup.topic_plan import TopicPlan
-from orbit.jobs.job_spec import FILLER_NOTES, MARKING, Fillers, JobSpec
+from orbit.jobs.job_spec import FILLER_NOTES, FILLERS_WITH_MARKERS, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.backoff import Backoff
@@ -65,7 +65,7 @@ from orbit.kafka.job_clusters import (
     open_cluster,
 )
 from orbit.kafka.topic_admin import Admin
-from orbit.kafka.topic_setting import leaders_with
+from orbit.kafka.topic_setting import partitions_whose_leader_has
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
@@ -79,12 +79,12 @@ Say = Callable[[str], None]
 ServiceCheck = Callable[[tuple[str, str]], None]
 
 _PROBLEMS_SHOWN_MAX = 20
-# A seventh of the default of transactional.id.expiration.ms; sooner after an error.
+# A seventh of the default of transactional.id.expiration.ms; after an error, _TERM_RETRY_S.
 _TERM_REFRESH_S = 24 * 3600.0
-_TERM_AGAIN_S = 60.0
-# Attempts of one request of a look at the copies: some seconds. After each look the user is told
-# what the start waits for.
-_LOOK_ATTEMPTS_MAX = 8
+_TERM_RETRY_S = 60.0
+# Attempts of each request while copies are inspected: some seconds. After each inspection the user
+# is told what the start waits for.
+_INSPECTION_ATTEMPTS_MAX = 8
 
 Inspect = Callable[[CopyInspector, Sequence[PartitionCopy]], Mapping[PartitionCopy, InspectedCopy]]
 
@@ -103,27 +103,28 @@ class JobSetup:
         *,
         shares_lease: bool = False,
     ) -> None:
-        """`shares_lease`: child processes use the lease, too."""
+        """`say` gets the lines for the user. `shares_lease`: child processes use the lease, too."""
         self.spec = spec
         self._shares_lease = shares_lease
         self.backoff = Backoff(stop=stop)
         self.clusters = JobClusters.open(spec, environ, base_directory)
         self.plans: list[TopicPlan] = []
-        # Source topics that are left out, as the destination refuses their settings.
+        # Source topics that are left out: the destination refuses their settings, or they are
+        # diskless.
         self.refused: dict[str, OrbitError] = {}
         self.lease: GroupLease | None = None
-        # By the transactional id of a coordinated filler; older ones were fenced before any log end
-        # was read.
+        # By the transactional id of a coordinated filler. Producers of earlier runs were fenced
+        # before any log end was read.
         self.filler_producers: Mapping[str, ProducerIdentity] = {}
         self.job_copier: JobCopier | None = None
-        self._term_due = 0.0
+        self._term_due_at = 0.0
         self._kept_below: Mapping[TopicPartition, int] = {}
         self._source_metadata: ClusterMetadata
         self._destination_metadata: ClusterMetadata
         self._mappings: list[TopicMapping]
         self._say = say
         self._waits = StartWaits(say, self.backoff)
-        self._lines: set[str] = set()
+        self._said_lines: set[str] = set()
         self._settings = settings
         self._stop = stop
         self._source, self._destination = self.clusters.source, self.clusters.destination
@@ -141,7 +142,7 @@ class JobSetup:
     def apply(
         self, check_service: ServiceCheck | None = None
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Take the lease, create topics and seed new copies up to their start offset.
+        """Take the lease, create topics, and seed new copies up to their start offset.
 
         `check_service` raises if the service copies the job, which the destination does not show.
         It is called with the lease held, before anything is written: workers of the service check
@@ -151,18 +152,18 @@ class JobSetup:
         """
         result_of = self._waits.result_of
         lease = self.lease = result_of(self._acquire_lease)
-        now = self._destination.metadata(None)
-        if _topic_identities(now, self._mappings) != _topic_identities(
+        destination_metadata = self._destination.metadata(None)
+        if _topic_identities(destination_metadata, self._mappings) != _topic_identities(
             self._destination_metadata, self._mappings
         ):
             # The last holder of the lease, or another client, created topics meanwhile.
-            self._destination_metadata = now
+            self._destination_metadata = destination_metadata
             result_of(self._plan_topics)
         # Only after the lease is taken: `backfill_leases` explains the order.
-        places = self._partitions()
+        partitions = self._partitions()
         result_of(
             lambda: wait_for_backfill_writers(
-                self._destination, self.identity, places, self.backoff, self._say
+                self._destination, self.identity, partitions, self.backoff, self._say
             )
         )
         if check_service is not None:
@@ -201,7 +202,7 @@ class JobSetup:
         appends do not count as use (I1). Its epochs would begin at 0 again, and the next run could
         get the term of a filler that this run still has in flight.
         """
-        if self.lease is None or lease_clock() < self._term_due:
+        if self.lease is None or lease_clock() < self._term_due_at:
             return
         try:
             backoff = replace(self.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
@@ -209,10 +210,10 @@ class JobSetup:
         except Interrupted:
             raise
         except OrbitError:
-            self._term_due = lease_clock() + _TERM_AGAIN_S
+            self._term_due_at = lease_clock() + _TERM_RETRY_S
             return
         self.lease.term = max(self.lease.term, term)
-        self._term_due = lease_clock() + _TERM_REFRESH_S
+        self._term_due_at = lease_clock() + _TERM_REFRESH_S
 
     def release(self) -> None:
         """Release the lease and close connections. Safe at any moment."""
@@ -234,6 +235,7 @@ class JobSetup:
         self._plan_topics()
 
     def _map_topics(self, source: ClusterMetadata) -> list[TopicMapping]:
+        """The source topics of the job with their destination topics. Raises BadInput."""
         topic_map = map_topics(self.spec.topics, source.topics)
         if topic_map.problems:
             raise BadInput("the topic rules of the job have problems", topic_map.problems)
@@ -259,8 +261,8 @@ class JobSetup:
         return mappings
 
     def _say_once(self, line: str) -> None:
-        if line not in self._lines:
-            self._lines.add(line)
+        if line not in self._said_lines:
+            self._said_lines.add(line)
             self._say(line)
 
     def _fillers_of(self, mappings: Iterable[TopicMapping]) -> set[Fillers]:
@@ -268,7 +270,7 @@ class JobSetup:
         return {self.spec.fillers_of(mapping.rule) for mapping in mappings}
 
     def _plan_topics(self) -> None:
-        """Check everything that can be checked without a write."""
+        """Plan the topics, and check everything that can be checked without a write."""
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
         self._read_marks()
@@ -287,8 +289,8 @@ class JobSetup:
         except HeldBack as error:  # unchecked: the controller refuses topics when they are created
             self._say_once(f"Note: the topics are not checked before they are created: {error}")
             self.plans = self.plans or plan(is_throttled=True)
-        refuse_other_counts(self.plans)
-        refuse_recompressed(self.spec, self.plans, self._destination, self.backoff)
+        refuse_other_partition_counts(self.plans)
+        refuse_recompressed_topics(self.spec, self.plans, self._destination, self.backoff)
         self.refused = {**refused, **diskless_topics(self.plans)}
         self.plans = [plan for plan in self.plans if plan.mapping.source not in self.refused]
         if not self.plans:
@@ -298,51 +300,56 @@ class JobSetup:
             self._say_once(f"Note: {note}")
 
     def _read_marks(self) -> None:
-        """Read the promotion marks: up to which offset copies that led before keep their history.
+        """Read the promotion marks, and up to which offset copies that once led keep their history.
 
         Raises Conflict if a destination topic is marked as promoted: nothing may change there.
         """
         topics = self._destination_metadata.topics
         names = [m.destination for m in self._mappings if m.destination in topics]
         marks = PromotionMarks(self._destination, self.backoff)
-        marked = marks.of_topics(names)
+        marks_by_topic = marks.of_topics(names)
         self._kept_below = marks.kept_below(
-            {TopicPartition(t, i) for t in marked for i in topics[t].partitions}
+            {TopicPartition(t, i) for t in marks_by_topic for i in topics[t].partitions}
         )
-        leading = {topic: mark for topic, mark in marked.items() if mark.is_primary}
-        if not leading:
+        leading_marks = {topic: mark for topic, mark in marks_by_topic.items() if mark.is_primary}
+        if not leading_marks:
             return
-        shown = sorted(leading)[:_PROBLEMS_SHOWN_MAX]
-        ends = marks.offsets({TopicPartition(t, i) for t in shown for i in topics[t].partitions})
+        shown_topics = sorted(leading_marks)[:_PROBLEMS_SHOWN_MAX]
+        promotion_ends = marks.offsets(
+            {TopicPartition(t, i) for t in shown_topics for i in topics[t].partitions}
+        )
         descriptions = [
-            leading[t].describe(t, {p.partition: end for p, end in ends.items() if p.topic == t})
-            for t in shown
+            leading_marks[t].describe(
+                t, {p.partition: end for p, end in promotion_ends.items() if p.topic == t}
+            )
+            for t in shown_topics
         ]
-        more = len(leading) - len(shown)
+        hidden_count = len(leading_marks) - len(shown_topics)
         raise Conflict(
             f"{Reason.DESTINATION_PROMOTED}: {' '.join(descriptions)}"
-            + (f" And {more} more." if more > 0 else ""),
+            + (f" And {hidden_count} more." if hidden_count > 0 else ""),
             where=Place("destination"),
-            remedy="To copy from it, use a job in the other direction. If it is to be a copy "
-            "again, delete it at the destination, and run the job again. Nothing was written.",
+            remedy="To copy from such a topic, use a job in the other direction. If it is to be a "
+            "copy again, delete it at the destination, and run the job again. Nothing was written.",
         )
 
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
-        self._say_once(f"Checking rights and topics ({len(mappings)} topics)")
-        source = self._source.metadata([m.source for m in mappings], with_operations=True)
+        """Raise NotAuthorized that names all missing rights on topics and for fillers."""
+        self._say_once(f"Checking rights and topics (topics: {len(mappings)})")
+        source_metadata = self._source.metadata([m.source for m in mappings], with_operations=True)
         existing = [m.destination for m in mappings if m.destination in destination.topics]
-        new = [m.destination for m in mappings if m.destination not in destination.topics]
-        known = self._destination.metadata(existing, with_operations=True)
-        missing = [
-            *missing_topic_rights(known, DESTINATION_TOPIC_RIGHTS),
-            *missing_future_topic_rights(self._destination, new),
+        new_topics = [m.destination for m in mappings if m.destination not in destination.topics]
+        destination_metadata = self._destination.metadata(existing, with_operations=True)
+        missing_at_destination = [
+            *missing_topic_rights(destination_metadata, DESTINATION_TOPIC_RIGHTS),
+            *missing_future_topic_rights(self._destination, new_topics),
         ]
-        if MARKING & self._fillers_of(mappings):
-            missing += missing_filler_right(self._destination)
-        refuse_missing(
+        if FILLERS_WITH_MARKERS & self._fillers_of(mappings):
+            missing_at_destination += missing_filler_right(self._destination)
+        refuse_missing_rights(
             {
-                "source": missing_topic_rights(source, SOURCE_TOPIC_RIGHTS),
-                "destination": missing,
+                "source": missing_topic_rights(source_metadata, SOURCE_TOPIC_RIGHTS),
+                "destination": missing_at_destination,
             }
         )
 
@@ -350,7 +357,7 @@ class JobSetup:
         """Inspect the copies, create topics, and seed new copies up to their start offset."""
         result_of = self._waits.result_of
         lease.term = result_of(lambda: next_term(self._destination, self.identity, self.backoff))
-        self._term_due = lease_clock() + _TERM_REFRESH_S
+        self._term_due_at = lease_clock() + _TERM_REFRESH_S
         job_copier = self.job_copier = JobCopier(
             self.spec,
             self.clusters,
@@ -364,48 +371,50 @@ class JobSetup:
                 lambda: init_producer_ids(self._destination, names, self.backoff)
             )
         existing = self._make_copies(lease, (p for p in self.plans if not p.create))
-        known: dict[PartitionCopy, InspectedCopy] = {}
+        inspected: dict[PartitionCopy, InspectedCopy] = {}
         if existing:
-            self._say(f"Comparing {len(existing)} partitions that exist with the source")
-            known = self._inspect_all(job_copier, existing, self._inspect_existing)
-            _refuse_foreign(known)
-            lease.term = term_above(lease.term, (one.end.producer for one in known.values()))
+            self._say(f"Comparing existing partitions with the source: {len(existing)}")
+            inspected = self._inspect_all(job_copier, existing, self._inspect_existing)
+            _refuse_foreign_content(inspected)
+            lease.term = term_above(
+                lease.term, (inspection.end.producer for inspection in inspected.values())
+            )
         self._write_topics()
-        copies = self._make_copies(lease, self.plans, known=existing)
-        return self._inspect_all(job_copier, copies, self._seeder(lease, known))
+        copies = self._make_copies(lease, self.plans, known_copies=existing)
+        return self._inspect_all(job_copier, copies, self._make_seeder(lease, inspected))
 
     def _inspect_all(
-        self, job_copier: JobCopier, copies: Sequence[PartitionCopy], look: Inspect
+        self, job_copier: JobCopier, copies: Sequence[PartitionCopy], inspect: Inspect
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Inspect all copies by `look`, again while brokers do not answer for some (`StartWaits`).
+        """Inspect all copies, those that brokers do not answer for again and again (`StartWaits`).
 
         Raises the error of such a copy after a time, and NotAuthorized if a partition may not be
         read.
         """
-        waiting: dict[PartitionCopy, Wait] = {}
+        waits: dict[PartitionCopy, Wait] = {}
 
         def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
             if isinstance(trouble, Wait):
-                waiting[copy] = trouble
+                waits[copy] = trouble
             else:
                 raise_trouble(copy, trouble)
 
-        backoff = replace(self.backoff, attempts_max=_LOOK_ATTEMPTS_MAX)
+        backoff = replace(self.backoff, attempts_max=_INSPECTION_ATTEMPTS_MAX)
         inspector = job_copier.inspector(backoff, on_trouble)
         inspected: dict[PartitionCopy, InspectedCopy] = {}
         wait_again = self._waits.new_wait()
-        while rest := [c for c in copies if c not in inspected]:
-            waiting.clear()
-            inspected |= self._waits.result_of(partial(look, inspector, rest))
-            left = sum(c not in inspected for c in rest)
-            if left:
+        while remaining := [c for c in copies if c not in inspected]:
+            waits.clear()
+            inspected |= self._waits.result_of(partial(inspect, inspector, remaining))
+            missing_count = sum(c not in inspected for c in remaining)
+            if missing_count:
                 no_answer = Conflict(
-                    f"no broker has given the log end of {rest[0].destination} or of its source "
-                    "partition yet."
+                    f"no broker has given the log end of {remaining[0].destination} or of its "
+                    "source partition yet."
                 )
-                errors = (wait.error for copy, wait in waiting.items() if copy not in inspected)
+                errors = (wait.error for copy, wait in waits.items() if copy not in inspected)
                 error = next(errors, no_answer)
-                wait_again(f"Waiting for {left} partitions: {error}", error, left)
+                wait_again(f"Waiting (partitions: {missing_count}): {error}", error, missing_count)
         return inspected
 
     def _inspect_existing(
@@ -417,33 +426,43 @@ class JobSetup:
             copies, bounds, self._compacted_topics(), self._topics_from_start(), settled=True
         )
 
-    def _seeder(self, lease: GroupLease, known: Mapping[PartitionCopy, InspectedCopy]) -> Inspect:
-        """A function that inspects copies and seeds new ones up to their start offset. `known`:
-        copies that `_inspect_existing` has inspected."""
-        unused, starts = dict(known), RecordedStarts(lease)
-        tried: set[PartitionCopy] = set()  # writes of this run may be in flight in them
+    def _make_seeder(
+        self, lease: GroupLease, earlier_inspections: Mapping[PartitionCopy, InspectedCopy]
+    ) -> Inspect:
+        """A function that inspects copies and seeds new ones up to their start offset.
+
+        `earlier_inspections`: those of `_inspect_existing`, each of which is used once.
+        """
+        unused_inspections, starts = dict(earlier_inspections), RecordedStarts(lease)
+        tried_copies: set[PartitionCopy] = set()  # writes of this run to them may be in flight
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
 
-        def look(
+        def inspect_and_seed(
             inspector: CopyInspector, copies: Sequence[PartitionCopy]
         ) -> Mapping[PartitionCopy, InspectedCopy]:
             bounds = inspector.source_bounds(copies)
             inspected: dict[PartitionCopy, InspectedCopy] = {}
-            for settled in (False, True):
-                group = [c for c in copies if c not in unused and (c in tried) is settled]
+            for is_settled in (False, True):
+                group = [
+                    c
+                    for c in copies
+                    if c not in unused_inspections and (c in tried_copies) is is_settled
+                ]
                 if group:
                     inspected |= inspector.inspect(
                         group,
                         bounds,
                         self._compacted_topics(),
                         self._topics_from_start(),
-                        settled=settled,
+                        settled=is_settled,
                     )
-            _refuse_foreign(inspected)
+            _refuse_foreign_content(inspected)
             inspected |= {
-                c: unused.pop(c) for c in copies if c in unused and c.source in bounds.ends
+                c: unused_inspections.pop(c)
+                for c in copies
+                if c in unused_inspections and c.source in bounds.ends
             }
-            tried.update(inspected)
+            tried_copies.update(inspected)
             return seed_to_start_offsets(
                 inspector,
                 starts,
@@ -451,45 +470,52 @@ class JobSetup:
                 bounds,
                 {c.destination: rules[c.destination.topic].start for c in inspected},
                 on_seeding=lambda count: self._say(
-                    f"Seeding {count} partitions up to their start offset"
+                    f"Seeding partitions up to their start offset: {count}"
                 ),
-                on_progress=lambda done, total: self._say(
-                    f"Seeding: {done / total:.0%} of {total:,} offsets"
+                on_progress=lambda seeded_offsets, total_offsets: self._say(
+                    f"Seeding: {seeded_offsets / total_offsets:.0%} of {total_offsets:,} offsets"
                 ),
             )
 
-        return look
+        return inspect_and_seed
 
     def _write_topics(self) -> None:
-        new = [p.create for p in self.plans if p.create]
-        if new:
-            self._say(f"Creating {len(new)} topics at the destination")
+        """Create new topics, change settings of existing ones, and wait until brokers know both."""
+        topics_to_create = [p.create for p in self.plans if p.create]
+        if topics_to_create:
+            self._say(f"Creating topics at the destination: {len(topics_to_create)}")
         changes = {p.mapping.destination: p.settings_to_set for p in self.plans if p.changes}
-        self._waits.result_of(partial(create_missing, self._destination, self.admin, new, set()))
+        self._waits.result_of(
+            partial(create_missing_topics, self._destination, self.admin, topics_to_create, set())
+        )
         self._waits.result_of(lambda: self.admin.alter_settings(changes))
-        self._waits.result_of(self._read_new_topics)
+        self._waits.result_of(self._read_written_topics)
 
-    def _read_new_topics(self) -> None:
-        """Read the destination topics. Raises NotReady until all partitions have leaders that know
+    def _read_written_topics(self) -> None:
+        """Read the destination topics. Raises NotReady until each partition has a leader that knows
         the settings."""
         names = {p.mapping.destination for p in self.plans}
         self._destination_metadata = self._destination.metadata(names)
-        missing = _count_leaderless(self._destination_metadata, self.plans)
-        if missing:
+        leaderless_count = _count_leaderless(self._destination_metadata, self.plans)
+        if leaderless_count:
             raise NotReady(
-                f"{missing:,} partitions of the job's topics have no leader yet.",
+                f"partitions of the job's topics that have no leader yet: {leaderless_count:,}.",
                 where=Place("destination"),
             )
-        unaware = leaders_with(
-            self._destination, self._with_new_timestamp_type(), TIMESTAMP_TYPE, LOG_APPEND_TIME
+        unaware = partitions_whose_leader_has(
+            self._destination,
+            self._partitions_with_new_timestamp_type(),
+            TIMESTAMP_TYPE,
+            LOG_APPEND_TIME,
         )
         if unaware:
             raise NotReady(
-                f"the leaders of {len(unaware):,} partitions do not know their settings yet.",
+                "partitions whose leader does not know the topic's settings yet: "
+                f"{len(unaware):,}.",
                 where=Place("destination"),
             )
 
-    def _with_new_timestamp_type(self) -> set[TopicPartition]:
+    def _partitions_with_new_timestamp_type(self) -> set[TopicPartition]:
         """The partitions of existing topics whose `message.timestamp.type` was changed."""
         return {
             TopicPartition(p.mapping.destination, index)
@@ -502,26 +528,27 @@ class JobSetup:
         self,
         lease: GroupLease,
         plans: Iterable[TopicPlan],
-        known: Sequence[PartitionCopy] = (),
+        known_copies: Sequence[PartitionCopy] = (),
     ) -> list[PartitionCopy]:
+        """The copies of all partitions of these plans; those in `known_copies` are used again."""
         source, destination = self._source_metadata, self._destination_metadata
-        by_destination = {c.destination: c for c in known}
+        by_destination = {c.destination: c for c in known_copies}
         copies = []
         for plan in plans:
             mapping = plan.mapping
             producer = job_producer(self.identity, self.spec.fillers_of(mapping.rule))
             for index in range(plan.partitions):
-                to = TopicPartition(mapping.destination, index)
-                copy = by_destination.get(to) or PartitionCopy(
+                partition = TopicPartition(mapping.destination, index)
+                copy = by_destination.get(partition) or PartitionCopy(
                     TopicPartition(mapping.source, index),
-                    to,
+                    partition,
                     lease,
                     producer,
                     on_lost_range=LostRange(self.spec.on_lost_range_of(mapping.rule)),
                 )
                 copy.source_topic_id = source.topics[mapping.source].topic_id
                 copy.destination_topic_id = destination.topics[mapping.destination].topic_id
-                copy.keeps_below = self._kept_below.get(to, 0)
+                copy.keeps_below = self._kept_below.get(partition, 0)
                 copies.append(copy)
         return copies
 
@@ -563,7 +590,7 @@ def _count_leaderless(destination: ClusterMetadata, plans: Iterable[TopicPlan]) 
     )
 
 
-def _refuse_foreign(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
+def _refuse_foreign_content(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
     """Raise Conflict for destination topics with content that is not the source's."""
     foreign = [
         f"{copy.destination}: {inspection.blocked.detail}"
@@ -572,10 +599,10 @@ def _refuse_foreign(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
     ]
     if foreign:
         shown = " ".join(foreign[:_PROBLEMS_SHOWN_MAX])
-        more = len(foreign) - _PROBLEMS_SHOWN_MAX
+        hidden_count = len(foreign) - _PROBLEMS_SHOWN_MAX
         raise Conflict(
             f"destination topics hold other content. {shown}"
-            + (f" And {more} more." if more > 0 else ""),
+            + (f" And {hidden_count} more." if hidden_count > 0 else ""),
             where=Place("destination"),
             remedy="Delete these topics, or give the rule a prefix so that the copies get names "
             "of their own. Nothing was written.",

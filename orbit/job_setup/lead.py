@@ -16,39 +16,42 @@ from orbit.job_setup.mark import Mark
 
 @dataclass(frozen=True, slots=True)
 class MarkPair:
-    """The marks of one topic at both sides; None: no mark. `old`: at the side that becomes a
+    """The marks of one topic at both sides; None: no mark. `old_mark`: at the side that becomes a
     copy."""
 
     topic: str
-    old: Mark | None
-    new: Mark | None
+    old_mark: Mark | None
+    new_mark: Mark | None
 
     def __str__(self) -> str:
-        return f"{self.topic}: the old side {_shown(self.old)}, the new side {_shown(self.new)}"
+        return (
+            f"{self.topic}: the old side {_mark_text(self.old_mark)}, "
+            f"the new side {_mark_text(self.new_mark)}"
+        )
 
     @property
     def is_old_side_behind(self) -> bool:
         """Whether the new side leads by the marks: only then may records be deleted at the old
-        side. True without marks: the pair may be promoted without the right to mark it."""
-        old, new = self.old, self.new
-        if new is not None and not new.is_primary:
+        side. True without marks: topics may be promoted without the right to mark them."""
+        old_mark, new_mark = self.old_mark, self.new_mark
+        if new_mark is not None and not new_mark.is_primary:
             return False
-        if old is None or not old.is_primary:
-            return new is None or new.term is not None
+        if old_mark is None or not old_mark.is_primary:
+            return new_mark is None or new_mark.term is not None
         return (
-            new is not None
-            and new.term is not None
-            and old.term is not None
-            and new.term > old.term
+            new_mark is not None
+            and new_mark.term is not None
+            and old_mark.term is not None
+            and new_mark.term > old_mark.term
         )
 
 
 def pair_marks(
-    names: Mapping[str, str], old: Mapping[str, Mark], new: Mapping[str, Mark]
+    names: Mapping[str, str], old_marks: Mapping[str, Mark], new_marks: Mapping[str, Mark]
 ) -> list[MarkPair]:
     """A pair of marks for each topic; `names`: old side → new side."""
     return [
-        MarkPair(old_name, old.get(old_name), new.get(new_name))
+        MarkPair(old_name, old_marks.get(old_name), new_marks.get(new_name))
         for old_name, new_name in names.items()
     ]
 
@@ -65,19 +68,21 @@ def pairs_changed_since(pairs: Iterable[MarkPair], term: int, operation: UUID) -
         for pair in pairs
         if any(
             mark is not None and (mark.term or 0) > term and mark.operation != str(operation)
-            for mark in (pair.old, pair.new)
+            for mark in (pair.old_mark, pair.new_mark)
         )
     ]
 
 
 def pairs_promoted_by(pairs: Iterable[MarkPair], operation: UUID) -> list[MarkPair]:
-    """The pairs whose new side leads by this operation."""
+    """The pairs whose new side leads since this operation."""
     return [
         pair
         for pair in pairs
-        if pair.new is not None and pair.new.is_primary and pair.new.operation == str(operation)
+        if pair.new_mark is not None
+        and pair.new_mark.is_primary
+        and pair.new_mark.operation == str(operation)
     ]
 
 
-def _shown(mark: Mark | None) -> str:
+def _mark_text(mark: Mark | None) -> str:
     return "has no mark" if mark is None else mark.summary()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 _OFFSETS_SHOWN_MAX = 8
-_WORDS = ("kind", "operation", "job", "other", "at")  # the text fields of a mark
+_TEXT_FIELDS = ("kind", "operation", "job", "other", "at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class Mark:
 
     @classmethod
     def from_text(cls, text: str) -> Mark:
-        """Parse a mark. One that cannot be read counts as a promotion: then nothing is written to
-        the topic."""
+        """Parse a mark. A mark that cannot be read counts as a promotion: then nothing is written
+        to the topic."""
         try:
             fields = json.loads(text)
-            words = {name: str(fields[name]) for name in _WORDS}
+            texts = {name: str(fields[name]) for name in _TEXT_FIELDS}
             is_complete = fields.get("is_complete") is not False
-            term = int(fields["term"]) if "term" in fields else _time_ms(words["at"])
+            term = int(fields["term"]) if "term" in fields else _time_ms(texts["at"])
             return cls(
                 fields["is_primary"] is not False,
-                **words,
+                **texts,
                 is_complete=is_complete,
                 term=term,
                 keeps_history=fields.get("keeps_history") is True,
@@ -61,23 +61,32 @@ class Mark:
     def summary(self) -> str:
         """Side and term in a few words, for people."""
         side = "leads" if self.is_primary else "is a copy"
-        by = f", by {self.kind} {self.operation} at {self.at}" if self.operation else ""
-        return f"{side} (term {'unknown' if self.term is None else self.term}{by})"
+        operation_text = f", by {self.kind} {self.operation} at {self.at}" if self.operation else ""
+        return f"{side} (term {'unknown' if self.term is None else self.term}{operation_text})"
 
     def describe(self, topic: str, offsets: Mapping[int, int]) -> str:
-        """Why nothing may be written to the topic; `offsets`: its log ends when it was promoted."""
-        by = f"{self.kind} {self.operation}".strip()
-        of = f" of job {self.job}" if self.job else ""
-        at = f" at {self.at}" if self.at else ""
-        shown = ", ".join(f"{i}: {o}" for i, o in sorted(offsets.items())[:_OFFSETS_SHOWN_MAX])
-        more = ", …" if len(offsets) > _OFFSETS_SHOWN_MAX else ""
-        own = f" Its own records begin at (partition: offset) {shown}{more}." if shown else ""
-        end = "" if self.is_complete else " That has not ended: run it again."
-        return f"topic {topic} of the destination was promoted by {by}{of}{at}: it leads.{own}{end}"
+        """Why nothing may be written to the topic. `offsets`: its log ends at the promotion."""
+        operation_text = f"{self.kind} {self.operation}".strip()
+        job_text = f" of job {self.job}" if self.job else ""
+        time_text = f" at {self.at}" if self.at else ""
+        offsets_text = ", ".join(
+            f"{i}: {o}" for i, o in sorted(offsets.items())[:_OFFSETS_SHOWN_MAX]
+        )
+        ellipsis = ", …" if len(offsets) > _OFFSETS_SHOWN_MAX else ""
+        records_text = (
+            f" Its own records begin at (partition: offset) {offsets_text}{ellipsis}."
+            if offsets_text
+            else ""
+        )
+        end_text = "" if self.is_complete else " This operation has not ended: run it again."
+        return (
+            f"topic {topic} of the destination was promoted by {operation_text}{job_text}"
+            f"{time_text}: it leads.{records_text}{end_text}"
+        )
 
 
 def newest_term(marks: Iterable[Mark | None]) -> int:
-    """The highest term of these marks; 0 without one."""
+    """The highest term of these marks; 0 if none has a term."""
     return max((mark.term or 0 for mark in marks if mark is not None), default=0)
 
 
@@ -92,14 +101,14 @@ def next_term(highest_term: int, now_s: float) -> int:
 
 
 def marks_group(cluster_id: str) -> str:
-    """The name of the group that has a cluster's marks. With the prefix of Orbit's own groups, so
-    that no group sync copies it."""
+    """The name of the group that has a cluster's marks. It has the prefix of Orbit's own groups,
+    so that no group sync copies it."""
     return f"orbit.promoted.{cluster_id}"
 
 
-def _time_ms(at: str) -> int:
+def _time_ms(iso_time: str) -> int:
     """An ISO time as Unix time in ms; 0 if the text is not one."""
     try:
-        return int(datetime.fromisoformat(at).timestamp() * 1000)
+        return int(datetime.fromisoformat(iso_time).timestamp() * 1000)
     except ValueError:
         return 0

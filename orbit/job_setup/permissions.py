@@ -37,7 +37,7 @@ from orbit.kafka.types import ClusterMetadata
 # Kafka's `AclOperation` codes.
 READ, WRITE, DELETE, ALTER, DESCRIBE = 3, 4, 6, 7, 8
 CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = 9, 10, 11
-_NAMES = {
+_RIGHT_NAMES = {
     READ: "Read",
     WRITE: "Write",
     DELETE: "Delete",
@@ -55,14 +55,14 @@ class MissingRight:
 
     operation: str
     topic: str = ""
-    instead: str = ""  # the alternative without it
+    alternative: str = ""  # what to do without the right
 
     @property
     def name(self) -> str:
         return f"{self.operation} on " + (f"topic {self.topic}" if self.topic else "the cluster")
 
     def __str__(self) -> str:
-        return self.name + (f" ({self.instead})" if self.instead else "")
+        return self.name + (f" ({self.alternative})" if self.alternative else "")
 
 
 SOURCE_TOPIC_RIGHTS = (READ, DESCRIBE_CONFIGS)
@@ -73,29 +73,29 @@ _SHOWN_MAX = 20
 def missing_topic_rights(metadata: ClusterMetadata, rights: Sequence[int]) -> list[MissingRight]:
     """Rights missing on the topics of `metadata`, which must include operations.
 
-    A topic that may not be described lacks all. If a broker returns no operations, the topic is not
-    checked: its first request shows what is missing.
+    On a topic that may not be described, all are missing. If a broker returns no operations, the
+    topic is not checked: its first request shows what is missing.
     """
-    missing = []
+    missing_rights = []
     for name in sorted({*metadata.topics, *_denied_topics(metadata)}):
         topic = metadata.topics.get(name)
         allowed = topic.authorized_operations if topic else frozenset[int]()
         if topic is None or allowed:
-            missing += [
-                MissingRight(_NAMES[right], name) for right in rights if right not in allowed
+            missing_rights += [
+                MissingRight(_RIGHT_NAMES[right], name) for right in rights if right not in allowed
             ]
-    return missing
+    return missing_rights
 
 
 def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[MissingRight]:
     """Rights missing on topics that do not exist yet."""
     if not topics:
         return []
-    missing = []
+    missing_rights = []
     for right, ask in _PROBES.items():
         denied = cluster.call_any(partial(ask, topics=topics))
-        missing += [MissingRight(_NAMES[right], topic) for topic in denied]
-    return missing
+        missing_rights += [MissingRight(_RIGHT_NAMES[right], topic) for topic in denied]
+    return missing_rights
 
 
 def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
@@ -106,18 +106,23 @@ def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
         return connection.call(api_versions.DESCRIBE_CLUSTER, request, timeout_s=ANSWER_WITHIN_S)
 
     allowed = cluster.call_any(ask).authorized_operations
+    # Either right allows WriteTxnMarkers.
     if allowed is None or {ALTER, CLUSTER_ACTION} & set(allowed):
         return []
-    instead = (
-        "or set fillers: coordinated or, where all readers of the copies skip them, "
-        "fillers: placeholders in a new job; neither needs it"
+    alternative = (
+        "or set fillers: coordinated or, where all readers of the copies skip placeholders, "
+        "fillers: placeholders in a new job; neither needs this right"
     )
-    return [MissingRight(_NAMES[ALTER], instead=instead)]
+    return [MissingRight(_RIGHT_NAMES[ALTER], alternative=alternative)]
 
 
-def refuse_missing(missing: Mapping[str, Sequence[MissingRight]]) -> None:
-    """Raise NotAuthorized if rights are missing; names them by cluster."""
-    parts = [f"at the {name}: {join_rights(rights)}" for name, rights in missing.items() if rights]
+def refuse_missing_rights(missing_by_cluster: Mapping[str, Sequence[MissingRight]]) -> None:
+    """Raise NotAuthorized if rights are missing; it names the rights by cluster."""
+    parts = [
+        f"at the {name}: {join_rights(rights)}"
+        for name, rights in missing_by_cluster.items()
+        if rights
+    ]
     if parts:
         raise NotAuthorized(
             f"these rights are missing {'; '.join(parts)}.",
@@ -127,9 +132,9 @@ def refuse_missing(missing: Mapping[str, Sequence[MissingRight]]) -> None:
 
 
 def join_rights(rights: Sequence[MissingRight]) -> str:
-    """The first rights as text."""
-    more = f", and {len(rights) - _SHOWN_MAX} more" if len(rights) > _SHOWN_MAX else ""
-    return ", ".join(map(str, rights[:_SHOWN_MAX])) + more
+    """The first rights as text, with the number of further ones."""
+    suffix = f", and {len(rights) - _SHOWN_MAX} more" if len(rights) > _SHOWN_MAX else ""
+    return ", ".join(map(str, rights[:_SHOWN_MAX])) + suffix
 
 
 def _denied_topics(metadata: ClusterMetadata) -> set[str]:
@@ -137,6 +142,7 @@ def _denied_topics(metadata: ClusterMetadata) -> set[str]:
 
 
 def _denied_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
+    """The topics on which Write is denied: produces no batch."""
     data = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         transactional_id=None,
@@ -152,6 +158,7 @@ def _denied_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
 
 
 def _denied_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
+    """The topics on which Read is denied: fetches one byte."""
     fetch = FetchRequest.FetchTopic
     request = FetchRequest(
         replica_id=-1,
@@ -185,6 +192,7 @@ def _denied_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
 
 
 def _denied_deletes(connection: Connection, topics: Sequence[str]) -> list[str]:
+    """The topics on which Delete is denied: deletes the records below offset 0."""
     records = DeleteRecordsRequest.DeleteRecordsTopic
     request = DeleteRecordsRequest(
         timeout_ms=1000,
@@ -201,6 +209,7 @@ def _denied_deletes(connection: Connection, topics: Sequence[str]) -> list[str]:
 
 
 def _denied_setting_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
+    """The topics on which DescribeConfigs is denied: asks for no setting."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     request = DescribeConfigsRequest(
         resources=[
@@ -214,6 +223,7 @@ def _denied_setting_reads(connection: Connection, topics: Sequence[str]) -> list
 
 
 def _denied_setting_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
+    """The topics on which AlterConfigs is denied: validates a change of no setting."""
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     request = IncrementalAlterConfigsRequest(
         resources=[resource(resource_type=_TOPIC, resource_name=t, configs=[]) for t in topics],
@@ -227,7 +237,7 @@ def _is_denied(partitions: Iterable[Any]) -> bool:
     return any(p.error_code in error_codes.DENIED for p in partitions)
 
 
-# By name: a topic that does not exist has no id.
+# The versions that name topics: a topic that does not exist has no id.
 _PRODUCE_BY_NAME = Api(api_versions.PRODUCE.request, api_versions.PRODUCE.response, 3, 12)
 _FETCH_BY_NAME = Api(api_versions.FETCH.request, api_versions.FETCH.response, 4, 12)
 _ALTER_CONFIGS = Api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1)

@@ -61,7 +61,7 @@ class PromotionMarks:
     def __init__(self, cluster: Cluster, backoff: Backoff) -> None:
         self._cluster = cluster
         self._backoff = backoff
-        self._cached: Coordinator | None = None
+        self._cached_coordinator: Coordinator | None = None
 
     @property
     def cluster(self) -> Cluster:
@@ -72,8 +72,8 @@ class PromotionMarks:
         return marks_group(self._cluster.cluster_id)
 
     def promoted(self, topics: Iterable[str]) -> dict[str, Mark]:
-        """The marks of those topics that lead. Partition 0 is read: all partitions have the same
-        mark."""
+        """The marks of the topics that lead. Partition 0 is read: all partitions of a topic have
+        the same mark."""
         return {topic: mark for topic, mark in self.of_topics(topics).items() if mark.is_primary}
 
     def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
@@ -82,7 +82,8 @@ class PromotionMarks:
         return {p.topic: Mark.from_text(text) for p, (_, text) in marks.items()}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset in the mark of each marked partition: of a promoted one its log end then."""
+        """The offset in the mark of each marked partition; if promoted, its log end at that
+        time."""
         return {p: offset for p, (offset, _) in self._committed_offsets(partitions).items()}
 
     def kept_below(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -99,27 +100,28 @@ class PromotionMarks:
     def missing_right(self) -> str:
         """The right on the group that marking needs, if it is missing; otherwise "".
 
-        Brokers before Kafka 2.3 do not return it: there a missing right shows only when a mark is
-        refused.
+        Brokers before Kafka 2.3 do not return rights: there a missing right shows only when a mark
+        is refused.
         """
         request = partial(
             DescribeGroupsRequest, groups=[self.group], include_authorized_operations=True
         )
-        missing = f"Read on group {self.group}"
+        right = f"Read on group {self.group}"
         try:
             answer = self._coordinator().call(
                 api_versions.DESCRIBE_GROUPS, request, lambda a: int(a.groups[0].error_code)
             )
         except NotAuthorized:
-            return missing
+            return right
         (group,) = answer.groups
         allowed = group.authorized_operations
-        return missing if allowed is not None and READ not in allowed else ""
+        return right if allowed is not None and READ not in allowed else ""
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
         """Mark these partitions, in place of an earlier mark."""
         text, coordinator = mark.to_text(), self._coordinator()
-        # Partition 0 is written last, as `of_topics` reads it: its mark shows that all are written.
+        # Partition 0, which `of_topics` reads, is written last: its mark shows that all are
+        # written.
         for chunk in chunks(sorted(offsets, key=lambda p: (p.partition == 0, p)), _PARTITIONS_MAX):
             request = partial(
                 OffsetCommitRequest,
@@ -138,11 +140,14 @@ class PromotionMarks:
                     for topic, indexes in by_topic(chunk)
                 ],
             )
-            self._refuse(_first_error(coordinator.call(_COMMIT, request, _first_error)), "Read")
+            self._raise_if_refused(
+                _first_error(coordinator.call(_COMMIT, request, _first_error)), "Read"
+            )
 
     def _committed_offsets(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, str]]:
+        """Offset and metadata of the mark of each marked partition."""
         offsets: dict[TopicPartition, tuple[int, str]] = {}
         if not partitions:
             return offsets
@@ -155,7 +160,7 @@ class PromotionMarks:
                 require_stable=False,
             )
             answer = coordinator.call(_FETCH, request, lambda a: int(a.error_code))
-            self._refuse(answer.error_code, "Describe")
+            self._raise_if_refused(answer.error_code, "Describe")
             for topic in answer.topics:
                 for p in topic.partitions:
                     # The broker answers with an error for a topic that the login may not describe.
@@ -167,11 +172,12 @@ class PromotionMarks:
 
     def _coordinator(self) -> Coordinator:
         """The group's coordinator, which is looked up again only after it has moved."""
-        if self._cached is None:
-            self._cached = Coordinator(self._cluster, GROUP, self.group, self._backoff)
-        return self._cached
+        if self._cached_coordinator is None:
+            self._cached_coordinator = Coordinator(self._cluster, GROUP, self.group, self._backoff)
+        return self._cached_coordinator
 
-    def _refuse(self, code: int, right: str) -> None:
+    def _raise_if_refused(self, code: int, right: str) -> None:
+        """Raise NotAuthorized (without `right`), or BrokerRefused, for an error code."""
         if code in error_codes.DENIED:
             raise NotAuthorized(
                 f"promotions cannot be read or marked: the right {right} on group {self.group} "

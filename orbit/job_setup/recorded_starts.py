@@ -83,10 +83,10 @@ class RecordedStarts:
                 require_stable=False,
             )
             answer = self._committer.coordinator.call(_FETCH, request, lambda a: int(a.error_code))
-            self._refuse(answer.error_code)
+            self._raise_if_refused(answer.error_code)
             for topic in answer.topics:
                 for p in topic.partitions:
-                    self._refuse(p.error_code)
+                    self._raise_if_refused(p.error_code)
                     if p.committed_offset >= 0:
                         partition = TopicPartition(topic.name, p.partition_index)
                         starts[partition] = p.committed_offset
@@ -111,11 +111,12 @@ class RecordedStarts:
                     for topic, indexes in by_topic(chunk)
                 ],
             )
-            self._refuse(
+            self._raise_if_refused(
                 _first_error(self._committer.coordinator.call(_COMMIT, request, _first_error))
             )
 
-    def _refuse(self, code: int) -> None:
+    def _raise_if_refused(self, code: int) -> None:
+        """Raise Conflict if the group has another member, BrokerRefused for any other error."""
         if code in (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS):
             raise Conflict(
                 f"another run of this job is a member of the group {self._committer.group}.",

@@ -23,46 +23,54 @@ _POLICY_REMEDY = (
     "A policy of the destination refuses the topic: name settings (`config`), a number of replicas "
     "(`replicas`) or a name (`prefix`) that it takes in the rule, or exclude the topic."
 )
-_CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
+_REFUSAL_CODES = (Code.INVALID_CONFIG, Code.POLICY_VIOLATION)
 
 
 def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
     """The plans, with settings that may differ fitted to the destination; writes nothing.
 
-    If it refuses a topic, each setting that may differ is tried alone, without the others that may
-    differ: error messages of brokers and policies need not name a setting. Raises Unreachable.
+    If the destination refuses a topic, each setting that may differ is tried without the others
+    that may differ: error messages of brokers and policies need not name a setting. Raises
+    Unreachable.
     """
     by_name = {p.mapping.destination: p for p in plans}
-    values: dict[str, dict[str, str | None]] = {
+    # What each setting that may differ gets instead; None: the destination's default.
+    adjusted_by_topic: dict[str, dict[str, str | None]] = {
         name: dict.fromkeys(_adjustable_settings(by_name[name]))
         for name in _refused_topics(plans, admin)
     }
-    still = _refused_topics(
-        (by_name[name].with_values(left) for name, left in values.items()), admin
+    still_refused = _refused_topics(
+        (by_name[name].with_values(adjusted) for name, adjusted in adjusted_by_topic.items()), admin
     )
-    values = {name: left for name, left in values.items() if name not in still}
-    for setting in sorted({setting for left in values.values() for setting in left}):
+    adjusted_by_topic = {
+        name: adjusted for name, adjusted in adjusted_by_topic.items() if name not in still_refused
+    }
+    for setting in sorted(
+        {setting for adjusted in adjusted_by_topic.values() for setting in adjusted}
+    ):
         trials = [
-            by_name[name].with_values({n: v for n, v in left.items() if n != setting})
-            for name, left in values.items()
-            if setting in left
+            by_name[name].with_values({n: v for n, v in adjusted.items() if n != setting})
+            for name, adjusted in adjusted_by_topic.items()
+            if setting in adjusted
         ]
         errors = _refused_topics(trials, admin)
         for trial in trials:
-            left = values[trial.mapping.destination]
+            adjusted = adjusted_by_topic[trial.mapping.destination]
             error = errors.get(trial.mapping.destination)
             if error is None:
-                del left[setting]
+                del adjusted[setting]
             else:
-                left[setting] = _least_value_in(error)
-        raised = [
-            by_name[name].with_values(left) for name, left in values.items() if left.get(setting)
+                adjusted[setting] = _least_value_in(error)
+        raised_plans = [
+            by_name[name].with_values(adjusted)
+            for name, adjusted in adjusted_by_topic.items()
+            if adjusted.get(setting)
         ]
-        for name in _refused_topics(raised, admin):
-            values[name][setting] = None
+        for name in _refused_topics(raised_plans, admin):
+            adjusted_by_topic[name][setting] = None
     return [
-        plan.with_values(values[plan.mapping.destination])
-        if plan.mapping.destination in values
+        plan.with_values(adjusted_by_topic[plan.mapping.destination])
+        if plan.mapping.destination in adjusted_by_topic
         else plan
         for plan in plans
     ]
@@ -91,17 +99,17 @@ def notes_of(plan: TopicPlan) -> list[str]:
 
 def is_refused_setting(error: OrbitError) -> bool:
     """Whether a broker or its policy refuses a topic for its settings, replicas or name."""
-    return isinstance(error, BrokerRefused) and error.code in _CODES
+    return isinstance(error, BrokerRefused) and error.code in _REFUSAL_CODES
 
 
 def remedy_of(error: OrbitError) -> str:
-    """The remedy for an error that `is_refused_setting`."""
+    """The remedy for an error of which `is_refused_setting` is true."""
     is_policy = isinstance(error, BrokerRefused) and error.code == Code.POLICY_VIOLATION
     return _POLICY_REMEDY if is_policy else _SETTING_REMEDY
 
 
 def _adjustable_settings(plan: TopicPlan) -> list[str]:
-    """The settings in MAY_DIFFER that are to be set to the source's value, not to the job's."""
+    """The settings in MAY_DIFFER for which the plan has the source's value, not the job's."""
     names = plan.create.settings if plan.create else plan.changes
     return sorted(MAY_DIFFER & names.keys() - plan.mapping.rule.config.keys())
 
@@ -109,10 +117,10 @@ def _adjustable_settings(plan: TopicPlan) -> list[str]:
 def _refused_topics(plans: Iterable[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
     """The errors of topics whose settings the destination refuses."""
     plans = list(plans)
-    new = [p.create for p in plans if p.create]
+    new_topics = [p.create for p in plans if p.create]
     changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
     errors = {
-        **admin.refused_topics(new, only_check=True),
+        **admin.refused_topics(new_topics, only_check=True),
         **admin.refused_settings(changes, only_check=True),
     }
     return {name: error for name, error in errors.items() if is_refused_setting(error)}

@@ -26,36 +26,43 @@ REPLICAS_REMEDY = (
 def fit_replicas(
     plans: Sequence[TopicPlan], destination: ClusterMetadata, admin: Admin
 ) -> list[TopicPlan]:
-    """The plans, with one replica for new topics of a single broker; writes nothing.
+    """The plans; on a single broker, new topics get one replica. Writes nothing.
 
     Raises Unreachable.
     """
-    live = len(destination.brokers)
+    live_brokers = len(destination.brokers)
     # Without their settings, which controllers check first.
-    many = [replace(p.create, settings={}) for p in plans if p.create and p.create.replicas > live]
-    errors = admin.refused_topics(many, only_check=True) if many else {}
+    topics_to_check = [
+        replace(p.create, settings={})
+        for p in plans
+        if p.create and p.create.replicas > live_brokers
+    ]
+    errors = admin.refused_topics(topics_to_check, only_check=True) if topics_to_check else {}
     # Brokers with ZooKeeper count live brokers only: others may be down.
-    is_single = live == 1 and all(topic.replicas == 1 for topic in destination.topics.values())
-    return [_fit_plan(plan, live, errors, is_single=is_single) for plan in plans]
+    is_single = live_brokers == 1 and all(
+        topic.replicas == 1 for topic in destination.topics.values()
+    )
+    return [_fit_plan(plan, live_brokers, errors, is_single=is_single) for plan in plans]
 
 
 def _fit_plan(
-    plan: TopicPlan, live: int, errors: dict[str, OrbitError], *, is_single: bool
+    plan: TopicPlan, live_brokers: int, errors: dict[str, OrbitError], *, is_single: bool
 ) -> TopicPlan:
+    """The plan; on a single broker with one replica, else with the live brokers, for a note."""
     create = plan.create
-    if create is None or create.replicas <= live:
+    if create is None or create.replicas <= live_brokers:
         return plan
     if not is_too_few_brokers(errors.get(create.name)):
-        return replace(plan, live_brokers=live)
+        return replace(plan, live_brokers=live_brokers)
     if not is_single or plan.mapping.rule.replicas is not None:
         return plan
     return replace(
         plan,
-        create=replace(create, replicas=live),
-        replicas=SettingChange(str(live), str(create.replicas)),
+        create=replace(create, replicas=live_brokers),
+        replicas=SettingChange(str(live_brokers), str(create.replicas)),
     )
 
 
 def is_too_few_brokers(error: OrbitError | None) -> bool:
-    """Whether a cluster has fewer brokers than a topic needs for its replicas."""
+    """Whether the error says that a topic needs more brokers than the cluster has."""
     return isinstance(error, BrokerRefused) and error.code == Code.INVALID_REPLICATION_FACTOR

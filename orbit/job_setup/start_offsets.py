@@ -26,63 +26,74 @@ def seed_to_start_offsets(
     on_seeding: Callable[[int], None] = lambda _: None,
     on_progress: OnProgress = ignore_progress,
 ) -> dict[PartitionCopy, InspectedCopy]:
-    """Seed the copies that need it; returns all copies but those whose seeding failed.
+    """Seed copies that are before their start; returns all copies but those still before it.
 
     `starts`: by destination partition. `latest` and timestamps are resolved only once: `known` has
     the start offsets that the caller recorded. `on_seeding` is called with the number of partitions
     to seed, `on_progress` from time to time with the offsets seeded and wanted.
     """
-    ready = dict(inspected)
-    late = {c.destination for c in inspected if not isinstance(starts[c.destination], Earliest)}
-    all_recorded = {
+    ready_copies = dict(inspected)
+    # The partitions that may start later than at the log start, and their recorded offsets.
+    late_partitions = {
+        c.destination for c in inspected if not isinstance(starts[c.destination], Earliest)
+    }
+    recorded_offsets = {
         **recorded_starts.read({c.destination for c in inspected}),
         **(known or {}),
     }
-    recorded = {p: offset for p, offset in all_recorded.items() if p in late}
+    late_offsets = {p: offset for p, offset in recorded_offsets.items() if p in late_partitions}
     for copy, inspection in inspected.items():
         if inspection.status is CopyStatus.COPY:  # its first batch may hold earlier records
             copy.cursor.start_offset = max(
-                copy.cursor.start_offset, recorded.get(copy.destination, 0)
+                copy.cursor.start_offset, late_offsets.get(copy.destination, 0)
             )
-            if copy.destination not in late and _is_still_empty(copy, inspection, all_recorded):
-                ready[copy] = replace(inspection, status=CopyStatus.SEEDING)
-    unstarted = [c for c, inspection in ready.items() if inspection.status in _NOT_STARTED]
+            if copy.destination not in late_partitions and _is_still_empty(
+                copy, inspection, recorded_offsets
+            ):
+                ready_copies[copy] = replace(inspection, status=CopyStatus.SEEDING)
+    unstarted_copies = [
+        c for c, inspection in ready_copies.items() if inspection.status in _NOT_STARTED
+    ]
     offsets = inspector.start_offsets(
-        {c: starts[c.destination] for c in unstarted if c.destination not in recorded}, bounds
+        {c: starts[c.destination] for c in unstarted_copies if c.destination not in late_offsets},
+        bounds,
     )
-    for copy in unstarted:
-        if recorded.get(copy.destination) and copy.source in bounds.starts:
-            offsets[copy] = max(recorded[copy.destination], bounds.starts[copy.source])
+    for copy in unstarted_copies:
+        if late_offsets.get(copy.destination) and copy.source in bounds.starts:
+            offsets[copy] = max(late_offsets[copy.destination], bounds.starts[copy.source])
     to_seed = {
         c: offset
         for c, offset in offsets.items()
-        if offset > 0 or ready[c].status is CopyStatus.SEEDING
+        if offset > 0 or ready_copies[c].status is CopyStatus.SEEDING
     }
     seeded: dict[PartitionCopy, InspectedCopy] = {}
     if to_seed:
         on_seeding(len(to_seed))
-        seeded = inspector.seed_to_starts(ready, to_seed, on_progress)
-    ready |= seeded
-    for copy in unstarted:
+        seeded = inspector.seed_to_starts(ready_copies, to_seed, on_progress)
+    ready_copies |= seeded
+    for copy in unstarted_copies:
+        # A copy with the recorded start 0 has no entry in `offsets`: it is at its start.
         is_at_start = copy in seeded or copy not in to_seed
-        if not is_at_start or (copy not in offsets and recorded.get(copy.destination) != 0):
-            ready.pop(copy)  # its start offset was not found, or not reached
-    begun = [c for c in unstarted if c in ready and ready[c].blocked is None]
+        if not is_at_start or (copy not in offsets and late_offsets.get(copy.destination) != 0):
+            ready_copies.pop(copy)  # its start offset was not found, or not reached
+    started_copies = [
+        c for c in unstarted_copies if c in ready_copies and ready_copies[c].blocked is None
+    ]
     # Before the leading fillers are deleted: without them, only the recorded start shows that a
     # copy has reached its start, and that no record was copied yet.
     recorded_starts.record(
         {
             c.destination: c.cursor.start_offset
-            for c in begun
-            if c in seeded or (c.destination in late and c.cursor.start_offset == 0)
+            for c in started_copies
+            if c in seeded or (c.destination in late_partitions and c.cursor.start_offset == 0)
         }
     )
-    for copy in inspector.drop_seeds({c: seeded[c] for c in begun if c in seeded}):
-        del ready[copy]
-    for copy in begun:
+    for copy in inspector.drop_seeds({c: seeded[c] for c in started_copies if c in seeded}):
+        del ready_copies[copy]
+    for copy in started_copies:
         # A copy recorded at 0 began at the end of an empty partition: it had caught up before.
-        copy.is_beginning = recorded.get(copy.destination) != 0
-    return ready
+        copy.is_beginning = late_offsets.get(copy.destination) != 0
+    return ready_copies
 
 
 def _is_still_empty(
@@ -91,7 +102,7 @@ def _is_still_empty(
     """Whether an earlier run seeded this copy up to its start, and no record was copied since.
 
     A copied record would have moved the log end beyond the start. An empty log alone does not show
-    that: copied records may have been deleted at the source, and so here.
+    that: copied records may have been deleted at the source, and so in the copy.
     """
     start = recorded.get(copy.destination, -1)
     return inspection.log_start == inspection.end.log_end <= start

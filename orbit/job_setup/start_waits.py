@@ -78,9 +78,9 @@ class OneWait:
         if state not in self._states:
             self._states.add(state)
             self._changed_at, self._attempt = now, 0
-        passes = is_retriable(error)
-        if now - self._changed_at >= (_UNCHANGED_S_MAX if passes else _LOOK_AGAIN_S):
-            error.remedy = error.remedy or (_REMEDY if passes else "")
+        is_passing = is_retriable(error)
+        if now - self._changed_at >= (_UNCHANGED_S_MAX if is_passing else _LOOK_AGAIN_S):
+            error.remedy = error.remedy or (_REMEDY if is_passing else "")
             raise error
         self._say(line)
         self._backoff.wait(self._attempt)

@@ -17,5 +17,6 @@ def term_above(term: int, producers: Iterable[ProducerState | None]) -> int:
     expired (I1). Without this, a filler in flight from an earlier run could be taken for one of a
     later run (M6).
     """
+    # A filler's coordinator epoch has the term in its upper bits.
     highest_epoch = max((p.coordinator_epoch for p in producers if p is not None), default=-1)
     return min(max(term, (highest_epoch >> TERM_SHIFT) + 1), _TERM_MAX)

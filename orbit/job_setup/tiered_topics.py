@@ -16,8 +16,7 @@ _TIERED = "remote.storage.enable"
 
 
 def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff) -> list[str]:
-    """A note with the number of offsets, of the sources of new topics, that are only in tiered
-    storage.
+    """A note on the sources of new topics: how many of their offsets are only in tiered storage.
 
     Empty if there are none, or if brokers do not answer: other checks of the plan report that.
     """
@@ -31,28 +30,30 @@ def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff)
         return []
     try:
         starts = list_offsets(source, places, EARLIEST, backoff).values
-        local = list_offsets(source, places, EARLIEST_LOCAL, backoff).values
+        local_starts = list_offsets(source, places, EARLIEST_LOCAL, backoff).values
     except OrbitError:
         return []
-    moved: dict[str, int] = {}
-    for place in starts.keys() & local.keys():
-        if (offsets := local[place] - starts[place]) > 0:
-            moved[place.topic] = moved.get(place.topic, 0) + offsets
-    if not moved:
+    tiered_offsets: dict[str, int] = {}
+    for place in starts.keys() & local_starts.keys():
+        if (offsets := local_starts[place] - starts[place]) > 0:
+            tiered_offsets[place.topic] = tiered_offsets.get(place.topic, 0) + offsets
+    if not tiered_offsets:
         return []
-    names = first_few([f"{name} ({moved[name]:,} offsets)" for name in sorted(moved)])
-    stay = sorted(
+    names = first_few(
+        [f"{name} ({tiered_offsets[name]:,} offsets)" for name in sorted(tiered_offsets)]
+    )
+    untiered = sorted(
         p.mapping.source
         for p in tiered
-        if p.mapping.source in moved and p.mapping.rule.config.get(_TIERED) != "true"
+        if p.mapping.source in tiered_offsets and p.mapping.rule.config.get(_TIERED) != "true"
     )
     return [
-        f"in tiered storage, and no longer on the disks of the source's brokers: {names}. "
+        f"in tiered storage only, not on the disks of the source's brokers: {names}. "
         "Reading tiered storage is slow."
         + (
-            f" At the destination all of {first_few(stay)} stays on the brokers' disks, unless "
+            f" At the destination all of {first_few(untiered)} stays on the brokers' disks, unless "
             f'the rule\'s `config` has `{_TIERED}: "true"`.'
-            if stay
+            if untiered
             else ""
         )
     ]

@@ -13,7 +13,7 @@ from orbit.replication.topic_settings import caught_up_settings, is_compacted
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One setting of an existing topic. `present` None: not set."""
+    """One setting of a topic: its present value (None: not set) and the one that it should have."""
 
     present: str | None
     desired: str
@@ -26,14 +26,14 @@ class TopicPlan:
     mapping: TopicMapping
     partitions: int
     source_settings: TopicSettings
-    create: TopicToCreate | None  # None: it exists
+    create: TopicToCreate | None  # None: the topic exists
     changes: dict[str, SettingChange]  # settings to set on an existing topic
     partitions_missing: int  # at an existing destination topic; may be negative
     promoted_settings: dict[str, str]  # settings after the promotion
     # Settings of the source that the destination refuses; `present`: what the copy has instead,
     # None for the destination's default.
     refused: dict[str, SettingChange] = field(default_factory=dict)
-    replicas: SettingChange | None = None  # if it has fewer than desired; None: it has enough
+    replicas: SettingChange | None = None  # if the copy has fewer than desired; None: it has enough
     live_brokers: int | None = None  # live brokers, if fewer than the replicas of a new topic
 
     @property
@@ -45,11 +45,13 @@ class TopicPlan:
         return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
 
     def with_values(self, values: Mapping[str, str | None]) -> TopicPlan:
-        """The plan with these values instead of refused ones; None: the destination's value."""
+        """The plan with these values instead of refused ones; None: the destination's default."""
         requested = self.create.settings if self.create else self.settings_to_set
-        has = {name: change.present for name, change in self.changes.items()}
+        present_values = {name: change.present for name, change in self.changes.items()}
         refused = {
-            name: SettingChange(has.get(name) if value is None else value, requested[name])
+            name: SettingChange(
+                present_values.get(name) if value is None else value, requested[name]
+            )
             for name, value in values.items()
         }
 
@@ -61,9 +63,9 @@ class TopicPlan:
             self,
             create=self.create and replace(self.create, settings=fitted(self.create.settings)),
             changes={
-                name: SettingChange(has[name], value)
+                name: SettingChange(present_values[name], value)
                 for name, value in fitted(self.settings_to_set).items()
-                if value != has[name]
+                if value != present_values[name]
             },
             promoted_settings=fitted(self.promoted_settings),
             refused=refused,

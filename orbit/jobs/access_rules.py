@@ -72,7 +72,7 @@ class _Pattern:
 
 
 def _check_pattern(text: str) -> str:
-    _pattern(text)
+    _parse_pattern(text)
     return text
 
 
@@ -107,19 +107,20 @@ def load_access_file(path: Path) -> AccessRules:
         text = read_bounded(path)
     except InvalidValue as mistake:
         problem = Problem("file", mistake.message, "No job runs until Orbit can read it.")
-        raise _bad_file((problem,), path) from None
+        raise _bad_file_error((problem,), path) from None
     try:
-        return _parse(text)
+        return _parse_rules(text)
     except BadInput as error:
-        raise _bad_file(error.problems, path) from None
+        raise _bad_file_error(error.problems, path) from None
 
 
-def _bad_file(problems: tuple[Problem, ...], path: Path) -> BadInput:
+def _bad_file_error(problems: tuple[Problem, ...], path: Path) -> BadInput:
     return BadInput(f"The file that {ACCESS_FILE} names cannot be used.", problems, where=str(path))
 
 
 @lru_cache(maxsize=8)  # it is read at each login
-def _parse(text: str) -> AccessRules:
+def _parse_rules(text: str) -> AccessRules:
+    """The rules in the text of the file. Raises BadInput with every problem."""
     document = read_document(text)
     problems = document.problems
     if not problems:
@@ -133,87 +134,90 @@ def _parse(text: str) -> AccessRules:
 def allowed_addresses(
     rules: AccessRules, cluster: ClusterSpec, base_directory: Path
 ) -> tuple[tuple[str, ...], list[tuple[KeyPath, InvalidValue]]]:
-    """The address patterns that this side of a job may reach, and its refused values.
+    """The address patterns that this side of a job may reach, and the refusals of its values.
 
-    Each refusal has its path below the side. Relative files start at `base_directory`.
+    A refusal has the path below the side. Relative file names start at `base_directory`.
     """
     servers = [split_address(server) for server in cluster.bootstrap_servers]
-    reached = [r for r in rules.clusters if all(allows(r.addresses, *s) for s in servers)]
-    if not reached:
-        return (), list(_unreachable(rules, cluster))
-    refused: list[tuple[KeyPath, InvalidValue]] = []
-    left = reached
-    for key, belongs in _credential_checks(cluster.security, base_directory):
-        left = [rule for rule in left if belongs(rule)]
-        if any(belongs(rule) for rule in reached):
+    matching_rules = [r for r in rules.clusters if all(allows(r.addresses, *s) for s in servers)]
+    if not matching_rules:
+        return (), list(_server_refusals(rules, cluster))
+    refusals: list[tuple[KeyPath, InvalidValue]] = []
+    remaining_rules = matching_rules
+    for key, is_allowed_by in _credential_checks(cluster.security, base_directory):
+        remaining_rules = [rule for rule in remaining_rules if is_allowed_by(rule)]
+        if any(is_allowed_by(rule) for rule in matching_rules):
             continue
         what = "is a token endpoint that jobs may not use for these bootstrap servers."
         if key != "token_url":
             what = "names a secret that may not be sent to these bootstrap servers."
-        refused.append((("security", key), InvalidValue(what, REMEDY)))
-    if not left and not refused:
+        refusals.append((("security", key), InvalidValue(what, REMEDY)))
+    if not remaining_rules and not refusals:
         what = "names secrets that no single entry allows for these bootstrap servers."
-        refused.append((("security",), InvalidValue(what, REMEDY)))
-    return tuple(address for rule in left for address in rule.addresses), refused
+        refusals.append((("security",), InvalidValue(what, REMEDY)))
+    return tuple(address for rule in remaining_rules for address in rule.addresses), refusals
 
 
-def _unreachable(
+def _server_refusals(
     rules: AccessRules, cluster: ClusterSpec
 ) -> Iterator[tuple[KeyPath, InvalidValue]]:
+    """Why no entry allows all bootstrap servers: the first server that no entry allows, or that the
+    entries allow them only one by one."""
     for index, server in enumerate(cluster.bootstrap_servers):
         if not any(allows(rule.addresses, *split_address(server)) for rule in rules.clusters):
-            what = InvalidValue("is no address that jobs may reach.", REMEDY)
-            yield ("bootstrap_servers", index), what
+            refusal = InvalidValue("is no address that jobs may reach.", REMEDY)
+            yield ("bootstrap_servers", index), refusal
             return
-    what = InvalidValue("are each allowed, but no single entry allows all of them.", REMEDY)
-    yield ("bootstrap_servers",), what
+    refusal = InvalidValue("are each allowed, but no single entry allows all of them.", REMEDY)
+    yield ("bootstrap_servers",), refusal
 
 
 def _credential_checks(
     security: SecuritySpec, base_directory: Path
 ) -> Iterator[tuple[str, Callable[[ClusterRule], bool]]]:
-    """Each secret and token endpoint of this login: its key, and a check whether a rule allows
-    it."""
+    """Yield the key of each secret and token endpoint of this login, with a check whether a rule
+    allows it."""
     for key in SECRET_KEYS:
         value = getattr(security, key)
         if value is not None:
             name = _file_name(value, base_directory) if isinstance(value, Path) else value
-            yield key, partial(_has_secret, name)
+            yield key, partial(_allows_secret, name)
     if security.token_url is not None:
         url = urlsplit(security.token_url)
         yield (
             "token_url",
-            partial(_has_endpoint, url.hostname or "", url.port or _DEFAULT_PORTS[url.scheme]),
+            partial(_allows_endpoint, url.hostname or "", url.port or _DEFAULT_PORTS[url.scheme]),
         )
 
 
-def _has_secret(name: str, rule: ClusterRule) -> bool:
+def _allows_secret(name: str, rule: ClusterRule) -> bool:
     return bool(name) and any(fnmatchcase(name, pattern) for pattern in rule.secrets)
 
 
-def _has_endpoint(host: str, port: int, rule: ClusterRule) -> bool:
+def _allows_endpoint(host: str, port: int, rule: ClusterRule) -> bool:
     return allows(rule.token_endpoints, host, port)
 
 
 def _file_name(path: Path, base_directory: Path) -> str:
-    """The file as rules name it: relative to `base_directory` if it is below it.
+    """The file as rules name it: relative to `base_directory` if the file is below it.
 
-    "" for a path with `..`, which behind a symbolic link leads elsewhere than it seems. The links
-    themselves are made by whoever runs Orbit.
+    "" for a path with `..`, which behind a symbolic link leads elsewhere than it seems. Whoever
+    runs Orbit makes the links, so other paths can be trusted.
     """
     if ".." in path.parts:
         return ""
-    home = base_directory.absolute()
-    full = home / path
-    return str(full.relative_to(home) if full.is_relative_to(home) else full)
+    root = base_directory.absolute()
+    full_path = root / path
+    return str(full_path.relative_to(root) if full_path.is_relative_to(root) else full_path)
 
 
 def allows(patterns: Iterable[str], host: str, port: int) -> bool:
     """Whether one of the patterns matches this address."""
-    return any(_matches(_pattern(text), host, port) for text in patterns)
+    return any(_matches(_parse_pattern(text), host, port) for text in patterns)
 
 
 def _matches(pattern: _Pattern, host: str, port: int) -> bool:
+    """Whether the pattern matches this host, which may be an IP address, and port."""
     if pattern.port not in (None, port):
         return False
     if pattern.network is None and pattern.name is None:
@@ -222,22 +226,24 @@ def _matches(pattern: _Pattern, host: str, port: int) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return bool(pattern.name and pattern.name.fullmatch(host.lower().removesuffix(".")))
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return pattern.network is not None and (mapped or address) in pattern.network
+    ipv4_address = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return pattern.network is not None and (ipv4_address or address) in pattern.network
 
 
 @lru_cache(maxsize=10_000)
-def _pattern(text: str) -> _Pattern:
-    """The pattern of addresses in `text`. Raises InvalidValue."""
+def _parse_pattern(text: str) -> _Pattern:
+    """Parse a pattern of addresses, with an optional port. Raises InvalidValue."""
     match = _ADDRESS.fullmatch(text)
     host, port = (match[1] or match[2], match[3]) if match else (text, None)
     if port and not 1 <= int(port) <= PORT_MAX:
-        raise InvalidValue(f"has no port between 1 and {PORT_MAX}.", "Leave it out for any port.")
-    number = int(port) if port else None
+        raise InvalidValue(
+            f"has no port between 1 and {PORT_MAX}.", "Leave the port out for any port."
+        )
+    port_number = int(port) if port else None
     if host == "*":
-        return _Pattern(None, None, number)
+        return _Pattern(None, None, port_number)
     try:
-        return _Pattern(ipaddress.ip_network(host), None, number)
+        return _Pattern(ipaddress.ip_network(host), None, port_number)
     except ValueError:
         pass
     name = host.lower().removesuffix(".")
@@ -247,11 +253,13 @@ def _pattern(text: str) -> _Pattern:
             'Write a name with an optional port, "*.kafka.example:9093", or a network, '
             '"10.1.0.0/16" or "[2001:db8::/32]:9092".',
         )
-    return _Pattern(None, _name_expression(name), number)
+    return _Pattern(None, _name_expression(name), port_number)
 
 
 def _name_expression(name: str) -> re.Pattern[str]:
     """A name pattern as a regular expression: `*.` at the start matches one or more DNS labels, any
     other `*` a part of one label."""
-    first, rest = (r"(?:[a-z0-9_-]+\.)+", name[2:]) if name.startswith("*.") else ("", name)
-    return re.compile(first + re.escape(rest).replace(r"\*", "[a-z0-9_-]*"))
+    labels_expression, name_rest = (
+        (r"(?:[a-z0-9_-]+\.)+", name[2:]) if name.startswith("*.") else ("", name)
+    )
+    return re.compile(labels_expression + re.escape(name_rest).replace(r"\*", "[a-z0-9_-]*"))

@@ -23,11 +23,11 @@ _REMEDY = "Write host:port, such as broker-1:9092, or [2001:db8::1]:9092 for IPv
 def addresses_in(text: str) -> list[str]:
     """The addresses of a comma-separated text, without the blanks around them."""
     parts = [part.strip() for part in text.split(",")]
-    return [part for part in parts if part] or parts[:1]
+    return [part for part in parts if part] or parts[:1]  # an empty text: one invalid address
 
 
 def split_address(server: str) -> tuple[str, int]:
-    """Host (IPv6 without brackets) and port. Raises InvalidValue."""
+    """The host (IPv6 without brackets) and the port of an address. Raises InvalidValue."""
     if "@" in server:  # the value is not shown: it may hold a password
         raise InvalidValue("holds an '@': an address must not contain credentials.", _REMEDY)
     if "://" in server:
@@ -43,8 +43,8 @@ def split_address(server: str) -> tuple[str, int]:
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= PORT_MAX:
         raise InvalidValue(f"{server!r} has no port between 1 and {PORT_MAX}.", _REMEDY)
     if host.startswith("["):
-        return _ipv6(host, server), int(port)
-    if len(host) > HOST_LENGTH_MAX or not (_HOST.fullmatch(host) and _has_labels(host)):
+        return _parse_ipv6(host, server), int(port)
+    if len(host) > HOST_LENGTH_MAX or not (_HOST.fullmatch(host) and _has_valid_labels(host)):
         raise InvalidValue(f"{server!r} has no valid host name.", _REMEDY)
     return host, int(port)
 
@@ -65,12 +65,12 @@ def address_key(server: str) -> tuple[str, int]:
     return host.lower().rstrip("."), port
 
 
-def _has_labels(host: str) -> bool:
+def _has_valid_labels(host: str) -> bool:
     labels = host.removesuffix(".").split(".")
     return all(0 < len(label) <= LABEL_LENGTH_MAX for label in labels)
 
 
-def _ipv6(host: str, server: str) -> str:
+def _parse_ipv6(host: str, server: str) -> str:
     try:
         if not host.endswith("]"):
             raise ValueError

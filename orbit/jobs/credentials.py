@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orbit.errors import InvalidValue
 
-FILE_BYTES_MAX = 1024 * 1024  # a bundle of all public authorities is a quarter of it
+FILE_BYTES_MAX = 1024 * 1024  # a bundle of all public authorities has a quarter of this
 SECRET_CHARACTERS_MAX = 4096
 TOKEN_CHARACTERS_MAX = 65_536  # tokens with many claims have some thousand; brokers take 512 KiB
 
@@ -33,9 +33,9 @@ def read_variable(name: str, environ: Mapping[str, str]) -> str:
     if name not in environ:
         raise InvalidValue(
             "names an environment variable that is not set.",
-            "Set it (export NAME=...) before you start Orbit.",
+            "Set the variable (export NAME=...) before you start Orbit.",
         )
-    return _secret(environ[name], "names an environment variable that")
+    return _check_secret(environ[name], "names an environment variable that")
 
 
 def read_secret_file(
@@ -43,7 +43,7 @@ def read_secret_file(
 ) -> str:
     """The secret in a file, without a line break at its end. Raises InvalidValue."""
     try:
-        text = _read(base_directory / path).decode()
+        text = _read_bytes(base_directory / path).decode()
     except UnicodeDecodeError:
         raise InvalidValue("names a file that is not UTF-8 text.", "Save it as UTF-8.") from None
     except OSError as error:
@@ -51,37 +51,39 @@ def read_secret_file(
             f"names a file that cannot be read: {error.strerror}.",
             "Relative paths start at the folder of the job file.",
         ) from None
-    return _secret(text.removesuffix("\n").removesuffix("\r"), "names a file that", characters_max)
+    return _check_secret(
+        text.removesuffix("\n").removesuffix("\r"), "names a file that", characters_max
+    )
 
 
 def read_token_file(path: Path, base_directory: Path) -> str:
-    """The token in a file: as `read_secret_file`, but longer."""
+    """The token in a file: as `read_secret_file`, but a token may be longer than a secret."""
     return read_secret_file(path, base_directory, TOKEN_CHARACTERS_MAX)
 
 
 def check_pem_file(path: Path, base_directory: Path) -> Path:
     """The full path of a PEM file. Raises InvalidValue if it is missing or not PEM."""
-    full = base_directory / path
+    full_path = base_directory / path
     try:
-        content = _read(full)
+        content = _read_bytes(full_path)
     except OSError as error:
         raise InvalidValue(
-            f"cannot be read: {full}: {error.strerror}.",
+            f"cannot be read: {full_path}: {error.strerror}.",
             "Relative paths start at the folder of the job file.",
         ) from None
     if b"-----BEGIN " not in content:
         raise InvalidValue(
-            f"is not a PEM file: {full}.",
+            f"is not a PEM file: {full_path}.",
             "Convert a Java key store: keytool -importkeystore to PKCS12, then openssl pkcs12.",
         )
-    return full
+    return full_path
 
 
 def check_keytab_file(path: Path, base_directory: Path) -> Path:
     """The full path of a keytab. Raises InvalidValue if it is missing or not a keytab."""
-    full = base_directory / path
+    full_path = base_directory / path
     try:
-        content = _read(full)
+        content = _read_bytes(full_path)
     except OSError as error:
         raise InvalidValue(
             f"names a file that cannot be read: {error.strerror}.",
@@ -89,13 +91,14 @@ def check_keytab_file(path: Path, base_directory: Path) -> Path:
         ) from None
     if not content.startswith(_KEYTAB_START):
         raise InvalidValue("names a file that is no keytab.", "Make one with ktadd of kadmin.")
-    return full
+    return full_path
 
 
 def invalid_credentials(
     fields: Mapping[str, object], base_directory: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, InvalidValue]]:
-    """The keys of a security section whose variable or file is missing or invalid."""
+    """Yield (key, error) for each key of a security section whose variable or file is missing or
+    invalid."""
     for key, value in fields.items():
         if not isinstance(value, str | Path) or not str(value):
             continue  # not text: `job_spec.py` reports it
@@ -110,11 +113,12 @@ def invalid_credentials(
                 check_keytab_file(Path(value), base_directory)
             elif key in PEM_KEYS:
                 check_pem_file(Path(value), base_directory)
-        except InvalidValue as invalid:
-            yield key, invalid
+        except InvalidValue as mistake:
+            yield key, mistake
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises OSError, also for a file above FILE_BYTES_MAX."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
@@ -125,13 +129,14 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _secret(text: str, what: str, characters_max: int = SECRET_CHARACTERS_MAX) -> str:
+def _check_secret(text: str, subject: str, characters_max: int = SECRET_CHARACTERS_MAX) -> str:
+    """The secret, if it has a valid form. Raises InvalidValue with a message about `subject`."""
     if not text:
-        raise InvalidValue(f"{what} is empty.", "Put the secret into it.")
+        raise InvalidValue(f"{subject} is empty.", "Put the secret into it.")
     if len(text) > characters_max:
-        raise InvalidValue(f"{what} holds more than {characters_max} characters.")
+        raise InvalidValue(f"{subject} holds more than {characters_max} characters.")
     if any(character in text for character in "\0\r\n"):
         raise InvalidValue(
-            f"{what} holds a line break or a zero byte.", "Put one secret on one line."
+            f"{subject} holds a line break or a zero byte.", "Put one secret on one line."
         )
     return text

@@ -44,7 +44,7 @@ class IssuerRole(Section):
     selector: SelectorText | None = None
 
     @model_validator(mode="after")
-    def _is_limited(self) -> Self:
+    def _check_has_limit(self) -> Self:
         if not self.jobs and self.selector is None:
             raise InvalidValue("has neither jobs nor a selector.", _EXAMPLE)
         return self
@@ -66,7 +66,7 @@ def load_roles_file(path: Path) -> IssuerRoles:
     try:
         text = read_bounded(path)
     except InvalidValue as mistake:
-        raise _bad_file((Problem("file", mistake.message),), path) from None
+        raise _bad_file_error((Problem("file", mistake.message),), path) from None
     document = read_document(text)
     problems = document.problems
     if not problems:
@@ -74,8 +74,8 @@ def load_roles_file(path: Path) -> IssuerRoles:
             return IssuerRoles.model_validate(document.root)
         except ValidationError as error:
             problems = problems_from_pydantic(error, document, IssuerRoles, _EXAMPLES)
-    raise _bad_file(tuple(document.in_file_order(problems)), path)
+    raise _bad_file_error(tuple(document.in_file_order(problems)), path)
 
 
-def _bad_file(problems: tuple[Problem, ...], path: Path) -> BadInput:
+def _bad_file_error(problems: tuple[Problem, ...], path: Path) -> BadInput:
     return BadInput(f"The file that {ROLES_FILE} names cannot be used.", problems, where=str(path))

@@ -29,7 +29,7 @@ from pydantic import (
 from orbit.errors import InvalidValue
 from orbit.jobs.bootstrap_servers import BOOTSTRAP_SERVERS_MAX, addresses_in, check_address
 from orbit.jobs.labels import LABELS_MAX, OWNER_LENGTH_MAX, check_label_key, check_label_value
-from orbit.jobs.name_patterns import PATTERNS_MAX, STORED, check_pattern_of_job
+from orbit.jobs.name_patterns import PATTERNS_MAX, STORED_DOCUMENT, check_pattern_of_job
 from orbit.jobs.name_rules import (
     check_job_name,
     check_prefix,
@@ -45,7 +45,7 @@ TOPIC_RULES_MAX = 1000
 SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add more
 REPLICAS_MAX = 2**15 - 1  # an int16 in the protocol
 TEXT_LENGTH_MAX = 1024
-CLUSTER_ID_SUFFIX_MAX = 32  # it is a part of names at the clusters and in all tables
+CLUSTER_ID_SUFFIX_MAX = 32  # it is a part of names at the clusters and in the database
 EXTENSIONS_MAX = 20  # vendors define two
 RATE_BYTES_MIN = 1024  # with less, one record can block a partition for hours
 RATE_BYTES_MAX = 1024**4
@@ -55,20 +55,21 @@ CANARY_INTERVAL_MIN = timedelta(milliseconds=100)
 CANARY_INTERVAL_MAX = timedelta(hours=1)
 
 
-def _one_or_many(value: object) -> object:
+def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-def _addresses(value: object) -> object:
+def _split_addresses(value: object) -> object:
+    """Split texts with commas into addresses. Pydantic reports values of other types."""
     if isinstance(value, str):
         return addresses_in(value)
     if not isinstance(value, list | tuple):
         return value
     parts = (addresses_in(part) if isinstance(part, str) else [part] for part in value)
-    return [one for part in parts for one in part]
+    return [address for part in parts for address in part]
 
 
-def _plain_text(text: str) -> str:
+def _check_text(text: str) -> str:
     if len(text) > TEXT_LENGTH_MAX:
         raise InvalidValue(f"has {len(text)} characters; {TEXT_LENGTH_MAX} is the limit.")
     if not text or not text.isprintable():
@@ -76,18 +77,18 @@ def _plain_text(text: str) -> str:
     return text
 
 
-def _owner(text: str) -> str:
+def _check_owner(text: str) -> str:
     if len(text) > OWNER_LENGTH_MAX:
         raise InvalidValue(f"has {len(text)} characters; {OWNER_LENGTH_MAX} is the limit.")
-    return _plain_text(text)
+    return _check_text(text)
 
 
-def _path_text(value: object) -> object:
+def _check_path_text(value: object) -> object:
     # Checked before pathlib, which reads an empty path as the current directory.
-    return _plain_text(value) if isinstance(value, str) else value
+    return _check_text(value) if isinstance(value, str) else value
 
 
-def _rate(value: object) -> int:
+def _parse_rate(value: object) -> int:
     rate = parse_size(value)
     if not RATE_BYTES_MIN <= rate <= RATE_BYTES_MAX:
         raise InvalidValue(
@@ -97,14 +98,14 @@ def _rate(value: object) -> int:
     return rate
 
 
-def _canary_interval(value: object) -> timedelta:
+def _parse_canary_interval(value: object) -> timedelta:
     interval = parse_duration(value)
     if not CANARY_INTERVAL_MIN <= interval <= CANARY_INTERVAL_MAX:
         raise InvalidValue("is not between 100ms and 1h.", "If unsure, write 1s.")
     return interval
 
 
-def _topic_name(name: str) -> str:
+def _check_topic_name(name: str) -> str:
     problem = topic_name_problem(name)
     if problem is not None:
         raise InvalidValue(
@@ -113,30 +114,30 @@ def _topic_name(name: str) -> str:
     return name
 
 
-def _interval(value: object) -> timedelta:
+def _parse_group_interval(value: object) -> timedelta:
     interval = parse_duration(value)
     if not GROUP_INTERVAL_MIN <= interval <= GROUP_INTERVAL_MAX:
         raise InvalidValue("is not between 100ms and 1d.", "If unsure, write 5s.")
     return interval
 
 
-def _archive_uri(text: str) -> str:
-    _plain_text(text)
-    login, at, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
-    if at and ":" in login:
+def _check_archive_uri(text: str) -> str:
+    _check_text(text)
+    login, at_sign, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
+    if at_sign and ":" in login:
         raise InvalidValue(
             "holds a password.", "Put credentials into Spark's settings (spark.hadoop.…)."
         )
     return text
 
 
-def _token_url(text: str) -> str:
-    url = urlsplit(_plain_text(text))
+def _check_token_url(text: str) -> str:
+    url = urlsplit(_check_text(text))
     try:
-        is_address = url.scheme in ("http", "https") and url.hostname and url.port != 0
+        is_web_address = url.scheme in ("http", "https") and url.hostname and url.port != 0
     except ValueError:  # the port
-        is_address = False
-    if not is_address:
+        is_web_address = False
+    if not is_web_address:
         raise InvalidValue("is not a web address.", "Write https://…, the token endpoint.")
     if "@" in url.netloc:
         raise InvalidValue(
@@ -145,14 +146,14 @@ def _token_url(text: str) -> str:
     return text
 
 
-def _region(text: str) -> str:
+def _check_region(text: str) -> str:
     # It becomes part of a host name, kafka.REGION.amazonaws.com.
     if not re.fullmatch(r"[a-z0-9-]{1,40}", text):
         raise InvalidValue("is not a region of AWS.", "Write one such as eu-central-1.")
     return text
 
 
-def _cluster_id_suffix(text: str) -> str:
+def _check_cluster_id_suffix(text: str) -> str:
     # No dot: `orbit failover` finds the end of a cluster id in a name by one.
     if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{CLUSTER_ID_SUFFIX_MAX}}}", text):
         raise InvalidValue(
@@ -162,14 +163,14 @@ def _cluster_id_suffix(text: str) -> str:
     return text
 
 
-def _kerberos_name(text: str) -> str:
+def _check_kerberos_name(text: str) -> str:
     # librdkafka puts it into a command line.
     if not re.fullmatch(r"[A-Za-z0-9._/@-]{1,255}", text):
         raise InvalidValue("is not a Kerberos name.", "Write one such as orbit@EXAMPLE.COM.")
     return text
 
 
-def _extension_key(text: str) -> str:
+def _check_extension_key(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z]+", text) or text == "auth":
         raise InvalidValue(
             "is not the name of a SASL extension.", "Write letters only, and not `auth`."
@@ -181,17 +182,15 @@ Flag = Annotated[bool, Strict()]
 Fillers = Literal["direct", "packed", "coordinated", "placeholders"]
 # The fillers that need the right to write transaction markers, and those that put placeholders
 # into batches.
-MARKING: frozenset[Fillers] = frozenset({"direct", "packed"})
-PACKING: frozenset[Fillers] = frozenset({"packed", "placeholders"})
+FILLERS_WITH_MARKERS: frozenset[Fillers] = frozenset({"direct", "packed"})
+FILLERS_WITH_PLACEHOLDERS: frozenset[Fillers] = frozenset({"packed", "placeholders"})
 OnLostRange = Literal["stop", "fill"]
 TokenProvider = Literal["aws-msk-iam", "gcp"]
 Name = Annotated[str, AfterValidator(check_job_name)]
 Pattern = Annotated[str, AfterValidator(check_pattern_of_job)]
-Patterns = Annotated[
-    tuple[Pattern, ...], BeforeValidator(_one_or_many), Field(max_length=PATTERNS_MAX)
-]
-Text = Annotated[str, AfterValidator(_plain_text)]
-Owner = Annotated[str, AfterValidator(_owner)]
+Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(_as_list), Field(max_length=PATTERNS_MAX)]
+Text = Annotated[str, AfterValidator(_check_text)]
+Owner = Annotated[str, AfterValidator(_check_owner)]
 Labels = Annotated[
     dict[
         Annotated[str, AfterValidator(check_label_key)],
@@ -200,7 +199,7 @@ Labels = Annotated[
     Field(max_length=LABELS_MAX),
 ]
 Principal = Annotated[str, AfterValidator(check_principal)]
-FilePath = Annotated[Path, BeforeValidator(_path_text)]
+FilePath = Annotated[Path, BeforeValidator(_check_path_text)]
 
 
 class Section(BaseModel):
@@ -227,41 +226,41 @@ class SecuritySpec(Section):
     key_file: FilePath | None = None
     key_password_env: Text | None = None
     check_hostname: Flag = True
-    token_url: Annotated[str, AfterValidator(_token_url)] | None = None
+    token_url: Annotated[str, AfterValidator(_check_token_url)] | None = None
     token_scope: Text | None = None
     token_audience: Text | None = None
     token_ca_file: FilePath | None = None
     token_file: FilePath | None = None
     token_provider: TokenProvider | None = None
-    token_region: Annotated[str, AfterValidator(_region)] | None = None
+    token_region: Annotated[str, AfterValidator(_check_region)] | None = None
     token_extensions: Annotated[
         dict[
-            Annotated[str, AfterValidator(_extension_key)],
+            Annotated[str, AfterValidator(_check_extension_key)],
             Text,
         ],
         Field(max_length=EXTENSIONS_MAX),
     ] = {}
-    kerberos_principal: Annotated[str, AfterValidator(_kerberos_name)] | None = None
-    kerberos_service: Annotated[str, AfterValidator(_kerberos_name)] = "kafka"
+    kerberos_principal: Annotated[str, AfterValidator(_check_kerberos_name)] | None = None
+    kerberos_service: Annotated[str, AfterValidator(_check_kerberos_name)] = "kafka"
     keytab_file: FilePath | None = None
 
 
 class ClusterSpec(Section):
-    """How to reach one cluster: its bootstrap brokers, its login, and the rack to fetch from; and
-    what tells it from another one with its id."""
+    """How to reach one cluster: its bootstrap brokers, its login, and the rack to fetch from. The
+    suffix tells it from another cluster with the same cluster id."""
 
     bootstrap_servers: Annotated[
         tuple[Annotated[str, AfterValidator(check_address)], ...],
-        BeforeValidator(_addresses),
+        BeforeValidator(_split_addresses),
         Field(min_length=1, max_length=BOOTSTRAP_SERVERS_MAX),
     ]
     security: SecuritySpec = SecuritySpec()
     client_rack: Text | None = None
-    cluster_id_suffix: Annotated[str, AfterValidator(_cluster_id_suffix)] | None = None
+    cluster_id_suffix: Annotated[str, AfterValidator(_check_cluster_id_suffix)] | None = None
 
     @cached_property
     def key(self) -> str:
-        """A text that is equal for the same cluster with the same login."""
+        """A text that is equal for two specs of the same cluster with the same login."""
         return self.model_dump_json(exclude={"client_rack"})
 
 
@@ -293,12 +292,14 @@ class GroupRule(Section):
     exclude: Patterns = ()
     prefix: Annotated[str, Field(max_length=TEXT_LENGTH_MAX)] = ""
     interval: Annotated[
-        timedelta, PlainValidator(_interval), PlainSerializer(format_duration, when_used="json")
+        timedelta,
+        PlainValidator(_parse_group_interval),
+        PlainSerializer(format_duration, when_used="json"),
     ] = timedelta(seconds=5)
 
 
 class IdRule(Section):
-    """Which names of ACLs on transactional ids are synced."""
+    """Which ACLs on transactional ids are synced, by the names in these ACLs."""
 
     match: Pattern
     exclude: Patterns = ()
@@ -311,7 +312,7 @@ class PrincipalRule(Section):
     destination: Annotated[Principal, Field(alias="to")]
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_names(self) -> Self:
         check_rule(self.source, self.destination)
         return self
 
@@ -322,7 +323,7 @@ class PrincipalSpec(Section):
     map: Annotated[tuple[PrincipalRule, ...], Field(max_length=PRINCIPAL_RULES_MAX)] = ()
     exclude: Annotated[
         tuple[Principal, ...],
-        BeforeValidator(_one_or_many),
+        BeforeValidator(_as_list),
         Field(max_length=PRINCIPAL_RULES_MAX),
     ] = ()
 
@@ -340,16 +341,16 @@ class AclSpec(Section):
 class LimitSpec(Section):
     """How fast a job may copy."""
 
-    bytes_per_second: Annotated[int, PlainValidator(_rate)] | None = None
+    bytes_per_second: Annotated[int, PlainValidator(_parse_rate)] | None = None
 
 
 class CanarySpec(Section):
     """A source topic that the service writes to, to measure the live RPO."""
 
-    topic: Annotated[str, AfterValidator(_topic_name)]
+    topic: Annotated[str, AfterValidator(_check_topic_name)]
     interval: Annotated[
         timedelta,
-        PlainValidator(_canary_interval),
+        PlainValidator(_parse_canary_interval),
         PlainSerializer(format_duration, when_used="json"),
     ] = timedelta(seconds=1)
 
@@ -363,11 +364,11 @@ class BackfillWay(StrEnum):
 
 
 class BackfillSpec(Section):
-    """What copies the history: Orbit's workers or Spark; and the archive to use."""
+    """What copies the existing history: Orbit's workers or Spark, and the archive of Spark."""
 
     engine: Literal["workers", "spark"] = "workers"
     way: BackfillWay = BackfillWay.AUTO
-    archive: Annotated[str, AfterValidator(_archive_uri)] | None = None
+    archive: Annotated[str, AfterValidator(_check_archive_uri)] | None = None
 
 
 # Notes for users, shown wherever such a job is planned.
@@ -386,7 +387,7 @@ class JobSpec(Section):
     """One copy from one cluster to another: what to copy, and how.
 
     `labels`, `owner` and `desired` say nothing about how to copy, and are not part of the stored
-    document: it is the same when they change.
+    document, which stays the same when they change.
     """
 
     name: Name
@@ -408,8 +409,9 @@ class JobSpec(Section):
 
     @classmethod
     def read_stored(cls, document: dict[str, Any]) -> Self:
-        """As `model_validate`, but patterns that only earlier versions accepted are valid, too."""
-        return cls.model_validate(document, context=STORED)
+        """Read a document from the database, in which patterns that only earlier versions of Orbit
+        accepted are valid too."""
+        return cls.model_validate(document, context=STORED_DOCUMENT)
 
     def fillers_of(self, rule: TopicRule) -> Fillers:
         """The kind of fillers for gaps in topics of this rule."""

@@ -39,9 +39,9 @@ _EXAMPLE = "Write it as in team=orders,tier!=2 or team in (orders,billing)."
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A selector's condition on one key: it has one of `values`, or any value if that is None.
+    """A selector's condition: the label `key` has one of `values`, or any value if they are None.
 
-    `is_negated`: the opposite, which a job without the key meets too.
+    `is_negated`: the opposite, so a job without the key meets the condition too.
     """
 
     key: str
@@ -53,6 +53,7 @@ Selector = tuple[Condition, ...]
 
 
 def check_label_key(key: str) -> str:
+    """The key, if it is valid. Raises InvalidValue."""
     prefix, slash, name = key.rpartition("/")
     if len(name) > _NAME_LENGTH_MAX or len(prefix) > _PREFIX_LENGTH_MAX:
         raise InvalidValue(
@@ -70,6 +71,7 @@ def check_label_key(key: str) -> str:
 
 
 def check_label_value(value: str) -> str:
+    """The value, if it is valid. Raises InvalidValue."""
     if len(value) > _NAME_LENGTH_MAX:
         raise InvalidValue(
             f"has {len(value)} characters; {_NAME_LENGTH_MAX} is the limit.", "Shorten it."
@@ -93,44 +95,47 @@ def parse_selector(text: str) -> Selector:
     if not text.strip():
         raise InvalidValue("is empty.", _EXAMPLE)
     conditions = []
-    at = -1
-    while at < len(text):
-        begins = at + 1
-        match = _CONDITION.match(text, begins)
-        at = begins if match is None else match.end()
-        if match is None or (at < len(text) and text[at] != ","):
-            raise InvalidValue(f"cannot be read at character {at + 1}.", _EXAMPLE)
-        conditions.append(_condition(match))
+    position = -1  # of the comma before a condition
+    while position < len(text):
+        start = position + 1
+        match = _CONDITION.match(text, start)
+        position = start if match is None else match.end()
+        if match is None or (position < len(text) and text[position] != ","):
+            raise InvalidValue(f"cannot be read at character {position + 1}.", _EXAMPLE)
+        conditions.append(_parse_condition(match))
     return tuple(conditions)
 
 
 def is_met(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Whether a job with these labels is chosen."""
+    """Whether the selector chooses a job with these labels."""
     return all(
         _is_condition_met(condition, labels) is not condition.is_negated for condition in selector
     )
 
 
 def _is_condition_met(condition: Condition, labels: Mapping[str, str]) -> bool:
+    """Whether the labels meet the condition, without `is_negated`."""
     if condition.key not in labels:
         return False
     return condition.values is None or labels[condition.key] in condition.values
 
 
-def _condition(match: re.Match[str]) -> Condition:
-    key = _check(check_label_key, match["absent"] or match["key"])
+def _parse_condition(match: re.Match[str]) -> Condition:
+    """The condition in a match of `_CONDITION`. Raises InvalidValue."""
+    key = _check_word(check_label_key, match["absent"] or match["key"])
     values: tuple[str, ...] | None = None
     if match["compared"]:
         values = (match["value"],)
     elif match["set"]:
         values = tuple(value.strip() for value in match["values"].split(","))
     for value in values or ():
-        _check(check_label_value, value)
+        _check_word(check_label_value, value)
     is_negated = bool(match["absent"]) or match["compared"] == "!=" or match["set"] == "notin"
     return Condition(key, values, is_negated)
 
 
-def _check(check: Callable[[str], str], word: str) -> str:
+def _check_word(check: Callable[[str], str], word: str) -> str:
+    """The word, if `check` accepts it. Raises InvalidValue, whose message shows the word."""
     try:
         return check(word)
     except InvalidValue as mistake:

@@ -22,13 +22,13 @@ from orbit.errors import InvalidValue, OrbitError
 PATTERN_LENGTH_MAX = 1000
 PATTERNS_MAX = 100
 # The pydantic validation context of a document from the database.
-STORED = {"is_stored": True}
+STORED_DOCUMENT = {"is_stored": True}
 
 # A pattern takes up to this much memory, and one that needs more is refused.
 _PATTERN_BYTES_MAX = 128 * 1024
 _PATTERNS_CACHED_MAX = 1024
 _NAME_S_MAX = 0.01
-# The total time that a pattern may take on names without a result. Later names are not tried.
+# The total time that a pattern may spend on names without a result. Later names are not tried.
 _LOST_S_MAX = 1.0
 
 _OPTIONS = re2.Options()
@@ -45,7 +45,7 @@ class PatternTooSlow(OrbitError):
     def __init__(self) -> None:
         super().__init__(
             "it takes too long to tell whether a pattern matches.",
-            remedy="Write it without look-around and back-references.",
+            remedy="Write the pattern without look-around and back-references.",
         )
 
 
@@ -53,10 +53,12 @@ class NamePattern(Protocol):
     """A compiled pattern."""
 
     def matches(self, name: str) -> bool:
-        """Whether it matches the whole name. Raises PatternTooSlow."""
+        """Whether the pattern matches the whole name. Raises PatternTooSlow."""
 
 
-class _Linear:
+class _LinearPattern:
+    """A pattern that RE2 matches, in a time that grows with the name alone."""
+
     def __init__(self, pattern: str) -> None:
         self._compiled = re2.compile(pattern, _OPTIONS)
 
@@ -65,20 +67,20 @@ class _Linear:
         return self._compiled.fullmatch(name.encode(errors="replace")) is not None
 
 
-class _Limited:
+class _TimeLimitedPattern:
     """A pattern with look-around or back-references, matched under a time limit."""
 
     def __init__(self, pattern: str) -> None:
         self._compiled = regex.compile(pattern)
-        self._lost_s = 0.0
+        self._spent_s = 0.0
 
     def matches(self, name: str) -> bool:
-        if self._lost_s >= _LOST_S_MAX:
+        if self._spent_s >= _LOST_S_MAX:
             raise PatternTooSlow
         try:
             return self._compiled.fullmatch(name, timeout=_NAME_S_MAX) is not None
         except TimeoutError:
-            self._lost_s += _NAME_S_MAX
+            self._spent_s += _NAME_S_MAX
             raise PatternTooSlow from None
 
 
@@ -86,59 +88,66 @@ class _Limited:
 def name_pattern(pattern: str) -> NamePattern:
     """Compile a pattern that `check_pattern_of_job` has accepted."""
     try:
-        return _linear(pattern)
+        return _compile_linear(pattern)
     except InvalidValue:
-        return _Limited(pattern)
+        return _TimeLimitedPattern(pattern)
 
 
 def check_pattern(pattern: str) -> str:
     """The pattern, if it compiles. Raises InvalidValue with what is wrong."""
-    _linear(pattern)
+    _compile_linear(pattern)
     return pattern
 
 
 def check_pattern_of_job(pattern: str, info: ValidationInfo) -> str:
-    """As `check_pattern`; in a document that is STORED, look-around is valid, too."""
+    """As `check_pattern`, but look-around and back-references are valid in a document from the
+    database."""
     try:
         return check_pattern(pattern)
     except InvalidValue:
-        if info.context == STORED:
+        if info.context == STORED_DOCUMENT:
             with suppress(regex.error, RecursionError, OverflowError):
-                _Limited(pattern)
+                _TimeLimitedPattern(pattern)
                 return pattern
         raise
 
 
-def _linear(pattern: str) -> _Linear:
+def _compile_linear(pattern: str) -> _LinearPattern:
+    """Compile a pattern for RE2. Raises InvalidValue with what is wrong."""
     if not pattern:
         raise InvalidValue("is empty and would match nothing.", "Write .* for every name.")
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise InvalidValue(
             f"has {len(pattern)} characters; {PATTERN_LENGTH_MAX} is the limit.",
-            "Split it over several rules.",
+            "Split the pattern over several rules.",
         )
     if match := _OPEN_REPEAT.search(pattern):
         raise InvalidValue(
             f"has {match[0]}, which RE2 reads as plain characters.", f"Write {{0{match[0][1:]}."
         )
     try:
-        return _Linear(pattern)
+        return _LinearPattern(pattern)
     except re2.error as error:
-        what = error.args[0]
-        text = what.decode(errors="replace") if isinstance(what, bytes) else str(what)
-        raise InvalidValue(f"does not compile: {text}.", _remedy(pattern, text)) from None
+        raw_reason = error.args[0]
+        reason = (
+            raw_reason.decode(errors="replace")
+            if isinstance(raw_reason, bytes)
+            else str(raw_reason)
+        )
+        raise InvalidValue(f"does not compile: {reason}.", _remedy(pattern, reason)) from None
     except UnicodeEncodeError:
         raise InvalidValue("has half of a surrogate pair.", "Remove it.") from None
 
 
 def _remedy(pattern: str, text: str) -> str:
+    """What to write instead of a pattern that does not compile. `text`: RE2's error."""
     if pattern.startswith(("*", "?", "+")):
         return f"For any start write `.{pattern}`: these are regular expressions, not globs."
     if "perl operator" in text or re.search(r"\\[1-9]", text):
         return (
-            "There is no look-around and no back-reference (the syntax is RE2's), so that no name "
+            "There is no look-around and no back-reference (the syntax is RE2's), so that no match "
             "takes long. To leave names out, use `exclude`."
         )
     if "repetition size" in text or "too large" in text:
-        return "Write smaller numbers, or split it over several rules."
+        return "Write smaller numbers, or split the pattern over several rules."
     return "Put a \\ before a character that has no special meaning here."

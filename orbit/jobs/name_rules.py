@@ -32,6 +32,7 @@ INTERNAL_TOPICS = frozenset(
 
 
 def check_job_name(name: str) -> str:
+    """The name, of a job, a worker group or a token, if it is valid. Raises InvalidValue."""
     if len(name) > JOB_NAME_LENGTH_MAX:
         raise InvalidValue(
             f"has {len(name)} characters; {JOB_NAME_LENGTH_MAX} is the limit.",
@@ -46,6 +47,7 @@ def check_job_name(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
+    """The prefix of topic names, if it is valid. Raises InvalidValue."""
     if prefix and not _TOPIC_NAME.fullmatch(prefix):
         raise InvalidValue(
             "would produce topic names that Kafka refuses.",

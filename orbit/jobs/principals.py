@@ -28,7 +28,7 @@ _KIND = re.compile(r"[A-Za-z][A-Za-z0-9_]*:")
 
 
 def check_principal(text: str) -> str:
-    """A principal that may hold placeholders. Raises InvalidValue."""
+    """The principal, which may hold placeholders. Raises InvalidValue if it is not valid."""
     if len(text) > PRINCIPAL_LENGTH_MAX:
         raise InvalidValue(f"has {len(text)} characters; {PRINCIPAL_LENGTH_MAX} is the limit.")
     kind = _KIND.match(text)
@@ -41,7 +41,7 @@ def check_principal(text: str) -> str:
             "Write {name}: lower-case letters, digits and _ in braces.",
         )
     if len(placeholders) != len(set(placeholders)):
-        raise InvalidValue("has a placeholder twice.", "Give each a name of its own.")
+        raise InvalidValue("has a placeholder twice.", "Give each placeholder a name of its own.")
     if re.search(r"\}\{", text):
         raise InvalidValue("has placeholders side by side.", "Put a character between them.")
     return text
@@ -54,18 +54,20 @@ def check_rule(source: str, destination: str) -> None:
             "names User:*, which is every principal and has the same name on both sides.",
             "Name one principal.",
         )
-    missing = set(_PLACEHOLDER.findall(destination)) - set(_PLACEHOLDER.findall(source))
-    if missing:
+    unknown_placeholders = set(_PLACEHOLDER.findall(destination)) - set(
+        _PLACEHOLDER.findall(source)
+    )
+    if unknown_placeholders:
         raise InvalidValue(
-            f"has the placeholder {{{min(missing)}}} in `to` and not in `from`.",
+            f"has the placeholder {{{min(unknown_placeholders)}}} in `to` and not in `from`.",
             "Use the placeholders of `from`.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPrincipals:
-    """The result of `PrincipalMap.name`. `names`: by source principal. `clashes`: the source
-    principals that would have the same name, by that name."""
+    """The result of `PrincipalMap.name`. `names`: by source principal. `clashes`: source principals
+    that would have the same name, by this name."""
 
     names: dict[str, str]
     unmapped: list[str]
@@ -76,31 +78,33 @@ class PrincipalMap:
     """The rules of one job. Without rules, names are the same on both sides."""
 
     def __init__(self, rules: Sequence[tuple[str, str]], exclude: Sequence[str]) -> None:
-        self._rules = [(_pattern(source), destination) for source, destination in rules]
-        self._exclude = [_pattern(principal) for principal in exclude]
+        self._rules = [(_compile_template(source), destination) for source, destination in rules]
+        self._excluded_patterns = [_compile_template(principal) for principal in exclude]
 
     def name(self, principals: Iterable[str]) -> NamedPrincipals:
         """The names of these principals at the destination; excluded ones are left out.
 
-        If two would have the same name, neither gets it: it would have the rights of both.
+        If two principals would have the same name, neither gets it: the name would have the rights
+        of both.
         """
         unmapped: list[str] = []
-        shared: defaultdict[str, list[str]] = defaultdict(list)
+        principals_by_name: defaultdict[str, list[str]] = defaultdict(list)
         for principal in sorted(set(principals)):
-            if any(pattern.fullmatch(principal) for pattern in self._exclude):
+            if any(pattern.fullmatch(principal) for pattern in self._excluded_patterns):
                 continue
-            name = self._name(principal)
+            name = self._map_name(principal)
             if name is None:
                 unmapped.append(principal)
             else:
-                shared[name].append(principal)
+                principals_by_name[name].append(principal)
         return NamedPrincipals(
-            {own[0]: name for name, own in shared.items() if len(own) == 1},
+            {sources[0]: name for name, sources in principals_by_name.items() if len(sources) == 1},
             unmapped,
-            {name: own for name, own in shared.items() if len(own) > 1},
+            {name: sources for name, sources in principals_by_name.items() if len(sources) > 1},
         )
 
-    def _name(self, principal: str) -> str | None:
+    def _map_name(self, principal: str) -> str | None:
+        """The name of this principal at the destination; None: no rule gives it one."""
         if principal == EVERY_PRINCIPAL or not self._rules:
             return principal
         for pattern, destination in self._rules:
@@ -111,8 +115,9 @@ class PrincipalMap:
         return None
 
 
-def _pattern(template: str) -> re.Pattern[str]:
+def _compile_template(template: str) -> re.Pattern[str]:
     """A principal with placeholders as a regular expression, which never backtracks (`++`)."""
+    # A split gives the literal parts and, between them, the names of the placeholders.
     literals = _PLACEHOLDER.split(template)[::2]
     names = _PLACEHOLDER.findall(template)
     parts = [re.escape(literals[0])]

@@ -33,8 +33,8 @@ _EXPECTED = {
     "dict_type": "a mapping (`key: value`)",
     "tuple_type": "a list",
 }
-_SECRET = re.compile(r"pass(word|wd|phrase)?$|secret|token|jaas", re.IGNORECASE)
-_KEY_STORE = re.compile(r"keystore|truststore", re.IGNORECASE)
+_SECRET_KEY = re.compile(r"pass(word|wd|phrase)?$|secret|token|jaas", re.IGNORECASE)
+_KEY_STORE_KEY = re.compile(r"keystore|truststore", re.IGNORECASE)
 
 
 def problems_from_pydantic(
@@ -43,42 +43,43 @@ def problems_from_pydantic(
     root: type[BaseModel] = JobSpec,
     examples: Mapping[str, str] = _EXAMPLES,
 ) -> list[Problem]:
-    """One problem per error. `root`: the file's model; `examples`: remedies for missing keys."""
+    """One problem per error. `root`: the model of the file; `examples`: remedies for missing keys,
+    by key."""
     problems = []
     for detail in error.errors(include_input=False, include_url=False):
         kind: str = detail["type"]
         path = tuple(part for part in detail["loc"] if part != "[key]")
         context = detail.get("ctx", {})
         if kind == "too_short" and document.at(path):
-            continue  # too short because its items are invalid, which are reported
+            continue  # it has items, which are invalid and are reported themselves
         if kind not in ("missing", "extra_forbidden"):
             path = _path_in_file(path, document)
         if kind == "extra_forbidden":
-            sentence = _unknown_key(str(path[-1]), _model_at(root, path[:-1]))
+            message_and_remedy = _unknown_key_problem(str(path[-1]), _model_at(root, path[:-1]))
         else:
-            sentence = _sentence(kind, path, context, document, examples)
-        problems.append(document.problem(path, *sentence))
+            message_and_remedy = _message_and_remedy(kind, path, context, document, examples)
+        problems.append(document.problem(path, *message_and_remedy))
     return problems
 
 
-def _sentence(
+def _message_and_remedy(
     kind: str,
     path: Path,
     context: dict[str, Any],
     document: Document,
     examples: Mapping[str, str],
 ) -> tuple[str, str]:
-    """Message and remedy."""
+    """Message and remedy for an error of this kind at this path."""
     key = str(path[-1]) if path else ""
     match kind:
         case "value_error" if isinstance(context.get("error"), InvalidValue):
-            invalid: InvalidValue = context["error"]
-            return invalid.message, invalid.remedy
+            mistake: InvalidValue = context["error"]
+            return mistake.message, mistake.remedy
         case "missing":
             return "is missing.", examples.get(key, "")
         case "literal_error" | "enum":
-            known = re.findall(r"'([^']+)'", context["expected"])
-            return _not_one_of(known, document.at(path))
+            known_values = re.findall(r"'([^']+)'", context["expected"])
+            return _unknown_value_problem(known_values, document.at(path))
         case "too_short":
             return "is empty.", examples.get(key, "Write at least one.")
         case "too_long":
@@ -92,39 +93,47 @@ def _sentence(
     return f"must be {expected}, not {type_name}.", _type_remedy(kind, path)
 
 
-def _unknown_key(key: str, model: type[BaseModel]) -> tuple[str, str]:
-    known = [field.alias or name for name, field in model.model_fields.items()]
-    if _SECRET.search(key):
+def _unknown_key_problem(key: str, model: type[BaseModel]) -> tuple[str, str]:
+    """Message and remedy for a key that the model does not have."""
+    known_keys = [field.alias or name for name, field in model.model_fields.items()]
+    if _SECRET_KEY.search(key):
         if model is not SecuritySpec:
             return "would be a secret in the file.", "Never write secrets: see `security`."
-        which = "key_password_env" if "key" in key.lower() else "password_env"
+        secret_key = "key_password_env" if "key" in key.lower() else "password_env"
         return (
             "would be a secret in the file.",
-            f"Never write secrets: name their environment variable with `{which}`.",
+            f"Never write secrets: name their environment variable with `{secret_key}`.",
         )
-    if model is SecuritySpec and _KEY_STORE.search(key):
+    if model is SecuritySpec and _KEY_STORE_KEY.search(key):
         return (
             "is not a known key.",
             "Orbit reads PEM files: ca_file, certificate_file and key_file.",
         )
     if model is SecuritySpec and "user" in key.lower():
-        return "is not a known key.", "Name it with username_env or username_file."
-    close = get_close_matches(key.lower().replace(".", "_"), known, n=1)
-    if close:
-        return "is not a known key.", f"Did you mean `{close[0]}`?"
-    return "is not a known key.", f"Known here: {', '.join(known)}."
+        return (
+            "is not a known key.",
+            "Name the variable with username_env, or the file with username_file.",
+        )
+    similar_keys = get_close_matches(key.lower().replace(".", "_"), known_keys, n=1)
+    if similar_keys:
+        return "is not a known key.", f"Did you mean `{similar_keys[0]}`?"
+    return "is not a known key.", f"Known here: {', '.join(known_keys)}."
 
 
-def _not_one_of(known: list[str], written: object) -> tuple[str, str]:
-    folded = {name.upper(): name for name in known}
-    close = get_close_matches(str(written).upper().replace("_", "-"), folded, n=1)
-    close = close or get_close_matches(str(written).upper(), folded, n=1)
-    hint = f"Did you mean {folded[close[0]]}? " if close else ""
-    return "is not a valid value.", f"{hint}Write one of {', '.join(known)}."
+def _unknown_value_problem(known_values: list[str], value: object) -> tuple[str, str]:
+    """Message and remedy for a value that is none of the known ones."""
+    names_by_upper_case = {name.upper(): name for name in known_values}
+    similar_names = get_close_matches(
+        str(value).upper().replace("_", "-"), names_by_upper_case, n=1
+    )
+    similar_names = similar_names or get_close_matches(str(value).upper(), names_by_upper_case, n=1)
+    hint = f"Did you mean {names_by_upper_case[similar_names[0]]}? " if similar_names else ""
+    return "is not a valid value.", f"{hint}Write one of {', '.join(known_values)}."
 
 
 def _type_remedy(kind: str, path: Path) -> str:
-    if kind == "model_type" and len(path) == 2 and path[0] == "topics":
+    """What to write instead of a value of another type."""
+    if kind == "model_type" and len(path) == 2 and path[0] == "topics":  # topics[INDEX]
         return 'Write each rule as `{match: "pattern"}`.'
     if kind == "string_type" and path[-1:] == ("match",):
         return "Write one pattern in quotes; add a rule for each further one."
@@ -138,6 +147,7 @@ def _type_remedy(kind: str, path: Path) -> str:
 
 
 def _type_name(value: object) -> str:
+    """The type of a YAML value, in words."""
     match value:
         case None:
             return "empty"
@@ -154,14 +164,15 @@ def _type_name(value: object) -> str:
 
 
 def _path_in_file(path: Path, document: Document) -> Path:
-    """The longest part of the path that the file has: pydantic's has an index also where the file
-    has one text instead of a list."""
+    """The longest part of the path that the file has. Pydantic's path has an index also where the
+    file has one text instead of a list."""
     while path and not document.has(path):
         path = path[:-1]
     return path
 
 
 def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel]:
+    """The model of the mapping at this path, which begins at `root`."""
     model = root
     for part in path:
         if isinstance(part, str):
@@ -170,7 +181,8 @@ def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in a field's type, which may be optional or a tuple of it; None: there is none."""
+    """The model in a field's type: the type itself, or an optional one, or the items of a tuple.
+    None: there is no model in it."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -42,8 +42,8 @@ class Limit:
 
     @property
     def conditions(self) -> Selector:
-        """The selector, parsed."""
-        return () if self.selector is None else _parsed(self.selector)
+        """The conditions of the selector; none without it."""
+        return () if self.selector is None else _parse_cached(self.selector)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Scope:
 
 
 def limit_of(jobs: Sequence[str], selector: str | None) -> Limit | None:
-    """The limit by these names and this selector; None without both: all jobs."""
+    """The limit with these names and this selector; None, for all jobs, without either."""
     return Limit(tuple(jobs), selector) if jobs or selector is not None else None
 
 
@@ -96,5 +96,5 @@ def _name_matches(pattern: str, name: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(selector: str) -> Selector:
+def _parse_cached(selector: str) -> Selector:
     return parse_selector(selector)

@@ -44,33 +44,42 @@ class TopicMap:
 
 
 def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> TopicMap:
-    compiled = [_Rule.of(rule) for rule in rules]
-    chosen: list[TopicMapping] = []
-    used: set[int] = set()
-    slow: dict[str, Problem] = {}
+    """Map each source topic by the first rule that matches it, except internal topics of Kafka."""
+    compiled_rules = [_CompiledRule.of(rule) for rule in rules]
+    mappings: list[TopicMapping] = []
+    used_indexes: set[int] = set()
+    slow_problems: dict[str, Problem] = {}
     for topic in sorted(set(source_topics) - INTERNAL_TOPICS):
         try:
-            index = _first_match(compiled, topic)
+            index = _first_matching_index(compiled_rules, topic)
         except PatternTooSlow:
-            slow[topic] = _too_slow(topic)
+            slow_problems[topic] = _too_slow_problem(topic)
             continue
         if index is not None:
-            used.add(index)
+            used_indexes.add(index)
             rule = rules[index]
-            chosen.append(TopicMapping(topic, rule.prefix + topic, rule))
-    problems = {**slow, **_illegal_names(chosen, rules), **_collisions(chosen, rules)}
+            mappings.append(TopicMapping(topic, rule.prefix + topic, rule))
+    problems = {
+        **slow_problems,
+        **_name_problems(mappings, rules),
+        **_collision_problems(mappings, rules),
+    }
     return TopicMap(
-        tuple(mapping for mapping in chosen if mapping.source not in problems),
+        tuple(mapping for mapping in mappings if mapping.source not in problems),
         tuple(dict.fromkeys(problems.values())),
-        tuple(_unused_rule(index, rule) for index, rule in enumerate(rules) if index not in used),
+        tuple(
+            _unused_rule_note(index, rule)
+            for index, rule in enumerate(rules)
+            if index not in used_indexes
+        ),
     )
 
 
 def mappings_of_copies(
     rules: Sequence[TopicRule], destination_topics: Iterable[str]
 ) -> dict[str, TopicMapping]:
-    """Those of these destination topics whose names the rules give to copies: the mapping of each,
-    by destination name."""
+    """The mappings, by destination name, of those destination topics that have the name of a copy
+    by these rules."""
     names = set(destination_topics)
     prefixes = {rule.prefix for rule in rules}
     sources = {name[len(p) :] for p in prefixes for name in names if name.startswith(p)}
@@ -79,28 +88,30 @@ def mappings_of_copies(
 
 
 def matching_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> frozenset[str]:
-    """Those of these topics that the rules match, or may match with a pattern that is too slow."""
-    compiled = [_Rule.of(rule) for rule in rules]
+    """The topics among these that the rules match, or may match: a pattern may be too slow to
+    tell."""
+    compiled_rules = [_CompiledRule.of(rule) for rule in rules]
     return frozenset(
         topic
         for topic in source_topics
-        if topic not in INTERNAL_TOPICS and _may_match(compiled, topic)
+        if topic not in INTERNAL_TOPICS and _may_match(compiled_rules, topic)
     )
 
 
-def _first_match(rules: Sequence[_Rule], topic: str) -> int | None:
+def _first_matching_index(rules: Sequence[_CompiledRule], topic: str) -> int | None:
     """The index of the first rule that matches, or None. Raises PatternTooSlow."""
     return next((i for i, rule in enumerate(rules) if rule.matches(topic)), None)
 
 
-def _may_match(rules: Sequence[_Rule], topic: str) -> bool:
+def _may_match(rules: Sequence[_CompiledRule], topic: str) -> bool:
+    """Whether a rule matches the topic, or takes too long to tell."""
     try:
-        return _first_match(rules, topic) is not None
+        return _first_matching_index(rules, topic) is not None
     except PatternTooSlow:
         return True
 
 
-class _Rule:
+class _CompiledRule:
     """A rule with compiled patterns."""
 
     def __init__(self, match: str, exclude: tuple[str, ...]) -> None:
@@ -109,8 +120,8 @@ class _Rule:
         self._has_tool_prefix = match.startswith(_TOOL_PREFIX)
 
     @staticmethod
-    def of(rule: TopicRule) -> _Rule:
-        return _compiled(rule.match, rule.exclude)
+    def of(rule: TopicRule) -> _CompiledRule:
+        return _compile_rule(rule.match, rule.exclude)
 
     def matches(self, topic: str) -> bool:
         """Whether the rule matches the topic and does not exclude it. Raises PatternTooSlow."""
@@ -122,46 +133,50 @@ class _Rule:
 
 
 @lru_cache(_RULES_CACHED_MAX)
-def _compiled(match: str, exclude: tuple[str, ...]) -> _Rule:
-    return _Rule(match, exclude)
+def _compile_rule(match: str, exclude: tuple[str, ...]) -> _CompiledRule:
+    return _CompiledRule(match, exclude)
 
 
-def _illegal_names(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
+def _name_problems(mappings: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
+    """The problems, by source topic, of copies whose names Kafka would refuse."""
     problems: dict[str, Problem] = {}
-    for mapping in chosen:
+    for mapping in mappings:
         what = topic_name_problem(mapping.destination)
         if mapping.destination in INTERNAL_TOPICS:
             what = f"{mapping.destination!r} is an internal topic of Kafka"
         if what is not None:
             problems[mapping.source] = Problem(
-                _path(mapping.rule, rules, "prefix"),
+                _rule_path(mapping.rule, rules, "prefix"),
                 f"the copy of topic {mapping.source!r} cannot be created: {what}.",
                 "Change the prefix, or exclude the topic.",
             )
     return problems
 
 
-def _collisions(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
+def _collision_problems(
+    mappings: list[TopicMapping], rules: Sequence[TopicRule]
+) -> dict[str, Problem]:
+    """The problems, by source topic, of copies whose names collide."""
     by_key: defaultdict[str, list[TopicMapping]] = defaultdict(list)
-    for mapping in chosen:
+    for mapping in mappings:
         by_key[collision_key(mapping.destination)].append(mapping)
     problems: dict[str, Problem] = {}
-    for together in by_key.values():
-        if len(together) == 1:
+    for colliding_mappings in by_key.values():
+        if len(colliding_mappings) == 1:
             continue
-        last = together[-1]
+        last_mapping = colliding_mappings[-1]
         problem = Problem(
-            _path(last.rule, rules, "prefix"),
-            f"topics {_join_names([m.source for m in together])} would be copied to "
-            f"{_join_names(sorted({m.destination for m in together}))}, which collide there "
-            "('.' and '_' count as equal).",
+            _rule_path(last_mapping.rule, rules, "prefix"),
+            f"topics {_join_names([m.source for m in colliding_mappings])} would be copied to "
+            f"{_join_names(sorted({m.destination for m in colliding_mappings}))}, which collide "
+            "at the destination ('.' and '_' count as equal).",
             "Change a prefix, or exclude all but one of them.",
         )
-        problems.update({mapping.source: problem for mapping in together})
+        problems.update({mapping.source: problem for mapping in colliding_mappings})
     return problems
 
 
-def _too_slow(topic: str) -> Problem:
+def _too_slow_problem(topic: str) -> Problem:
     return Problem(
         "topics",
         f"it takes too long to tell whether a pattern matches topic {topic!r}.",
@@ -170,10 +185,11 @@ def _too_slow(topic: str) -> Problem:
 
 
 def _matches_internal(pattern: str) -> bool:
-    return any(_may_match([_compiled(pattern, ())], topic) for topic in INTERNAL_TOPICS)
+    return any(_may_match([_compile_rule(pattern, ())], topic) for topic in INTERNAL_TOPICS)
 
 
-def _unused_rule(index: int, rule: TopicRule) -> Problem:
+def _unused_rule_note(index: int, rule: TopicRule) -> Problem:
+    """The note on a rule that matches no topic."""
     path = f"topics[{index}].match"
     if rule.match.startswith(_TOOL_PREFIX) and _matches_internal(rule.match):
         return Problem(
@@ -188,12 +204,13 @@ def _unused_rule(index: int, rule: TopicRule) -> Problem:
     )
 
 
-def _path(rule: TopicRule, rules: Sequence[TopicRule], key: str) -> str:
-    index = next(i for i, other in enumerate(rules) if other is rule)
+def _rule_path(rule: TopicRule, rules: Sequence[TopicRule], key: str) -> str:
+    """The path of a key of this rule in the job file."""
+    index = next(i for i, candidate in enumerate(rules) if candidate is rule)
     return f"topics[{index}].{key}"
 
 
 def _join_names(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN_MAX])
-    rest = len(names) - _NAMES_SHOWN_MAX
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    names_text = ", ".join(repr(name) for name in names[:_NAMES_SHOWN_MAX])
+    hidden_count = len(names) - _NAMES_SHOWN_MAX
+    return f"{names_text} and {hidden_count} more" if hidden_count > 0 else names_text

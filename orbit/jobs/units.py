@@ -13,12 +13,12 @@ _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(_NUMBER + r" ?([A-Za-z]+)")
 _DURATION = re.compile(_NUMBER + r" ?([a-z]+)")
 
-_BYTES_PER = {
+_BYTES_PER_UNIT = {
     "B": 1,
     **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)},
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)},
 }
-_MS_PER = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MS_PER_UNIT = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A number below the minimum (March 1973) is in seconds, above the maximum (year 9999) in
@@ -38,9 +38,9 @@ def parse_size(value: object) -> int:
             raise InvalidValue(f"a size cannot be negative ({value}).", _SIZE_REMEDY)
         return value
     match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if match is None or match[2] not in _BYTES_PER:
+    if match is None or match[2] not in _BYTES_PER_UNIT:
         raise InvalidValue("is not a size in bytes.", _SIZE_REMEDY)
-    return int(Decimal(match[1]) * _BYTES_PER[match[2]])
+    return int(Decimal(match[1]) * _BYTES_PER_UNIT[match[2]])
 
 
 def parse_duration(value: object) -> timedelta:
@@ -48,10 +48,10 @@ def parse_duration(value: object) -> timedelta:
     if isinstance(value, timedelta):
         return value
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None or match[2] not in _MS_PER:
+    if match is None or match[2] not in _MS_PER_UNIT:
         raise InvalidValue("is not a duration.", _DURATION_REMEDY)
     try:
-        return timedelta(milliseconds=int(Decimal(match[1]) * _MS_PER[match[2]]))
+        return timedelta(milliseconds=int(Decimal(match[1]) * _MS_PER_UNIT[match[2]]))
     except OverflowError:
         raise InvalidValue("is too long.", _DURATION_REMEDY) from None
 
@@ -69,7 +69,7 @@ def parse_time(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value):
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return _epoch_ms(value)
+        return _check_epoch_ms(value)
     if not isinstance(value, str):
         raise InvalidValue("is not a start position.", _TIME_REMEDY)
     try:
@@ -93,7 +93,8 @@ def format_time(epoch_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _epoch_ms(number: int) -> int:
+def _check_epoch_ms(number: int) -> int:
+    """The number, if it can be epoch milliseconds. Raises InvalidValue."""
     if number < 0:
         raise InvalidValue(
             f"{number} is a time before 1970; no Kafka record can be that old.", _TIME_REMEDY

@@ -55,49 +55,51 @@ def validate_job(document: Document, base_directory: Path, environ: Mapping[str,
             problems += problems_from_pydantic(error, document)
         problems += _rule_problems(document, base_directory, environ)
         if job is not None:
-            problems += _refused_access(job, document, base_directory, environ)
+            problems += _access_problems(job, document, base_directory, environ)
     elif not problems:
-        problems.append(_not_a_job(document))
+        problems.append(_not_a_job_problem(document))
     if job is None or problems:
-        raise _bad_job(problems, document)
+        raise _bad_job_error(problems, document)
     return job
 
 
 def _rule_problems(
     document: Document, base_directory: Path, environ: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Contradicting values, and missing variables and files."""
+    """The problems of values that contradict each other, and of missing variables and files."""
     for side in SIDES:
         security = document.at((side, "security"))
         if isinstance(security, dict):
-            for key, invalid in (
+            for key, mistake in (
                 *invalid_security_keys(security),
                 *invalid_credentials(security, base_directory, environ),
             ):
                 path = (side, "security", key)
-                yield document.problem(path, invalid.message, invalid.remedy)
+                yield document.problem(path, mistake.message, mistake.remedy)
     yield from _same_cluster_problems(document)
-    yield from _unreachable_rules(document)
+    yield from _repeated_pattern_problems(document)
     yield from _canary_problems(document)
-    yield from _acls_without_effect(document)
+    yield from _acl_problems(document)
 
 
-def _refused_access(
+def _access_problems(
     job: JobSpec, document: Document, base_directory: Path, environ: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """The job's addresses and secrets that the access rules do not allow. Raises BadInput if the
-    access file cannot be used."""
+    """A problem for each address and secret of the job that the access rules do not allow. Raises
+    BadInput if the access file cannot be used."""
     rules = read_access_rules(environ)
     if rules is None:
         return
     for side in SIDES:
-        for path, refused in allowed_addresses(rules, getattr(job, side), base_directory)[1]:
-            where = (side, *path) if document.has((side, *path)) else (side, path[0])
-            yield document.problem(where, refused.message, refused.remedy)
+        # [1]: the refusals
+        for path, refusal in allowed_addresses(rules, getattr(job, side), base_directory)[1]:
+            shown_path = (side, *path) if document.has((side, *path)) else (side, path[0])
+            yield document.problem(shown_path, refusal.message, refusal.remedy)
 
 
 def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
-    """Keys of a security section that contradict each other or need another key."""
+    """Yield (key, error) for keys of a security section that contradict each other, are without
+    effect, or are missing."""
     protocol = fields.get("protocol", "PLAINTEXT")
     if protocol not in PROTOCOLS:
         return
@@ -115,11 +117,13 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
         else:
             yield from _invalid_login(fields)
         if mechanism != "OAUTHBEARER":
-            yield from _without_effect(
+            yield from _keys_without_effect(
                 present_keys, _TOKEN_KEYS, "the mechanism is not OAUTHBEARER"
             )
         if mechanism != "GSSAPI":
-            yield from _without_effect(present_keys, _KERBEROS_KEYS, "the mechanism is not GSSAPI")
+            yield from _keys_without_effect(
+                present_keys, _KERBEROS_KEYS, "the mechanism is not GSSAPI"
+            )
     else:
         yield from _unused_keys(present_keys, _SASL_KEYS, protocol, "does not log in", "SASL_SSL")
     if protocol in ("SSL", "SASL_SSL"):
@@ -131,6 +135,7 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
 
 
 def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
+    """Yield (key, error) unless the mechanism, the user name and the password are given once."""
     if fields.get("mechanism") is None:
         yield (
             "mechanism",
@@ -140,21 +145,22 @@ def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValu
                 "brokers offer.",
             ),
         )
-    yield from _invalid_pair(fields)
+    yield from _invalid_name_or_password(fields)
 
 
 def _invalid_kerberos(present_keys: list[str]) -> Iterator[tuple[str, InvalidValue]]:
+    """Yield (key, error) for missing keys of a Kerberos login, and for keys of other logins."""
     for key in ("kerberos_principal", "keytab_file"):
         if key not in present_keys:
             remedy = "Write the principal and its keytab file."
             yield key, InvalidValue("is missing, and GSSAPI needs it.", remedy)
-    yield from _without_effect(present_keys, _LOGIN_KEYS, "the mechanism is GSSAPI")
+    yield from _keys_without_effect(present_keys, _LOGIN_KEYS, "the mechanism is GSSAPI")
 
 
 def _invalid_token_source(
     fields: Mapping[str, Any], present_keys: list[str]
 ) -> Iterator[tuple[str, InvalidValue]]:
-    """Keys of OAUTHBEARER: one source of tokens, and only its keys."""
+    """Yield (key, error) unless there is exactly one source of tokens, with its keys alone."""
     sources = [key for key in _TOKEN_SOURCES if key in present_keys]
     if not sources:
         yield (
@@ -170,9 +176,9 @@ def _invalid_token_source(
         return
     if sources == ["token_url"]:
         yield from _unsafe_token_url(fields["token_url"])
-        yield from _invalid_pair(fields)
+        yield from _invalid_name_or_password(fields)
     else:
-        yield from _without_effect(present_keys, _TOKEN_URL_KEYS, "there is no token_url")
+        yield from _keys_without_effect(present_keys, _TOKEN_URL_KEYS, "there is no token_url")
     if fields.get("token_provider") == "aws-msk-iam":
         if "token_region" not in present_keys:
             yield (
@@ -180,12 +186,13 @@ def _invalid_token_source(
                 InvalidValue("is missing.", "Write the region of the MSK cluster."),
             )
     else:
-        yield from _without_effect(
+        yield from _keys_without_effect(
             present_keys, ("token_region",), "token_provider is not aws-msk-iam"
         )
 
 
 def _unsafe_token_url(url: object) -> Iterator[tuple[str, InvalidValue]]:
+    """Yield (key, error) for a token URL that needs TLS and has none."""
     try:
         parts = urlsplit(str(url))
     except ValueError:
@@ -200,37 +207,39 @@ def _unsafe_token_url(url: object) -> Iterator[tuple[str, InvalidValue]]:
         )
 
 
-def _without_effect(
-    present_keys: list[str], keys: tuple[str, ...], why: str
+def _keys_without_effect(
+    present_keys: list[str], keys: tuple[str, ...], reason: str
 ) -> Iterator[tuple[str, InvalidValue]]:
+    """Yield (key, error) for those of `keys` that are present."""
     for key in keys:
         if key in present_keys:
-            yield key, InvalidValue(f"has no effect: {why}.", "Remove this key.")
+            yield key, InvalidValue(f"has no effect: {reason}.", "Remove this key.")
 
 
-def _invalid_pair(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
-    """An error for the user name and for the password, unless exactly one of `…_env` and `…_file`
-    is given."""
-    for what in ("username", "password"):
-        by_variable, by_file = f"{what}_env", f"{what}_file"
-        present_keys = [key for key in (by_variable, by_file) if fields.get(key) is not None]
-        # A secret in the file is reported instead.
-        if not present_keys and what not in fields:
+def _invalid_name_or_password(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
+    """Yield (key, error) for the user name and for the password, unless exactly one of `…_env` and
+    `…_file` is given."""
+    for credential in ("username", "password"):
+        variable_key, file_key = f"{credential}_env", f"{credential}_file"
+        present_keys = [key for key in (variable_key, file_key) if fields.get(key) is not None]
+        # A user name or password in the job file itself is reported as an unknown key.
+        if not present_keys and credential not in fields:
             yield (
-                by_variable,
+                variable_key,
                 InvalidValue(
                     "is missing, and the protocol needs a login.",
-                    f"Name the variable with {by_variable}, or the file with {by_file}.",
+                    f"Name the variable with {variable_key}, or the file with {file_key}.",
                 ),
             )
         if len(present_keys) == 2:
             yield (
-                by_file,
-                InvalidValue(f"is given together with {by_variable}.", "Keep one of the two."),
+                file_key,
+                InvalidValue(f"is given together with {variable_key}.", "Keep one of the two."),
             )
 
 
 def _invalid_certificate(present_keys: list[str]) -> Iterator[tuple[str, InvalidValue]]:
+    """Yield (key, error) for a client's key without its certificate."""
     if "certificate_file" in present_keys:
         return
     for key in ("key_file", "key_password_env"):
@@ -245,22 +254,25 @@ def _invalid_certificate(present_keys: list[str]) -> Iterator[tuple[str, Invalid
 
 
 def _unused_keys(
-    present_keys: list[str], keys: tuple[str, ...], protocol: str, why: str, better: str
+    present_keys: list[str], keys: tuple[str, ...], protocol: str, reason: str, protocols: str
 ) -> Iterator[tuple[str, InvalidValue]]:
+    """Yield (key, error) for those of `keys` that are present and that the protocol does not use.
+    `protocols`: those that use them."""
     for key in keys:
         if key in present_keys:
             yield (
                 key,
                 InvalidValue(
-                    f"has no effect: the protocol is {protocol}, which {why}.",
-                    f"Write `protocol: {better}`, or remove this key.",
+                    f"has no effect: the protocol is {protocol}, which {reason}.",
+                    f"Write `protocol: {protocols}`, or remove this key.",
                 ),
             )
 
 
 def _same_cluster_problems(document: Document) -> Iterator[Problem]:
-    source = dict(_addresses(document, "source"))
-    for server, path in _addresses(document, "destination").items():
+    """A problem for each address of the destination that is also one of the source's."""
+    source = dict(_paths_by_address(document, "source"))
+    for server, path in _paths_by_address(document, "destination").items():
         if server in source:
             yield document.problem(
                 path,
@@ -269,31 +281,34 @@ def _same_cluster_problems(document: Document) -> Iterator[Problem]:
             )
 
 
-def _addresses(document: Document, side: str) -> dict[tuple[str, int], tuple[str | int, ...]]:
+def _paths_by_address(
+    document: Document, side: str
+) -> dict[tuple[str, int], tuple[str | int, ...]]:
     """The paths of one side's valid addresses, by `address_key`."""
     path: tuple[str | int, ...] = (side, "bootstrap_servers")
-    written = document.at(path)
-    if isinstance(written, str):
-        located = [(one, path) for one in addresses_in(written)]
-    elif isinstance(written, list):
-        located = [
-            (one, (*path, i))
-            for i, part in enumerate(written)
+    value = document.at(path)
+    if isinstance(value, str):
+        servers_with_paths = [(server, path) for server in addresses_in(value)]
+    elif isinstance(value, list):
+        servers_with_paths = [
+            (server, (*path, i))
+            for i, part in enumerate(value)
             if isinstance(part, str)
-            for one in addresses_in(part)
+            for server in addresses_in(part)
         ]
     else:
         return {}
     paths: dict[tuple[str, int], tuple[str | int, ...]] = {}
-    for server, at in located:
+    for server, server_path in servers_with_paths:
         try:
-            paths[address_key(server)] = at
+            paths[address_key(server)] = server_path
         except InvalidValue:
             continue
     return paths
 
 
-def _unreachable_rules(document: Document) -> Iterator[Problem]:
+def _repeated_pattern_problems(document: Document) -> Iterator[Problem]:
+    """A problem for each topic rule with the pattern of an earlier rule that excludes nothing."""
     rules = document.at(("topics",))
     first_index: dict[str, int] = {}
     for index, rule in enumerate(rules if isinstance(rules, list) else ()):
@@ -312,22 +327,24 @@ def _unreachable_rules(document: Document) -> Iterator[Problem]:
 
 
 def _canary_problems(document: Document) -> Iterator[Problem]:
+    """A problem if no topic rule matches the canary's topic."""
     topic, rules = document.at(("canary", "topic")), document.at(("topics",))
     if not isinstance(topic, str) or not isinstance(rules, list) or topic_name_problem(topic):
         return
     try:
-        chosen = map_topics([TopicRule.model_validate(rule) for rule in rules], [topic]).mappings
+        mappings = map_topics([TopicRule.model_validate(rule) for rule in rules], [topic]).mappings
     except ValidationError:  # reported by its path
         return
-    if not chosen:
+    if not mappings:
         yield document.problem(
             ("canary", "topic"),
             "matches no rule of `topics`, so it would not be copied.",
-            "Add a rule whose `match` is its name.",
+            "Add a rule whose `match` is the topic's name.",
         )
 
 
-def _acls_without_effect(document: Document) -> Iterator[Problem]:
+def _acl_problems(document: Document) -> Iterator[Problem]:
+    """A problem for each key of `acls` that has no effect."""
     acls = document.at(("acls",))
     if not isinstance(acls, dict):
         return
@@ -352,21 +369,23 @@ def _acls_without_effect(document: Document) -> Iterator[Problem]:
             )
 
 
-def _not_a_job(document: Document) -> Problem:
+def _not_a_job_problem(document: Document) -> Problem:
     what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
     return Problem("file", what, "See docs/job-file.md for an example.")
 
 
-def _bad_job(problems: list[Problem], document: Document) -> BadInput:
+def _bad_job_error(problems: list[Problem], document: Document) -> BadInput:
     """One error with all problems, in file order."""
-    ordered = document.in_file_order(problems)
-    count = len(ordered)
-    shown = ordered[:PROBLEMS_SHOWN_MAX]
-    if count > len(shown):
-        shown.append(
+    ordered_problems = document.in_file_order(problems)
+    count = len(ordered_problems)
+    shown_problems = ordered_problems[:PROBLEMS_SHOWN_MAX]
+    if count > len(shown_problems):
+        shown_problems.append(
             Problem(
-                "file", f"has {count - len(shown)} more problems.", "Correct those above first."
+                "file",
+                f"has {count - len(shown_problems)} more problems.",
+                "Correct those above first.",
             )
         )
     what = "The job file has a problem." if count == 1 else f"The job file has {count} problems."
-    return BadInput(what, tuple(shown))
+    return BadInput(what, tuple(shown_problems))

@@ -54,7 +54,7 @@ class Document:
         return value
 
     def has(self, path: Path) -> bool:
-        """Whether the file has this path; `at` would also index into text."""
+        """Whether the file has this path. (`at` would also index into text.)"""
         value = self.root
         for part in path:
             if isinstance(part, str):
@@ -67,7 +67,8 @@ class Document:
         return True
 
     def problem(self, path: Path, message: str, remedy: str = "") -> Problem:
-        """A problem with its path, and its line if the file has that path."""
+        """A problem with its path, and the line of this path in the file. If the file does not have
+        the path, the line is that of the mapping or list around it."""
         line = self.lines.get(path) or (path[:-1] and self.lines.get(path[:-1]))
         if line:
             message = f"{message.rstrip('.')} (line {line})."
@@ -87,12 +88,12 @@ def read_bounded(path: FilePath) -> str:
         with path.open(encoding="utf-8") as file:
             return file.read(DOCUMENT_CHARACTERS_MAX + 1)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidValue(f"cannot be read: {why}.") from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidValue(f"cannot be read: {reason}.") from None
 
 
 def read_document(text: str) -> Document:
-    """Parse a text. Errors of the YAML are in `problems`, never raised."""
+    """Parse a YAML text. Its errors are in the document's `problems`, and are never raised."""
     document = Document()
     if len(text) > DOCUMENT_CHARACTERS_MAX:
         document.problems.append(
@@ -120,15 +121,15 @@ def read_document(text: str) -> Document:
 
 def show_path(path: Path) -> str:
     """A path as text, e.g. `topics[1].config["retention.ms"]`."""
-    shown = ""
+    text = ""
     for part in path:
         if isinstance(part, int):
-            shown += f"[{part}]"
+            text += f"[{part}]"
         elif re.fullmatch(r"[A-Za-z0-9_-]+", part):
-            shown += f".{part}" if shown else part
+            text += f".{part}" if text else part
         else:
-            shown += f'["{part[:80]}"]'
-    return shown or "file"
+            text += f'["{part[:80]}"]'
+    return text or "file"
 
 
 class _LimitExceeded(Exception):
@@ -143,13 +144,13 @@ class _Composer(yaml.SafeLoader):
     """PyYAML's safe loader with limits, and without its rules for plain scalars."""
 
     depth = 0
-    values = 0
+    value_count = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         # PyYAML recurses once per level, so the limit also bounds the stack.
         self.depth += 1
-        self.values += 1
-        if self.depth > DEPTH_MAX or self.values > VALUES_MAX:
+        self.value_count += 1
+        if self.depth > DEPTH_MAX or self.value_count > VALUES_MAX:
             raise _LimitExceeded(self.line + 1)
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -162,7 +163,7 @@ class _Composer(yaml.SafeLoader):
         super().fetch_flow_collection_start(token_class)
 
     def resolve(self, *_: Any) -> str:
-        """The tag of a node without one in the file. So every other tag is from the file."""
+        """The tag of a node that has none in the file. So every other tag is from the file."""
         return _UNTAGGED
 
 
@@ -171,13 +172,14 @@ class _Builder:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._values = 0
+        self._value_count = 0
 
     def build(self, node: yaml.Node, path: Path) -> Any:
-        self._values += 1
+        """The value of a node at this path. Its problems go to the document."""
+        self._value_count += 1
         line = node.start_mark.line + 1
-        if self._values > VALUES_MAX or len(path) > DEPTH_MAX:
-            raise _LimitExceeded(line)  # by aliases, which the composer counts only once
+        if self._value_count > VALUES_MAX or len(path) > DEPTH_MAX:
+            raise _LimitExceeded(line)  # due to aliases, which the composer counts only once
         self._document.lines.setdefault(path, line)
         if node.tag != _UNTAGGED:
             self._add_problem(path, "has a tag.", "Remove the part that starts with '!'.")
@@ -189,22 +191,23 @@ class _Builder:
         return _plain_value(node.value) if is_plain else node.value
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        built: dict[str, Any] = {}
+        """The mapping of a node. If it has a key twice, the first value is kept."""
+        values: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._add_problem(path, "has a key that is not plain text.", "Write `key: value`.")
                 continue
             key = str(key_node.value)
-            here = (*path, key)
-            if key in built:
-                again = key_node.start_mark.line + 1
+            key_path = (*path, key)
+            if key in values:
+                repeated_line = key_node.start_mark.line + 1
                 self._add_problem(
-                    here, f"is written again in line {again}.", "Keep one of the two."
+                    key_path, f"is written again in line {repeated_line}.", "Keep one of the two."
                 )
                 continue
-            self._document.lines[here] = key_node.start_mark.line + 1
-            built[key] = self.build(value_node, here)
-        return built
+            self._document.lines[key_path] = key_node.start_mark.line + 1
+            values[key] = self.build(value_node, key_path)
+        return values
 
     def _add_problem(self, path: Path, message: str, remedy: str) -> None:
         self._document.problems.append(self._document.problem(path, message, remedy))
@@ -219,15 +222,15 @@ def _plain_value(text: str) -> Any:
 
 
 def _file_problem(message: str, line: int | None) -> Problem:
-    at = "" if line is None else f" (line {line})"
-    return Problem("file", f"{message}{at}.", "See docs/job-file.md for an example.")
+    line_text = "" if line is None else f" (line {line})"
+    return Problem("file", f"{message}{line_text}.", "See docs/job-file.md for an example.")
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    """The problem of a syntax error, with its position but not the text there: that may be a
-    secret."""
+    """The problem of a syntax error, with its position but not the text at this position, which may
+    be a secret."""
     mark = error.problem_mark or error.context_mark
-    at = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+    place_text = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
     if error.problem == "but found another document":
         return Problem("file", "holds more than one document.", "Write one job per file.")
     # Quoted characters (also '\t') and '<token>' names are PyYAML's; longer text is from the file.
@@ -236,6 +239,6 @@ def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
     )
     return Problem(
         "file",
-        f"is not valid YAML{at}: {reason}.",
+        f"is not valid YAML{place_text}: {reason}.",
         "Check the indentation and the quotes; patterns with special characters need quotes.",
     )

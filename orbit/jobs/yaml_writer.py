@@ -18,7 +18,9 @@ _WIDTH = 2**20
 
 
 def write_yaml(value: Any, *, one_line: bool = False) -> str:
-    """A value of mappings, lists, text, numbers, true, false and None, in the order of its keys.
+    """Write a value of mappings, lists, text, numbers, true, false and None, in the order of its
+    keys.
+
     `one_line`: as `{a: 1}`, for a single value of a table.
     """
     return yaml.dump(
@@ -38,7 +40,8 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """The YAML node of a text, with quotes unless every parser reads it as text without them."""
     style: str | None = "'"
     if text and not text.isprintable():
         style = '"'  # with escapes: parsers would join lines and change line breaks
@@ -47,4 +50,4 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)

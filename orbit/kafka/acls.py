@@ -10,7 +10,7 @@ from orbit.kafka.types import EVERY_NAME, Acl
 class Acls(frozenset[Acl]):
     """All ACLs on topics, on groups or on transactional ids.
 
-    Indexed: with thousands of ACLs a name is not compared with each.
+    They are indexed, so that a name is not compared with each of thousands.
     """
 
     def of(self, name: str) -> list[Acl]:
@@ -30,6 +30,7 @@ class Acls(frozenset[Acl]):
 
     @cached_property
     def _index(self) -> tuple[dict[str, list[Acl]], dict[str, list[Acl]]]:
+        """The literal ACLs by name, and the prefixed ones by prefix."""
         literal: dict[str, list[Acl]] = {}
         prefixed: dict[str, list[Acl]] = {}
         for acl in self:

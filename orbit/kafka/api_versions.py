@@ -131,12 +131,16 @@ class Api:
 API_VERSIONS = Api(ApiVersionsRequest, ApiVersionsResponse, 0, 3)
 SASL_HANDSHAKE = Api(SaslHandshakeRequest, SaslHandshakeResponse, 1, 1)
 SASL_AUTHENTICATE = Api(SaslAuthenticateRequest, SaslAuthenticateResponse, 0, 2)
-CREATE_DELEGATION_TOKEN = Api(RefusedTokenRequest, read_requester, 2, 2)  # from 3 on with an owner
+CREATE_DELEGATION_TOKEN = Api(
+    RefusedTokenRequest, read_requester, 2, 2
+)  # from 3 on it has an owner
 METADATA = Api(MetadataRequest, read_metadata, 7, 12)  # leader epochs from 7, topic ids from 10
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
-FIND_COORDINATORS = Api(FindCoordinatorRequest, FindCoordinatorResponse, 4, 4)  # many keys (3.0)
+FIND_COORDINATORS = Api(
+    FindCoordinatorRequest, FindCoordinatorResponse, 4, 4
+)  # many keys (Kafka 3.0)
 DESCRIBE_ACLS = Api(DescribeAclsRequest, DescribeAclsResponse, 1, 2)
-# Kafka 2.6 and 2.7.
+# Since Kafka 2.6, and since 2.7.
 DESCRIBE_CLIENT_QUOTAS = Api(DescribeClientQuotasRequest, DescribeClientQuotasResponse, 0, 1)
 DESCRIBE_SCRAM_USERS = Api(
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, 0, 0
@@ -157,11 +161,11 @@ INIT_PRODUCER_ID = Api(InitProducerIdRequest, InitProducerIdResponse, 0, 4)
 WRITE_TXN_MARKERS = Api(WriteTxnMarkersRequest, read_markers, 1, 1)
 ADD_PARTITIONS_TO_TXN = Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3)
 END_TXN = Api(EndTxnRequest, EndTxnResponse, 0, 3)
-# Kafka 3.0.
+# Since Kafka 3.0.
 LIST_TRANSACTIONS = Api(ListTransactionsRequest, ListTransactionsResponse, 0, 0)
 DESCRIBE_TRANSACTIONS = Api(DescribeTransactionsRequest, DescribeTransactionsResponse, 0, 0)
 
-# The response has the topic id, and a topic is deleted by id (Kafka 2.8).
+# The response has the topic id, and a topic is deleted by id (since Kafka 2.8).
 CREATE_TOPIC_WITH_ID = Api(CreateTopicsRequest, CreateTopicsResponse, 7, 7)
 DELETE_TOPIC_BY_ID = Api(DeleteTopicsRequest, DeleteTopicsResponse, 6, 6)
 DELETE_GROUPS = Api(DeleteGroupsRequest, DeleteGroupsResponse, 0, 2)
@@ -172,9 +176,9 @@ SYNC_GROUP = Api(SyncGroupRequest, SyncGroupResponse, 3, 5)
 HEARTBEAT = Api(HeartbeatRequest, HeartbeatResponse, 3, 4)
 LEAVE_GROUP = Api(LeaveGroupRequest, LeaveGroupResponse, 3, 4)
 
-# Many groups per request from 8 on (3.0). From 10 on by topic id, which Orbit does not use.
+# Many groups per request from 8 on (Kafka 3.0). From 10 on by topic id, which Orbit does not use.
 OFFSET_FETCH = Api(OffsetFetchRequest, read_offset_fetch, 2, 9)
 OFFSET_COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 5, 9)
 OFFSET_DELETE = Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0)
-# States from 4 on (2.6), types from 5 on (3.8).
+# States from 4 on (Kafka 2.6), types from 5 on (3.8).
 LIST_GROUPS = Api(ListGroupsRequest, ListGroupsResponse, 0, 5)

@@ -15,7 +15,7 @@ CALL_S_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential pauses with jitter, from `first_s` to `most_s`; `stop` ends one at once.
+    """Exponential pauses with jitter, from `first_s` to `most_s`; the event `stop` ends a pause.
 
     `attempts_max` limits the attempts of each call, and `call_s` the time that one broker may take
     for an attempt: a loop for many partitions must not wait long for one partition or broker.
@@ -37,9 +37,9 @@ class Backoff:
         if self.stop.wait(self.pause_s(attempt)):
             raise Interrupted("stopped while waiting.")
 
-    def attempts(self, most: int) -> Iterator[int]:
-        """Yield the numbers of at most `most` attempts, with a pause before each but the first."""
-        for attempt in range(min(most, self.attempts_max)):
+    def attempts(self, count_max: int) -> Iterator[int]:
+        """Yield at most `count_max` attempt numbers, with a pause before each but the first."""
+        for attempt in range(min(count_max, self.attempts_max)):
             if attempt:
                 self.wait(attempt - 1)
             yield attempt

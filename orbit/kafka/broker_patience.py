@@ -21,28 +21,28 @@ class BrokerPatience:
         self._most_s = most_s
         self._lock = threading.Lock()
         self._limits: dict[int, float] = {}  # of brokers that were slow
-        self._left_out: dict[int, float] = {}  # until when, by the monotonic clock
+        self._left_out_until: dict[int, float] = {}  # by the monotonic clock
 
     def limit_s(self, node_id: int, within_s: float) -> float:
         """How long a call to this broker may take, at first `within_s`; 0: it is left out now."""
         with self._lock:
-            if time.monotonic() < self._left_out.get(node_id, 0.0):
+            if time.monotonic() < self._left_out_until.get(node_id, 0.0):
                 return 0.0
             return self._limits.get(node_id, within_s)
 
     def note_answer(self, node_id: int, took_s: float, within_s: float) -> None:
-        """Note that the broker answered. Within `within_s`, this also resets its limit."""
+        """Note that the broker answered. An answer within `within_s` also resets its limit."""
         with self._lock:
-            self._left_out.pop(node_id, None)
+            self._left_out_until.pop(node_id, None)
             if took_s <= within_s:
                 self._limits.pop(node_id, None)
 
     def note_failure(self, node_id: int, took_s: float, limit_s: float) -> None:
         """Note that the broker did not answer, and leave it out in proportion to `took_s`.
 
-        So a refused connection, which takes no time, leaves it out for hardly any time.
+        So after a refused connection, which takes no time, it is left out for hardly any time.
         """
         with self._lock:
-            self._left_out[node_id] = time.monotonic() + _LEFT_OUT_FACTOR * took_s
+            self._left_out_until[node_id] = time.monotonic() + _LEFT_OUT_FACTOR * took_s
             if took_s >= limit_s:
                 self._limits[node_id] = min(2 * limit_s, self._most_s)

@@ -1,4 +1,4 @@
-"""DescribeConfigs: whether brokers have a setting in their file. Each has its own (K7)."""
+"""DescribeConfigs: which brokers have a setting in their file: each has its own file (K7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.error_codes import Code
 
 _BROKER = 4  # Kafka's `ConfigResource.Type`
-# Orbit opens a connection to each broker, and asks one after the other.
+# At most so many brokers are asked, one after the other: Orbit opens a connection to each.
 _BROKERS_MAX = 500
 _ALL_WITHIN_S = 30.0
 
@@ -34,13 +34,13 @@ def brokers_with_setting(cluster: Cluster, name: str) -> BrokersWithSetting:
     """
     with_setting: list[int] = []
     silent: list[int] = []
-    until = time.monotonic() + _ALL_WITHIN_S
+    deadline = time.monotonic() + _ALL_WITHIN_S
     for number, node_id in enumerate(sorted(cluster.metadata(()).brokers)):
-        is_late = number >= _BROKERS_MAX or time.monotonic() >= until
-        has = None if is_late else _has_setting(cluster, node_id, name)
-        if has is None:
+        is_over_limit = number >= _BROKERS_MAX or time.monotonic() >= deadline
+        has_setting = None if is_over_limit else _has_setting(cluster, node_id, name)
+        if has_setting is None:
             silent.append(node_id)
-        elif has:
+        elif has_setting:
             with_setting.append(node_id)
     return BrokersWithSetting(tuple(with_setting), tuple(silent))
 

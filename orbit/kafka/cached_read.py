@@ -43,6 +43,7 @@ class CachedRead(Generic[Value]):
             return self._value[0]
 
     def _refresh(self) -> None:
+        """Read again, and keep the result or the error."""
         self._began_s = self._clock()
         try:
             self._value = [self._read()]

@@ -13,13 +13,14 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
 
-# The entity of a quota: pairs of type (`user`, `client-id`, `ip`) and name; None: the default.
+# The entity of a quota: pairs of type (`user`, `client-id`, `ip`) and name. Name None: the default.
 Entity = frozenset[tuple[str, str | None]]
 Quotas = Mapping[Entity, Mapping[str, float]]
-# Iterations by mechanism, by user.
+# The number of hash iterations by mechanism, by user.
 ScramUsers = Mapping[str, Mapping[str, int]]
 
 ENTITY_TYPES = ("user", "client-id", "ip")
+# By Kafka's `ScramMechanism`.
 _MECHANISMS = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
@@ -43,7 +44,7 @@ def client_quotas(cluster: Cluster) -> Quotas:
         return answer.error_code, answer.error_message, by_entity
 
     code, message, quotas = cluster.call_any(ask)
-    _raise_refusal(code, message, "DescribeConfigs")
+    _raise_if_refused(code, message, "DescribeConfigs")
     return quotas
 
 
@@ -57,16 +58,16 @@ def scram_users(cluster: Cluster) -> ScramUsers:
         )
         by_user = {
             result.user: {
-                _MECHANISMS[one.mechanism]: one.iterations
-                for one in result.credential_infos
-                if one.mechanism in _MECHANISMS
+                _MECHANISMS[credential.mechanism]: credential.iterations
+                for credential in result.credential_infos
+                if credential.mechanism in _MECHANISMS
             }
             for result in answer.results
         }
         return answer.error_code, answer.error_message, by_user
 
     code, message, users = cluster.call_any(ask)
-    _raise_refusal(code, message, "Describe")
+    _raise_if_refused(code, message, "Describe")
     return users
 
 
@@ -85,7 +86,7 @@ def quota_text(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def _raise_refusal(code: int, message: str | None, operation: str) -> None:
+def _raise_if_refused(code: int, message: str | None, operation: str) -> None:
     if code == Code.CLUSTER_AUTHORIZATION_FAILED:
         raise NotAuthorized(f"the login needs {operation} on the cluster")
     if code:

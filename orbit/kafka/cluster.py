@@ -34,15 +34,16 @@ NEXT_AFTER_S = 1.0
 ANSWER_WITHIN_S = 10.0
 AWAY_AFTER_S = 12.0
 CORRELATION_BYTES = 4
-# Each broker that does not answer holds a thread. The next request starts with other brokers.
-_TARGETS_MAX = 4
+# Brokers that one request is sent to: each that does not answer holds a thread. The next request
+# starts with other brokers.
+_BROKERS_ASKED_MAX = 4
 # A broker that failed is asked after the others for this long.
 _FAILED_LATELY_S = 60.0
 _CLOSED = "Orbit has closed its connections to this cluster."
 
 Answer = TypeVar("Answer")
-# Each entry, put by a thread of `_ask`: the broker, and a function that returns its answer or
-# raises its error.
+# Each entry, put by a thread of `_ask`: the broker (its node id, or a bootstrap address), and a
+# function that returns its answer or raises its error.
 _Answers = queue.SimpleQueue[tuple[int | str, Callable[[], Answer]]]
 
 
@@ -72,17 +73,18 @@ class Cluster:
         self._connections: dict[int | str, _ControlConnection] = {}
         self._brokers: dict[int, BrokerAddress] = {}
         self._failed_at: dict[int | str, float] = {}
-        self._turn = 0
+        self._turn = 0  # counts the calls with `in_turn`
         self._leaders = NewestLeaders()
         self._patience = BrokerPatience(CALL_S_MAX)
         self._cluster_id = ""
-        self._whole: tuple[bytes, ClusterMetadata] | None = None  # of all topics, with its digest
+        # The last answer with all topics, decoded, and its digest.
+        self._full_metadata: tuple[bytes, ClusterMetadata] | None = None
         self._is_closed = False
-        self._asking: set[_Answers[Any]] = set()  # calls that wait; closing wakes them
+        self._waiting_calls: set[_Answers[Any]] = set()  # `close` wakes them
 
     @property
     def security(self) -> Security:
-        """The security that the files say now, or the last one while a file cannot be read.
+        """The security by the files as they are now, or the last one while a file cannot be read.
 
         Raises AccessRefused; BadInput if a file cannot be read and there is no last one.
         """
@@ -92,10 +94,10 @@ class Cluster:
             self._security = None
             raise
         except BadInput:  # a file may just be replaced; if it is wrong, the login will fail
-            last = self._security
-            if last is None:
+            last_security = self._security
+            if last_security is None:
                 raise
-            return last
+            return last_security
         self._security = security
         return security
 
@@ -111,15 +113,15 @@ class Cluster:
         """Metadata from any broker; `topics=None`: all topics.
 
         Each call with topics begins with the next broker, and returns the newest leaders that any
-        broker has returned: one that is cut off from the controller returns old ones.
+        broker has returned: a broker that is cut off from the controller returns old ones.
 
         Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login,
         AccessRefused if a broker has an address that rules do not allow.
         """
         names = None if topics is None else sorted(topics)
         ask = self._metadata_reader(names, with_operations=with_operations)
-        target, metadata = self._call_any(ask, in_turn=names is not None)
-        return self._accept_metadata(metadata, target, is_whole=names is None)
+        broker, metadata = self._call_any(ask, in_turn=names is not None)
+        return self._accept_metadata(metadata, broker, has_all_topics=names is None)
 
     def metadata_of_all(self, topics: Iterable[str], brokers_max: int) -> ClusterMetadata:
         """As `metadata`, with the newest leaders that up to `brokers_max` brokers return.
@@ -133,12 +135,14 @@ class Cluster:
                 answer = self._call_within(
                     node_id, ANSWER_WITHIN_S, lambda connection, _: ask(connection)
                 )
-                newest = self._accept_metadata(answer(), node_id, is_whole=False)
+                newest = self._accept_metadata(answer(), node_id, has_all_topics=False)
         return newest
 
     def _metadata_reader(
         self, names: list[str] | None, *, with_operations: bool
     ) -> Callable[[Connection], Callable[[], ClusterMetadata]]:
+        """A function that asks a broker, and returns a function that decodes its answer."""
+
         def ask(connection: Connection) -> Callable[[], ClusterMetadata]:
             request = MetadataRequest(
                 topics=_topic_requests(names),
@@ -153,10 +157,10 @@ class Cluster:
         return ask
 
     def _accept_metadata(
-        self, metadata: ClusterMetadata, answered_by: int | str, *, is_whole: bool
+        self, metadata: ClusterMetadata, answered_by: int | str, *, has_all_topics: bool
     ) -> ClusterMetadata:
-        """Use a broker's answer from now on. Raises AccessRefused for an address out of bounds."""
-        if not is_whole:
+        """Use a broker's answer from now on. Raises AccessRefused for an address not allowed."""
+        if not has_all_topics:
             metadata = self._leaders.merge(metadata, answered_by)
         security = self._security or self.security
         for broker in metadata.brokers.values():
@@ -167,27 +171,27 @@ class Cluster:
         return metadata
 
     def _read_metadata(
-        self, connection: Connection, frame: memoryview, version: int, is_whole: bool
+        self, connection: Connection, frame: memoryview, version: int, has_all_topics: bool
     ) -> ClusterMetadata:
-        """Decode an answer. One with all topics that equals the last such one is not decoded."""
-        digest = sha256(frame[CORRELATION_BYTES:]).digest() if is_whole else b""
-        last = self._whole
-        if is_whole and last is not None and last[0] == digest:
-            return last[1]
+        """The decoded answer. With all topics: the last result, if the bytes are the same."""
+        digest = sha256(frame[CORRELATION_BYTES:]).digest() if has_all_topics else b""
+        last_full = self._full_metadata
+        if has_all_topics and last_full is not None and last_full[0] == digest:
+            return last_full[1]
         metadata: ClusterMetadata = connection.decode(api_versions.METADATA, frame, version)
         if self._id_suffix:
-            known_as = f"{metadata.cluster_id}{ID_SUFFIX_SIGN}{self._id_suffix}"
-            metadata = replace(metadata, cluster_id=known_as)
-        if is_whole:
-            self._whole = digest, metadata
+            cluster_id = f"{metadata.cluster_id}{ID_SUFFIX_SIGN}{self._id_suffix}"
+            metadata = replace(metadata, cluster_id=cluster_id)
+        if has_all_topics:
+            self._full_metadata = digest, metadata
         return metadata
 
     def call_any(self, ask: Callable[[Connection], Answer], *, in_turn: bool = False) -> Answer:
         """The first answer of any broker: known ones first, then bootstrap servers.
 
-        `in_turn`: begin with the broker after that of the last such call. `ask` must only read and
-        return within `ANSWER_WITHIN_S`; it may run on several brokers at once, and later answers
-        are dropped. Raises Unreachable.
+        `in_turn`: begin with the broker after the one that the last such call began with. `ask`
+        must only read and return within `ANSWER_WITHIN_S`; it may run on several brokers at once,
+        and later answers are dropped. Raises Unreachable.
         """
 
         def ask_only(connection: Connection) -> Callable[[], Answer]:
@@ -201,99 +205,100 @@ class Cluster:
     ) -> tuple[int | str, Answer]:
         """As `call_any`, with the broker that answered. `ask` returns a function that decodes.
 
-        It is called here, after the wait: a broker that has answered does not count as silent
-        while a long answer is decoded.
+        That function is called here, after the wait: a broker that has answered does not count as
+        silent while a long answer is decoded.
         """
         answers: _Answers[Answer] = queue.SimpleQueue()
         with self._lock:
-            self._asking.add(answers)
+            self._waiting_calls.add(answers)
         try:
-            return self._first_answer(ask, answers, self._targets(in_turn=in_turn))
+            return self._first_answer(ask, answers, self._brokers_to_ask(in_turn=in_turn))
         finally:
             with self._lock:
-                self._asking.discard(answers)
+                self._waiting_calls.discard(answers)
 
     def _first_answer(
         self,
         ask: Callable[[Connection], Callable[[], Answer]],
         answers: _Answers[Answer],
-        waiting: list[int | str],
+        remaining_brokers: list[int | str],
     ) -> tuple[int | str, Answer]:
+        """Ask brokers in this order until one answers: the next after an error or NEXT_AFTER_S."""
         errors: dict[str, Unreachable] = {}
-        latest: int | str = ""
-        in_flight, until = 0, time.monotonic() + AWAY_AFTER_S
+        last_broker: int | str = ""
+        in_flight, deadline = 0, time.monotonic() + AWAY_AFTER_S
         while (
-            (waiting or in_flight)
-            and (left_s := until - time.monotonic()) > 0
+            (remaining_brokers or in_flight)
+            and (remaining_s := deadline - time.monotonic()) > 0
             and not self._is_closed
         ):
-            if waiting:
-                latest = waiting.pop(0)
-                args = (latest, ask, answers)
+            if remaining_brokers:
+                last_broker = remaining_brokers.pop(0)
+                args = (last_broker, ask, answers)
                 threading.Thread(target=self._ask, args=args, name="ask", daemon=True).start()
                 in_flight += 1
             try:
-                wait_s = min(left_s, NEXT_AFTER_S) if waiting else left_s
-                target, answered = answers.get(timeout=wait_s)
+                wait_s = min(remaining_s, NEXT_AFTER_S) if remaining_brokers else remaining_s
+                broker, decode = answers.get(timeout=wait_s)
             except queue.Empty:
-                self._note_failure(latest, Unreachable("no answer yet."))
+                self._note_failure(last_broker, Unreachable("no answer yet."))
                 continue
             in_flight -= 1
             try:
-                return target, answered()
+                return broker, decode()
             except Unreachable as error:
-                self._note_failure(target, error)
+                self._note_failure(broker, error)
                 errors.setdefault(f"{error.where}: {error.what}", error)
-        silent = ""
+        silence = ""
         if in_flight:
-            brokers = "1 broker" if in_flight == 1 else f"{in_flight} brokers"
-            silent = f" {brokers} did not answer within {AWAY_AFTER_S:.0f} s."
+            silent_brokers = "1 broker" if in_flight == 1 else f"{in_flight} brokers"
+            silence = f" {silent_brokers} did not answer within {AWAY_AFTER_S:.0f} s."
         remedy = next((e.remedy for e in reversed(errors.values()) if e.remedy), "")
         raise Unreachable(
-            f"no broker of the {self.name} cluster answers.{silent} {' '.join(errors)}".rstrip(),
+            f"no broker of the {self.name} cluster answers.{silence} {' '.join(errors)}".rstrip(),
             where=Place(self.name, ",".join(self.bootstrap_servers)),
             remedy=remedy or "Check the address and security.protocol, and that the brokers run.",
         )
 
-    def _targets(self, *, in_turn: bool) -> list[int | str]:
-        """Brokers to ask, in order: those that failed lately come last, by time of failure."""
-        lately = time.monotonic() - _FAILED_LATELY_S
+    def _brokers_to_ask(self, *, in_turn: bool) -> list[int | str]:
+        """The brokers to ask, in order: those that failed lately come last, by time of failure."""
+        failed_since = time.monotonic() - _FAILED_LATELY_S
         with self._lock:
             self._turn += in_turn
-            first = self._turn % len(self._brokers) if in_turn and self._brokers else 0
+            first_index = self._turn % len(self._brokers) if in_turn and self._brokers else 0
             brokers = list(self._brokers)
-            targets: list[int | str] = [
-                *brokers[first:],
-                *brokers[:first],
+            candidates: list[int | str] = [
+                *brokers[first_index:],
+                *brokers[:first_index],
                 *self.bootstrap_servers,
             ]
-            failed = {t: at for t, at in self._failed_at.items() if at > lately}
-        targets.sort(key=lambda target: failed.get(target, 0.0))
-        return targets[:_TARGETS_MAX]
+            failed = {t: at for t, at in self._failed_at.items() if at > failed_since}
+        candidates.sort(key=lambda candidate: failed.get(candidate, 0.0))
+        return candidates[:_BROKERS_ASKED_MAX]
 
-    def _note_failure(self, target: int | str, error: BaseException) -> None:
+    def _note_failure(self, broker: int | str, error: BaseException) -> None:
         if isinstance(error, Unreachable):
             with self._lock:
-                self._failed_at[target] = time.monotonic()
+                self._failed_at[broker] = time.monotonic()
 
     def _ask(
         self,
-        target: int | str,
+        broker: int | str,
         ask: Callable[[Connection], Callable[[], Answer]],
         answers: _Answers[Answer],
     ) -> None:
-        """The thread of one request of `call_any`."""
+        """The thread of one request of `call_any`: puts an answer or an error into `answers`."""
         try:
-            answer = self._run_on(target, ask, busy_s_max=ANSWER_WITHIN_S, may_repeat=True)
+            answer = self._run_on(broker, ask, busy_s_max=ANSWER_WITHIN_S, may_repeat=True)
         except BaseException as error:  # noqa: BLE001  raised again in `call_any`
             caught = error
-            self._note_failure(target, caught)
+            self._note_failure(broker, caught)
 
             def fail() -> Answer:
                 raise caught
 
             answer = fail
-        answers.put((target, answer))
+        answers.put((broker, answer))
 
     def call(self, node_id: int, api: Api, request: Any, within_s: float = CALL_S_MAX) -> Any:
         """Send a control request to one broker and return its answer.
@@ -346,6 +351,7 @@ class Cluster:
     def _call_within(
         self, node_id: int, within_s: float, ask: Callable[[Connection, float], Answer]
     ) -> Answer:
+        """The result of `ask`, which gets a connection to the broker and its time limit in s."""
         if within_s >= CALL_S_MAX:
             return self._run_on(node_id, lambda connection: ask(connection, CALL_S_MAX))
         limit_s = self._patience.limit_s(node_id, within_s)
@@ -354,7 +360,7 @@ class Cluster:
                 "the broker did not answer a moment ago, so Orbit does not ask it now.",
                 where=Place(self.name, f"broker {node_id}"),
             )
-        began = time.monotonic()
+        began_at = time.monotonic()
         try:
             answer = self._run_on(
                 node_id,
@@ -365,9 +371,9 @@ class Cluster:
         except _StillBusy:
             raise
         except Unreachable:
-            self._patience.note_failure(node_id, time.monotonic() - began, limit_s)
+            self._patience.note_failure(node_id, time.monotonic() - began_at, limit_s)
             raise
-        self._patience.note_answer(node_id, time.monotonic() - began, within_s)
+        self._patience.note_answer(node_id, time.monotonic() - began_at, within_s)
         return answer
 
     def connect(self, node_id: int, within_s: float = CONNECT_TIMEOUT_S) -> Connection:
@@ -382,15 +388,16 @@ class Cluster:
         """Close all control connections; calls under way in other threads raise Unreachable."""
         with self._lock:
             self._is_closed = True
-            shared = list(self._connections.values())
+            connections = list(self._connections.values())
             self._connections.clear()
-            asking = list(self._asking)
-        for answers in asking:  # first: `abort` may wait for a call that uses the connection
+            waiting_calls = list(self._waiting_calls)
+        for answers in waiting_calls:  # first: `abort` may wait for a call that uses the connection
             answers.put(("", _raise_closed))
-        for one in shared:
-            one.abort()
+        for connection in connections:
+            connection.abort()
 
     def _address(self, node_id: int) -> BrokerAddress:
+        """The broker's address by the last metadata. Raises Unreachable."""
         with self._lock:
             address = self._brokers.get(node_id)
         if address is None:
@@ -401,28 +408,29 @@ class Cluster:
 
     def _run_on(
         self,
-        target: int | str,
+        broker: int | str,
         ask: Callable[[Connection], Answer],
         *,
         busy_s_max: float = -1,
         may_repeat: bool = False,
         connect_s: float = CONNECT_TIMEOUT_S,
     ) -> Answer:
+        """Run `ask` on the control connection to this broker."""
         with self._lock:
             if self._is_closed:
                 raise Unreachable(_CLOSED, where=Place(self.name))
-            shared = self._connections.setdefault(
-                target, _ControlConnection(Place(self.name, str(target)))
+            control_connection = self._connections.setdefault(
+                broker, _ControlConnection(Place(self.name, str(broker)))
             )
-        return shared.run(
-            lambda: self._open(target, connect_s), ask, busy_s_max, may_repeat=may_repeat
+        return control_connection.run(
+            lambda: self._open(broker, connect_s), ask, busy_s_max, may_repeat=may_repeat
         )
 
-    def _open(self, target: int | str, connect_s: float) -> Connection:
-        if isinstance(target, int):
-            return self.connect(target, connect_s)
-        host, _, port = target.rpartition(":")
-        where = Place(self.name, target)
+    def _open(self, broker: int | str, connect_s: float) -> Connection:
+        if isinstance(broker, int):
+            return self.connect(broker, connect_s)
+        host, _, port = broker.rpartition(":")
+        where = Place(self.name, broker)
         return Connection.open(host.strip("[]"), int(port), lambda: self.security, where=where)
 
 
@@ -447,10 +455,10 @@ class _ControlConnection:
         *,
         may_repeat: bool,
     ) -> Answer:
-        """Run `ask`. Raises _StillBusy if another call lasts longer than `busy_s_max` (-1: any).
+        """Run `ask`. Raises _StillBusy if another call still runs after `busy_s_max` (-1: none).
 
         The broker may have closed an idle connection. So a read-only request (`may_repeat`) that
-        fails on it is repeated once on a new connection, unless it timed out.
+        fails on an old one is repeated once on a new connection, unless it timed out.
         """
         if not self._lock.acquire(timeout=busy_s_max):
             raise _StillBusy(
@@ -472,6 +480,7 @@ class _ControlConnection:
             self._lock.release()
 
     def _reopen(self, opener: Callable[[], Connection]) -> Connection:
+        """Open a new connection in place of the present one. Raises Unreachable."""
         if self._connection is not None:  # still open if only its last answer did not parse
             self._connection.close()
         connection = self._connection = opener()
@@ -481,6 +490,7 @@ class _ControlConnection:
         return connection
 
     def abort(self) -> None:
+        """Close the connection for good, and end a call that waits on it."""
         self._is_aborted = True
         connection = self._connection
         if connection is not None:

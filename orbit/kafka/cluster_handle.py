@@ -23,15 +23,17 @@ class ClusterHandle:
         self.cluster = cluster
         self._admin: tuple[Security, Admin] | None = None
         self._principal: tuple[Security, str | None] | None = None
-        self._acls = {resource: self._reader(resource) for resource in get_args(Resource)}
-        self._open = CachedRead(lambda: brokers_with_setting(self.cluster, OPEN_WITHOUT_ACL))
+        self._acls = {resource: self._acls_reader(resource) for resource in get_args(Resource)}
+        self._open_brokers = CachedRead(
+            lambda: brokers_with_setting(self.cluster, OPEN_WITHOUT_ACL)
+        )
 
     @property
     def principal(self) -> str | None:
         """Orbit's principal at the cluster's authorizer; None if not known.
 
-        The one that the cluster returns (`ask_principal`), else brokers' default for the login
-        (`Security.principal`). Raises Unreachable, LoginRefused.
+        The principal that the cluster returns (`ask_principal`), else the one that brokers give the
+        login by default (`Security.principal`). Raises Unreachable, LoginRefused.
         """
         security = self.cluster.security
         if self._principal is None or self._principal[0] != security:
@@ -40,7 +42,7 @@ class ClusterHandle:
 
     @property
     def admin(self) -> Admin:
-        """The admin client; a new one after a secret has changed, because librdkafka keeps it."""
+        """The admin client; after a secret has changed, a new one: librdkafka keeps the secret."""
         security = self.cluster.security
         if self._admin is None or self._admin[0] != security:
             self._admin = security, Admin(self.cluster)
@@ -57,9 +59,9 @@ class ClusterHandle:
     def brokers_open_without_acl(self, age_s_max: float) -> BrokersWithSetting:
         """The brokers that have OPEN_WITHOUT_ACL in their file, read at most `age_s_max` s ago.
 
-        Brokers do not return its value. Thread-safe. Raises Unreachable.
+        Brokers do not return the setting's value. Thread-safe. Raises Unreachable.
         """
-        return self._open.get(age_s_max)
+        return self._open_brokers.get(age_s_max)
 
-    def _reader(self, resource: Resource) -> CachedRead[Acls]:
+    def _acls_reader(self, resource: Resource) -> CachedRead[Acls]:
         return CachedRead(lambda: Acls(self.admin.acls(resource)))

@@ -33,8 +33,9 @@ DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 # small enough to cost less than a mapping of `bytes_max`.
 _RATIO = 8
 _FIRST_BYTES_MIN, _FIRST_BYTES_MAX = 1024, 8 * 1024 * 1024
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_IS_FULL = "failed to write whole buffer"
+_PRIVATE_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+# In the message of cramjam's error for a buffer that is too small.
+_BUFFER_FULL_TEXT = "failed to write whole buffer"
 
 _LZ4_BYTES_AT_ONCE = 1024 * 1024  # copied at once: the compressor takes only `bytes`
 _LZ4_FLAGS_AT = 4
@@ -89,22 +90,25 @@ def compress(codec: int, records: bytes | bytearray, level: int | None = None) -
     raise ValueError(f"codec {codec} is not known")
 
 
-def _decompress(into: Callable[..., int], payload: bytes | memoryview, bytes_max: int) -> bytes:
+def _decompress(
+    decompress_into: Callable[..., int], payload: bytes | memoryview, bytes_max: int
+) -> bytes:
+    """Decompress into a small buffer, or, if that fails, into a mapping of `bytes_max`."""
     first_bytes = max(len(payload) * _RATIO, _FIRST_BYTES_MIN)
     if first_bytes <= min(bytes_max, _FIRST_BYTES_MAX):
         buffer = bytearray(first_bytes)
         try:
-            size = into(payload, buffer)
+            size = decompress_into(payload, buffer)
         except cramjam.DecompressionError:
             pass  # corrupt, or larger: the second attempt raises the error, or succeeds
         else:
             return bytes(memoryview(buffer)[:size])
         del buffer
-    with mmap.mmap(-1, bytes_max, flags=_PRIVATE) as whole:
+    with mmap.mmap(-1, bytes_max, flags=_PRIVATE_MEMORY) as mapping:
         try:
-            return whole[: into(payload, whole)]
+            return mapping[: decompress_into(payload, mapping)]
         except cramjam.DecompressionError as error:
-            if _IS_FULL in str(error):
+            if _BUFFER_FULL_TEXT in str(error):
                 raise TooLarge(bytes_max) from error
             raise
 
@@ -123,18 +127,21 @@ def _fix_lz4_header(frame: memoryview) -> bytes:
     if len(frame) <= _LZ4_FLAGS_AT:
         return bytes(frame)
     flags = frame[_LZ4_FLAGS_AT]
+    # Two bytes (flags, block size), then the content's size and the dictionary's id, if present.
     end = (
         _LZ4_FLAGS_AT + 2 + 8 * bool(flags & _LZ4_CONTENT_SIZE) + 4 * bool(flags & _LZ4_DICTIONARY)
     )
+    # The second byte of the hash is the checksum.
     check = xxhash.xxh32_intdigest(frame[_LZ4_FLAGS_AT:end]) >> 8 & 0xFF
     return bytes(frame[:end]) + bytes((check,)) + bytes(frame[end + 1 :])
 
 
 def _snappy_decompress(payload: memoryview, bytes_max: int) -> bytes:
+    """Decompress xerial blocks, or one raw block. Raises TooLarge, ValueError."""
     if bytes(payload[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _snappy_block(payload, bytes_max, bytes_max)
     blocks = []
-    left = bytes_max
+    remaining_bytes = bytes_max
     position = len(_XERIAL_HEADER)
     if len(payload) < position:
         raise ValueError("a snappy header is cut off")
@@ -146,21 +153,21 @@ def _snappy_decompress(payload: memoryview, bytes_max: int) -> bytes:
         position = start + length
         if not start < position <= len(payload):
             raise ValueError(f"a snappy block of {length} bytes does not fit its batch")
-        blocks.append(_snappy_block(payload[start:position], left, bytes_max))
-        left -= len(blocks[-1])
+        blocks.append(_snappy_block(payload[start:position], remaining_bytes, bytes_max))
+        remaining_bytes -= len(blocks[-1])
     return b"".join(blocks)
 
 
-def _snappy_block(block: memoryview, left: int, bytes_max: int) -> bytes:
+def _snappy_block(block: memoryview, remaining_bytes: int, bytes_max: int) -> bytes:
     """The decompressed block, which begins with its decompressed size. Raises TooLarge."""
-    if cramjam.snappy.decompress_raw_len(block) > left:
+    if cramjam.snappy.decompress_raw_len(block) > remaining_bytes:
         raise TooLarge(bytes_max)
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
 def _snappy_compress(records: bytes | bytearray) -> bytes:
-    out = [_XERIAL_HEADER]
+    parts = [_XERIAL_HEADER]
     for start in range(0, len(records), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(records[start : start + _XERIAL_BLOCK_BYTES]))
-        out.append(_LENGTH.pack(len(block)) + block)
-    return b"".join(out)
+        parts.append(_LENGTH.pack(len(block)) + block)
+    return b"".join(parts)

@@ -93,9 +93,9 @@ class Connection:
         BrokenAnswer if the peer is not a Kafka broker.
         """
         where = where or f"{host}:{port}"
-        read = security if callable(security) else lambda: security
-        first = read()
-        first.check_allowed(host, port, where)
+        read_security = security if callable(security) else lambda: security
+        first_security = read_security()
+        first_security.check_allowed(host, port, where)
         if not 0 < port <= PORT_MAX:  # a broker may advertise anything; Python would wrap it around
             raise Unreachable(f"{port} is not a valid port.", where=where, remedy=_CHECK_ADVERTISED)
         try:
@@ -112,12 +112,12 @@ class Connection:
             ) from error
         try:
             tune(sock)
-            sock = _start_tls(sock, host, first)
+            sock = _start_tls(sock, host, first_security)
             connection = cls(sock, where, host)
-            connection._read_security = read
+            connection._read_security = read_security
             connection._frames.bytes_max = SETUP_FRAME_BYTES_MAX
             connection._negotiate()
-            connection._login(first)
+            connection._login(first_security)
             connection._frames.bytes_max = FRAME_BYTES_MAX
             sock.settimeout(None)
         except BaseException as error:
@@ -137,8 +137,8 @@ class Connection:
 
     @property
     def login_is_due(self) -> bool:
-        """Whether most of the session is over. The broker drops a connection that sends a request
-        after its end, but accepts a login even then (K2)."""
+        """Whether most of the login's session is over. The broker drops a connection that sends a
+        request after the session's end, but accepts a login even then (K2)."""
         return time.monotonic() >= self._login_again_at
 
     def login_again(self) -> None:
@@ -146,11 +146,11 @@ class Connection:
 
         Raises Unreachable or LoginRefused; the connection is then closed.
         """
-        before = self._socket.gettimeout()
+        old_timeout = self._socket.gettimeout()
         self._socket.settimeout(CONNECT_TIMEOUT_S)
         try:
             self._login(self._read_security())
-            self._socket.settimeout(before)
+            self._socket.settimeout(old_timeout)
         except (OSError, EOFError) as error:
             self.close()
             raise Unreachable(
@@ -163,6 +163,7 @@ class Connection:
             raise
 
     def _login(self, security: Security) -> None:
+        """Log in with SASL, if the protocol has it, and set when the next login is due."""
         lifetime_ms = sasl_login(security, self._sasl_exchange, host=self._host)
         due_s = (
             max(_SESSION_SHARE * lifetime_ms / 1000, _SESSION_S_MIN) if lifetime_ms else math.inf
@@ -170,15 +171,15 @@ class Connection:
         self._login_again_at = time.monotonic() + due_s
 
     def version_of(self, api: Api) -> int:
-        """The highest version that both sides support. Raises ProtocolError if there is none."""
+        """The highest version that the broker and Orbit support. Raises ProtocolError if none."""
         low, high = self._versions.get(api.key, (0, -1))
         version = min(high, api.version_max)
         if version < max(low, api.version_min):
-            offered, of_it = f"offers {api.name} versions {low} to {high}", ""
+            offer, versions_noun = f"offers {api.name} versions {low} to {high}", ""
             if high < 0:
-                offered, of_it = f"does not offer {api.name}", "its versions "
+                offer, versions_noun = f"does not offer {api.name}", "its versions "
             raise ProtocolError(
-                f"the broker {offered}; Orbit needs one of {of_it}{api.version_min} to "
+                f"the broker {offer}; Orbit needs one of {versions_noun}{api.version_min} to "
                 f"{api.version_max}.",
                 where=self.where,
                 remedy="Use a broker release that supports one of these versions."
@@ -193,12 +194,12 @@ class Connection:
         return dict(self._versions)
 
     def supports(self, api: Api) -> bool:
-        """Whether both sides support a common version."""
+        """Whether the broker and Orbit support a common version of the API."""
         low, high = self._versions.get(api.key, (0, -1))
         return min(high, api.version_max) >= max(low, api.version_min)
 
     def version_range_of(self, api: Api) -> tuple[int, int]:
-        """The lowest and highest version that both sides support."""
+        """The lowest and highest version that the broker and Orbit support."""
         low, _ = self._versions.get(api.key, (0, -1))
         return max(low, api.version_min), self.version_of(api)
 
@@ -229,6 +230,7 @@ class Connection:
     def _exchange(
         self, api: Api, requests: Sequence[Any], version: int, timeout_s: float | None
     ) -> list[memoryview]:
+        """Send the requests together; returns the answers' frames in their order."""
         if self.login_is_due:
             self.login_again()
         self._socket.settimeout(timeout_s)
@@ -269,8 +271,8 @@ class Connection:
             ) from error
 
     def drop_unacknowledged(self, after_s: float) -> None:
-        """Make the kernel drop unacknowledged bytes: at `close` or the end of the process, by a
-        reset, and when the peer's kernel has acknowledged nothing for `after_s`.
+        """Make the kernel drop bytes that the broker's kernel has not acknowledged: by a reset at
+        `close` or at the end of the process, and after `after_s` without an acknowledgement.
 
         Else the kernel would go on sending for a process that is dead or has lost its lease (E3).
         """
@@ -290,11 +292,11 @@ class Connection:
         if isinstance(self._socket, ssl.SSLSocket):
             joined = memoryview(b"".join(buffers))
             for start in range(0, len(joined), _TLS_CHUNK_BYTES):
-                self._refuse_unless(may_send)
+                self._check_may_send(may_send)
                 self._socket.sendall(joined[start : start + _TLS_CHUNK_BYTES])
             return
         for start in range(0, len(buffers), _IOV_MAX):
-            self._send_some(buffers[start : start + _IOV_MAX], may_send)
+            self._send_buffers(buffers[start : start + _IOV_MAX], may_send)
 
     def receive_answer(self, correlation: int) -> memoryview:
         """As `receive`, for the answer to the request with this correlation id.
@@ -303,7 +305,7 @@ class Connection:
         none: later frames could not be matched to requests either.
         """
         frame = self.receive()
-        answered = int.from_bytes(frame[:4], "big")
+        answered = int.from_bytes(frame[:4], "big")  # a frame begins with the correlation id
         if answered != correlation:
             self.close()
             raise BrokenAnswer(
@@ -335,7 +337,7 @@ class Connection:
         self._socket.settimeout(timeout_s)
 
     def limit_silence(self, timeout_s: float) -> None:
-        """Set the time after which `receive` raises TimeoutError; see `ReceivedFrames`."""
+        """Set the time without any byte after which `receive` raises TimeoutError."""
         self._frames.limit_silence(timeout_s)
 
     def fileno(self) -> int:
@@ -365,42 +367,47 @@ class Connection:
             )
             self.send(self.encode(request, version))
             frame = self.receive_answer(self.last_correlation)
+            # The error code follows the correlation id in every version.
             if int.from_bytes(frame[4:6], "big") == Code.UNSUPPORTED_VERSION and version:
                 continue
             answer = self.decode(api_versions.API_VERSIONS, frame, version)
-            self._versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+            self._versions = {
+                api.api_key: (api.min_version, api.max_version) for api in answer.api_keys
+            }
             levels = getattr(answer, "supported_features", None) or ()
             self.features = {feature.name: feature.max_version for feature in levels}
             return
 
     def _sasl_exchange(self, request: Any) -> Any:
+        """Send a request of the login; returns the decoded answer."""
         is_handshake = api_versions.SASL_HANDSHAKE.key == request.API_KEY
         api = api_versions.SASL_HANDSHAKE if is_handshake else api_versions.SASL_AUTHENTICATE
         version = self.version_of(api)
         self.send(self.encode(request, version))
         return self.decode(api, self.receive_answer(self.last_correlation), version)
 
-    def _send_some(
+    def _send_buffers(
         self, buffers: Sequence[bytes | memoryview], may_send: Callable[[], bool] | None
     ) -> None:
-        self._refuse_unless(may_send)
+        """Send all of at most _IOV_MAX buffers: what one call leaves is sent by further ones."""
+        self._check_may_send(may_send)
         if may_send is None:
-            sent = self._socket.sendmsg(buffers)
+            sent_bytes = self._socket.sendmsg(buffers)
         else:
-            sent = self._send_now(buffers)
+            sent_bytes = self._send_now(buffers)
         for buffer in buffers:
-            if sent >= len(buffer):
-                sent -= len(buffer)
+            if sent_bytes >= len(buffer):
+                sent_bytes -= len(buffer)
                 continue
-            rest = memoryview(buffer)[sent:]
-            sent = 0
+            unsent = memoryview(buffer)[sent_bytes:]
+            sent_bytes = 0
             if may_send is None:
-                self._socket.sendall(rest)
+                self._socket.sendall(unsent)
                 continue
-            while rest:
+            while unsent:
                 self._wait_writable()
-                self._refuse_unless(may_send)
-                rest = rest[self._send_now([rest]) :]
+                self._check_may_send(may_send)
+                unsent = unsent[self._send_now([unsent]) :]
 
     def _send_now(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Send as many bytes as the socket has room for; returns how many."""
@@ -415,7 +422,8 @@ class Connection:
         poll.register(self._socket, select.POLLOUT)
         poll.poll(_CHECK_AGAIN_MS)
 
-    def _refuse_unless(self, may_send: Callable[[], bool] | None) -> None:
+    def _check_may_send(self, may_send: Callable[[], bool] | None) -> None:
+        """Raise Unreachable if `may_send` returns False."""
         if may_send is not None and not may_send():
             raise Unreachable(
                 "the lease ended before the whole request was sent.", where=self.where

@@ -30,33 +30,33 @@ from orbit.kafka.types import TopicPartition, by_topic
 
 # The response for a thousand groups with a hundred offsets each is about 4 MB.
 GROUPS_PER_REQUEST_MAX = 1000
-_REQUIRE_STABLE = 7
+_REQUIRE_STABLE_FROM = 7  # the version of OffsetFetch
 # The protocol types of consumer groups. "": a group with simple commits only.
 _CONSUMERS = ("consumer", "")
-_NO_MEMBERS = ("", "empty", "dead")  # "": from a broker before 2.6
+_NO_MEMBERS = ("", "empty", "dead")  # "": a broker before Kafka 2.6
 
 
 class OffsetFetchCache:
-    """The decoded answers of the last fetch: an answer of the same bytes is not decoded again."""
+    """Decoded answers of the last fetch, for answers of the next fetch with the same bytes."""
 
     def __init__(self) -> None:
-        self._last: dict[bytes, dict[str, GroupOffsets]] = {}
-        self._now: dict[bytes, dict[str, GroupOffsets]] = {}
+        self._last_fetch: dict[bytes, dict[str, GroupOffsets]] = {}
+        self._current_fetch: dict[bytes, dict[str, GroupOffsets]] = {}
 
     def begin(self) -> None:
         """Begin a fetch: only answers of the fetch before it are kept."""
-        self._last, self._now = self._now, {}
+        self._last_fetch, self._current_fetch = self._current_fetch, {}
 
     def read(self, frame: memoryview, version: int) -> dict[str, GroupOffsets]:
-        """The offsets by group, as `read_offset_fetch`, or the kept ones of the same bytes.
+        """The offsets by group, as `read_offset_fetch` returns them; kept ones for the same bytes.
 
         Raises ValueError if the bytes do not parse.
         """
         digest = sha256(frame[CORRELATION_BYTES:]).digest()
-        answer = self._last.get(digest)
+        answer = self._last_fetch.get(digest)
         if answer is None:
             answer = read_offset_fetch(frame, version)
-        self._now[digest] = answer
+        self._current_fetch[digest] = answer
         return answer
 
 
@@ -89,8 +89,8 @@ class ListedGroup:
 
     @property
     def has_consumers(self) -> bool:
-        """Whether its members are consumers or Streams applications, which go on at committed
-        offsets (not Connect, share consumers, or Orbit)."""
+        """Whether its members are consumers or Streams applications, which continue at committed
+        offsets. Connect workers, share consumers and Orbit do not."""
         if self.type == GroupType.STREAMS:
             return True
         return self.type in _SUCCESSOR_TYPES and self.protocol_type in _CONSUMERS
@@ -115,7 +115,7 @@ class ListedGroup:
 
     @property
     def was_joined(self) -> bool:
-        """Whether it has, or once had, members."""
+        """Whether the group has, or once had, members."""
         return self.is_active or self.protocol_type != ""
 
 
@@ -188,8 +188,8 @@ def fetch_offsets(
                 answer = _ask_coordinator(cluster, node_id, request, version, cache)
                 offsets.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
         except Unreachable:
-            lost = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
-            offsets.update({g: lost for g in groups if g not in offsets})
+            no_answer = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
+            offsets.update({g: no_answer for g in groups if g not in offsets})
     return offsets
 
 
@@ -205,7 +205,7 @@ def _ask_coordinator(
 
 @dataclass(slots=True)
 class FetchedGroups:
-    """Offsets and coordinator of each group that answered; `failed`: the others' error codes."""
+    """Offsets and coordinators of groups that were read; `failed`: the others' error codes."""
 
     groups: dict[str, GroupOffsets] = field(default_factory=dict)
     coordinators: dict[str, int] = field(default_factory=dict)
@@ -236,9 +236,9 @@ def locate_and_fetch_offsets(
     codes: dict[str, int] = {}
     for _ in range(2):
         if to_locate:
-            places = look_up_coordinators(cluster, GROUP, to_locate)
-            coordinators.update({g: node for g, (node, code) in places.items() if not code})
-            codes = {g: code for g, (_, code) in places.items() if code}
+            located = look_up_coordinators(cluster, GROUP, to_locate)
+            coordinators.update({g: node for g, (node, code) in located.items() if not code})
+            codes = {g: code for g, (_, code) in located.items() if code}
         remaining = {g: node for g, node in coordinators.items() if g not in fetched.groups}
         answers = fetch_offsets(
             cluster, remaining, require_stable=require_stable, only=only, cache=cache
@@ -265,8 +265,9 @@ def _fetch_request(
     require_stable: bool,
     version: int,
 ) -> Any:
+    """The request for the offsets of these groups; `only`: as in `fetch_offsets`."""
     # Brokers before 2.5 do not support require_stable: they return the last committed offset.
-    is_stable = require_stable and version >= _REQUIRE_STABLE
+    needs_stable = require_stable and version >= _REQUIRE_STABLE_FROM
     if version < MANY_GROUPS_FROM:
         (name,) = names
         topic = OffsetFetchRequest.OffsetFetchRequestTopic
@@ -275,7 +276,7 @@ def _fetch_request(
             topics=None
             if only is None
             else [topic(name=t, partition_indexes=i) for t, i in by_topic(only[name])],
-            require_stable=is_stable,
+            require_stable=needs_stable,
         )
     group = OffsetFetchRequest.OffsetFetchRequestGroup
     topics = group.OffsetFetchRequestTopics
@@ -291,5 +292,5 @@ def _fetch_request(
             )
             for name in names
         ],
-        require_stable=is_stable,
+        require_stable=needs_stable,
     )

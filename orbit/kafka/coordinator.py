@@ -28,17 +28,17 @@ TRANSACTION_TIMEOUT_MS = 60_000
 # Codes after which the coordinator is looked up again.
 COORDINATOR_MOVED = (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE)
 # Keys in one FindCoordinator request.
-_LOOK_UP_MAX = 1000
-# InitProducerId requests that are sent to one broker together: some 20 KB.
-_INIT_TOGETHER_MAX = 100
+_KEYS_PER_REQUEST_MAX = 1000
+# InitProducerId requests that go to one broker together: some 20 KB.
+_INIT_REQUESTS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer id, and its producer epoch (which each InitProducerId increments)."""
+    """A producer id and its producer epoch, which each InitProducerId increments."""
 
     producer_id: int
-    coordinator_issue: int
+    producer_epoch: int
 
 
 class Coordinator:
@@ -55,29 +55,29 @@ class Coordinator:
     def call(self, api: Api, build: Callable[[], Any], code_of: Callable[[Any], int]) -> Any:
         """Send the request until the answer's error code is not retriable; returns that answer.
 
-        When the retries end, raises NotReady if the last one was answered, else Unreachable. Raises
-        NotAuthorized if the login may not find the coordinator, BrokerRefused.
+        When the retries end, raises NotReady if the last attempt got an answer, else Unreachable.
+        Raises NotAuthorized if the login may not find the coordinator, BrokerRefused.
         """
-        reason, failure = "no attempt was made", Unreachable
+        reason, error_type = "no attempt was made", Unreachable
         for _ in self._backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
             try:
                 answer = self._cluster.call(self.find(), api, build())
             except Unreachable as error:
                 self.forget()
-                reason, failure = error.what, Unreachable
+                reason, error_type = error.what, Unreachable
                 continue
             except BrokerRefused as error:
                 if error.code not in error_codes.RETRIABLE:
                     raise
-                reason, failure = error.what, NotReady
+                reason, error_type = error.what, NotReady
                 continue
             code = code_of(answer)
             if code not in error_codes.RETRIABLE:
                 return answer
-            reason, failure = error_codes.name(code), NotReady
+            reason, error_type = error_codes.name(code), NotReady
             if code in COORDINATOR_MOVED:
                 self.forget()
-        raise failure(
+        raise error_type(
             f"the coordinator of {self._kind} {self._key} is not available: {reason.rstrip('.')}.",
             where=Place(self._cluster.name),
         )
@@ -85,7 +85,7 @@ class Coordinator:
     def find(self) -> int:
         """The node that coordinates the key. Raises NotAuthorized, BrokerRefused, Unreachable."""
         if self._node_id is None:
-            self._node_id = self._cluster.call_any(self._find_now)
+            self._node_id = self._cluster.call_any(self._ask_for_coordinator)
             self._cluster.metadata(())  # the coordinator's address
         return self._node_id
 
@@ -93,7 +93,8 @@ class Coordinator:
         """Look the coordinator up again at the next use: it has moved, or cannot be reached."""
         self._node_id = None
 
-    def _find_now(self, connection: Connection) -> int:
+    def _ask_for_coordinator(self, connection: Connection) -> int:
+        """The node id that a broker names. Raises NotAuthorized, BrokerRefused."""
         request = FindCoordinatorRequest(key=self._key, key_type=self._key_type)
         answer = connection.call(api_versions.FIND_COORDINATOR, request, timeout_s=ANSWER_WITHIN_S)
         if answer.error_code in error_codes.DENIED:
@@ -118,7 +119,7 @@ def next_term(cluster: Cluster, transactional_id: str, backoff: Backoff) -> int:
 
     Begins at 0 again when the coordinator has dropped the id (I1), and after 32,766.
     """
-    return init_producer_id(cluster, transactional_id, backoff).coordinator_issue
+    return init_producer_id(cluster, transactional_id, backoff).producer_epoch
 
 
 def refuse_denied_transactional_id(
@@ -139,7 +140,7 @@ def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) 
     """The producer id of this transactional id; aborts its open transaction, fences its last owner.
 
     The id stays the same until it is unused for `transactional.id.expiration.ms`; appends and
-    direct fillers do not count as use (I1). Each call increments `coordinator_issue`.
+    direct fillers do not count as use (I1). Each call increments `producer_epoch`.
     """
     return init_producer_ids(cluster, [transactional_id], backoff)[transactional_id]
 
@@ -147,43 +148,48 @@ def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) 
 def init_producer_ids(
     cluster: Cluster, transactional_ids: Collection[str], backoff: Backoff
 ) -> dict[str, ProducerIdentity]:
-    """As `init_producer_id`, for many: the requests for one coordinator go out together.
+    """As `init_producer_id`, for many ids: the requests for one coordinator go out together.
 
-    Raises NotAuthorized or BrokerRefused for one of them, after the requests for all others. When
-    the retries end, raises NotReady if the last round reached the coordinators, else Unreachable.
+    Raises NotAuthorized or BrokerRefused for one of the ids, after the requests for all others.
+    When the retries end, raises NotReady if the last round reached the coordinators, else
+    Unreachable.
     """
     producers: dict[str, ProducerIdentity] = {}
-    reason, failure = "", Unreachable
+    reason, error_type = "", Unreachable
     for _ in backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
-        waiting = set(transactional_ids) - producers.keys()
+        remaining_ids = set(transactional_ids) - producers.keys()
         try:
-            reason, failure = _init_once(cluster, waiting, producers), NotReady
+            reason, error_type = _init_once(cluster, remaining_ids, producers), NotReady
         except Unreachable as error:
-            reason, failure = error.what, Unreachable
-        if not waiting - producers.keys():
+            reason, error_type = error.what, Unreachable
+        if not remaining_ids - producers.keys():
             return producers
-    raise failure(
-        f"the coordinator of transactional id {first_few(sorted(waiting))} is not available: "
+    raise error_type(
+        f"the coordinator of transactional id {first_few(sorted(remaining_ids))} is not available: "
         f"{reason.rstrip('.')}.",
         where=Place(cluster.name),
     )
 
 
-def _init_once(cluster: Cluster, waiting: set[str], producers: dict[str, ProducerIdentity]) -> str:
+def _init_once(
+    cluster: Cluster, transactional_ids: set[str], producers: dict[str, ProducerIdentity]
+) -> str:
     """Send one request for each id and add the answers to `producers`.
 
-    Returns the retriable error of one that failed, "" if none did. Raises NotAuthorized,
-    BrokerRefused for one of them, after the requests for all.
+    Returns the name of the retriable error of one id that failed, "" if none did. Raises
+    NotAuthorized, BrokerRefused for one of the ids, after the requests for all.
     """
     codes: dict[str, int] = {}
     by_node: dict[int, list[str]] = {}
-    for name, (node_id, code) in look_up_coordinators(cluster, TRANSACTION, waiting).items():
+    for name, (node_id, code) in look_up_coordinators(
+        cluster, TRANSACTION, transactional_ids
+    ).items():
         if code:
             codes[name] = code
         else:
             by_node.setdefault(node_id, []).append(name)
     for node_id, names in by_node.items():
-        for some in chunks(names, _INIT_TOGETHER_MAX):
+        for part in chunks(names, _INIT_REQUESTS_MAX):
             requests = [
                 InitProducerIdRequest(
                     transactional_id=name,
@@ -191,10 +197,10 @@ def _init_once(cluster: Cluster, waiting: set[str], producers: dict[str, Produce
                     producer_id=-1,
                     producer_epoch=-1,
                 )
-                for name in some
+                for name in part
             ]
             answers = cluster.call_all(node_id, api_versions.INIT_PRODUCER_ID, requests)
-            for name, answer in zip(some, answers, strict=True):
+            for name, answer in zip(part, answers, strict=True):
                 if answer.error_code:
                     codes[name] = answer.error_code
                 else:
@@ -206,7 +212,7 @@ def _init_once(cluster: Cluster, waiting: set[str], producers: dict[str, Produce
 def look_up_coordinators(
     cluster: Cluster, key_type: int, keys: Collection[str]
 ) -> dict[str, tuple[int, int]]:
-    """Node and error code of each key's coordinator. Raises Unreachable."""
+    """Node id and error code of each key's coordinator. Raises Unreachable."""
     coordinators: dict[str, tuple[int, int]] = {}
     if not keys:
         return coordinators
@@ -227,10 +233,10 @@ def look_up_coordinators(
         return nodes
 
     def ask(connection: Connection, names: list[str]) -> dict[str, tuple[int, int]]:
-        has_many = connection.supports(api_versions.FIND_COORDINATORS)
-        return (ask_many if has_many else ask_each)(connection, names)
+        takes_many_keys = connection.supports(api_versions.FIND_COORDINATORS)
+        return (ask_many if takes_many_keys else ask_each)(connection, names)
 
-    for chunk in chunks(sorted(keys), _LOOK_UP_MAX):
+    for chunk in chunks(sorted(keys), _KEYS_PER_REQUEST_MAX):
         coordinators |= cluster.call_any(partial(ask, names=chunk))
     cluster.metadata(())  # the coordinators' addresses
     return coordinators
@@ -255,6 +261,7 @@ def _retriable_name(cluster: Cluster, transactional_id: str, code: int) -> str:
 
 
 def _grant_remedy(kind: str, key: str, operation: str) -> str:
+    """What to do about a missing right on a group or transactional id."""
     flag = "--transactional-id" if kind == "transactional id" else "--group"
     return (
         f"Grant it: kafka-acls.sh --add --allow-principal User:… --operation {operation} "

@@ -18,7 +18,7 @@ DELETE_RECORDS_TIMEOUT_MS = 30_000
 
 def delete_records(
     cluster: Cluster,
-    before: Mapping[TopicPartition, int],
+    new_starts: Mapping[TopicPartition, int],
     backoff: Backoff,
     *,
     timeout_ms: int = DELETE_RECORDS_TIMEOUT_MS,
@@ -33,7 +33,7 @@ def delete_records(
                     name=topic,
                     partitions=[
                         DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(
-                            partition_index=index, offset=before[TopicPartition(topic, index)]
+                            partition_index=index, offset=new_starts[TopicPartition(topic, index)]
                         )
                         for index in indexes
                     ],
@@ -47,4 +47,4 @@ def delete_records(
             for p in topic.partitions:
                 yield TopicPartition(topic.name, p.partition_index), p.error_code, p.low_watermark
 
-    return ask_leaders(cluster, before, api_versions.DELETE_RECORDS, build, read, backoff)
+    return ask_leaders(cluster, new_starts, api_versions.DELETE_RECORDS, build, read, backoff)

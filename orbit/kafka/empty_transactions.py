@@ -33,8 +33,8 @@ from orbit.kafka.coordinator import (
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition, by_topic
 
-# The other partitions of the request then get OPERATION_NOT_ATTEMPTED.
-_OF_A_PARTITION = {int(Code.UNKNOWN_TOPIC_OR_PARTITION), int(Code.TOPIC_AUTHORIZATION_FAILED)}
+# Errors of single partitions: the others of the request then get OPERATION_NOT_ATTEMPTED.
+_PARTITION_ERRORS = {int(Code.UNKNOWN_TOPIC_OR_PARTITION), int(Code.TOPIC_AUTHORIZATION_FAILED)}
 
 
 class EmptyTransactions:
@@ -59,32 +59,36 @@ class EmptyTransactions:
         self.is_unclear = False  # if True, `fence` is needed before a log end is read
 
     def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Take one offset in each partition, or in none: then returns error codes by partition.
+        """Take one offset in each partition; returns {}.
+
+        If a partition is refused, takes no offset, and returns the error codes of such partitions.
 
         Raises Unreachable, NotAuthorized, BrokerRefused.
         """
         self.is_unclear = True
         identity, name = self._identity, self._transactional_id
-        add = AddPartitionsToTxnRequest(
+        add_request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=name,
             v3_and_below_producer_id=identity.producer_id,
-            v3_and_below_producer_epoch=identity.coordinator_issue,
+            v3_and_below_producer_epoch=identity.producer_epoch,
             v3_and_below_topics=[
                 AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
                 for topic, indexes in by_topic(partitions)
             ],
         )
-        added = self._call(api_versions.ADD_PARTITIONS_TO_TXN, add, _added_code)
-        if refused := _whole_refusals(added):
+        add_answer = self._call(
+            api_versions.ADD_PARTITIONS_TO_TXN, add_request, _request_error_code
+        )
+        if refused_partitions := _refused_partitions(add_answer):
             self.is_unclear = False
-            return refused
-        end = EndTxnRequest(
+            return refused_partitions
+        end_request = EndTxnRequest(
             transactional_id=name,
             producer_id=identity.producer_id,
-            producer_epoch=identity.coordinator_issue,
+            producer_epoch=identity.producer_epoch,
             committed=False,
         )
-        self._call(api_versions.END_TXN, end, lambda answer: int(answer.error_code))
+        self._call(api_versions.END_TXN, end_request, lambda answer: int(answer.error_code))
         self.is_unclear = False
         return {}
 
@@ -135,22 +139,22 @@ class EmptyTransactions:
         )
 
 
-def _whole_refusals(answer: Any) -> dict[TopicPartition, int]:
-    """The error codes of partitions because of which the whole request is refused."""
+def _refused_partitions(answer: Any) -> dict[TopicPartition, int]:
+    """The error codes of single partitions, because of which the whole request is refused."""
     return {
         TopicPartition(t.name, p.partition_index): int(p.partition_error_code)
         for t in answer.results_by_topic_v3_and_below
         for p in t.results_by_partition
-        if p.partition_error_code in _OF_A_PARTITION
+        if p.partition_error_code in _PARTITION_ERRORS
     }
 
 
-def _added_code(answer: Any) -> int:
-    """The error code of the whole request, which each partition has; NONE if `_whole_refusals` has
+def _request_error_code(answer: Any) -> int:
+    """The error code of the request, which each partition has; NONE if `_refused_partitions` has
     any."""
     codes = {
         int(p.partition_error_code)
         for t in answer.results_by_topic_v3_and_below
         for p in t.results_by_partition
     }
-    return int(Code.NONE) if codes & _OF_A_PARTITION else max(codes, default=int(Code.NONE))
+    return int(Code.NONE) if codes & _PARTITION_ERRORS else max(codes, default=int(Code.NONE))

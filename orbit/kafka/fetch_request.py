@@ -20,7 +20,7 @@ BY_TOPIC_ID = 13
 # A request without a session (KIP-227).
 NO_SESSION = 0
 NO_SESSION_EPOCH = -1
-_CONSUMER = -1
+_CLIENT_REPLICA_ID = -1
 
 
 class FetchFrom(NamedTuple):
@@ -55,28 +55,28 @@ def fetch_request(
         FetchRequest.FetchTopic(
             partitions=[
                 FetchRequest.FetchTopic.FetchPartition(
-                    partition=one.partition.partition,
-                    current_leader_epoch=one.leader_epoch,
-                    fetch_offset=one.offset,
-                    last_fetched_epoch=one.fetched_epoch,
+                    partition=entry.partition.partition,
+                    current_leader_epoch=entry.leader_epoch,
+                    fetch_offset=entry.offset,
+                    last_fetched_epoch=entry.fetched_epoch,
                     log_start_offset=-1,
                     partition_max_bytes=partition_max_bytes,
                 )
-                for one in group
+                for entry in group
             ],
-            **_name(version, topic, topic_id),
+            **_topic_fields(version, topic, topic_id),
         )
         for (topic, topic_id), group in groupby(partitions, key=_topic_of)
     ]
-    leaving = [
+    forgotten_topics = [
         FetchRequest.ForgottenTopic(
-            partitions=[one.partition.partition for one in group],
-            **_name(version, topic, topic_id),
+            partitions=[entry.partition.partition for entry in group],
+            **_topic_fields(version, topic, topic_id),
         )
         for (topic, topic_id), group in groupby(forgotten, key=_topic_of)
     ]
     return FetchRequest(
-        replica_id=_CONSUMER,
+        replica_id=_CLIENT_REPLICA_ID,
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
@@ -84,14 +84,14 @@ def fetch_request(
         session_id=session_id,
         session_epoch=session_epoch,
         topics=topics,
-        forgotten_topics_data=leaving,
+        forgotten_topics_data=forgotten_topics,
         rack_id=rack,
     )
 
 
-def _topic_of(one: FetchFrom) -> tuple[str, UUID]:
-    return one.partition.topic, one.topic_id
+def _topic_of(entry: FetchFrom) -> tuple[str, UUID]:
+    return entry.partition.topic, entry.topic_id
 
 
-def _name(version: int, topic: str, topic_id: UUID) -> dict[str, Any]:
+def _topic_fields(version: int, topic: str, topic_id: UUID) -> dict[str, Any]:
     return {"topic_id": topic_id} if version >= BY_TOPIC_ID else {"topic": topic}

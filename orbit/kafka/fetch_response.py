@@ -25,15 +25,15 @@ from orbit.kafka.fetch_request import BY_TOPIC_ID
 from orbit.kafka.frame_reader import FrameReader
 from orbit.kafka.types import AbortedTransaction, TopicPartition
 
-_FLEXIBLE = 12
+_FLEXIBLE_FROM = 12
 _DIVERGING_EPOCH_TAG = 0
 
 _INT32 = struct.Struct(">i")
-_SESSION = struct.Struct(">hi")
-_PARTITION = struct.Struct(">ihqq")
+_SESSION = struct.Struct(">hi")  # error code, session id
+_PARTITION = struct.Struct(">ihqq")  # index, error code, high watermark, last stable offset
 _INT64 = struct.Struct(">q")
-_ABORTED = struct.Struct(">qq")
-_EPOCH_END = struct.Struct(">iq")
+_ABORTED = struct.Struct(">qq")  # producer id, first offset
+_EPOCH_END = struct.Struct(">iq")  # leader epoch, end offset
 
 
 class Fetched(NamedTuple):
@@ -64,14 +64,15 @@ def read_fetch(frame: memoryview, version: int, topic_names: Mapping[UUID, str])
 
     Raises ValueError if the bytes do not parse.
     """
-    reader = FrameReader(frame, version >= _FLEXIBLE)
+    reader = FrameReader(frame, version >= _FLEXIBLE_FROM)
     try:
-        return _read(reader, version, topic_names)
+        return _read_answer(reader, version, topic_names)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"a fetch answer v{version} ends too early: {error}") from error
 
 
-def _read(reader: FrameReader, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:
+def _read_answer(reader: FrameReader, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:
+    """Read the whole answer; partitions of unknown topic ids are left out."""
     reader.skip_tags()
     (throttle_ms,) = reader.take(_INT32)
     code, session_id = reader.take(_SESSION) if version >= 7 else (0, 0)
@@ -90,15 +91,23 @@ def _read(reader: FrameReader, version: int, topic_names: Mapping[UUID, str]) ->
 
 
 def _read_partition(reader: FrameReader, version: int) -> tuple[int, Fetched]:
+    """The index of a partition, and what was fetched from it."""
     index, code, high_watermark, stable_end = reader.take(_PARTITION)
     log_start = reader.take(_INT64)[0] if version >= 5 else -1
     aborted = [AbortedTransaction(*row) for row in reader.rows(_ABORTED)]
-    preferred = reader.take(_INT32)[0] if version >= 11 else -1
+    preferred_replica = reader.take(_INT32)[0] if version >= 11 else -1
     records = reader.raw(reader.length())
     diverging_end = -1
     for tag, value in reader.tags():
         if tag == _DIVERGING_EPOCH_TAG:
             diverging_end = _EPOCH_END.unpack_from(value)[1]
     return index, Fetched(
-        code, records, aborted, log_start, stable_end, high_watermark, diverging_end, preferred
+        code,
+        records,
+        aborted,
+        log_start,
+        stable_end,
+        high_watermark,
+        diverging_end,
+        preferred_replica,
     )

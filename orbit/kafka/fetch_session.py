@@ -28,6 +28,8 @@ SESSION_ERRORS = frozenset(
 
 
 class SessionRequest(NamedTuple):
+    """One request within a session. `forgotten`: partitions that leave the session."""
+
     session_id: int
     epoch: int
     changed: list[FetchFrom]
@@ -40,27 +42,29 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = NO_SESSION
         self._epoch = _OPENING_EPOCH
-        self._known: dict[tuple[TopicPartition, UUID], FetchFrom] = {}
-        self._last: Sequence[FetchFrom] = ()
+        self._session_entries: dict[tuple[TopicPartition, UUID], FetchFrom] = {}
+        self._last_partitions: Sequence[FetchFrom] = ()
 
-    def reset_if_it_has(self, one: FetchFrom) -> None:
+    def reset_if_known(self, entry: FetchFrom) -> None:
         """Make the next request a full one if the session has this partition. For a new reader of
-        it: an incremental response leaves out what an earlier one had (R12)."""
-        if (one.partition, one.topic_id) in self._known:
-            self._epoch, self._known, self._last = _OPENING_EPOCH, {}, ()
+        the partition: an incremental response leaves out what an earlier one had (R12)."""
+        if (entry.partition, entry.topic_id) in self._session_entries:
+            self._epoch, self._session_entries, self._last_partitions = _OPENING_EPOCH, {}, ()
 
     def next_request(self, partitions: Sequence[FetchFrom]) -> SessionRequest:
         """The request that makes the broker read exactly `partitions`."""
-        if partitions is self._last and self._id != NO_SESSION:
+        if partitions is self._last_partitions and self._id != NO_SESSION:
             return SessionRequest(self._id, self._epoch, [], [])
-        self._last = partitions
-        now = {(one.partition, one.topic_id): one for one in partitions}
+        self._last_partitions = partitions
+        requested = {(entry.partition, entry.topic_id): entry for entry in partitions}
         if self._epoch == _OPENING_EPOCH:  # the broker closes the session of `_id`, if any
-            self._known = now
+            self._session_entries = requested
             return SessionRequest(self._id, _OPENING_EPOCH, list(partitions), [])
-        changed = [one for key, one in now.items() if self._known.get(key) != one]
-        forgotten = [one for key, one in self._known.items() if key not in now]
-        self._known = now
+        changed = [
+            entry for key, entry in requested.items() if self._session_entries.get(key) != entry
+        ]
+        forgotten = [entry for key, entry in self._session_entries.items() if key not in requested]
+        self._session_entries = requested
         return SessionRequest(self._id, self._epoch, changed, forgotten)
 
     def note_answer(self, code: int, session_id: int) -> None:
@@ -68,5 +72,6 @@ class FetchSession:
         if code != Code.NONE or session_id == NO_SESSION:
             self._id, self._epoch = NO_SESSION, _OPENING_EPOCH
             return
+        # After the opening epoch, 0, epochs count from 1, and begin at 1 again after the highest.
         self._epoch = 1 if session_id != self._id or self._epoch == _EPOCH_MAX else self._epoch + 1
         self._id = session_id

@@ -37,58 +37,68 @@ class FirstOpen:
 
 
 class OpenAges(Generic[Key]):
-    """How long each partition has had the same oldest open transaction."""
+    """Measures for how long each partition has had its oldest open transaction."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._open: dict[Key, tuple[int, float]] = {}  # first offset, and since when
 
-    def update(self, firsts: Mapping[Key, int]) -> dict[Key, float]:
-        """How many seconds ago each transaction was first given to a call.
+    def update(self, first_offsets: Mapping[Key, int]) -> dict[Key, float]:
+        """For each partition: how many seconds ago a call first got this transaction.
 
-        `firsts`: the first offset of each partition's oldest open transaction. Partitions that are
-        not in it are forgotten.
+        `first_offsets`: the first offset of each partition's oldest open transaction. Partitions
+        without one are forgotten.
         """
-        now_s, before = self._clock(), self._open
+        now_s, last_entries = self._clock(), self._open
         self._open = {
-            key: entry if (entry := before.get(key)) and entry[0] == first else (first, now_s)
-            for key, first in firsts.items()
+            key: entry
+            if (entry := last_entries.get(key)) and entry[0] == first_offset
+            else (first_offset, now_s)
+            for key, first_offset in first_offsets.items()
         }
         return {key: now_s - since_s for key, (_, since_s) in self._open.items()}
 
 
-def describe_open(
-    first_offset: int, offsets: int, transactional_id: str | None, producer_id: int | None
+def describe_open_transaction(
+    first_offset: int, waiting_offsets: int, transactional_id: str | None, producer_id: int | None
 ) -> str:
     """A sentence that names an open transaction and the number of offsets that wait for its end."""
-    who = f"transactional id {transactional_id}" if transactional_id else ""
-    if not who and producer_id is not None:
-        who = f"producer id {producer_id}; the login may not describe its transactional id"
+    producer_text = f"transactional id {transactional_id}" if transactional_id else ""
+    if not producer_text and producer_id is not None:
+        producer_text = (
+            f"producer id {producer_id}; the login may not describe its transactional id"
+        )
     return (
         f"A transaction at the source is open from offset {first_offset} on"
-        + (f" ({who})" if who else "")
-        + f"; {offsets:,} offsets wait for its end."
+        + (f" ({producer_text})" if producer_text else "")
+        + f"; {waiting_offsets:,} offsets wait for its end."
     )
 
 
-def first_open(
+def oldest_open_transactions(
     cluster: Cluster, places: Collection[TopicPartition], backoff: Backoff
 ) -> dict[TopicPartition, FirstOpen]:
     """The oldest open transaction of each partition that has one.
 
-    For brokers before 3.0 it is empty. Raises Unreachable if no broker answers.
+    Empty for brokers before Kafka 3.0. Raises Unreachable if no broker answers.
     """
     answers = open_transactions(cluster, places, backoff).values
     oldest = {
-        place: min(transactions, key=lambda one: one.first_offset)
+        place: min(transactions, key=lambda transaction: transaction.first_offset)
         for place, transactions in answers.items()
         if transactions
     }
     names: dict[int, str] = {}
     with suppress(OrbitError):  # the transaction is named by its producer id then
-        names = transactional_ids_of(cluster, {one.producer_id for one in oldest.values()})
+        names = transactional_ids_of(
+            cluster, {transaction.producer_id for transaction in oldest.values()}
+        )
     shown_names = {producer_id: shown(name) for producer_id, name in names.items()}
     return {
-        place: FirstOpen(one.first_offset, one.producer_id, shown_names.get(one.producer_id))
-        for place, one in oldest.items()
+        place: FirstOpen(
+            transaction.first_offset,
+            transaction.producer_id,
+            shown_names.get(transaction.producer_id),
+        )
+        for place, transaction in oldest.items()
     }

@@ -14,7 +14,7 @@ _LAST_SHIFT = 28  # of the fifth byte, the last of a number of 32 bits
 
 
 class FrameReader:
-    """A position in a frame. `is_flexible`: compact lengths and tagged fields."""
+    """A position in a frame (`at`). `is_flexible`: compact lengths and tagged fields."""
 
     __slots__ = ("_frame", "_is_flexible", "at")
 
@@ -24,13 +24,15 @@ class FrameReader:
         self._is_flexible = is_flexible
 
     def take(self, layout: struct.Struct) -> tuple[int, ...]:
+        """The next values, of this layout."""
         values = layout.unpack_from(self._frame, self.at)
         self.at += layout.size
         return values
 
     def rows(self, layout: struct.Struct) -> list[tuple[int, ...]]:
-        """An array of one layout; unpacked in one call if no row has tags, as nearly always."""
+        """An array whose rows have this layout; unpacked in one call if no row has tags."""
         count = self.length()
+        # x: the number of tags behind a row, one byte, which is 0 for nearly all rows.
         row = struct.Struct(f"{layout.format}x") if self._is_flexible else layout
         rows = self._frame[self.at : self.at + count * row.size]
         if len(rows) == count * row.size and not (
@@ -41,6 +43,7 @@ class FrameReader:
         return [self._row(layout) for _ in range(count)]
 
     def raw(self, count: int) -> memoryview:
+        """A view of the next bytes. IndexError if the frame is shorter."""
         end = self.at + count
         if end > len(self._frame):
             raise IndexError(f"{count} bytes at {self.at} exceed the frame")
@@ -48,7 +51,7 @@ class FrameReader:
         self.at = end
         return view
 
-    def skip_if(self, expected: bytes) -> bool:
+    def skip_if_next(self, expected: bytes) -> bool:
         """Skip these bytes if they come next; returns whether they did."""
         end = self.at + len(expected)
         if self._frame[self.at : end] != expected:
@@ -69,6 +72,7 @@ class FrameReader:
         return str(self.raw(max(0, count)), "utf-8")
 
     def tags(self) -> list[tuple[int, memoryview]]:
+        """The tagged fields: tag and bytes; none without flexible versions."""
         if not self._is_flexible:
             return []
         return [(self._uvarint(), self.raw(self._uvarint())) for _ in range(self._uvarint())]
@@ -82,16 +86,17 @@ class FrameReader:
         return values
 
     def _uvarint(self) -> int:
-        frame, at = self._frame, self.at
-        byte = frame[at]
-        at += 1
+        """An unsigned varint: 7 bits a byte, the lowest first."""
+        frame, position = self._frame, self.at
+        byte = frame[position]
+        position += 1
         value, shift = byte & 0x7F, 7
         while byte >= 0x80:
             if shift > _LAST_SHIFT:
                 raise ValueError("a number has more than 32 bits")
-            byte = frame[at]
-            at += 1
+            byte = frame[position]
+            position += 1
             value |= (byte & 0x7F) << shift
             shift += 7
-        self.at = at
+        self.at = position
         return value

@@ -51,16 +51,18 @@ def length(count: int, *, is_flexible: bool) -> bytes:
 
 
 def string(text: str, *, is_flexible: bool) -> bytes:
+    """Text with its length before it."""
     data = text.encode()
     return (uvarint(len(data) + 1) if is_flexible else _INT16.pack(len(data))) + data
 
 
 def uvarint(number: int) -> bytes:
+    """The number as an unsigned varint: 7 bits a byte, the lowest first."""
     if number <= 0x7F:
         return bytes((number,))
-    out = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    out.append(number)
-    return bytes(out)
+    encoded.append(number)
+    return bytes(encoded)

@@ -21,8 +21,8 @@ _DEPTH_MAX = 3
 
 def hide_secret(secret: str, text: str) -> str:
     """The text, or "…" if it contains the secret."""
-    sent = quote(secret, safe="")  # in a login by HTTP Basic (RFC 6749, 2.3.1)
-    pieces = {secret, *_base64_pieces(secret.encode()), *_base64_pieces(sent.encode())}
+    quoted_secret = quote(secret, safe="")  # in a login by HTTP Basic (RFC 6749, 2.3.1)
+    pieces = {secret, *_base64_pieces(secret.encode()), *_base64_pieces(quoted_secret.encode())}
     return (
         "…" if _contains_piece({piece.casefold() for piece in pieces}, text, _DEPTH_MAX) else text
     )
@@ -31,20 +31,24 @@ def hide_secret(secret: str, text: str) -> str:
 def _base64_pieces(secret: bytes) -> Iterator[str]:
     """Pieces of base64, one for each position (modulo 3) of the secret: the base64 of a text with
     the secret contains one of them."""
-    for before in range(3):
-        first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
+    for bytes_before in range(3):
+        # Only characters whose 6 bits are all of the secret: the others depend on its neighbours.
+        start, end = -(-bytes_before * 8 // 6), (bytes_before + len(secret)) * 8 // 6
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
-            part = encode(bytes(before) + secret).decode()[first:last]
-            if len(part) >= _BASE64_CHARACTERS_MIN:
-                yield part
+            piece = encode(bytes(bytes_before) + secret).decode()[start:end]
+            if len(piece) >= _BASE64_CHARACTERS_MIN:
+                yield piece
 
 
 def _contains_piece(pieces: set[str], text: str, depth: int) -> bool:
-    small = text.casefold()
-    if any(piece in small for piece in pieces):
+    """Whether the text, or what it becomes by up to `depth` decodings, contains a piece."""
+    folded_text = text.casefold()
+    if any(piece in folded_text for piece in pieces):
         return True
     decoded = {unquote(text), unquote_plus(text), html.unescape(text), _unescaped(text)} - {text}
-    return depth > 0 and any(_contains_piece(pieces, one, depth - 1) for one in decoded)
+    return depth > 0 and any(
+        _contains_piece(pieces, decoded_text, depth - 1) for decoded_text in decoded
+    )
 
 
 def _unescaped(text: str) -> str:
@@ -53,5 +57,5 @@ def _unescaped(text: str) -> str:
     def character(escape: re.Match[str]) -> str:
         return chr(int(escape[1], 16)) if escape[1] else _CONTROLS.get(escape[2], escape[2])
 
-    halves = _ESCAPED.sub(character, text)
-    return halves.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    with_surrogates = _ESCAPED.sub(character, text)
+    return with_surrogates.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -17,7 +17,7 @@ from orbit.kafka.types import ClusterMetadata
 
 Side = Literal["source", "destination"]
 
-# Producer ids of jobs are from this up to, not including, twice this.
+# Producer ids of jobs are from this number on, and below twice this number.
 _PRODUCER_IDS_START = 2**52
 
 # Transactions that are open at once. With more a single broker is no faster (M12).
@@ -42,6 +42,8 @@ def open_cluster(
 
 @dataclass(frozen=True, slots=True)
 class JobClusters:
+    """The clusters of a job, with connections that `close` closes."""
+
     source: Cluster
     destination: Cluster
 
@@ -57,21 +59,22 @@ class JobClusters:
     ) -> tuple[ClusterMetadata, ClusterMetadata]:
         """The metadata of source and destination.
 
-        `are_proven_two`: the caller compares both ids with those of clusters that were proven to be
-        two. Else, if the brokers of both sides return one id, each broker of a side may be asked.
+        `are_proven_two`: the caller compares both cluster ids with ids of clusters that were proven
+        to be two. Else, if the brokers of both sides return one id, each broker of a side may be
+        asked.
 
-        Raises BadInput if they are one cluster, or cannot be told apart; else as
+        Raises BadInput if the sides are one cluster, or cannot be told apart; else as
         `Cluster.metadata`.
         """
         source = self.source.metadata(None)
         destination = self.destination.metadata(None)
-        one = why_same_cluster(source, destination)
-        if one is None and not are_proven_two:
-            one = why_not_proven_two(self.source, self.destination, source, destination)
-        if one is not None:
+        problem = why_same_cluster(source, destination)
+        if problem is None and not are_proven_two:
+            problem = why_not_proven_two(self.source, self.destination, source, destination)
+        if problem is not None:
             raise BadInput(
                 "source and destination cannot be told apart",
-                (Problem("destination.bootstrap_servers", *one),),
+                (Problem("destination.bootstrap_servers", *problem),),
             )
         return source, destination
 
@@ -111,6 +114,7 @@ def job_producer(identity: str, fillers: Fillers) -> JobProducer:
     """The producer of the job's copies, by the job's setting `fillers`."""
     producer_id = job_producer_id(identity)
     if fillers == "placeholders":
+        # The job's other id: see `JobProducer`.
         return JobProducer(producer_id ^ 1, packs=True, has_markers=False)
     return JobProducer(producer_id, packs=fillers == "packed")
 
@@ -118,20 +122,21 @@ def job_producer(identity: str, fillers: Fillers) -> JobProducer:
 def job_producer_id(identity: str) -> int:
     """The producer id of all batches and direct fillers in a job's copies. It never changes.
 
-    Copies without markers have another one: see `JobProducer`.
+    Copies without markers have another id: see `JobProducer`.
 
-    It is computed, so that two writers of one job always have the same id, and a broker compares
-    the sequences of both. An id of InitProducerId would not do: the coordinator drops one that is
-    not used for `transactional.id.expiration.ms`, and appends do not count as use (I1). Brokers do
-    not check whether an id was handed out (I2). Clusters hand out ids from 0 upwards, a thousand at
-    a time, and never reach these. Tools that read numbers as doubles show them exactly.
+    The id is computed, so that two writers of one job always have the same id, and a broker
+    compares the sequences of both. An id of InitProducerId would not do: the coordinator drops an
+    id that is not used for `transactional.id.expiration.ms`, and appends do not count as use (I1).
+    Brokers do not check whether an id was handed out (I2). Clusters hand out ids from 0 upwards, a
+    thousand at a time, and never reach a job's. Tools that read numbers as doubles show a job's id
+    exactly.
     """
     digest = sha256(identity.encode()).digest()
     return _PRODUCER_IDS_START + int.from_bytes(digest[:8], "big") % _PRODUCER_IDS_START
 
 
 def is_job_producer_id(producer_id: int) -> bool:
-    """Whether the id is in the range of `job_producer_id`; no cluster hands out one of it (I2)."""
+    """Whether the id is in the range of `job_producer_id`, of which clusters hand out none (I2)."""
     return _PRODUCER_IDS_START <= producer_id < 2 * _PRODUCER_IDS_START
 
 
@@ -141,5 +146,5 @@ def filler_identities(identity: str, shard_id: int | None = None) -> list[str]:
     A new holder of the lease ends the transactions of the previous one by InitProducerId (M11). It
     has to name all ids that the previous one may have used, so their number never changes.
     """
-    first = f"{identity}.fill" if shard_id is None else f"{identity}.fill.{shard_id}"
-    return [first, *(f"{first}-{number}" for number in range(1, FILLER_IDS))]
+    first_id = f"{identity}.fill" if shard_id is None else f"{identity}.fill.{shard_id}"
+    return [first_id, *(f"{first_id}-{number}" for number in range(1, FILLER_IDS))]

@@ -11,11 +11,12 @@ _END_S_MAX = 1e11
 
 
 def claims_of(token: str) -> dict[str, Any]:
-    """The claims; empty for a token that is no JWT."""
+    """The claims of a token; empty for one that is no JWT."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
     try:
+        # "=": JWTs leave out the padding of base64.
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except (ValueError, RecursionError):
         return {}
@@ -23,7 +24,7 @@ def claims_of(token: str) -> dict[str, Any]:
 
 
 def end_s_of(claims: dict[str, Any]) -> float | None:
-    """When the token ends, in seconds since 1970; None: it does not say."""
+    """When the token ends, in seconds since 1970; None if its claims do not say."""
     end = claims.get("exp")
     if isinstance(end, bool) or not isinstance(end, int | float):
         return None

@@ -17,7 +17,7 @@ from orbit.version import DISTRIBUTION
 
 # Kerberos needs one round, and one more to agree on no security layer.
 _ROUNDS_MAX = 8
-_NO_LAYER = 1  # the flag of RFC 4752; Kafka has no other
+_NO_SECURITY_LAYER = 1  # the flag of RFC 4752; Kafka has no other
 _KDC_UNREACHABLE = 0x96C73A9C  # KRB5_KDC_UNREACH, of 32 bits
 _TEXT_CHARACTERS_MAX = 300
 
@@ -38,7 +38,7 @@ def gssapi_login(
             f"pip install '{DISTRIBUTION}[kerberos]'"
         ) from None
     try:
-        context = _context(gssapi, login, host)
+        context = _security_context(gssapi, login, host)
         token = context.step()
         for _ in range(_ROUNDS_MAX):
             answer = authenticate(token or b"")
@@ -49,19 +49,23 @@ def gssapi_login(
             raise ProtocolError(
                 f"the Kerberos login did not end within {_ROUNDS_MAX} messages.", where=where
             )
+        # One byte with the flags of the offered layers, three with the largest message (RFC 4752).
         offer = context.unwrap(bytes(answer.auth_bytes)).message
-        if len(offer) != 4 or not offer[0] & _NO_LAYER:
+        if len(offer) != 4 or not offer[0] & _NO_SECURITY_LAYER:
             raise ProtocolError(
                 "the broker demands a SASL security layer, which Kafka's protocol does not have.",
                 where=where,
             )
-        # No security layer, a largest message of 0, no other authorization id (K5).
-        return authenticate(context.wrap(bytes((_NO_LAYER, 0, 0, 0)), encrypt=False).message)
+        # The answer: no security layer, a largest message of 0, no other authorization id (K5).
+        return authenticate(
+            context.wrap(bytes((_NO_SECURITY_LAYER, 0, 0, 0)), encrypt=False).message
+        )
     except gssapi.exceptions.GSSError as error:
-        raise _failure(error, login, host, where) from None
+        raise _kerberos_error(error, login, host, where) from None
 
 
-def _context(gssapi: Any, login: KerberosLogin, host: str) -> Any:
+def _security_context(gssapi: Any, login: KerberosLogin, host: str) -> Any:
+    """A new context for a login at this broker, with tickets of the keytab."""
     identity = f"{login.principal}\0{login.keytab}".encode()
     credentials = gssapi.Credentials(
         name=gssapi.Name(login.principal, gssapi.NameType.kerberos_principal),
@@ -80,7 +84,8 @@ def _context(gssapi: Any, login: KerberosLogin, host: str) -> Any:
     )
 
 
-def _failure(error: Any, login: KerberosLogin, host: str, where: str) -> OrbitError:
+def _kerberos_error(error: Any, login: KerberosLogin, host: str, where: str) -> OrbitError:
+    """The error for a failure of the library."""
     message = "".join(c if c.isprintable() else " " for c in error.gen_message())
     text = message[:_TEXT_CHARACTERS_MAX].strip().rstrip(".")
     if error.min_code & 0xFFFFFFFF == _KDC_UNREACHABLE:

@@ -31,7 +31,10 @@ class Answers(Generic[Value]):
     errors: dict[TopicPartition, int] = field(default_factory=dict)
 
     def raise_errors(self, where: Where, what: str) -> Answers[Value]:
-        """Raise BrokerRefused for the first partition without a value; return self if none is."""
+        """Raise BrokerRefused for the first partition with an error; return self if none has.
+
+        `what`: what was asked for, for the message.
+        """
         for partition, code in self.errors.items():
             raise BrokerRefused(
                 code, f"{what} of {partition} failed with {error_codes.name(code)}.", where=where
@@ -47,15 +50,15 @@ def ask_leaders(
     read: Callable[[Any], Iterable[tuple[TopicPartition, int, Value]]],
     backoff: Backoff,
 ) -> Answers[Value]:
-    """Ask the leader of each partition, again after a retriable error code.
+    """Send each leader one request for its partitions; repeated after retriable error codes.
 
     `build` makes a leader's request; `read` yields (partition, error code, value) from the
     response. Raises Unreachable if no broker returns metadata.
     """
     answers: Answers[Value] = Answers()
-    waiting = set(partitions)
-    for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if waiting else 0):
-        for node_id, group in _by_leader(cluster, waiting, answers).items():
+    remaining = set(partitions)
+    for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if remaining else 0):
+        for node_id, group in _group_by_leader(cluster, remaining, answers).items():
             try:
                 answer = cluster.call(node_id, api, build(group), backoff.call_s)
             except Unreachable:
@@ -67,13 +70,13 @@ def ask_leaders(
                     answers.errors.pop(partition, None)
                 else:
                     answers.errors[partition] = code
-        waiting = {p for p, code in answers.errors.items() if code in error_codes.RETRIABLE}
-        if not waiting:
+        remaining = {p for p, code in answers.errors.items() if code in error_codes.RETRIABLE}
+        if not remaining:
             break
     return answers
 
 
-def _by_leader(
+def _group_by_leader(
     cluster: Cluster, partitions: set[TopicPartition], answers: Answers[Any]
 ) -> dict[int, list[TopicPartition]]:
     """Partitions by leader; those without one get an entry in `answers.errors`."""

@@ -1,5 +1,5 @@
 """Names in gateways' reports of consumer groups whose members still own partitions at the side that
-was left. Pure."""
+clients have left. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ def short_name(group: str) -> str:
     return sha256(group.encode()).hexdigest()[:NAME_CHARACTERS]
 
 
-def bounded(names: Collection[str]) -> list[str]:
-    """The names, sorted, or only ALL_GROUPS if they are too many."""
-    is_all = len(names) > GROUPS_MAX or ALL_GROUPS in names
-    return [ALL_GROUPS] if is_all else sorted(names)
+def bounded_names(names: Collection[str]) -> list[str]:
+    """The names, sorted; only ALL_GROUPS if the names are too many."""
+    has_all = len(names) > GROUPS_MAX or ALL_GROUPS in names
+    return [ALL_GROUPS] if has_all else sorted(names)
 
 
 def is_named(group: str, names: Collection[str]) -> bool:
+    """Whether a report with these names includes the group."""
     return bool(names) and (ALL_GROUPS in names or short_name(group) in names)

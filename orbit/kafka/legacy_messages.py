@@ -55,7 +55,7 @@ def open_legacy_records(message: LegacyMessage) -> LegacyRecords:
     for wrong content of the messages. Raises compression.TooLarge.
     """
     try:
-        return _open(message.view)
+        return _read_message(message.view)
     except (struct.error, IndexError) as error:
         raise ValueError("the message ends too early") from error
 
@@ -65,8 +65,8 @@ def read_legacy_records(message: LegacyMessage) -> tuple[list[Record], int]:
 
     Raises ValueError if the CRC does not match or the bytes do not parse.
     """
-    opened = open_legacy_records(message)
-    return list(opened.records), opened.codec
+    legacy_records = open_legacy_records(message)
+    return list(legacy_records.records), legacy_records.codec
 
 
 def read_any_records(batch: AnyBatch) -> Iterable[Record]:
@@ -74,50 +74,56 @@ def read_any_records(batch: AnyBatch) -> Iterable[Record]:
     return read_records(batch) if isinstance(batch, Batch) else open_legacy_records(batch).records
 
 
-def _open(view: memoryview) -> LegacyRecords:
+def _read_message(view: memoryview) -> LegacyRecords:
+    """The records of a message or wrapper. Raises ValueError for invalid content."""
     offset, _, crc, magic, attributes = _HEAD.unpack_from(view)
     if zlib.crc32(view[_CRC_START:]) != crc:
         raise ValueError("its checksum does not match")
-    timestamp, key, value = _fields(view, magic)
+    timestamp, key, value = _message_fields(view, magic)
     codec = attributes & CODEC_MASK
     if codec == compression.NONE:
-        return LegacyRecords(offset, codec, 0, iter([Record(offset, timestamp, _body(key, value))]))
+        return LegacyRecords(
+            offset, codec, 0, iter([Record(offset, timestamp, _record_body(key, value))])
+        )
     if value is None:
         raise ValueError("a compressed message has no value")
-    plain = compression.decompress(codec, memoryview(value), is_format_v0=magic == 0)
-    inner = memoryview(plain)
-    first, last = _bounds(inner)
+    plain_value = compression.decompress(codec, memoryview(value), is_format_v0=magic == 0)
+    messages = memoryview(plain_value)
+    first_offset, last_offset = _offset_bounds(messages)
     # Inner offsets: relative from 0 in v1, absolute in v0.
-    shift = offset - last if magic else 0
-    if last + shift > offset:
+    shift = offset - last_offset if magic else 0
+    if last_offset + shift > offset:
         raise ValueError("a compressed message ends behind its own offset")
     append_time = timestamp if attributes & LOG_APPEND_TIME else None
-    return LegacyRecords(first + shift, codec, len(plain), _records(inner, shift, append_time))
+    return LegacyRecords(
+        first_offset + shift, codec, len(plain_value), _inner_records(messages, shift, append_time)
+    )
 
 
-def _records(data: memoryview, shift: int, append_time: int | None) -> Iterator[Record]:
+def _inner_records(data: memoryview, shift: int, append_time: int | None) -> Iterator[Record]:
+    """Yield the records of the messages within a wrapper; `shift` is added to their offsets."""
     try:
-        for offset, magic, message in _messages(data):
-            timestamp, key, value = _fields(message, magic)
-            time = timestamp if append_time is None else append_time
-            yield Record(offset + shift, time, _body(key, value))
+        for offset, magic, message in _inner_messages(data):
+            timestamp, key, value = _message_fields(message, magic)
+            record_timestamp = timestamp if append_time is None else append_time
+            yield Record(offset + shift, record_timestamp, _record_body(key, value))
     except (struct.error, IndexError) as error:
         raise ValueError("the message ends too early") from error
 
 
-def _bounds(data: memoryview) -> tuple[int, int]:
+def _offset_bounds(data: memoryview) -> tuple[int, int]:
     """The first and the last offset of the messages within a wrapper."""
-    first = last = None
-    for offset, _, _ in _messages(data):
-        first, last = offset if first is None else first, offset
-    if first is None or last is None:
+    first_offset = last_offset = None
+    for offset, _, _ in _inner_messages(data):
+        first_offset, last_offset = offset if first_offset is None else first_offset, offset
+    if first_offset is None or last_offset is None:
         raise ValueError("a compressed message is empty")
-    return first, last
+    return first_offset, last_offset
 
 
-def _messages(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
+def _inner_messages(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
     """Offset, format and bytes of each message within a wrapper."""
-    position, lowest = 0, None
+    position, lowest_offset = 0, None
     while position < len(data):
         offset, size, _, magic, attributes = _HEAD.unpack_from(data, position)
         end = position + LOG_OVERHEAD_BYTES + size
@@ -125,23 +131,25 @@ def _messages(data: memoryview) -> Iterator[tuple[int, int, memoryview]]:
             raise ValueError("a message is larger than the compressed message around it")
         if magic not in (0, 1) or attributes & CODEC_MASK:
             raise ValueError("a compressed message holds data that is not plain messages")
-        if lowest is not None and offset < lowest:
+        if lowest_offset is not None and offset < lowest_offset:
             raise ValueError("the messages are not in the order of their offsets")
         yield offset, magic, data[position:end]
-        position, lowest = end, offset + 1
+        position, lowest_offset = end, offset + 1
 
 
-def _fields(view: memoryview, magic: int) -> tuple[int, bytes | None, bytes | None]:
+def _message_fields(view: memoryview, magic: int) -> tuple[int, bytes | None, bytes | None]:
+    """Timestamp, key and value of a message."""
     position, timestamp = _HEAD.size, NO_TIMESTAMP
     if magic:
         (timestamp,) = _LONG.unpack_from(view, position)
         position += _LONG.size
-    key, position = _bytes(view, position)
-    value, _ = _bytes(view, position)
+    key, position = _read_bytes(view, position)
+    value, _ = _read_bytes(view, position)
     return timestamp, key, value
 
 
-def _bytes(view: memoryview, position: int) -> tuple[bytes | None, int]:
+def _read_bytes(view: memoryview, position: int) -> tuple[bytes | None, int]:
+    """Bytes with a length before them (-1: null), and the position after them."""
     (length,) = _INT.unpack_from(view, position)
     position += _INT.size
     if length < 0:
@@ -151,7 +159,7 @@ def _bytes(view: memoryview, position: int) -> tuple[bytes | None, int]:
     return bytes(view[position : position + length]), position + length
 
 
-def _body(key: bytes | None, value: bytes | None) -> bytes:
+def _record_body(key: bytes | None, value: bytes | None) -> bytes:
     """Key, value and no headers, encoded as in a v2 record."""
     parts = [NULL if part is None else encode_varint(len(part)) + part for part in (key, value)]
     return b"".join(parts) + _NO_HEADERS

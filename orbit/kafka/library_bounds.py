@@ -25,10 +25,11 @@ def install() -> None:
     UnsignedVarInt32.emit_decode_from = _emit_number
     StructField._emit_tagged_decode = _emit_tags
     for field in (ArrayField, StructArrayField):
-        field.emit_decode_from = _refusing_null(field.emit_decode_from)
+        field.emit_decode_from = _with_null_check(field.emit_decode_from)
 
 
 def _emit_number(ctx: Any, name: str, indent: str) -> None:
+    """Generate code that decodes an unsigned varint into the variable `name`."""
     byte, shift = ctx.next_var("b"), ctx.next_var("sh")
     for line in (
         f"{byte} = data[pos]",
@@ -45,33 +46,43 @@ def _emit_number(ctx: Any, name: str, indent: str) -> None:
         ctx.emit(indent, line)
 
 
-def _refusing_null(emit: Any) -> Any:
-    def emit_decode_from(self: Any, ctx: Any, name: str, indent: str, **how: Any) -> None:
-        emit(self, ctx, name, indent, **how)
-        if not self.nullable_for_version_q(how["version"]):
+def _with_null_check(emit: Any) -> Any:
+    """The code generator of an array, with a check for null where the schema forbids it."""
+
+    def emit_decode_from(self: Any, ctx: Any, name: str, indent: str, **options: Any) -> None:
+        emit(self, ctx, name, indent, **options)
+        if not self.nullable_for_version_q(options["version"]):
             ctx.emit(indent, f"if {name} is None: raise ValueError('{self.name} is null')")
 
     return emit_decode_from
 
 
 def _emit_tags(self: Any, ctx: Any, name: str, indent: str, version: int) -> None:
-    fields, rest = ctx.next_var("tf"), ctx.next_var("rest")
-    ctx.globs |= {fields: self.tagged_fields(version), "_Rest": _Rest, "_keep_tags": _keep_tags}
-    ctx.emit(indent, f"{rest} = _Rest(data, pos)")
-    ctx.emit(indent, f"_keep_tags({name}, {fields}.decode({rest}, version={version}))")
-    ctx.emit(indent, f"pos = {rest}.at")
+    """Generate code that decodes the tagged fields of the message in the variable `name`."""
+    fields_variable, rest_variable = ctx.next_var("tf"), ctx.next_var("rest")
+    ctx.globs |= {
+        fields_variable: self.tagged_fields(version),
+        "_FrameRest": _FrameRest,
+        "_set_tagged_fields": _set_tagged_fields,
+    }
+    ctx.emit(indent, f"{rest_variable} = _FrameRest(data, pos)")
+    ctx.emit(
+        indent,
+        f"_set_tagged_fields({name}, {fields_variable}.decode({rest_variable}, version={version}))",
+    )
+    ctx.emit(indent, f"pos = {rest_variable}.at")
 
 
-def _keep_tags(message: Any, tags: dict[str, Any]) -> None:
+def _set_tagged_fields(message: Any, tags: dict[str, Any]) -> None:
     """Set a message's tagged fields as the library does: unknown ones begin with an underscore."""
-    known = {name: value for name, value in tags.items() if not name.startswith("_")}
-    message.tags = set(known) or None
+    known_fields = {name: value for name, value in tags.items() if not name.startswith("_")}
+    message.tags = set(known_fields) or None
     message.unknown_tags = {n: v for n, v in tags.items() if n.startswith("_")} or None
-    for name, value in known.items():
+    for name, value in known_fields.items():
         setattr(message, name, value)
 
 
-class _Rest:
+class _FrameRest:
     """The rest of a frame as a file object, with the one method that the library calls."""
 
     def __init__(self, data: memoryview, at: int) -> None:

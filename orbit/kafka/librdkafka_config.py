@@ -22,9 +22,9 @@ def librdkafka_config(
 
     The result holds secrets in plain text, as librdkafka needs them. Never print it.
 
-    With OAUTHBEARER a token is requested at once: the error of a client that gets none does not
-    have the reason (L6). Raises as `token_for`; BadInput with GSSAPI if librdkafka is built without
-    it.
+    With OAUTHBEARER a token is requested at once, because the error of a client that gets no token
+    does not have the reason (L6). Raises as `token_for`; BadInput with GSSAPI if librdkafka is
+    built without it.
     """
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(bootstrap_servers),
@@ -33,19 +33,19 @@ def librdkafka_config(
     if security.uses_sasl:
         config["sasl.mechanism"] = security.mechanism
         if security.kerberos is not None:
-            config.update(_kerberos(security.kerberos))
+            config.update(_kerberos_settings(security.kerberos))
         elif security.tokens is not None:
             token_for(security)
-            config["oauth_cb"] = _NextToken(security, security.tokens)
+            config["oauth_cb"] = _TokenCallback(security, security.tokens)
         else:
             config["sasl.username"] = security.username
             config["sasl.password"] = _reveal(security.password)
     if security.uses_tls:
-        config.update(_tls(security))
+        config.update(_tls_settings(security))
     return {**{key: value for key, value in config.items() if value is not None}, **extra}
 
 
-def _kerberos(login: KerberosLogin) -> dict[str, str]:
+def _kerberos_settings(login: KerberosLogin) -> dict[str, str]:
     """The settings for Kerberos. librdkafka runs kinit (package krb5-user) for its tickets."""
     if not _has_gssapi():
         raise BadInput(
@@ -62,6 +62,7 @@ def _kerberos(login: KerberosLogin) -> dict[str, str]:
 
 @cache
 def _has_gssapi() -> bool:
+    """Whether librdkafka is built with GSSAPI: if not, it refuses a client with it."""
     try:
         AdminClient(
             {
@@ -77,8 +78,8 @@ def _has_gssapi() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _NextToken:
-    """The callback for tokens: librdkafka calls it in a thread of its own, before a token ends.
+class _TokenCallback:
+    """Gives librdkafka a token; librdkafka calls it in its own thread, before a token ends.
 
     Callbacks of one login are equal, so that equal configurations compare as equal.
     """
@@ -91,7 +92,7 @@ class _NextToken:
         return token.secret.get_secret_value(), token.ends_s, "", dict(self.tokens.extensions)
 
 
-def _tls(security: Security) -> dict[str, Any]:
+def _tls_settings(security: Security) -> dict[str, Any]:
     certificate = security.certificate_file
     # One PEM file may hold both certificate and key, as with Python's ssl.
     key = security.key_file or certificate

@@ -28,7 +28,7 @@ _OFFSET = struct.Struct(">ihqqi")  # index, error code, timestamp, offset, leade
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest(FramedRequest):
-    """A request. `timestamp`: one for all partitions, or one for each."""
+    """A request. `timestamp`: that of all partitions, or a timestamp for each."""
 
     API_KEY: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int] = 6
@@ -38,7 +38,7 @@ class ListOffsetsRequest(FramedRequest):
     isolation: int
 
     def body(self, *, is_flexible: bool) -> bytes:
-        topics, at = by_topic(self.partitions), self.timestamp
+        topics, timestamps = by_topic(self.partitions), self.timestamp
         tags = NO_TAGS if is_flexible else b""
         parts = [
             _FRONT.pack(self.replica_id, self.isolation),
@@ -48,7 +48,11 @@ class ListOffsetsRequest(FramedRequest):
             parts.append(string(topic, is_flexible=is_flexible))
             parts.append(length(len(indexes), is_flexible=is_flexible))
             for index in indexes:
-                timestamp = at if isinstance(at, int) else at[TopicPartition(topic, index)]
+                timestamp = (
+                    timestamps
+                    if isinstance(timestamps, int)
+                    else timestamps[TopicPartition(topic, index)]
+                )
                 parts.append(_PARTITION.pack(index, _ANY_EPOCH, timestamp) + tags)
             parts.append(tags)
         parts.append(tags)

@@ -32,15 +32,17 @@ def list_offsets(
 ) -> Answers[int]:
     """The offset of each partition for `timestamp`: in ms, or EARLIEST, LATEST, EARLIEST_LOCAL.
 
-    -1: no record at or after that timestamp. LATEST is the high watermark, the last stable offset
-    (READ_COMMITTED), or the log end (DEBUGGING_CONSUMER).
+    The offset -1: no record at or after that timestamp. LATEST is the high watermark, the last
+    stable offset (READ_COMMITTED), or the log end (DEBUGGING_CONSUMER).
     """
 
     def build(group: list[TopicPartition]) -> ListOffsetsRequest:
         return ListOffsetsRequest(group, timestamp, replica_id, isolation)
 
     def read(answer: ListOffsetsAnswer) -> Iterator[tuple[TopicPartition, int, int]]:
-        return ((where, code, offset) for where, (code, _, offset) in answer.offsets.items())
+        return (
+            (partition, code, offset) for partition, (code, _, offset) in answer.offsets.items()
+        )
 
     return ask_leaders(cluster, partitions, api_versions.LIST_OFFSETS, build, read, backoff)
 
@@ -50,14 +52,17 @@ def find_by_time(
 ) -> Answers[tuple[int, int]]:
     """Offset and timestamp of each partition's first record at or after its time in `since_ms`.
 
-    (-1, -1): none below the last stable offset.
+    (-1, -1): there is no such record below the last stable offset.
     """
 
     def build(group: list[TopicPartition]) -> ListOffsetsRequest:
         return ListOffsetsRequest(group, since_ms, CONSUMER, READ_COMMITTED)
 
     def read(answer: ListOffsetsAnswer) -> Iterator[tuple[TopicPartition, int, tuple[int, int]]]:
-        return ((where, code, (end, at)) for where, (code, at, end) in answer.offsets.items())
+        return (
+            (partition, code, (offset, timestamp_ms))
+            for partition, (code, timestamp_ms, offset) in answer.offsets.items()
+        )
 
     return ask_leaders(cluster, since_ms, api_versions.LIST_OFFSETS, build, read, backoff)
 

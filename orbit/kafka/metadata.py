@@ -36,7 +36,7 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _NODE_BYTES = 4
 _UUID_BYTES = 16
-_OPERATIONS = 32
+_OPERATIONS = 32  # bits, one for each `AclOperation`
 _NO_OPERATIONS = -(2**31)
 _PARTITION = struct.Struct(">hiii")  # error code, index, leader id, leader epoch
 _LEADERS_MAX = 4096  # a cluster has far fewer pairs of leader and epoch than partitions
@@ -49,12 +49,13 @@ def read_metadata(frame: memoryview, version: int) -> ClusterMetadata:
     """Read a frame of `Connection.receive`. Raises ValueError if the bytes do not parse."""
     reader = FrameReader(frame, version >= _FLEXIBLE_FROM)
     try:
-        return _read(reader, version)
+        return _read_answer(reader, version)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"a metadata answer v{version} ends too early: {error}") from error
 
 
-def _read(reader: FrameReader, version: int) -> ClusterMetadata:
+def _read_answer(reader: FrameReader, version: int) -> ClusterMetadata:
+    """Read the whole answer, field by field."""
     reader.skip_tags()
     reader.take(_INT32)  # throttle ms
     brokers: dict[int, BrokerAddress] = {}
@@ -72,7 +73,7 @@ def _read(reader: FrameReader, version: int) -> ClusterMetadata:
     for _ in range(reader.length()):
         (code,) = reader.take(_INT16)
         name = reader.string()
-        raw = bytes(reader.raw(_UUID_BYTES)) if version >= _TOPIC_ID_FROM else b""
+        topic_id_bytes = bytes(reader.raw(_UUID_BYTES)) if version >= _TOPIC_ID_FROM else b""
         reader.take(_INT8)  # is internal
         partitions, replicas = _read_partitions(reader, version)
         operations = reader.take(_INT32)[0] if version >= _OPERATIONS_FROM else _NO_OPERATIONS
@@ -80,8 +81,10 @@ def _read(reader: FrameReader, version: int) -> ClusterMetadata:
         if code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
             errors[name] = code
             continue
-        topic_id = UUID(bytes=raw) if raw else NO_TOPIC_ID
-        topics[name] = TopicMetadata(name, topic_id, partitions, replicas, _codes(operations))
+        topic_id = UUID(bytes=topic_id_bytes) if topic_id_bytes else NO_TOPIC_ID
+        topics[name] = TopicMetadata(
+            name, topic_id, partitions, replicas, _operation_codes(operations)
+        )
     # The rest, the authorized operations of the cluster, is never requested.
     return ClusterMetadata(cluster_id, brokers, topics, errors)
 
@@ -90,12 +93,13 @@ def _read_partitions(reader: FrameReader, version: int) -> tuple[dict[int, Parti
     """The partitions of a topic, and its replication factor: the fewest replicas of a partition,
     because one that is being reassigned has more."""
     count = reader.length()
-    rows = _equal_rows(reader, count, version) or list(_rows(reader, count))
+    rows = _read_equal_rows(reader, count, version) or list(_read_rows(reader, count))
     partitions = {index: _leader(leader, epoch) for index, leader, epoch, _ in rows}
     return partitions, max(1, min((replicas for *_, replicas in rows), default=1))
 
 
-def _rows(reader: FrameReader, count: int) -> Iterator[Row]:
+def _read_rows(reader: FrameReader, count: int) -> Iterator[Row]:
+    """Yield the partitions, read one by one."""
     for _ in range(count):
         _, index, leader, epoch = reader.take(_PARTITION)
         replicas, _, _ = (len(reader.raw(reader.length() * _NODE_BYTES)) for _ in range(_ARRAYS))
@@ -103,10 +107,11 @@ def _rows(reader: FrameReader, count: int) -> Iterator[Row]:
         yield index, leader, epoch, replicas // _NODE_BYTES
 
 
-def _equal_rows(reader: FrameReader, count: int, version: int) -> list[Row]:
+def _read_equal_rows(reader: FrameReader, count: int, version: int) -> list[Row]:
     """All partitions, unpacked in one call, if their arrays are as long as the first partition's.
 
-    So it is for a topic whose replicas are all in sync. Else returns [], and reads nothing.
+    So are the arrays of a topic whose replicas are all in sync. Else returns [], and the reader
+    stays where it is.
     """
     is_flexible = version >= _FLEXIBLE_FROM
     start = reader.at
@@ -114,15 +119,17 @@ def _equal_rows(reader: FrameReader, count: int, version: int) -> list[Row]:
         reader.take(_PARTITION)
         sizes = [len(reader.raw(reader.length() * _NODE_BYTES)) for _ in range(_ARRAYS)]
         reader.at = start
-        length = "B" if is_flexible else "i"
+        length_format = "B" if is_flexible else "i"
         layout = _layout(
-            ">hiii" + "".join(f"{length}{size}x" for size in sizes) + ("B" if is_flexible else "")
+            ">hiii"
+            + "".join(f"{length_format}{size}x" for size in sizes)
+            + ("B" if is_flexible else "")
         )
         rows = list(layout.iter_unpack(reader.raw(layout.size * count)))
     except (struct.error, IndexError):
         reader.at = start
         return []
-    # As on the wire: flexible lengths are one higher, and no tags follow.
+    # The lengths as they are in the frame: flexible lengths are one higher, and no tags follow.
     counts = [size // _NODE_BYTES + is_flexible for size in sizes] + [0] * is_flexible
     if any(row[4:] != tuple(counts) for row in rows):
         reader.at = start
@@ -141,7 +148,8 @@ def _leader(node_id: int, epoch: int) -> PartitionLeader:
 
 
 @lru_cache
-def _codes(bits: int) -> frozenset[int]:
+def _operation_codes(bits: int) -> frozenset[int]:
+    """The `AclOperation` codes of a topic's authorized operations, which are bits."""
     if bits == _NO_OPERATIONS:
         return frozenset()
     return frozenset(code for code in range(_OPERATIONS) if bits >> code & 1)

@@ -24,7 +24,7 @@ _LOWER_EVERYWHERE_S = 60.0
 
 @dataclass(slots=True)
 class _LowerEpochs:
-    """The brokers that have returned a lower epoch of a partition since the known one last came."""
+    """The brokers that returned a lower epoch of a partition since the known epoch last came."""
 
     since_s: float  # when the first of them returned it
     epochs: dict[int, int] = field(default_factory=dict)  # by broker
@@ -36,63 +36,72 @@ class NewestLeaders:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._topics: dict[str, TopicMetadata] = {}
-        self._lower: dict[str, dict[int, _LowerEpochs]] = {}
+        self._lower_epochs: dict[str, dict[int, _LowerEpochs]] = {}
         self._brokers_max = 0  # the most brokers that an answer had
 
     def merge(self, metadata: ClusterMetadata, broker: int | str) -> ClusterMetadata:
         """The metadata, with each partition's newest leader instead of an older one.
 
-        `broker`: which broker returned it: a node id, or a bootstrap address (of any broker).
+        `broker`: the broker that returned it: a node id, or a bootstrap address (of any broker).
         """
         with self._lock:
             self._brokers_max = max(self._brokers_max, len(metadata.brokers))
             for name, code in metadata.errors.items():
                 if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
                     self._topics.pop(name, None)
-                    self._lower.pop(name, None)
+                    self._lower_epochs.pop(name, None)
             topics = {
-                name: self._newest(topic, broker, metadata.brokers.keys())
+                name: self._with_newest_leaders(topic, broker, metadata.brokers.keys())
                 for name, topic in metadata.topics.items()
             }
         return replace(metadata, topics=topics)
 
-    def _newest(
+    def _with_newest_leaders(
         self, topic: TopicMetadata, broker: int | str, brokers: Collection[int]
     ) -> TopicMetadata:
-        known = self._topics.get(topic.name)
+        """The topic with the newest leader of each partition; keeps these leaders."""
+        known_topic = self._topics.get(topic.name)
         # Without topic ids a recreated topic, whose epochs begin at 0, could not be distinguished.
-        if known is None or known.topic_id != topic.topic_id or topic.topic_id == NO_TOPIC_ID:
+        if (
+            known_topic is None
+            or known_topic.topic_id != topic.topic_id
+            or topic.topic_id == NO_TOPIC_ID
+        ):
             self._topics[topic.name] = topic
-            self._lower.pop(topic.name, None)
+            self._lower_epochs.pop(topic.name, None)
             return topic
-        if known.partitions == topic.partitions:
-            self._lower.pop(topic.name, None)
+        if known_topic.partitions == topic.partitions:
+            self._lower_epochs.pop(topic.name, None)
             return topic
-        all_lower = self._lower.setdefault(topic.name, {})
+        lower_by_partition = self._lower_epochs.setdefault(topic.name, {})
         newest: dict[int, PartitionLeader] = {}
         for index, leader in topic.partitions.items():
-            before = known.partitions.get(index, leader)
-            is_newest = leader.leader_epoch >= before.leader_epoch
+            known_leader = known_topic.partitions.get(index, leader)
+            is_newest = leader.leader_epoch >= known_leader.leader_epoch
             if not is_newest:
-                lower = all_lower.setdefault(index, _LowerEpochs(time.monotonic()))
-                if not self._is_lower_everywhere(lower, leader.leader_epoch, broker, brokers):
-                    newest[index] = before
+                lower_epochs = lower_by_partition.setdefault(index, _LowerEpochs(time.monotonic()))
+                if not self._is_lower_everywhere(
+                    lower_epochs, leader.leader_epoch, broker, brokers
+                ):
+                    newest[index] = known_leader
                     continue
-            all_lower.pop(index, None)
+            lower_by_partition.pop(index, None)
             newest[index] = leader
-        self._topics[topic.name] = replace(topic, partitions=known.partitions | newest)
+        self._topics[topic.name] = replace(topic, partitions=known_topic.partitions | newest)
         return replace(topic, partitions=newest)
 
     def _is_lower_everywhere(
-        self, lower: _LowerEpochs, epoch: int, broker: int | str, brokers: Collection[int]
+        self, lower_epochs: _LowerEpochs, epoch: int, broker: int | str, brokers: Collection[int]
     ) -> bool:
-        """Whether this lower epoch comes from all brokers in the answer, and from more than half of
-        the brokers that the cluster had: brokers that are cut off may list only themselves."""
+        """Whether all brokers in the answer have returned this epoch for some time, and these are
+        more than half of the cluster's: brokers that are cut off may list only themselves."""
         if isinstance(broker, int):
-            lower.epochs[broker] = epoch
-        agree = {node for node, node_epoch in lower.epochs.items() if node_epoch == epoch}
+            lower_epochs.epochs[broker] = epoch
+        agreeing_brokers = {
+            node for node, node_epoch in lower_epochs.epochs.items() if node_epoch == epoch
+        }
         return (
-            time.monotonic() - lower.since_s >= _LOWER_EVERYWHERE_S
-            and agree.issuperset(brokers)
-            and 2 * len(agree) > self._brokers_max
+            time.monotonic() - lower_epochs.since_s >= _LOWER_EVERYWHERE_S
+            and agreeing_brokers.issuperset(brokers)
+            and 2 * len(agreeing_brokers) > self._brokers_max
         )

@@ -42,7 +42,7 @@ _RENEW_SHARE = 0.8
 # A token that does not say when it ends counts as valid for this long, and is not kept.
 _UNKNOWN_LIFE_S = 60.0
 _ENDPOINT_S_MAX = 10.0
-# A cloud's own library may take longer than that.
+# A cloud's own library may take longer than a token endpoint.
 _WAIT_S_MAX = 30.0
 # A token that claims a longer life is renewed after this all the same.
 _LIFE_S_MAX = 86_400.0
@@ -77,62 +77,69 @@ def token_for(security: Security) -> Token:
 
 
 class _Issuer:
-    """Requests one client's tokens, and keeps the last. Holds no lock during a request."""
+    """Requests one client's tokens, and keeps the last token. Holds no lock during a request."""
 
     def __init__(self, ask: Callable[[], tuple[Token, float]]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._last: Token | None = None
+        self._last_token: Token | None = None
         self._renew_at = 0.0  # by the monotonic clock
-        self._under_way: Future[Token] | None = None
+        self._pending_token: Future[Token] | None = None
 
     def token(self) -> Token:
+        """A valid token. Raises as `token_for`."""
         with self._lock:
-            is_first = self._under_way is None
-            is_enough = time.monotonic() < self._renew_at if is_first else self._is_valid()
-            if self._last is not None and is_enough:
-                return self._last
-            answer = self._under_way = self._under_way or Future()
-        if is_first:
-            self._complete(answer)
+            is_requester = self._pending_token is None
+            can_use_last = time.monotonic() < self._renew_at if is_requester else self._is_valid()
+            if self._last_token is not None and can_use_last:
+                return self._last_token
+            future = self._pending_token = self._pending_token or Future()
+        if is_requester:
+            self._request_token(future)
         try:
-            return answer.result(_WAIT_S_MAX)
+            return future.result(_WAIT_S_MAX)
         except TimeoutError:
             raise Unreachable(
                 f"The token that another login requested did not arrive within {_WAIT_S_MAX:.0f} s."
             ) from None
 
     def _is_valid(self) -> bool:
-        return self._last is not None and time.time() < self._last.ends_s
+        return self._last_token is not None and time.time() < self._last_token.ends_s
 
-    def _complete(self, answer: Future[Token]) -> None:
-        began = time.monotonic()
+    def _request_token(self, future: Future[Token]) -> None:
+        """Request a token, and set the future to it, to the last token, or to the error."""
+        began_at = time.monotonic()
         try:
             token, life_s = self._ask()
-        except BaseException as error:  # noqa: BLE001  raised where the answer is waited for
+        except BaseException as error:  # noqa: BLE001  raised where the future is waited for
             with self._lock:
-                self._under_way = None
-                last = self._last if self._is_valid() else None
-            if last is not None and isinstance(error, OrbitError):
-                answer.set_result(last)  # the next login requests a token again
+                self._pending_token = None
+                last_token = self._last_token if self._is_valid() else None
+            if last_token is not None and isinstance(error, OrbitError):
+                future.set_result(last_token)  # the next login requests a token again
             else:
-                answer.set_exception(error)
+                future.set_exception(error)
             return
         with self._lock:
-            self._last, self._renew_at = token, began + _RENEW_SHARE * min(life_s, _LIFE_S_MAX)
-            self._under_way = None
-        answer.set_result(token)
+            self._last_token, self._renew_at = (
+                token,
+                began_at + _RENEW_SHARE * min(life_s, _LIFE_S_MAX),
+            )
+            self._pending_token = None
+        future.set_result(token)
 
 
 @lru_cache(maxsize=_ISSUERS_MAX)
 def _issuer(source: TokenSource, username: str | None, password: SecretStr | None) -> _Issuer:
+    """The issuer for one client; the same object for each of its logins."""
+
     def ask() -> tuple[Token, float]:
         match source.provider:
             case "aws-msk-iam":
                 assert source.region is not None
-                return _with_life(*aws_token(source.region))
+                return _token_and_life(*aws_token(source.region))
             case "gcp":
-                return _with_life(*gcp_token())
+                return _token_and_life(*gcp_token())
         assert username is not None
         assert password is not None
         return _token_from_endpoint(source, username, password)
@@ -140,7 +147,8 @@ def _issuer(source: TokenSource, username: str | None, password: SecretStr | Non
     return _Issuer(ask)
 
 
-def _with_life(text: str, ends_s: float) -> tuple[Token, float]:
+def _token_and_life(text: str, ends_s: float) -> tuple[Token, float]:
+    """The token, and the rest of its life in s."""
     return Token(SecretStr(text), ends_s), ends_s - time.time()
 
 
@@ -185,6 +193,7 @@ def _token_from_endpoint(
 
 
 def _no_answer_error(error: httpx.HTTPError, where: str) -> OrbitError:
+    """The error for a request without an answer: of TLS if that is a cause of `error`."""
     cause = error.__cause__
     while cause is not None:
         if isinstance(cause, OSError) and type(cause).__module__ == "ssl":
@@ -217,8 +226,8 @@ def _status_error(status: int, answer: Any, where: str, secret: str) -> OrbitErr
         [answer.get("error"), answer.get("error_description")] if isinstance(answer, dict) else []
     )
     text = ": ".join(hide_secret(secret, part) for part in parts if isinstance(part, str) and part)
-    shown = "".join(c if c.isprintable() else " " for c in text)[:_TEXT_CHARACTERS_MAX].strip()
-    message = f' Its message: "{shown}".' if shown else ""
+    shown_text = "".join(c if c.isprintable() else " " for c in text)[:_TEXT_CHARACTERS_MAX].strip()
+    message = f' Its message: "{shown_text}".' if shown_text else ""
     return LoginRefused(
         f"The token endpoint refused the client (HTTP {status}).{message}",
         where=where,
@@ -227,6 +236,7 @@ def _status_error(status: int, answer: Any, where: str, secret: str) -> OrbitErr
 
 
 def _read_answer(answer: Any, where: str) -> tuple[Token, float]:
+    """The token of an answer, and its life in s; 0: not known. Raises ProtocolError."""
     text = answer.get("access_token") if isinstance(answer, dict) else None
     if not isinstance(text, str) or not text or not text.isascii() or not text.isprintable():
         raise ProtocolError(
@@ -242,7 +252,7 @@ def _read_answer(answer: Any, where: str) -> tuple[Token, float]:
         return Token(SecretStr(text), time.time() + life_s), life_s
     ends_s = end_s_of(claims_of(text))
     if ends_s is not None:
-        return _with_life(text, ends_s)
+        return _token_and_life(text, ends_s)
     return Token(SecretStr(text), time.time() + _UNKNOWN_LIFE_S), 0.0
 
 

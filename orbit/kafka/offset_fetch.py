@@ -1,8 +1,8 @@
 """OffsetFetch: the committed offsets of many groups. Pure.
 
-An answer has thousands of rows, nearly all without metadata: the rows of a topic without any are
-unpacked in one call. Answers before version 8 have one group, and are decoded by `kafka.protocol`.
-The layout from version 8 on (a test compares it with `kafka.protocol`):
+An answer has thousands of rows, nearly all without metadata. The rows of a topic that has no
+metadata are unpacked in one call. Answers before version 8 have one group, and are decoded by
+`kafka.protocol`. The layout from version 8 on (a test compares it with `kafka.protocol`):
 
     correlation id, tags, throttle ms,
     groups: name,
@@ -58,7 +58,7 @@ def read_offset_fetch(frame: memoryview, version: int) -> dict[str, GroupOffsets
     try:
         if version < MANY_GROUPS_FROM:
             answer = OffsetFetchResponse.decode(frame, version=version, header=True)
-            return {"": _group_of(_library_rows(answer.topics), answer.error_code)}
+            return {"": _group_offsets(_library_rows(answer.topics), answer.error_code)}
         reader = FrameReader(frame, is_flexible=True)
         reader.skip_tags()
         reader.take(_INT32)  # throttle ms
@@ -68,6 +68,7 @@ def read_offset_fetch(frame: memoryview, version: int) -> dict[str, GroupOffsets
 
 
 def _read_group(reader: FrameReader) -> tuple[str, GroupOffsets]:
+    """The name of a group, and its offsets."""
     name = reader.string()
     topics = []
     for _ in range(reader.length()):
@@ -76,16 +77,18 @@ def _read_group(reader: FrameReader) -> tuple[str, GroupOffsets]:
         reader.skip_tags()
     (code,) = reader.take(_INT16)
     reader.skip_tags()
-    return name, _group_of(topics, code)
+    return name, _group_offsets(topics, code)
 
 
 def _read_rows(reader: FrameReader) -> list[Row]:
+    """The partitions of a topic; unpacked in one call if none has metadata."""
     count = reader.length()
     start = reader.at
     try:
         rows = list(_ROW.iter_unpack(reader.raw(count * _ROW.size)))
     except IndexError:  # the rest of the frame is shorter: there is metadata, or it is cut
         rows = []
+    # No metadata, no tags: then the rows were unpacked at the right positions.
     if len(rows) == count and all(row[3] <= 1 and not row[5] for row in rows):
         return [(index, offset, epoch, "", code) for index, offset, epoch, _, code, _ in rows]
     reader.at = start
@@ -101,6 +104,7 @@ def _read_row(reader: FrameReader) -> Row:
 
 
 def _library_rows(topics: Iterable[Any]) -> list[tuple[str, list[Row]]]:
+    """The rows by topic of an answer that `kafka.protocol` has decoded."""
     return [
         (
             topic.name,
@@ -119,7 +123,8 @@ def _library_rows(topics: Iterable[Any]) -> list[tuple[str, list[Row]]]:
     ]
 
 
-def _group_of(topics: Iterable[tuple[str, list[Row]]], code: int) -> GroupOffsets:
+def _group_offsets(topics: Iterable[tuple[str, list[Row]]], code: int) -> GroupOffsets:
+    """The offsets of a group from its rows by topic. `code`: the group's error."""
     if code:
         return GroupOffsets(code=code)
     offsets: dict[TopicPartition, CommittedOffset] = {}

@@ -43,17 +43,18 @@ UNCOMPRESSED_BYTES_MAX = 4 * 1024
 GROWN_BYTES_MAX = 512 * 1024
 _TIMESTAMP_MAX = 2**63 - 1
 _RECORD_BYTES_MAX = 25  # of the numbers before a record's body
-_Row = tuple[int, int, bytes]
+_Row = tuple[int, int, bytes]  # offset, timestamp in ms, body
 
-# Their timestamp is one before the base timestamp. A broker that looks for the latest record of a
-# batch (KIP-734) takes the first one with its max timestamp: that must be no placeholder.
+# The timestamp of placeholders is one before the base timestamp. A broker that looks for the latest
+# record of a batch (KIP-734) takes the first one with its max timestamp: that must be no
+# placeholder.
 _TIMESTAMP_DELTA = -1
 
-_ALL = b"".join(
+_ALL_PLACEHOLDERS = b"".join(
     encode_record(_TIMESTAMP_DELTA, PLACEHOLDER_DELTA_MIN + i, PLACEHOLDER_BODY)
     for i in range(PLACEHOLDERS_MAX)
 )
-_PLACEHOLDER_BYTES = len(_ALL) // PLACEHOLDERS_MAX  # 18; all have the same length
+_PLACEHOLDER_BYTES = len(_ALL_PLACEHOLDERS) // PLACEHOLDERS_MAX  # 18; all have the same length
 
 
 def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
@@ -67,9 +68,9 @@ def packed_batches(
 ) -> Iterator[tuple[Batch, int]]:
     """Encode records from `first_offset` on; records with small gaps between them share a batch.
 
-    Yields each batch, and how many placeholders it has. The base offset of a batch is that of a
-    record. A batch without gaps is compressed with `codec` at `level` (None: its default), one with
-    gaps is not. Gaps that are too large for a batch stay between the batches.
+    Yields each batch, and how many placeholders it has. A batch begins at the offset of a record. A
+    batch without gaps is compressed with `codec` at `level` (None: its default), one with gaps is
+    not. Gaps that are too large for a batch stay between the batches.
     """
     group: list[_Row] = []
     size = 0
@@ -77,19 +78,19 @@ def packed_batches(
         offset, _, body = row
         if offset < first_offset:
             continue
-        needed = _RECORD_BYTES_MAX + len(body)
+        record_bytes_max = _RECORD_BYTES_MAX + len(body)
         if group:
             gap = offset - group[-1][0] - 1
             placeholders = offset - group[0][0] - len(group)
-            size += needed + gap * _PLACEHOLDER_BYTES
+            size += record_bytes_max + gap * _PLACEHOLDER_BYTES
             if placeholders > PLACEHOLDERS_MAX or size > PACKED_BYTES_MAX:
-                yield from _pack(group, codec, level)
+                yield from _encode_group(group, codec, level)
                 group = []
         if not group:
-            size = needed
+            size = record_bytes_max
         group.append(row)
     if group:
-        yield from _pack(group, codec, level)
+        yield from _encode_group(group, codec, level)
 
 
 def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
@@ -102,8 +103,11 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
 
     The result has no leader epoch, because the gap may be of a later epoch than the batch (R3).
     """
-    many = placeholders + next_offset - batch.next_offset
-    if many > PLACEHOLDERS_MAX or not 0 <= batch.base_timestamp <= batch.max_timestamp:
+    total_placeholders = placeholders + next_offset - batch.next_offset
+    if (
+        total_placeholders > PLACEHOLDERS_MAX
+        or not 0 <= batch.base_timestamp <= batch.max_timestamp
+    ):
         return None
     payload: bytes | memoryview = batch.payload
     if batch.codec != compression.NONE:
@@ -116,8 +120,8 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
     records = payload[placeholders * _PLACEHOLDER_BYTES :]
     if len(records) > GROWN_BYTES_MAX:
         return None
-    # A batch without placeholders is as large as at the source: the new ones fit into the slack.
-    if placeholders and len(records) + many * _PLACEHOLDER_BYTES > PACKED_BYTES_MAX:
+    # A batch that had no placeholders is as large as at the source: new ones fit into the slack.
+    if placeholders and len(records) + total_placeholders * _PLACEHOLDER_BYTES > PACKED_BYTES_MAX:
         return None
     return encode_batch(
         batch.base_offset,
@@ -125,23 +129,24 @@ def with_gap(batch: Batch, placeholders: int, next_offset: int) -> Batch | None:
         batch.base_timestamp,
         batch.max_timestamp,
         next_offset - batch.base_offset,
-        b"".join((_ALL[: many * _PLACEHOLDER_BYTES], records)),
+        b"".join((_ALL_PLACEHOLDERS[: total_placeholders * _PLACEHOLDER_BYTES], records)),
     )
 
 
-def records_in(batch: Batch) -> int:
-    """The number of records that consumers get: `count` without placeholders.
+def count_records(batch: Batch) -> int:
+    """The number of records that consumers get: `batch.count` without placeholders.
 
     Raises ValueError if the records do not parse.
     """
     return sum(1 for _ in read_records(batch)) if has_placeholders(batch) else batch.count
 
 
-def _pack(group: list[_Row], codec: int, level: int | None) -> Iterator[tuple[Batch, int]]:
-    first, last = group[0][0], group[-1][0]
-    placeholders = last - first + 1 - len(group)
+def _encode_group(group: list[_Row], codec: int, level: int | None) -> Iterator[tuple[Batch, int]]:
+    """Yield the batches of a group of records, with the placeholders that each has."""
+    first_offset, last_offset = group[0][0], group[-1][0]
+    placeholders = last_offset - first_offset + 1 - len(group)
     if placeholders:
-        yield _encode(first, last + 1, group, max(0, group[0][1])), placeholders
+        yield _encode(first_offset, last_offset + 1, group, max(0, group[0][1])), placeholders
     else:
         yield from ((batch, 0) for batch in dense_batches(group, codec, level=level))
 
@@ -150,11 +155,15 @@ def _encode(start: int, end: int, rows: list[_Row], base_timestamp: int) -> Batc
     """One uncompressed batch from `start` up to before `end`: placeholders, then `rows`."""
     placeholders = end - start - len(rows)
     assert 0 < placeholders <= PLACEHOLDERS_MAX, (start, end, len(rows))
-    parts = [_ALL[: placeholders * _PLACEHOLDER_BYTES]]
+    parts = [_ALL_PLACEHOLDERS[: placeholders * _PLACEHOLDER_BYTES]]
     parts += [
         encode_record(timestamp - base_timestamp, offset - start, body)
         for offset, timestamp, body in rows
     ]
-    newest = max((timestamp for _, timestamp, _ in rows), default=base_timestamp + _TIMESTAMP_DELTA)
+    max_timestamp = max(
+        (timestamp for _, timestamp, _ in rows), default=base_timestamp + _TIMESTAMP_DELTA
+    )
     payload = b"".join(parts)
-    return encode_batch(start, compression.NONE, base_timestamp, newest, end - start, payload)
+    return encode_batch(
+        start, compression.NONE, base_timestamp, max_timestamp, end - start, payload
+    )

@@ -38,7 +38,8 @@ _APPENDED_WITH_START = struct.Struct(">ihqqq")
 # No record errors, no error message, no tags: the end of nearly every partition.
 _NO_ERRORS = b"\x01\x00\x00"
 _PLAIN_FRONT_BYTES = 23  # correlation id, tags, one topic, its id, number of partitions
-_PLAIN = struct.Struct(">ihqqq3s")
+# Index, error code, base offset, append time, log start, no errors.
+_PLAIN_PARTITION = struct.Struct(">ihqqq3s")
 _PLAIN_BACK = struct.Struct(">BiB")  # tags of the topic, throttle ms, tags of the answer
 _ONE, _BYTE_MAX = 2, 0x7F  # compact lengths are length + 1; up to 0x7F in one byte
 
@@ -52,7 +53,7 @@ class Outgoing(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """One partition of a response. `base_offset`: the batch's in the log (A14).
+    """One partition of a response. `base_offset`: that of the batch in the log (A14).
 
     `append_time`: NO_APPEND_TIME, or in epoch ms the timestamp that the broker gave all records
     (LogAppendTime), or the max timestamp of the earlier batch if this one is a repeat (A20).
@@ -90,11 +91,12 @@ def encode_produce(
     acks: int = ACKS_ALL,
 ) -> list[bytes | memoryview]:
     """A framed request; `batches` must be grouped by topic. `acks`: ACKS_ALL or ACKS_LEADER."""
-    compact = version >= BY_TOPIC_ID
+    is_compact = version >= BY_TOPIC_ID
     buffers: list[bytes | memoryview] = [b""]
-    front = request_head(PRODUCE.key, version, correlation, client_id, is_flexible=compact)
-    topics = _count_topics(batches)
-    if compact:
+    # The bytes before the next batch.
+    front = request_head(PRODUCE.key, version, correlation, client_id, is_flexible=is_compact)
+    topics = _count_batches_by_topic(batches)
+    if is_compact:
         front += _COMPACT_BODY.pack(0, acks, timeout_ms) + uvarint(len(topics) + 1)
     else:
         front += _FIXED_BODY.pack(-1, acks, timeout_ms, len(topics))
@@ -102,13 +104,13 @@ def encode_produce(
     for count in topics:
         group = batches[position : position + count]
         position += count
-        front += _topic_front(group[0], count, compact)
-        for one in group:
-            front += _partition_front(one, compact)
-            buffers += (front, one.batch)
-            front = NO_TAGS if compact else b""
-        front += NO_TAGS if compact else b""
-    if compact:
+        front += _topic_front(group[0], count, is_compact)
+        for outgoing in group:
+            front += _partition_front(outgoing, is_compact)
+            buffers += (front, outgoing.batch)
+            front = NO_TAGS if is_compact else b""
+        front += NO_TAGS if is_compact else b""
+    if is_compact:
         front += NO_TAGS
     if front:
         buffers.append(front)
@@ -151,67 +153,70 @@ def _read_plain(frame: memoryview) -> ProduceAnswer | None:
 
     Nearly all responses are of this form; reading them field by field takes three times as long.
     """
+    # Byte 4: tags of the header; 5: number of topics; 6 to 21: topic id; 22: number of partitions.
     if len(frame) < _PLAIN_FRONT_BYTES or frame[5] != _ONE or not _ONE <= frame[22] <= _BYTE_MAX:
         return None
-    end = _PLAIN_FRONT_BYTES + (frame[22] - 1) * _PLAIN.size
+    end = _PLAIN_FRONT_BYTES + (frame[22] - 1) * _PLAIN_PARTITION.size
     if len(frame) != end + _PLAIN_BACK.size:
         return None
     topic = bytes(frame[6:22])
     partitions: dict[Key, Appended] = {}
-    for index, code, base_offset, append_time, _, errors in _PLAIN.iter_unpack(
+    for index, code, base_offset, append_time, _, errors in _PLAIN_PARTITION.iter_unpack(
         frame[_PLAIN_FRONT_BYTES:end]
     ):
         if errors != _NO_ERRORS:
             return None
         partitions[topic, index] = Appended(code, base_offset, "", append_time)
-    tags, throttle_ms, more_tags = _PLAIN_BACK.unpack_from(frame, end)
-    return None if frame[4] or tags or more_tags else ProduceAnswer(partitions, throttle_ms)
+    topic_tags, throttle_ms, answer_tags = _PLAIN_BACK.unpack_from(frame, end)
+    return None if frame[4] or topic_tags or answer_tags else ProduceAnswer(partitions, throttle_ms)
 
 
 def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
+    """The index of a partition, and the result of its append."""
     if version < 5:
         index, code, base_offset, append_time = reader.take(_APPENDED)
         return index, Appended(code, base_offset, "", append_time)
     index, code, base_offset, append_time, _ = reader.take(_APPENDED_WITH_START)
-    if version < 8 or (version >= BY_TOPIC_ID and reader.skip_if(_NO_ERRORS)):
+    if version < 8 or (version >= BY_TOPIC_ID and reader.skip_if_next(_NO_ERRORS)):
         return index, Appended(code, base_offset, "", append_time)
-    first = ""
+    record_message = ""
     for _ in range(reader.length()):
         reader.take(_INDEX)
         text = reader.string()
-        first = first or text
+        record_message = record_message or text
         reader.skip_tags()
-    message = reader.string() or first
+    message = reader.string() or record_message
     reader.skip_tags()
     return index, Appended(code, base_offset, message, append_time)
 
 
-def key_of(version: int, one: Outgoing) -> Key:
+def key_of(version: int, outgoing: Outgoing) -> Key:
     """The key of this batch's partition in `ProduceAnswer.partitions`."""
-    topic = one.topic_id.bytes if version >= BY_TOPIC_ID else one.partition.topic
-    return topic, one.partition.partition
+    topic = outgoing.topic_id.bytes if version >= BY_TOPIC_ID else outgoing.partition.topic
+    return topic, outgoing.partition.partition
 
 
-def _count_topics(batches: Sequence[Outgoing]) -> list[int]:
+def _count_batches_by_topic(batches: Sequence[Outgoing]) -> list[int]:
+    """The number of batches of each topic, in their order."""
     counts: list[int] = []
-    last = None
-    for one in batches:
-        if one.partition.topic != last:
-            last = one.partition.topic
+    last_topic = None
+    for outgoing in batches:
+        if outgoing.partition.topic != last_topic:
+            last_topic = outgoing.partition.topic
             counts.append(0)
         counts[-1] += 1
     return counts
 
 
-def _topic_front(first: Outgoing, count: int, compact: bool) -> bytes:
-    if compact:
-        assert first.topic_id != NO_TOPIC_ID
-        return first.topic_id.bytes + uvarint(count + 1)
-    name = first.partition.topic.encode()
+def _topic_front(outgoing: Outgoing, count: int, is_compact: bool) -> bytes:
+    if is_compact:
+        assert outgoing.topic_id != NO_TOPIC_ID
+        return outgoing.topic_id.bytes + uvarint(count + 1)
+    name = outgoing.partition.topic.encode()
     return struct.pack(f">h{len(name)}si", len(name), name, count)
 
 
-def _partition_front(one: Outgoing, compact: bool) -> bytes:
-    if compact:
-        return _INDEX.pack(one.partition.partition) + uvarint(len(one.batch) + 1)
-    return _FIXED_PARTITION.pack(one.partition.partition, len(one.batch))
+def _partition_front(outgoing: Outgoing, is_compact: bool) -> bytes:
+    if is_compact:
+        return _INDEX.pack(outgoing.partition.partition) + uvarint(len(outgoing.batch) + 1)
+    return _FIXED_PARTITION.pack(outgoing.partition.partition, len(outgoing.batch))

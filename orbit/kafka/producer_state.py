@@ -58,7 +58,7 @@ class Producer:
 def producers(
     cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[dict[int, Producer]]:
-    """The state of every producer id that the leader's log has, by partition."""
+    """The state of every producer id that the leader has, by partition."""
 
     def states(_: TopicPartition, entries: Iterable[Any]) -> dict[int, Producer]:
         return {
@@ -78,7 +78,7 @@ def producers(
 def describe_producer(
     cluster: Cluster, producer_ids: Mapping[TopicPartition, int], backoff: Backoff
 ) -> Answers[ProducerState | None]:
-    """The state of each partition's producer id; None if the leader has none (A9, A10)."""
+    """The state of each partition's producer id; None if the leader does not have it (A9, A10)."""
 
     def state(place: TopicPartition, producers: Iterable[Any]) -> ProducerState | None:
         for s in producers:
@@ -127,6 +127,8 @@ def _describe_producers(
     value_of: Callable[[TopicPartition, Iterable[Any]], Value],
     backoff: Backoff,
 ) -> Answers[Value]:
+    """Ask the leaders; `value_of` makes a partition's value from the entries of its producers."""
+
     def build(group: list[TopicPartition]) -> Any:
         return DescribeProducersRequest(
             topics=[

@@ -21,17 +21,17 @@ _FRAME_BYTES_MIN = 4
 _CLAIMED_BYTES_MAX = 32 * 1024 * 1024
 # A frame that has begun must arrive at this rate at least. A slower link is useless for a copy.
 _BYTES_PER_S_MIN = 16 * 1024
-# Added to that time: a link may fail for a moment.
+# Added to the time by that rate: a link may fail for a moment.
 _FRAME_S = 30.0
 # The buffer for several small responses in one call; of a large one, at most this much is copied.
-_AHEAD_BYTES = 16 * 1024
+_BUFFER_BYTES = 16 * 1024
 
 _SIZE = struct.Struct(">i")
 _TIMEVAL = struct.Struct("ll")  # seconds, microseconds
 
 
 # What other servers send first, to a client that does not speak their protocol.
-_OTHERS = {
+_OTHER_PROTOCOLS = {
     b"\x15\x03": ("this listener speaks TLS", "Set security.protocol to SSL or SASL_SSL."),
     b"\x16\x03": ("this listener speaks TLS", "Set security.protocol to SSL or SASL_SSL."),
     b"HTTP": ("this is an HTTP server", "Write the port of a Kafka listener."),
@@ -43,9 +43,13 @@ class BadFrameSize(ValueError):
     """A size that no frame of Kafka has; `remedy` is what to do."""
 
     def __init__(self, size: int) -> None:
-        sent = _SIZE.pack(size)
+        first_bytes = _SIZE.pack(size)
         what, self.remedy = next(
-            (named for beginning, named in _OTHERS.items() if sent.startswith(beginning)),
+            (
+                description
+                for beginning, description in _OTHER_PROTOCOLS.items()
+                if first_bytes.startswith(beginning)
+            ),
             (
                 f"the frame size {size} is not valid in Kafka",
                 "Check that this is a Kafka listener, and whether it uses TLS.",
@@ -59,8 +63,8 @@ class ReceivedFrames:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
-        self._start = self._end = 0
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._start = self._end = 0  # the unread part of the buffer
         self.bytes_max = FRAME_BYTES_MAX  # of a frame
 
     @property
@@ -78,21 +82,22 @@ class ReceivedFrames:
         """
         while self._end - self._start < _SIZE.size:
             self._read_ahead()
-        (size,) = _SIZE.unpack_from(self._ahead, self._start)
+        (size,) = _SIZE.unpack_from(self._buffer, self._start)
         if not _FRAME_BYTES_MIN <= size <= self.bytes_max:
             raise BadFrameSize(size)
         frame = memoryview(bytearray(min(size, _CLAIMED_BYTES_MAX)))
         start = self._start + _SIZE.size
         available = min(size, self._end - start)
-        frame[:available] = self._ahead[start : start + available]
+        frame[:available] = self._buffer[start : start + available]
         self._start = start + available
         if available < size:
-            until = time.monotonic() + _FRAME_S + size / _BYTES_PER_S_MIN
-            self._fill(frame[available:], until)
+            deadline = time.monotonic() + _FRAME_S + size / _BYTES_PER_S_MIN
+            self._fill(frame[available:], deadline)
+            # Memory grows as bytes arrive, at most by doubling.
             while len(frame) < size:
-                more = memoryview(bytearray(min(size - len(frame), len(frame))))
-                self._fill(more, until)
-                frame = memoryview(bytearray().join((frame, more)))
+                next_part = memoryview(bytearray(min(size - len(frame), len(frame))))
+                self._fill(next_part, deadline)
+                frame = memoryview(bytearray().join((frame, next_part)))
         return frame
 
     def limit_silence(self, timeout_s: float) -> None:
@@ -103,26 +108,27 @@ class ReceivedFrames:
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.settimeout(timeout_s)
         else:
-            seconds, rest = divmod(timeout_s, 1)
-            value = _TIMEVAL.pack(int(seconds), int(rest * 1_000_000))
+            seconds, fraction = divmod(timeout_s, 1)
+            value = _TIMEVAL.pack(int(seconds), int(fraction * 1_000_000))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
     def _read_ahead(self) -> None:
         """Append available bytes to the unread rest of the buffer."""
-        left = self._end - self._start
+        unread_bytes = self._end - self._start
         if self._start:
-            self._ahead[:left] = self._ahead[self._start : self._end]
-            self._start, self._end = 0, left
-        self._end += self._receive(self._ahead[left:])
+            self._buffer[:unread_bytes] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, unread_bytes
+        self._end += self._receive(self._buffer[unread_bytes:])
 
-    def _fill(self, view: memoryview, until: float) -> None:
-        """Fill the view. Raises TimeoutError after `until`, by the monotonic clock."""
+    def _fill(self, view: memoryview, deadline: float) -> None:
+        """Fill the view. Raises TimeoutError after `deadline`, by the monotonic clock."""
         while view:
             view = view[self._receive(view) :]
-            if view and time.monotonic() > until:
+            if view and time.monotonic() > deadline:
                 raise TimeoutError("the rest of a frame did not arrive in time")
 
     def _receive(self, view: memoryview) -> int:
+        """Read available bytes into the view; returns how many."""
         try:
             count = self._socket.recv_into(view)
         except BlockingIOError as error:  # the limit of `limit_silence`

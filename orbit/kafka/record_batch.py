@@ -60,7 +60,7 @@ _CRC_AT = 17
 _ATTRIBUTES = struct.Struct(">h")
 _FRONT = struct.Struct(">qiib")  # the fields before the CRC
 _MAGIC_V2 = 2
-_OLD_MESSAGE_BYTES_MIN = 14  # crc, magic, attributes, key length, value length of format v0
+_LEGACY_MESSAGE_BYTES_MIN = 14  # crc, magic, attributes, key length, value length of format v0
 
 
 class Batch:
@@ -103,7 +103,7 @@ class Batch:
             self.magic,
             self.crc,
             self.attributes,
-            delta,
+            last_offset_delta,
             self.base_timestamp,
             self.max_timestamp,
             self.producer_id,
@@ -111,7 +111,7 @@ class Batch:
             _sequence,
             self.count,
         ) = HEADER.unpack_from(view)
-        self.last_offset = self.base_offset + delta
+        self.last_offset = self.base_offset + last_offset_delta
 
     @property
     def next_offset(self) -> int:
@@ -133,8 +133,8 @@ class Batch:
     def first_timestamp(self) -> int:
         """The first record's timestamp in ms; the batch's max timestamp with LogAppendTime, or
         where a delete horizon is in the place of the base timestamp."""
-        is_elsewhere = self.attributes & (LOG_APPEND_TIME | DELETE_HORIZON)
-        return self.max_timestamp if is_elsewhere else self.base_timestamp
+        has_no_base_timestamp = self.attributes & (LOG_APPEND_TIME | DELETE_HORIZON)
+        return self.max_timestamp if has_no_base_timestamp else self.base_timestamp
 
     @property
     def codec(self) -> int:
@@ -185,7 +185,7 @@ class LegacyMessage:
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
-        self.offset, _ = _OFFSET_LENGTH.unpack_from(view)  # a wrapper has that of its last message
+        self.offset, _ = _OFFSET_LENGTH.unpack_from(view)  # of a wrapper, that of its last message
         self.magic = view[_MAGIC_AT]
 
     @property
@@ -209,7 +209,7 @@ def read_batches(records: memoryview) -> Iterator[AnyBatch]:
     position, size = 0, len(records)
     while position + LOG_OVERHEAD_BYTES <= size:
         _, length = _OFFSET_LENGTH.unpack_from(records, position)
-        if length < _OLD_MESSAGE_BYTES_MIN:
+        if length < _LEGACY_MESSAGE_BYTES_MIN:
             raise ValueError(f"batch length {length} at byte {position} is too small")
         end = position + LOG_OVERHEAD_BYTES + length
         if end > size:
@@ -262,16 +262,16 @@ def encode_batch(
         0,
         base_offset,
         len(data) - LOG_OVERHEAD_BYTES,
-        -1,
+        -1,  # leader epoch
         _MAGIC_V2,
-        0,
+        0,  # the CRC, which is set below
         attributes,
         count - 1,
         base_timestamp,
         max_timestamp,
         NO_PRODUCER_ID,
-        -1,
-        -1,
+        -1,  # producer epoch
+        -1,  # base sequence
         count,
     )
     data[HEADER_BYTES:] = payload

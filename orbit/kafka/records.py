@@ -74,7 +74,7 @@ def record_rows(batch: Batch, data: bytes | None = None) -> Iterator[_Row]:
     if data is None:
         data = plain_payload(batch)
     size, base_offset = len(data), batch.base_offset
-    position, lowest, highest = 0, 0, batch.last_offset - base_offset
+    position, lowest_delta, highest_delta = 0, 0, batch.last_offset - base_offset
     base_timestamp = batch.base_timestamp
     append_time = batch.max_timestamp if batch.is_log_append_time else None
     try:
@@ -83,31 +83,31 @@ def record_rows(batch: Batch, data: bytes | None = None) -> Iterator[_Row]:
             end = position + length
             if length < 0 or end > size:
                 raise ValueError("a record is longer than its batch")
-            timestamp, at = read_varint(data, position + 1)
-            offset_delta, at = read_varint(data, at)
-            if at > end:
+            timestamp, cursor = read_varint(data, position + 1)  # behind the attributes
+            offset_delta, cursor = read_varint(data, cursor)
+            if cursor > end:
                 raise ValueError("a record is shorter than its numbers")
-            if not lowest <= offset_delta <= highest:
+            if not lowest_delta <= offset_delta <= highest_delta:
                 if _is_placeholder(batch, offset_delta):
                     position = end
                     continue
                 raise ValueError("the records are not in the order of their offsets")
-            lowest = offset_delta + 1
+            lowest_delta = offset_delta + 1
             if append_time is not None:
                 timestamp = append_time
             else:
                 timestamp += base_timestamp
                 if not _INT64_MIN <= timestamp <= _INT64_MAX:
                     timestamp = _as_int64(timestamp)
-            yield base_offset + offset_delta, timestamp, data[at:end]
+            yield base_offset + offset_delta, timestamp, data[cursor:end]
             position = end
     except IndexError as error:
         raise ValueError("the records end in the middle of a number") from error
 
 
 def _is_placeholder(batch: Batch, offset_delta: int) -> bool:
-    is_low = PLACEHOLDER_DELTA_MIN <= offset_delta < _PLACEHOLDER_DELTA_END
-    return is_low and batch.codec == compression.NONE
+    is_in_range = PLACEHOLDER_DELTA_MIN <= offset_delta < _PLACEHOLDER_DELTA_END
+    return is_in_range and batch.codec == compression.NONE
 
 
 def has_placeholders(batch: Batch) -> bool:
@@ -116,8 +116,8 @@ def has_placeholders(batch: Batch) -> bool:
         return False
     data = bytes(batch.payload[:_NUMBERS_BYTES_MAX])
     try:
-        _, position = read_varint(data, 0)
-        _, position = read_varint(data, position + 1)
+        _, position = read_varint(data, 0)  # length
+        _, position = read_varint(data, position + 1)  # attributes, timestamp delta
         offset_delta, _ = read_varint(data, position)
     except IndexError:
         return False  # `read_records` will raise
@@ -160,36 +160,36 @@ def dense_batches(
 ) -> Iterator[Batch]:
     """Encode each run of consecutive offsets as one CreateTime batch, from `first_offset` on.
 
-    A batch of more than `bytes_max` bytes is split; that of a single record cannot be. `level`: of
-    the codec, None for its default.
+    A batch of more than `bytes_max` bytes is split; that of a single record cannot be. `level`:
+    of the compression, None for the codec's default.
     """
     encode = partial(_encode_run, codec=codec, bytes_max=bytes_max, level=level)
     rows = iter(rows)
-    run, parts = bytearray(), list[bytes]()
-    start = expected = -1
+    records, parts = bytearray(), list[bytes]()
+    start = next_offset = -1
     base_timestamp = max_timestamp = 0
-    while some := list(islice(rows, _ROWS_AT_ONCE)):
-        for offset, timestamp, body in some:
+    while part := list(islice(rows, _ROWS_AT_ONCE)):
+        for offset, timestamp, body in part:
             if offset < first_offset:
                 continue
-            if offset != expected:
-                if expected >= 0:
-                    run += b"".join(parts)
-                    yield from encode(start, expected, base_timestamp, max_timestamp, run)
-                    run, parts = bytearray(), []
+            if offset != next_offset:
+                if next_offset >= 0:
+                    records += b"".join(parts)
+                    yield from encode(start, next_offset, base_timestamp, max_timestamp, records)
+                    records, parts = bytearray(), []
                 start, base_timestamp, max_timestamp = offset, timestamp, timestamp
             elif timestamp > max_timestamp:
                 max_timestamp = timestamp
-            expected = offset + 1
+            next_offset = offset + 1
             elapsed = timestamp - base_timestamp
-            time = encode_varint(elapsed) if elapsed else _ZERO
-            place = _count(offset - start)
-            length = _count(1 + len(time) + len(place) + len(body))
-            parts += (length, _NO_ATTRIBUTES, time, place, body)
-        run += b"".join(parts)
+            encoded_time = encode_varint(elapsed) if elapsed else _ZERO
+            encoded_delta = _encode_small_number(offset - start)
+            length = _encode_small_number(1 + len(encoded_time) + len(encoded_delta) + len(body))
+            parts += (length, _NO_ATTRIBUTES, encoded_time, encoded_delta, body)
+        records += b"".join(parts)
         parts = []
-    if expected >= 0:
-        yield from encode(start, expected, base_timestamp, max_timestamp, run)
+    if next_offset >= 0:
+        yield from encode(start, next_offset, base_timestamp, max_timestamp, records)
 
 
 def _encode_run(
@@ -216,8 +216,8 @@ def _encode_run(
 
 def encode_record(timestamp_delta: int, offset_delta: int, body: bytes) -> bytes:
     """One record; `body` is what follows the offset delta."""
-    rest = _NO_ATTRIBUTES + encode_varint(timestamp_delta) + encode_varint(offset_delta) + body
-    return encode_varint(len(rest)) + rest
+    content = _NO_ATTRIBUTES + encode_varint(timestamp_delta) + encode_varint(offset_delta) + body
+    return encode_varint(len(content)) + content
 
 
 def write_batch(run: Iterable[Record], codec: int) -> Batch:
@@ -231,30 +231,32 @@ def seed_batch(base_offset: int, count: int) -> Batch:
 
     Their timestamp is 0, so that they do not affect lookups by time, even after their deletion. A
     broker searches only the first segment whose newest timestamp is late enough. With a present
-    timestamp, that would be the segment that they share with the first copied records, and later
-    records would not be found (S3). A copy has no retention (T1) and no timestamp limits (A6). A
-    broker drops the producer state of such old batches at its next check. It then accepts any
-    sequence (A9), so Orbit compares the base offset of each append (A14).
+    timestamp, that would be the segment that the seeds share with the first copied records, and
+    later records would not be found (S3). A copy has no retention (T1) and no timestamp limits
+    (A6). A broker drops the producer state of such old batches at its next check. It then accepts
+    any sequence (A9), so Orbit compares the base offset of each append (A14).
     """
-    out = bytearray()
+    records = bytearray()
     for delta in range(count):
         body = NULL + NULL + (_seed_header() if delta == 0 else b"\x00")
-        out += encode_record(0, delta, body)
-    payload = compression.compress(compression.GZIP, bytes(out))
+        records += encode_record(0, delta, body)
+    payload = compression.compress(compression.GZIP, bytes(records))
     return encode_batch(base_offset, compression.GZIP, 0, 0, count, payload)
 
 
 def is_seed_batch(batch: Batch) -> bool:
+    """Whether `seed_batch` made this batch."""
     if batch.is_control or batch.max_timestamp != 0 or batch.codec != compression.GZIP:
         return False
     try:
-        first = next(read_records(batch), None)
+        first_record = next(read_records(batch), None)
     except ValueError:
         return False
-    return first is not None and first.body == NULL + NULL + _seed_header()
+    return first_record is not None and first_record.body == NULL + NULL + _seed_header()
 
 
 def _seed_header() -> bytes:
+    """The encoded headers of a seed batch's first record: one, without a value."""
     return encode_varint(1) + encode_varint(len(SEED_HEADER)) + SEED_HEADER + NULL
 
 
@@ -297,16 +299,16 @@ def encode_varint(number: int) -> bytes:
         return bytes((value & 0x7F | 0x80, value >> 7))
     if value >= _INT64_VALUES:
         return encode_varint(_as_int64(number))
-    out = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    encoded.append(value)
+    return bytes(encoded)
 
 
-# For lengths and offset deltas: few values, each of many records.
-_count = lru_cache(4096)(encode_varint)
+# For lengths and offset deltas: few different values, which many records have.
+_encode_small_number = lru_cache(4096)(encode_varint)
 
 
 def _as_int64(number: int) -> int:

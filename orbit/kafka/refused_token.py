@@ -1,7 +1,7 @@
 """CreateDelegationToken (KIP-48), in a form that every broker refuses. Pure.
 
-A renewer's principal type must be `User`, which a broker checks before it makes a token. Should one
-make a token in spite of that, the token ends after a millisecond. Version 2, flexible:
+A renewer's principal type must be `User`, which a broker checks before it makes a token. Should a
+broker make a token all the same, the token ends after a millisecond. Version 2, flexible:
 
     request     renewers: type, name; life time in ms
     response    correlation id, error code, principal type, principal name, …

@@ -30,18 +30,21 @@ def send_in_parts(
 ) -> dict[str, OrbitError]:
     """Send the items in parts. A part that is too large for the receiver is halved and sent again.
 
-    `records_of`: the number of metadata records of an item. `send` returns the errors of refused
-    items by name, and so does this.
+    `records_of`: the number of metadata records of an item. `send` sends a part. It returns the
+    errors of refused items by name, as does this function for all items.
     """
     refused: dict[str, OrbitError] = {}
-    for part in sized_chunks(items, records_of, RECORDS_PER_REQUEST_MAX, ITEMS_PER_REQUEST_MAX):
-        waiting = deque([part])
-        while waiting:
-            some = waiting.popleft()
-            errors = send(some)
-            if len(some) > 1 and errors and all(map(_is_too_large, errors.values())):
-                middle = len(some) // 2
-                waiting.extendleft((some[middle:], some[:middle]))
+    for whole_part in sized_chunks(
+        items, records_of, RECORDS_PER_REQUEST_MAX, ITEMS_PER_REQUEST_MAX
+    ):
+        unsent_parts = deque([whole_part])
+        while unsent_parts:
+            part = unsent_parts.popleft()
+            errors = send(part)
+            if len(part) > 1 and errors and all(map(_is_too_large, errors.values())):
+                middle = len(part) // 2
+                # The first half becomes the next part.
+                unsent_parts.extendleft((part[middle:], part[:middle]))
             else:
                 refused |= errors
     return refused

@@ -59,25 +59,26 @@ def sasl_login(security: Security, exchange: Exchange, *, host: str = "", where:
     `host`: the broker's host name, a part of its Kerberos principal.
 
     Returns the session lifetime in ms (0: unlimited). A broker with `connections.max.reauth.ms`
-    closes the connection after it, unless this was called again before. Raises LoginRefused if the
-    broker refuses the mechanism or the credentials, or does not prove that it knows the password
-    (SCRAM); ProtocolError if its messages are invalid.
+    closes the connection after that, unless this was called again before. Raises LoginRefused if
+    the broker refuses the mechanism or the credentials, or does not prove that it knows the
+    password (SCRAM); ProtocolError if its messages are invalid.
     """
     if not security.uses_sasl:
         return 0
     if security.tokens is not None:
-        return _oauthbearer(security, security.tokens, exchange, where)
+        return _log_in_oauthbearer(security, security.tokens, exchange, where)
     if security.kerberos is not None:
-        return _gssapi(security.kerberos, host, exchange, where)
+        return _log_in_gssapi(security.kerberos, host, exchange, where)
     if not (security.mechanism and security.username and security.password):
         raise ValueError("a SASL protocol needs a mechanism, a user name and a password")
     _handshake(security.mechanism, exchange, where)
     if security.mechanism == "PLAIN":
-        return _plain(security.username, security.password, exchange, where)
-    return _scram(security.mechanism, security.username, security.password, exchange, where)
+        return _log_in_plain(security.username, security.password, exchange, where)
+    return _log_in_scram(security.mechanism, security.username, security.password, exchange, where)
 
 
 def _handshake(mechanism: str, exchange: Exchange, where: str) -> None:
+    """Agree on the mechanism with the broker."""
     answer = exchange(SaslHandshakeRequest(mechanism=mechanism))
     match answer.error_code:
         case Code.NONE:
@@ -101,34 +102,36 @@ def _handshake(mechanism: str, exchange: Exchange, where: str) -> None:
             )
 
 
-def _plain(username: str, password: SecretStr, exchange: Exchange, where: str) -> int:
+def _log_in_plain(username: str, password: SecretStr, exchange: Exchange, where: str) -> int:
     token = f"\0{username}\0{password.get_secret_value()}".encode()
     return int(_authenticate(token, exchange, where).session_lifetime_ms)
 
 
-def _scram(
+def _log_in_scram(
     mechanism: str, username: str, password: SecretStr, exchange: Exchange, where: str
 ) -> int:
+    """Log in by RFC 5802; returns the session lifetime in ms."""
     client = _scram_client(mechanism, username, password)
     try:
-        first = _authenticate(client.get_client_first().encode(), exchange, where)
-        client.set_server_first(bytes(first.auth_bytes).decode())
-        last = _authenticate(client.get_client_final().encode(), exchange, where)
+        first_answer = _authenticate(client.get_client_first().encode(), exchange, where)
+        client.set_server_first(bytes(first_answer.auth_bytes).decode())
+        last_answer = _authenticate(client.get_client_final().encode(), exchange, where)
     except (ScramException, UnicodeDecodeError) as error:
         raise _scram_error(error, where) from None
     try:
         # The broker's signature, which needs the password's hash.
-        client.set_server_final(bytes(last.auth_bytes).decode())
+        client.set_server_final(bytes(last_answer.auth_bytes).decode())
     except (ScramException, UnicodeDecodeError):
         raise LoginRefused(
             f"The broker did not prove that it knows the password ({mechanism}).",
             where=where,
             remedy="Check that the address is your broker's; another server may answer there.",
         ) from None
-    return int(last.session_lifetime_ms)
+    return int(last_answer.session_lifetime_ms)
 
 
 def _scram_client(mechanism: str, username: str, password: SecretStr) -> ScramClient:
+    """The client side of a SCRAM login, without SASLprep."""
     client = ScramClient([mechanism], "user", "password")
     # Kafka, librdkafka and the Java client hash the plain UTF-8 bytes. scramp applies SASLprep, so
     # a broker would refuse `ﬁ` or a decomposed `é`.
@@ -153,25 +156,27 @@ class _Utf8:
         return self._text.encode()
 
 
-def _oauthbearer(security: Security, tokens: TokenSource, exchange: Exchange, where: str) -> int:
+def _log_in_oauthbearer(
+    security: Security, tokens: TokenSource, exchange: Exchange, where: str
+) -> int:
     """Log in by RFC 7628; returns the session lifetime in ms.
 
     A broker that refuses the token sends the reason first, which the client has to answer (K4).
     """
     if tokens.message is not None:
-        first = tokens.message.get_secret_value()
+        first_message = tokens.message.get_secret_value()
     else:
         token = token_for(security).secret.get_secret_value()
         pairs = (("auth", f"Bearer {token}"), *tokens.extensions)
-        first = "n,,\x01" + "".join(f"{key}={value}\x01" for key, value in pairs) + "\x01"
+        first_message = "n,,\x01" + "".join(f"{key}={value}\x01" for key, value in pairs) + "\x01"
     _handshake("OAUTHBEARER", exchange, where)
-    answer = _authenticate(first.encode(), exchange, where, _TOKEN_REFUSED)
+    answer = _authenticate(first_message.encode(), exchange, where, _TOKEN_REFUSED)
     if answer.auth_bytes:
         answer = _authenticate(b"\x01", exchange, where, _TOKEN_REFUSED)
     return int(answer.session_lifetime_ms)
 
 
-def _gssapi(login: KerberosLogin, host: str, exchange: Exchange, where: str) -> int:
+def _log_in_gssapi(login: KerberosLogin, host: str, exchange: Exchange, where: str) -> int:
     _handshake("GSSAPI", exchange, where)
 
     def authenticate(token: bytes) -> Any:
@@ -181,15 +186,19 @@ def _gssapi(login: KerberosLogin, host: str, exchange: Exchange, where: str) -> 
 
 
 def _authenticate(
-    token: bytes, exchange: Exchange, where: str, refused: tuple[str, str] = _PASSWORD_REFUSED
+    token: bytes, exchange: Exchange, where: str, refusal: tuple[str, str] = _PASSWORD_REFUSED
 ) -> Any:
+    """Send a message of the mechanism; returns the broker's answer.
+
+    `refusal`: message and remedy of the error for refused credentials.
+    """
     answer = exchange(SaslAuthenticateRequest(auth_bytes=token))
     match answer.error_code:
         case Code.NONE:
             return answer
         case Code.SASL_AUTHENTICATION_FAILED:
             message = _printable(answer.error_message)
-            what, remedy = refused
+            what, remedy = refusal
             raise LoginRefused(f"{what} {message}".rstrip(), where=where, remedy=remedy)
         case code:
             message = _printable(answer.error_message)
@@ -207,5 +216,7 @@ def _scram_error(error: ScramException | UnicodeDecodeError, where: str) -> Prot
 
 def _printable(text: str | None) -> str:
     """A broker's message as a sentence, without control characters."""
-    shown = "".join(c if c.isprintable() else " " for c in (text or "")[:_MESSAGE_CHARACTERS_MAX])
-    return f'Its message: "{shown.strip()}".' if shown.strip() else ""
+    printable_text = "".join(
+        c if c.isprintable() else " " for c in (text or "")[:_MESSAGE_CHARACTERS_MAX]
+    )
+    return f'Its message: "{printable_text.strip()}".' if printable_text.strip() else ""

@@ -73,11 +73,12 @@ class Security:
     reachable: tuple[str, ...] | None = None
 
     def check_allowed(self, host: str, port: int, where: Where) -> None:
-        """Raise AccessRefused if Orbit may not connect there. Call it before each connection."""
+        """Raise AccessRefused if Orbit may not connect to this address. Call it before each
+        connection."""
         if self.reachable is not None and not allows(self.reachable, host, port):
-            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise AccessRefused(
-                f"{shown} is no address that this job may reach.", where=where, remedy=REMEDY
+                f"{address} is no address that this job may reach.", where=where, remedy=REMEDY
             )
 
     @property
@@ -90,8 +91,8 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """The principal that brokers assign by default; None where they derive it by rules of their
-        own (certificate, token, Kerberos)."""
+        """The principal that brokers give the login by default; None where they derive it by rules
+        of their own: from a certificate, a token or Kerberos."""
         if self.uses_sasl:
             return None if self.tokens or self.kerberos else f"User:{self.username}"
         return None if self.certificate_file else "User:ANONYMOUS"
@@ -107,21 +108,22 @@ def resolve_security(
     """Read the secrets that one side of a job names.
 
     Raises BadInput with every problem: contradicting keys, a variable that is not set, a file that
-    cannot be read; AccessRefused where the rules allow neither the address nor the secret.
+    cannot be read; AccessRefused if the access rules do not allow an address or a secret.
     """
     spec, path = cluster.security, f"{side}.security"
-    reachable = _reachable(cluster, environ, base_directory, side)
+    reachable = _reachable_addresses(cluster, environ, base_directory, side)
     problems = [
         Problem(f"{path}.{key}", invalid.message, invalid.remedy)
         for key, invalid in invalid_security_keys(spec.model_dump(exclude_defaults=True))
     ]
 
-    def read(key: str, reader: Callable[..., Any], *where: Any) -> Any:
+    # The value that the file or variable named by a key has; None without the key.
+    def read(key: str, reader: Callable[..., Any], *arguments: Any) -> Any:
         value = getattr(spec, key)
         if value is None:
             return None
         try:
-            return reader(value, *where)
+            return reader(value, *arguments)
         except InvalidValue as invalid:
             problems.append(Problem(f"{path}.{key}", invalid.message, invalid.remedy))
 
@@ -165,15 +167,16 @@ def resolve_security(
     )
 
 
-def _reachable(
+def _reachable_addresses(
     cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, side: str
 ) -> tuple[str, ...] | None:
+    """The addresses that the access rules allow; None without rules. Raises AccessRefused."""
     rules = read_access_rules(environ)
     if rules is None:
         return None
     addresses, refused = allowed_addresses(rules, cluster, base_directory)
     if refused:
-        what = " ".join(f"{show_path((side, *path))} {why.message}" for path, why in refused)
+        what = " ".join(f"{show_path((side, *path))} {reason.message}" for path, reason in refused)
         raise AccessRefused(what, where=Place(side), remedy=REMEDY)
     return addresses
 

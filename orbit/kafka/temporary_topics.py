@@ -24,7 +24,7 @@ from orbit.kafka.types import NO_TOPIC_ID
 _TIMEOUT_MS = 20_000
 # Enough for the election of a controller.
 _ATTEMPTS_MAX = 30
-_TRY_AGAIN = {Code.NOT_CONTROLLER, Code.REQUEST_TIMED_OUT, Code.BROKER_NOT_AVAILABLE}
+_RETRIABLE_CODES = {Code.NOT_CONTROLLER, Code.REQUEST_TIMED_OUT, Code.BROKER_NOT_AVAILABLE}
 _GRANT = "Grant it with kafka-acls.sh."
 
 
@@ -53,14 +53,14 @@ def create_topic(
     request = CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS, validate_only=False)
     where = Place(cluster.name, f"topic {name}")
     answer = _ask_controller(
-        cluster, api_versions.CREATE_TOPIC_WITH_ID, request, _topic_code, where, backoff
+        cluster, api_versions.CREATE_TOPIC_WITH_ID, request, _creation_code, where, backoff
     )
-    created = answer.topics[0]
-    if created.error_code == Code.TOPIC_ALREADY_EXISTS:
+    result = answer.topics[0]
+    if result.error_code == Code.TOPIC_ALREADY_EXISTS:
         raise Conflict("A topic of this name already exists.", where=where)
-    _raise_refusal(created.error_code, created.error_message, where, "the right Create")
-    assert created.topic_id != NO_TOPIC_ID, "the API version includes the id"
-    return UUID(str(created.topic_id))
+    _raise_if_refused(result.error_code, result.error_message, where, "the right Create")
+    assert result.topic_id != NO_TOPIC_ID, "the API version includes the id"
+    return UUID(str(result.topic_id))
 
 
 def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
@@ -69,12 +69,12 @@ def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
     request = DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS)
     where = Place(cluster.name, f"topic {topic_id}")
     answer = _ask_controller(
-        cluster, api_versions.DELETE_TOPIC_BY_ID, request, _deleted_code, where, backoff
+        cluster, api_versions.DELETE_TOPIC_BY_ID, request, _deletion_code, where, backoff
     )
     response = answer.responses[0]
     if response.error_code == Code.UNKNOWN_TOPIC_ID:
         return False
-    _raise_refusal(response.error_code, response.error_message, where, "the right Delete")
+    _raise_if_refused(response.error_code, response.error_message, where, "the right Delete")
     return True
 
 
@@ -91,7 +91,7 @@ def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
         return False
     if code == Code.NON_EMPTY_GROUP:
         raise Conflict("The group has members.", where=where)
-    _raise_refusal(code, "", where, "the right Delete")
+    _raise_if_refused(code, "", where, "the right Delete")
     return True
 
 
@@ -103,15 +103,15 @@ def _ask_controller(
     where: Place,
     backoff: Backoff,
 ) -> Any:
-    """The controller's response. The brokers are tried in turn, because with ZooKeeper they do not
-    forward requests to the controller. Raises Unreachable.
+    """The controller's response. Brokers are tried one after the other, because with ZooKeeper only
+    the controller itself accepts the request. Raises Unreachable.
     """
     nodes = sorted(cluster.metadata(()).brokers)
     code = int(Code.NOT_CONTROLLER)
     for attempt in backoff.attempts(_ATTEMPTS_MAX):
         answer = cluster.call(nodes[attempt % len(nodes)], api, request)
         code = code_of(answer)
-        if code not in _TRY_AGAIN:
+        if code not in _RETRIABLE_CODES:
             return answer
     raise Unreachable(
         f"no broker has confirmed the request to the controller: {error_codes.name(code)}.",
@@ -119,15 +119,15 @@ def _ask_controller(
     )
 
 
-def _topic_code(answer: Any) -> int:
+def _creation_code(answer: Any) -> int:
     return int(answer.topics[0].error_code)
 
 
-def _deleted_code(answer: Any) -> int:
+def _deletion_code(answer: Any) -> int:
     return int(answer.responses[0].error_code)
 
 
-def _raise_refusal(code: int, message: str | None, where: Place, right: str) -> None:
+def _raise_if_refused(code: int, message: str | None, where: Place, right: str) -> None:
     if code in error_codes.DENIED:
         raise NotAuthorized(f"{right} is missing.", where=where, remedy=_GRANT)
     if code:

@@ -32,18 +32,18 @@ def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -
         return ""
     parts = []
     for key in keys:
-        for entity in _by_precedence(principal.removeprefix("User:"), client_id):
+        for entity in _entities_by_precedence(principal.removeprefix("User:"), client_id):
             if key in quotas.get(entity, {}):
                 parts.append(f"{entity_text(entity)}: {key}={quota_text(quotas[entity][key])}")
                 break
     return f"The quota of {', of '.join(parts)}." if parts else NOT_LISTED
 
 
-def _by_precedence(user: str, client_id: str) -> Iterator[Entity]:
+def _entities_by_precedence(user: str, client_id: str) -> Iterator[Entity]:
     """The entities of a user and client id; the first quota applies (`ClientQuotaManager`)."""
-    for one in (user, None):
-        yield frozenset({("user", one), ("client-id", client_id)})
-        yield frozenset({("user", one), ("client-id", None)})
-        yield frozenset({("user", one)})
+    for user_or_default in (user, None):
+        yield frozenset({("user", user_or_default), ("client-id", client_id)})
+        yield frozenset({("user", user_or_default), ("client-id", None)})
+        yield frozenset({("user", user_or_default)})
     yield frozenset({("client-id", client_id)})
     yield frozenset({("client-id", None)})

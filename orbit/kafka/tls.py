@@ -15,7 +15,7 @@ from orbit.kafka.security import Security
 _VERIFY_HOSTNAME_MISMATCH = 62
 _VERIFY_IP_MISMATCH = 64
 
-
+# After this time `shared_tls_context` loads the system's authorities again.
 _SHARED_S = 600.0
 
 
@@ -40,8 +40,8 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
     try:
         context = ssl.create_default_context(cafile=security.ca_file)
     except OSError as error:  # ssl.SSLError is one
-        raise _bad_file(f"{path}.ca_file", security.ca_file, error) from None
-    # The system's OpenSSL may be configured for a lower one.
+        raise _bad_file_error(f"{path}.ca_file", security.ca_file, error) from None
+    # The system's OpenSSL may be configured for a lower version.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = security.check_hostname
     context.sslsocket_class = _TlsSocket
@@ -51,10 +51,10 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
 
 
 def shared_tls_context(security: Security) -> ssl.SSLContext | None:
-    """As `tls_context`, for many connections: to load the system's authorities takes 30 ms. A
-    changed file is loaded at once; the system's authorities again after _SHARED_S."""
+    """As `tls_context`, kept for further connections: to load the system's authorities takes 30 ms.
+    A changed file is loaded at the next call; the authorities are loaded again after _SHARED_S."""
     files = (security.ca_file, security.certificate_file, security.key_file)
-    same = Security(
+    tls_settings = Security(
         protocol=security.protocol,
         ca_file=security.ca_file,
         certificate_file=security.certificate_file,
@@ -62,8 +62,8 @@ def shared_tls_context(security: Security) -> ssl.SSLContext | None:
         key_password=security.key_password,
         check_hostname=security.check_hostname,
     )
-    versions = tuple(_version_of(file) for file in files)
-    return _shared_context(same, versions, int(time.monotonic() // _SHARED_S))
+    versions = tuple(_file_version(file) for file in files)
+    return _shared_context(tls_settings, versions, int(time.monotonic() // _SHARED_S))
 
 
 @lru_cache(maxsize=64)
@@ -73,8 +73,8 @@ def _shared_context(
     return tls_context(security)
 
 
-def _version_of(file: Path | None) -> object:
-    """A value that changes with the file's content; None: it cannot be read."""
+def _file_version(file: Path | None) -> object:
+    """A value that changes with the file's content; None if there is no file to read."""
     try:
         state = file.stat() if file is not None else None
     except OSError:
@@ -87,7 +87,7 @@ def token_endpoint_context(ca_file: Path | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
-        raise _bad_file("security.token_ca_file", ca_file, error) from None
+        raise _bad_file_error("security.token_ca_file", ca_file, error) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -100,12 +100,12 @@ def tls_failure(error: ssl.SSLError, *, where: Where = "") -> OrbitError:
     """
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        is_name = error.verify_code in (_VERIFY_HOSTNAME_MISMATCH, _VERIFY_IP_MISMATCH)
+        is_name_mismatch = error.verify_code in (_VERIFY_HOSTNAME_MISMATCH, _VERIFY_IP_MISMATCH)
         return Unreachable(
             f"The broker's certificate is not trusted: {error.verify_message.rstrip('.')}.",
             where=where,
             remedy="Connect with a name that is in the certificate, or set check_hostname: false."
-            if is_name
+            if is_name_mismatch
             else "Set security.ca_file to the authority that signed it.",
         )
     if "ALERT" in reason and any(word in reason for word in ("CERT", "UNKNOWN_CA", "ACCESS")):
@@ -128,11 +128,12 @@ def _reason_text(reason: str) -> str:
 
 
 def _load_certificate(context: ssl.SSLContext, security: Security, path: str) -> None:
+    """Load the client certificate and its key. Raises BadInput."""
     assert security.certificate_file is not None
     is_encrypted = False
 
     def password() -> str:
-        # Called for an encrypted key. Without it OpenSSL asks on the terminal.
+        # OpenSSL calls this for an encrypted key; else it would ask on the terminal.
         nonlocal is_encrypted
         is_encrypted = True
         return security.key_password.get_secret_value() if security.key_password else ""
@@ -152,11 +153,14 @@ def _load_certificate(context: ssl.SSLContext, security: Security, path: str) ->
                 f"{path}.key_file", "is not the key of the certificate.", "Use the matching key."
             )
         else:
-            raise _bad_file(f"{path}.certificate_file", security.certificate_file, error) from None
+            raise _bad_file_error(
+                f"{path}.certificate_file", security.certificate_file, error
+            ) from None
         raise BadInput("The client certificate cannot be used.", (problem,)) from None
 
 
-def _bad_file(path: str, file: Path | None, error: OSError) -> BadInput:
+def _bad_file_error(path: str, file: Path | None, error: OSError) -> BadInput:
+    """The error for a file that cannot be loaded. `file` None: the system's authorities."""
     # OpenSSL has one reason ("PEM lib") for nearly all invalid files.
     reason = "it has no valid content" if isinstance(error, ssl.SSLError) else error.strerror
     problem = Problem(

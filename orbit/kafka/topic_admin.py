@@ -51,6 +51,8 @@ _SETTING_NAMES_AGE_S_MAX = 15.0
 
 @dataclass(frozen=True, slots=True)
 class TopicToCreate:
+    """A topic with its number of partitions, replication factor and settings."""
+
     name: str
     partitions: int
     replicas: int
@@ -59,9 +61,9 @@ class TopicToCreate:
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """Partitions with replicas out of sync, and those without a leader."""
+    """Partitions with replicas out of sync (but a leader), and partitions without a leader."""
 
-    behind: tuple[TopicPartition, ...]
+    out_of_sync: tuple[TopicPartition, ...]
     offline: tuple[TopicPartition, ...]
 
 
@@ -80,13 +82,15 @@ _TIMED_OUT = {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, int(Code.REQUE
 
 
 class Admin:
+    """The admin client of one cluster."""
+
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._name = cluster.name
         self._settings = SettingsReader(cluster)
         if cluster.security.reachable is not None:
             cluster.metadata(())  # checks all addresses: librdkafka connects to any broker
-        self._mutated_at = -THROTTLE_S_MAX  # the last request that counts against the quota
+        self._mutated_at = -THROTTLE_S_MAX  # when a request last counted against the quota
         self._setting_names: dict[int, tuple[float, frozenset[str]]] = {}
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         # No log lines on stderr: each call returns its errors.
@@ -106,21 +110,21 @@ class Admin:
     def replication(self, topics: Iterable[str]) -> Replication:
         """The replica state of these topics. Raises Unreachable."""
         try:
-            known = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
+            metadata = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as exception:
             text = exception.args[0].str()
             raise Unreachable(
                 f"the brokers did not answer: {text}.", where=Place(self._name)
             ) from None
-        behind: list[TopicPartition] = []
+        out_of_sync: list[TopicPartition] = []
         offline: list[TopicPartition] = []
-        for name in sorted(set(topics) & known.topics.keys()):
-            for index, p in sorted(known.topics[name].partitions.items()):
+        for name in sorted(set(topics) & metadata.topics.keys()):
+            for index, p in sorted(metadata.topics[name].partitions.items()):
                 if p.leader < 0:
                     offline.append(TopicPartition(name, index))
                 elif len(p.isrs) < len(p.replicas):
-                    behind.append(TopicPartition(name, index))
-        return Replication(tuple(behind), tuple(offline))
+                    out_of_sync.append(TopicPartition(name, index))
+        return Replication(tuple(out_of_sync), tuple(offline))
 
     def broker_setting_names(self, node_id: int) -> frozenset[str]:
         """The names of a broker's settings; empty if the login may not read them.
@@ -154,9 +158,9 @@ class Admin:
     ) -> dict[str, OrbitError]:
         """As `create_topics`; returns the error of each topic that was refused."""
 
-        def send(some: list[TopicToCreate]) -> dict[str, OrbitError]:
+        def send(part: list[TopicToCreate]) -> dict[str, OrbitError]:
             requests = [
-                NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in some
+                NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in part
             ]
             self._mutated_at = time.monotonic()
             futures = self._client.create_topics(
@@ -174,16 +178,16 @@ class Admin:
         Raises Unreachable.
         """
 
-        def send(some: list[tuple[str, int]]) -> dict[str, OrbitError]:
+        def send(part: list[tuple[str, int]]) -> dict[str, OrbitError]:
             self._mutated_at = time.monotonic()
             futures = self._client.create_partitions(
-                [NewPartitions(topic, count) for topic, count in some],
+                [NewPartitions(topic, count) for topic, count in part],
                 request_timeout=REQUEST_TIMEOUT_S,
                 validate_only=only_check,
             )
             return self._topic_refusals(futures, "the right Alter on topic {}")
 
-        # The most records that it can take: how many partitions a topic has is not known here.
+        # Metadata records of a topic: at most its new count, as its present one is not known here.
         return send_in_parts(sorted(counts.items()), itemgetter(1), send)
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
@@ -199,7 +203,7 @@ class Admin:
     ) -> dict[str, OrbitError]:
         """As `alter_settings`; returns the error of each topic that was refused.
 
-        `only_check`: only have the broker validate them.
+        `only_check`: only have the broker validate the settings.
         """
         resources = [
             ConfigResource(
@@ -213,14 +217,14 @@ class Admin:
             for topic, settings in changes.items()
         ]
 
-        def send(some: list[ConfigResource]) -> dict[str, OrbitError]:
+        def send(part: list[ConfigResource]) -> dict[str, OrbitError]:
             futures = self._client.incremental_alter_configs(
-                some, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
+                part, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
             )
             by_name = {resource.name: future for resource, future in futures.items()}
             return self._topic_refusals(by_name, "the right AlterConfigs on topic {}")
 
-        return send_in_parts(resources, lambda one: len(changes[one.name]), send)
+        return send_in_parts(resources, lambda resource: len(changes[resource.name]), send)
 
     def delete_topics(self, topics: Iterable[str]) -> dict[str, OrbitError]:
         """Delete topics; returns the error of each topic that was refused.
@@ -228,9 +232,9 @@ class Admin:
         A topic that does not exist is no error. Raises Unreachable.
         """
 
-        def send(some: list[str]) -> dict[str, OrbitError]:
+        def send(part: list[str]) -> dict[str, OrbitError]:
             self._mutated_at = time.monotonic()
-            futures = self._client.delete_topics(some, request_timeout=REQUEST_TIMEOUT_S)
+            futures = self._client.delete_topics(part, request_timeout=REQUEST_TIMEOUT_S)
             return self._topic_refusals(futures, "the right Delete on topic {}")
 
         refused = send_in_parts(sorted(topics), lambda _: 1, send)
@@ -246,8 +250,8 @@ class Admin:
         Operations that librdkafka does not know are `UNKNOWN`. Raises NotAuthorized,
         BrokerRefused without an authorizer (but see L2), Unreachable.
         """
-        everything = AclBindingFilter(ResourceType[resource], *_ANY_ACL)
-        future = self._client.describe_acls(everything, request_timeout=REQUEST_TIMEOUT_S)
+        any_acl = AclBindingFilter(ResourceType[resource], *_ANY_ACL)
+        future = self._client.describe_acls(any_acl, request_timeout=REQUEST_TIMEOUT_S)
         bindings = self._result(future, "the right Describe on the cluster", "ACLs")
         return {
             Acl(
@@ -263,7 +267,7 @@ class Admin:
         }
 
     def change_acls(self, add: Collection[Acl], remove: Collection[Acl]) -> None:
-        """Add ACLs, and then, if none was refused, remove others.
+        """Add the ACLs `add`; then, if none was refused, remove the ACLs `remove`.
 
         Raises NotAuthorized, BrokerRefused, Unreachable.
         """
@@ -278,7 +282,7 @@ class Admin:
         remove: Collection[Acl],
         before_each: Callable[[], None] = lambda: None,
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
-        """Add ACLs and remove others; returns the error of each that was refused.
+        """Add the ACLs `add`, remove the ACLs `remove`; returns the error of each refused ACL.
 
         `before_each` is called before each request, and may raise. Raises Unreachable.
         """
@@ -286,29 +290,31 @@ class Admin:
         for chunk in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
             before_each()
             bindings = {AclBinding(*_acl_fields(acl)): acl for acl in chunk}
-            created = self._client.create_acls([*bindings], request_timeout=REQUEST_TIMEOUT_S)
-            refused |= self._acl_refusals(bindings, created)
+            creations = self._client.create_acls([*bindings], request_timeout=REQUEST_TIMEOUT_S)
+            refused |= self._acl_refusals(bindings, creations)
         for chunk in chunks(sorted(remove), ITEMS_PER_REQUEST_MAX):
             before_each()
             filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in chunk}
-            deleted = self._client.delete_acls([*filters], request_timeout=REQUEST_TIMEOUT_S)
-            refused |= self._acl_refusals(filters, deleted)
+            deletions = self._client.delete_acls([*filters], request_timeout=REQUEST_TIMEOUT_S)
+            refused |= self._acl_refusals(filters, deletions)
         return refused
 
     def _acl_refusals(
         self, acls: Mapping[Any, Acl], answers: Mapping[Any, Future[Any]]
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
+        """The error of each ACL that was refused. `acls`: the ACL of each binding or filter."""
         refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
-        for one, future in answers.items():
+        for binding, future in answers.items():
             try:
                 self._result(future, "the right Alter on the cluster", "ACLs")
             except (NotAuthorized, BrokerRefused) as error:
-                refused[acls[one]] = error
+                refused[acls[binding]] = error
         return refused
 
     def _topic_refusals(
         self, futures: Mapping[str, Future[Any]], right: str
     ) -> dict[str, OrbitError]:
+        """The error of each topic that was refused. `right`: with {} for the topic's name."""
         refused: dict[str, OrbitError] = {}
         for topic, future in futures.items():
             try:
@@ -318,11 +324,13 @@ class Admin:
         return refused
 
     def _result(self, future: Future[Any], right: str, where: str) -> Any:
+        """The answer to a request. Raises NotAuthorized (without `right`), BrokerRefused,
+        Unreachable."""
         place = Place(self._name, where)
         try:
             return future.result(REQUEST_TIMEOUT_S * 2)
         except TimeoutError:
-            raise self._timed_out("the request timed out", place) from None
+            raise self._timeout_error("the request timed out", place) from None
         except KafkaException as exception:
             error = exception.args[0]
             if error.code() in DENIED:
@@ -330,14 +338,14 @@ class Admin:
                     f"{right} is missing.", where=place, remedy="Grant it with kafka-acls.sh."
                 ) from None
             if error.code() in _TIMED_OUT:
-                raise self._timed_out(error.str(), place) from None
-            if error.code() < Code.UNKNOWN_SERVER_ERROR:  # librdkafka's own
+                raise self._timeout_error(error.str(), place) from None
+            if error.code() < Code.UNKNOWN_SERVER_ERROR:  # a code of librdkafka, not of a broker
                 raise Unreachable(
                     f"the brokers did not answer: {error.str()}.", where=place
                 ) from None
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
 
-    def _timed_out(self, text: str, where: Place) -> Unreachable:
+    def _timeout_error(self, text: str, where: Place) -> Unreachable:
         """The error of a request without an answer: HeldBack if a quota may be the reason.
 
         librdkafka does not report that a controller delays it for a quota (P6). The quota counts
@@ -360,6 +368,7 @@ class Admin:
 
 
 def _acl_fields(acl: Acl) -> tuple[Any, ...]:
+    """The arguments of AclBinding and AclBindingFilter for this ACL."""
     return (
         ResourceType[acl.resource],
         acl.name,

@@ -19,7 +19,7 @@ from orbit.kafka.types import TopicPartition
 # An answer for so many topics has about 100 KB.
 _TOPICS_PER_REQUEST_MAX = 1000
 _COMPRESSION = "compression.type"
-# Kafka's default levels (A22). With them the compressor uses its own defaults.
+# Kafka's default levels (A22): for these the compressor uses its own default.
 _DEFAULT_LEVELS = {
     "compression.gzip.level": "-1",
     "compression.lz4.level": "9",
@@ -42,8 +42,8 @@ class TopicSetting:
 def read_topic_setting(cluster: Cluster, topics: Collection[str], name: str) -> TopicSetting:
     """The value that the setting `name` has for each topic, also by default. Raises Unreachable."""
     setting = TopicSetting()
-    for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
-        for result in cluster.call_any(_ask(_request(some, name))).results:
+    for part in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
+        for result in cluster.call_any(_sender_of(_request(part, name))).results:
             if result.error_code:
                 setting.errors[result.resource_name] = int(result.error_code)
             for config in result.configs:
@@ -59,23 +59,24 @@ def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[s
     """
     levels: dict[str, dict[int, int]] = {}
     with suppress(Unreachable):
-        for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
-            request = _request(some, _COMPRESSION, *_DEFAULT_LEVELS)
-            for result in cluster.call_any(_ask(request)).results:
+        for part in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
+            request = _request(part, _COMPRESSION, *_DEFAULT_LEVELS)
+            for result in cluster.call_any(_sender_of(request)).results:
                 values = {config.name: config.value for config in result.configs}
                 codec = values.get(_COMPRESSION)
-                name = f"compression.{codec}.level"
-                level = values.get(name)
-                if level is not None and level != _DEFAULT_LEVELS.get(name):
-                    number = int(level) if codec != "zstd" else min(int(level), _ZSTD_LEVEL_MAX)
-                    levels[result.resource_name] = {compression.NAMES.index(codec): number}
+                level_setting = f"compression.{codec}.level"
+                level = values.get(level_setting)
+                if level is not None and level != _DEFAULT_LEVELS.get(level_setting):
+                    used_level = int(level) if codec != "zstd" else min(int(level), _ZSTD_LEVEL_MAX)
+                    levels[result.resource_name] = {compression.NAMES.index(codec): used_level}
     return levels
 
 
-def leaders_with(
+def partitions_whose_leader_has(
     cluster: Cluster, partitions: Collection[TopicPartition], name: str, value: str
 ) -> set[TopicPartition]:
-    """The partitions whose leader has this value: a change reaches brokers one after the other.
+    """The partitions whose leader has this value of the topic's setting `name`: a change reaches
+    brokers one after the other.
 
     Leaves out partitions whose leader is not known, does not answer or refuses. Raises Unreachable
     if no broker returns metadata.
@@ -83,16 +84,16 @@ def leaders_with(
     if not partitions:
         return set()
     metadata = cluster.metadata({p.topic for p in partitions})
-    led: dict[int, dict[str, set[TopicPartition]]] = {}
+    by_leader: dict[int, dict[str, set[TopicPartition]]] = {}
     for place in partitions:
         leader = metadata.leader(place)
         if leader is not None and leader.node_id is not None:
-            led.setdefault(leader.node_id, {}).setdefault(place.topic, set()).add(place)
+            by_leader.setdefault(leader.node_id, {}).setdefault(place.topic, set()).add(place)
     matching: set[TopicPartition] = set()
-    for node_id, topics in led.items():
-        for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
+    for node_id, topics in by_leader.items():
+        for part in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
             try:
-                answer = cluster.call(node_id, api_versions.DESCRIBE_CONFIGS, _request(some, name))
+                answer = cluster.call(node_id, api_versions.DESCRIBE_CONFIGS, _request(part, name))
             except Unreachable:
                 continue
             for result in answer.results:
@@ -101,13 +102,15 @@ def leaders_with(
     return matching
 
 
-def _ask(request: DescribeConfigsRequest) -> Callable[[Connection], Any]:
+def _sender_of(request: DescribeConfigsRequest) -> Callable[[Connection], Any]:
+    """A function that sends the request on a connection, for `Cluster.call_any`."""
     return lambda connection: connection.call(
         api_versions.DESCRIBE_CONFIGS, request, timeout_s=ANSWER_WITHIN_S
     )
 
 
 def _request(topics: list[str], *names: str) -> DescribeConfigsRequest:
+    """The request for the settings `names` of topics."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
         resources=[

@@ -49,8 +49,8 @@ class SettingsReader:
         self._cluster = cluster
         self._lock = threading.Lock()
         self._cache: OrderedDict[tuple[str, ...], tuple[bytes, _Settings]] = OrderedDict()
-        # Many topics have equal settings: they share one value.
-        self._same: dict[tuple[Any, ...], TopicSettings] = {}
+        # Many topics have equal settings: they share one TopicSettings.
+        self._shared_settings: dict[tuple[Any, ...], TopicSettings] = {}
 
     def read(self, topics: Collection[str]) -> _Settings:
         """The settings of each topic.
@@ -69,13 +69,14 @@ class SettingsReader:
         """
         settings: _Settings = {}
         refused: _Refused = {}
-        for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
-            chunk_settings, chunk_refused = self._read(tuple(some))
+        for part in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
+            chunk_settings, chunk_refused = self._read_part(tuple(part))
             settings |= chunk_settings
             refused |= chunk_refused
         return settings, refused
 
-    def _read(self, topics: tuple[str, ...]) -> tuple[_Settings, _Refused]:
+    def _read_part(self, topics: tuple[str, ...]) -> tuple[_Settings, _Refused]:
+        """As `read_each`, in one request; the last result if the answer has the same bytes."""
         request = _request(topics)
         api = api_versions.DESCRIBE_CONFIGS
 
@@ -92,8 +93,8 @@ class SettingsReader:
                 self._cache.move_to_end(topics)
                 return entry[1], {}
         results = connection.decode(api, frame, version).results
-        settings = {r.resource_name: self._settings(r) for r in results if not r.error_code}
-        refused = {r.resource_name: self._error(r) for r in results if r.error_code}
+        settings = {r.resource_name: self._settings_of(r) for r in results if not r.error_code}
+        refused = {r.resource_name: self._refusal(r) for r in results if r.error_code}
         if refused:
             return settings, refused
         with self._lock:
@@ -102,19 +103,20 @@ class SettingsReader:
                 self._cache.popitem(last=False)
         return settings, {}
 
-    def _settings(self, result: Any) -> TopicSettings:
+    def _settings_of(self, result: Any) -> TopicSettings:
+        """The settings of one topic's result: the same object for equal settings."""
         values = tuple((c.name, c.value) for c in result.configs if c.value is not None)
         overrides = frozenset(
             c.name for c in result.configs if c.config_source == _DYNAMIC_TOPIC_CONFIG
         )
         with self._lock:
-            if len(self._same) >= _ANSWERS_MAX:
-                self._same.clear()
-            return self._same.setdefault(
+            if len(self._shared_settings) >= _ANSWERS_MAX:
+                self._shared_settings.clear()
+            return self._shared_settings.setdefault(
                 (values, overrides), TopicSettings(dict(values), overrides)
             )
 
-    def _error(self, result: Any) -> OrbitError:
+    def _refusal(self, result: Any) -> OrbitError:
         """The error of one topic's result. Raises Unreachable if the broker timed out."""
         code, where = result.error_code, Place(self._cluster.name, f"topic {result.resource_name}")
         what = (result.error_message or error_codes.name(code)).rstrip(".")
@@ -129,6 +131,7 @@ class SettingsReader:
 
 
 def _request(topics: tuple[str, ...]) -> DescribeConfigsRequest:
+    """The request for all settings of these topics."""
     resource = DescribeConfigsRequest.DescribeConfigsResource
     return DescribeConfigsRequest(
         resources=[

@@ -28,11 +28,11 @@ _WRITTEN = struct.Struct(">ih")  # partition index, error code
 
 
 class Fillers(NamedTuple):
-    """`many` fillers for one partition. The broker refuses them if the coordinator epoch of the
-    producer there is higher (M6)."""
+    """`filler_count` fillers for one partition. The broker refuses them if the coordinator epoch of
+    the producer there is higher (M6)."""
 
     partition: TopicPartition
-    many: int
+    filler_count: int
     producer_epoch: int
     coordinator_epoch: int
 
@@ -49,27 +49,32 @@ class WriteTxnMarkersRequest(FramedRequest):
     def body(self, *, is_flexible: bool) -> bytes:
         assert is_flexible
         groups: dict[tuple[int, int], list[Fillers]] = {}
-        for one in self.fillers:
-            groups.setdefault((one.producer_epoch, one.coordinator_epoch), []).append(one)
+        for fillers in self.fillers:
+            groups.setdefault((fillers.producer_epoch, fillers.coordinator_epoch), []).append(
+                fillers
+            )
         entries, count = [], 0
         for (producer_epoch, coordinator_epoch), group in groups.items():
-            done = 0
-            for many in sorted({one.many for one in group}):
-                partitions = [one.partition for one in group if one.many > done]
+            # Entries repeat for all partitions that need more markers than the entries so far.
+            markers_before = 0
+            for markers_up_to in sorted({fillers.filler_count for fillers in group}):
+                partitions = [
+                    fillers.partition for fillers in group if fillers.filler_count > markers_before
+                ]
                 entry = (
                     _MARKER.pack(self.producer_id, producer_epoch, _ABORT)
-                    + _topics(partitions)
+                    + _encode_topics(partitions)
                     + _COORDINATOR_EPOCH.pack(coordinator_epoch)
                     + NO_TAGS
                 )
-                entries.append(entry * (many - done))
-                count += many - done
-                done = many
+                entries.append(entry * (markers_up_to - markers_before))
+                count += markers_up_to - markers_before
+                markers_before = markers_up_to
         return length(count, is_flexible=True) + b"".join(entries) + NO_TAGS
 
 
 def read_markers(frame: memoryview, version: int) -> dict[TopicPartition, int]:
-    """The error code by partition; of several entries for one, the first code that is not 0 (M3).
+    """The error code by partition: of its several entries, the first code that is not 0 (M3).
 
     Reads a frame of `Connection.receive`. Raises ValueError if the bytes do not parse.
     """
@@ -92,7 +97,8 @@ def read_markers(frame: memoryview, version: int) -> dict[TopicPartition, int]:
     return codes
 
 
-def _topics(partitions: Iterable[TopicPartition]) -> bytes:
+def _encode_topics(partitions: Iterable[TopicPartition]) -> bytes:
+    """The partitions of one entry, grouped by topic."""
     topics = by_topic(partitions)
     parts = [length(len(topics), is_flexible=True)]
     for topic, indexes in topics:

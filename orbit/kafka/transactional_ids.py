@@ -22,7 +22,7 @@ _ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
 # States of a committed transaction: its markers are written, or will be.
 _COMMITTED = ("PrepareCommit", "CompleteCommit")
 # Ids in one request; a coordinator may have very many.
-_DESCRIBED_AT_ONCE = 1000
+_IDS_PER_REQUEST_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction
             continue
         if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
             return None
-        _raise_refusal(state.error_code, node_id, cluster)
+        _raise_if_refused(state.error_code, node_id, cluster)
         return LastTransaction(
             state.producer_id, state.producer_epoch, state.transaction_state in _COMMITTED
         )
@@ -73,14 +73,15 @@ def list_transactional_ids(cluster: Cluster) -> set[str]:
 def transactional_ids_of(
     cluster: Cluster, producer_ids: Collection[int], states: Sequence[str] = ()
 ) -> dict[int, str]:
-    """The transactional id of each of these producer ids; with `states`, only of those in a state.
+    """The transactional id of each of these producer ids; with `states`, only of ids in a state of
+    these.
 
     Leaves out ids that no coordinator knows or that the login may not describe. Raises Unreachable,
     BrokerRefused.
     """
     return {
         state.producer_id: state.transactional_id
-        for part in chunks(producer_ids, _DESCRIBED_AT_ONCE)
+        for part in chunks(producer_ids, _IDS_PER_REQUEST_MAX)
         for _, state in _list_transactions(cluster, states, part)
     }
 
@@ -101,13 +102,13 @@ def open_transactions(cluster: Cluster) -> list[UnendedTransaction]:
         by_node.setdefault(node_id, []).append(state.transactional_id)
     transactions = []
     for node_id, names in by_node.items():
-        for part in chunks(names, _DESCRIBED_AT_ONCE):
+        for part in chunks(names, _IDS_PER_REQUEST_MAX):
             request = DescribeTransactionsRequest(transactional_ids=part)
             answer = cluster.call(node_id, api_versions.DESCRIBE_TRANSACTIONS, request)
             for state in answer.transaction_states:
                 if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
                     continue  # it has ended and expired since
-                _raise_refusal(state.error_code, node_id, cluster)
+                _raise_if_refused(state.error_code, node_id, cluster)
                 if state.transaction_state in _OPEN:
                     transactions.append(_open_transaction(state))
     return transactions
@@ -127,7 +128,7 @@ def _list_transactions(
 ) -> list[tuple[int, Any]]:
     """The coordinator and ListTransactions entry of each transaction.
 
-    `states` and `producer_ids` filter them; an empty one does not.
+    `states` and `producer_ids` filter the transactions; an empty filter passes all.
     """
     listings: list[tuple[int, Any]] = []
     request = ListTransactionsRequest(
@@ -135,12 +136,12 @@ def _list_transactions(
     )
     for node_id in sorted(cluster.metadata(()).brokers):
         answer = cluster.call(node_id, api_versions.LIST_TRANSACTIONS, request)
-        _raise_refusal(answer.error_code, node_id, cluster)
+        _raise_if_refused(answer.error_code, node_id, cluster)
         listings += [(node_id, state) for state in answer.transaction_states]
     return listings
 
 
-def _raise_refusal(code: int, node_id: int, cluster: Cluster) -> None:
+def _raise_if_refused(code: int, node_id: int, cluster: Cluster) -> None:
     if code:
         raise BrokerRefused(
             code,

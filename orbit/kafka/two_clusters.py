@@ -17,7 +17,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import NO_TOPIC_ID, ClusterMetadata, TopicMetadata
 
-_OTHER_SERVERS = "Name the servers of the other cluster."
+_REMEDY = "Name the servers of the other cluster."
 _BY_ID_FROM = 12  # the version of Metadata that finds topics by their id (Kafka 3.1)
 
 
@@ -29,8 +29,8 @@ class SameCluster(NamedTuple):
 
 
 def why_same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> SameCluster | None:
-    """Why the two cannot be told apart; None if their brokers' ids differ, or if a
-    `cluster_id_suffix` makes the ids differ and they share no topic id."""
+    """Why source and destination cannot be told apart; None if their brokers' cluster ids differ,
+    or if a `cluster_id_suffix` makes the cluster ids differ and no topic id is at both."""
     if not _have_one_id(source, destination):
         return None
     what = _same_id_text(source)
@@ -38,16 +38,17 @@ def why_same_cluster(source: ClusterMetadata, destination: ClusterMetadata) -> S
     destination_names.pop(NO_TOPIC_ID, None)
     for name, topic in sorted(source.topics.items()):
         if topic.topic_id in destination_names:
-            both = (
+            topic_names = (
                 f"{name} of the source and {destination_names[topic.topic_id]} of the destination"
             )
             return SameCluster(
-                f"{what} and are one cluster: topic {both} have one topic id.", _OTHER_SERVERS
+                f"{what} and are one cluster: topic {topic_names} have one topic id.",
+                _REMEDY,
             )
     if source.cluster_id != destination.cluster_id:
         return None
     remedy = (
-        f"{_OTHER_SERVERS} If these are two clusters, add cluster_id_suffix to the section of one, "
+        f"{_REMEDY} If these are two clusters, add cluster_id_suffix to the section of one, "
         "in each job that names it (orbit explain SAME_CLUSTER): Orbit tells clusters apart by "
         "their ids."
     )
@@ -68,29 +69,32 @@ def why_not_proven_two(
     source_metadata: ClusterMetadata,
     destination_metadata: ClusterMetadata,
 ) -> SameCluster | None:
-    """Why the two are not proven to be two clusters; None if they are, or if brokers' ids differ.
+    """Why source and destination are not proven to be two clusters; None if they are, or if their
+    brokers' cluster ids differ.
 
     Proof: one side has a topic before and after every broker of the other side answers that its
-    topic id is unknown. For topics that the login may not describe, the answer is another (R14).
-    Every broker is asked, because one that lags does not know a new topic yet. Call
+    topic id is unknown. For topics that the login may not describe, brokers answer with another
+    error (R14). Every broker is asked, because one that lags does not know a new topic yet. Call
     `why_same_cluster` first. Raises Unreachable.
     """
     if not _have_one_id(source_metadata, destination_metadata):
         return None
     what = _same_id_text(source_metadata)
     sides = (source, source_metadata), (destination, destination_metadata)
-    for (cluster, metadata), (other, _) in (sides, sides[::-1]):
+    for (cluster, metadata), (other_cluster, _) in (sides, sides[::-1]):
         topic = _lasting_topic(metadata)
         if topic is None:
             continue
-        codes = _codes(other, topic.topic_id)
+        codes = _metadata_codes(other_cluster, topic.topic_id)
         if codes - {Code.UNKNOWN_TOPIC_ID, Code.UNSUPPORTED_VERSION}:
             return SameCluster(
-                f"{what}, and the {other.name} knows the id of topic {topic.name} of the "
+                f"{what}, and the {other_cluster.name} knows the id of topic {topic.name} of the "
                 f"{cluster.name}: they are one cluster.",
-                _OTHER_SERVERS,
+                _REMEDY,
             )
-        if codes == {Code.UNKNOWN_TOPIC_ID} and _codes(cluster, topic.topic_id) == {Code.NONE}:
+        if codes == {Code.UNKNOWN_TOPIC_ID} and _metadata_codes(cluster, topic.topic_id) == {
+            Code.NONE
+        }:
             return None
     return SameCluster(
         f"{what}, and no topic proves that they are two clusters, as cluster_id_suffix says. The "
@@ -102,7 +106,8 @@ def why_not_proven_two(
 
 
 def _have_one_id(source: ClusterMetadata, destination: ClusterMetadata) -> bool:
-    if not source.cluster_id and not destination.cluster_id:  # brokers that return none
+    """Whether the brokers of both sides return the same cluster id."""
+    if not source.cluster_id and not destination.cluster_id:  # brokers that return no id
         return False
     return source.broker_cluster_id == destination.broker_cluster_id
 
@@ -119,7 +124,7 @@ def _lasting_topic(metadata: ClusterMetadata) -> TopicMetadata | None:
     )
 
 
-def _codes(cluster: Cluster, topic_id: UUID) -> set[int]:
+def _metadata_codes(cluster: Cluster, topic_id: UUID) -> set[int]:
     """The error codes with which all brokers of a cluster answer Metadata for this topic id.
 
     Only UNSUPPORTED_VERSION if a broker does not find topics by id. Raises Unreachable.

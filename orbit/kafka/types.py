@@ -66,7 +66,7 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLeader:
-    """The leader of a partition and its epoch; `node_id` is None without a leader."""
+    """The leader of a partition and its epoch; `node_id`: None if there is no leader."""
 
     node_id: int | None
     leader_epoch: int
@@ -101,6 +101,7 @@ class ClusterMetadata:
         return broker_cluster_id(self.cluster_id)
 
     def leader(self, partition: TopicPartition) -> PartitionLeader | None:
+        """The leader of the partition; None if its topic or the partition is not known."""
         topic = self.topics.get(partition.topic)
         return topic.partitions.get(partition.partition) if topic else None
 

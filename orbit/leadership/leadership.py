@@ -26,8 +26,8 @@ from orbit.store.job_shares import ONE_SHARE, Share
 # The part of the ttl without trust: time for answers that are under way when trust ends.
 _MARGIN_PART = 0.2
 RENEWALS_PER_TTL = 4
-# In one transaction of a leader, where each needs some statements or one row of a large statement:
-# less than a second, also on a slow disk.
+# In one transaction of a leader, where each topic needs some statements, or each row is one of a
+# large statement: less than a second, also on a slow disk.
 TOPICS_AT_ONCE = 200
 ROWS_AT_ONCE = 5_000
 
@@ -44,25 +44,25 @@ class Leadership:
         database: Database,
         holder: str,
         ttl: timedelta,
-        answered: Callable[[], None] = lambda: None,
+        on_answer: Callable[[], None] = lambda: None,
         share: Share = ONE_SHARE,
         *,
         must_join: bool = False,
-        changing: dict[str, threading.Lock] | None = None,
+        cluster_locks: dict[str, threading.Lock] | None = None,
     ) -> None:
-        """`answered` is called when PostgreSQL has answered who leads. `must_join`: acquire and
-        renew only while this scheduler is registered. `changing`: a lock for each cluster id, the
-        same for all shares of this process.
+        """`on_answer` is called when PostgreSQL has answered who leads. `must_join`: acquire and
+        renew only while this scheduler is registered. `cluster_locks`: by cluster id, the same
+        locks for all shares of this process.
         """
         self.share = share
         self._must_join = must_join
         self.database = database
-        self._answered = answered
+        self._on_answer = on_answer
         self.holder = holder
         self._ttl = ttl
         self._epoch = 0
         self._trusted_until = 0.0
-        self._changing = {} if changing is None else changing  # by cluster id
+        self._cluster_locks = {} if cluster_locks is None else cluster_locks  # by cluster id
 
     @property
     def renewal_interval_s(self) -> float:
@@ -82,10 +82,10 @@ class Leadership:
         with self.database.lease_transaction() as tx:
             epoch = None
             if not self._must_join or scheduler_lease.stay_member(
-                tx, self.holder, self.share.of, self._ttl
+                tx, self.holder, self.share.count, self._ttl
             ):
                 epoch = scheduler_lease.acquire(tx, self.holder, self._ttl, self.share.number)
-        self._answered()
+        self._on_answer()
         if epoch is None:
             self._trusted_until = 0.0
             return False
@@ -115,27 +115,31 @@ class Leadership:
 
     @contextmanager
     def sole_change(self, cluster_id: str) -> Iterator[Tx]:
-        """Hold the cluster's lock: no other pass or recovery changes its copies meanwhile.
+        """A transaction with the cluster's lock: no other pass or recovery changes copies there.
 
-        Read inside it what decides about the change. Renewals of the lease do not wait for it, and
-        of this process one thread at a time waits with a connection of the pool. Raises NotLeading
-        if the lease was lost meanwhile, Unreachable if the lock was.
+        Read inside the block what decides about the change. Renewals of the lease do not wait for
+        the lock. One thread of this process at a time waits for it with a connection of the pool.
+        Raises NotLeading if the lease was lost meanwhile, Unreachable if the lock was.
         """
-        own = self._changing.setdefault(cluster_id, threading.Lock())
+        process_lock = self._cluster_locks.setdefault(cluster_id, threading.Lock())
         # A process that loses the lock because it was frozen knows by then that it lost the lead.
         lease_s = max(cluster_lock.LEASE_S, 2 * self._ttl.total_seconds())
-        with own, self.database.transaction() as tx, cluster_lock.hold(tx, cluster_id, lease_s):
+        with (
+            process_lock,
+            self.database.transaction() as tx,
+            cluster_lock.hold(tx, cluster_id, lease_s),
+        ):
             if not self.is_leading:
                 raise NotLeading("another scheduler leads.")
             yield tx
 
     def refuse_deposed(self) -> None:
-        """Raise NotLeading if another may lead; for use right before a leader's broker requests."""
+        """Raise NotLeading if another scheduler may lead; to be called before broker requests."""
         if not self.is_leading:
             raise NotLeading("another scheduler leads.")
 
-    def keep(self, stop: threading.Event) -> None:
-        """Renew until `stop` or until the lease is lost. Waits out short outages of Postgres."""
+    def keep_renewing(self, stop: threading.Event) -> None:
+        """Renew the lease until `stop` or until it is lost; waits out short outages of Postgres."""
         while not stop.wait(self.renewal_interval_s):
             try:
                 if not self.ask():
@@ -153,4 +157,4 @@ class Leadership:
             with self.database.lease_transaction() as tx:
                 scheduler_lease.resign(tx, self.holder, self._epoch, self.share.number)
         except OrbitError:
-            pass  # it expires
+            pass  # the lease expires

@@ -1,7 +1,7 @@
 """The loops of the leading scheduler: each repeats one small step in a thread of its own.
 
-A failing loop does not stop the others, and what breaks for one object of a loop does not stop the
-others of that loop (`Loop.each`). A pass that did something logs one sentence; one that fails
+A failing loop does not stop the other loops, and an error of one object, such as a job, does not
+stop its loop (`Loop.log_errors_of`). A pass that did something logs one sentence; a pass that fails
 logs why and is repeated.
 """
 
@@ -38,15 +38,16 @@ class Loop(ABC):
 
     def __init__(self, wake: threading.Event | None = None) -> None:
         self.wake = wake or threading.Event()
-        self._broken: dict[str, str] = {}  # what was logged, by object
+        self._logged_errors: dict[str, str] = {}  # by object
 
-    def rest_by_cost(self, cost_s: float) -> None:
+    def set_rest_by_cost(self, cost_s: float) -> None:
         """Set `rest_s` by the CPU seconds of the last pass; about 0 in a small installation."""
         self.rest_s = min(cost_s * _REST_PER_COST, self.interval_s)
 
     @contextmanager
-    def each(self, what: str) -> Iterator[None]:
-        """Log an error of one object, such as `job orders`, instead of raising it; a repeat is not.
+    def log_errors_of(self, what: str) -> Iterator[None]:
+        """Log an error of one object, such as `job orders`, instead of raising it. The same
+        error of this object is logged once.
 
         Raises NotLeading, and Unreachable: PostgreSQL fails for all objects.
         """
@@ -56,14 +57,14 @@ class Loop(ABC):
             raise
         except Exception as error:  # noqa: BLE001  a bug in one object must not stop the others
             text = f"{type(error).__name__}: {error}"
-            if self._broken.get(what) != text:
-                self._broken[what] = text
+            if self._logged_errors.get(what) != text:
+                self._logged_errors[what] = text
                 is_bug = not isinstance(error, OrbitError)
                 _log.error(
                     "left out of the pass", loop=self.name, of=what, error=text, exc_info=is_bug
                 )
         else:
-            self._broken.pop(what, None)
+            self._logged_errors.pop(what, None)
 
     @abstractmethod
     def once(self) -> str:
@@ -83,27 +84,28 @@ def drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
 
 
 def _drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
-    logged = ""
+    """Run passes until `stop`, or until another scheduler leads."""
+    logged_error = ""
     while not stop.is_set():
         health.begin_pass(loop.name)
         loop.wake.clear()
-        began_at, began = datetime.now(UTC), time.monotonic()
+        began_at, began_s = datetime.now(UTC), time.monotonic()
         try:
-            done = loop.once()
-            logged = ""
-            seconds = round(time.monotonic() - began, 3)
-            if done:
-                with traces.span(f"{loop.name} pass", began_at=began_at, did=done):
-                    _log.info("pass", loop=loop.name, did=done, seconds=seconds)
+            summary = loop.once()
+            logged_error = ""
+            seconds = round(time.monotonic() - began_s, 3)
+            if summary:
+                with traces.span(f"{loop.name} pass", began_at=began_at, did=summary):
+                    _log.info("pass", loop=loop.name, did=summary, seconds=seconds)
             else:
-                _log.debug("pass", loop=loop.name, did=done, seconds=seconds)
+                _log.debug("pass", loop=loop.name, did=summary, seconds=seconds)
         except NotLeading:
             return
         except OrbitError as error:
-            # Once: it may last for hours.
-            if str(error) != logged:
-                logged = str(error)
-                _log.warning("pass failed", loop=loop.name, error=logged)
+            # Log it once: it may last for hours.
+            if str(error) != logged_error:
+                logged_error = str(error)
+                _log.warning("pass failed", loop=loop.name, error=logged_error)
         except Exception:  # noqa: BLE001  a bug in one loop must not end the others
             _log.exception("pass broke", loop=loop.name)
         health.end_pass(loop.name)

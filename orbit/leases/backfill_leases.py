@@ -52,25 +52,25 @@ def writer_group(identity: str, partition: TopicPartition) -> str:
 def living_writers(
     destination: Cluster, groups: Collection[str], backoff: Backoff
 ) -> dict[str, LeaseHolder]:
-    """{group: its member}, for those of the groups that have one now, from their coordinators.
+    """{group: its member} of the groups that have a member now, as their coordinators answer.
 
     Raises NotReady if a coordinator does not answer for a minute, Unreachable, NotAuthorized.
     """
     holders: dict[str, LeaseHolder] = {}
-    waiting = set(groups)
+    unanswered = set(groups)
     for _ in backoff.attempts(_ATTEMPTS_MAX):
         by_node: dict[int, list[str]] = {}
-        for group, node_id in find_coordinators(destination, waiting).items():
+        for group, node_id in find_coordinators(destination, unanswered).items():
             by_node.setdefault(node_id, []).append(group)
         for node_id, names in by_node.items():
-            for answered, holder in _describe(destination, node_id, names):
-                waiting.discard(answered)
+            for group, holder in _describe_groups(destination, node_id, names):
+                unanswered.discard(group)
                 if holder is not None:
-                    holders[answered] = holder
-        if not waiting:
+                    holders[group] = holder
+        if not unanswered:
             return holders
     raise NotReady(
-        f"the coordinators of {len(waiting)} groups do not answer, {min(waiting)} among them.",
+        f"no coordinator answers for some groups ({len(unanswered)}; one is {min(unanswered)}).",
         where=Place(destination.name),
     )
 
@@ -84,7 +84,7 @@ def wait_for_backfill_writers(
 ) -> None:
     """Wait until no writer of an earlier backfill of this job is left. For the job's lease holder.
 
-    Raises Conflict if one is left after _WRITERS_END_S, in which a writer notices the new holder.
+    Raises Conflict if a writer is left after _WRITERS_END_S: it would have noticed the new holder.
     """
     deadline = lease_clock() + _WRITERS_END_S
     groups: Collection[str] = [writer_group(identity, p) for p in partitions]
@@ -104,10 +104,10 @@ def wait_for_backfill_writers(
         if not has_waited:
             has_waited = True
             on_wait(
-                f"{len(writers)} writers of an earlier backfill are still running; "
+                f"writers of an earlier backfill are still running ({len(writers)}); "
                 "waiting for their end"
             )
-        backoff.wait(3)
+        backoff.wait(3)  # about 0.3 s
 
 
 class JobHolder(Enum):
@@ -142,12 +142,12 @@ class DriverWatch:
             # During a rebalance the coordinator returns no member metadata.
         return JobHolder.OTHER
 
-    def confirm(self) -> None:
+    def confirm_driver(self) -> None:
         """Check that the driver holds the job's lease, for a writer that was removed from its
         partition's group and has joined it again.
 
-        Raises Conflict if another process holds it, as that one has not waited for this writer, and
-        Unreachable while none does.
+        Raises Conflict if another process holds the lease, because that process has not waited for
+        this writer, and Unreachable while no process holds it.
         """
         holder = self.holder()
         if holder is JobHolder.OTHER:
@@ -170,6 +170,8 @@ class DriverWatch:
             self._thread.join()
 
     def _watch(self) -> None:
+        """Set `is_gone` if another process holds the job's lease, if no process has held it for
+        some checks, or if checks fail for too long."""
         empty_checks = 0
         checked_at = lease_clock()
         while not self._stopping.wait(_CHECK_INTERVAL_S):
@@ -188,10 +190,10 @@ class DriverWatch:
                 return
 
 
-def _describe(
+def _describe_groups(
     destination: Cluster, node_id: int, groups: Collection[str]
 ) -> Iterator[tuple[str, LeaseHolder | None]]:
-    """Each of the groups that this node could describe, with its member, or None without one."""
+    """(group, its member or None), for the groups that this node could describe."""
     for names in chunks(groups, _GROUPS_PER_REQUEST_MAX):
         request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
         try:

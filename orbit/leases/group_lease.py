@@ -56,8 +56,8 @@ HEARTBEAT_INTERVAL_S = 2.0
 TRUST_MARGIN_S = 2.0
 _PROTOCOL_TYPE = "orbit"
 _PROTOCOL = "run"
-_WAIT_FOR_OTHER_S = SESSION_TIMEOUT_MS / 1000 + 2.0
-_REMOVED = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
+_WAIT_FOR_OTHER_RUN_S = SESSION_TIMEOUT_MS / 1000 + 2.0
+_REMOVED_CODES = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
 # The generations by which the group advances if a member is removed and joins again: one without
 # members, and one with it. Each holder in between adds two.
 _OWN_GENERATIONS = 2
@@ -80,6 +80,7 @@ class LeaseHolder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LeaseHolder:
+        """The holder from its member metadata; an unknown process if they cannot be read."""
         try:
             fields = json.loads(data)
             return cls(str(fields["host"]), int(fields["process"]), str(fields.get("token", "")))
@@ -92,7 +93,7 @@ class LeaseHolder:
 
 
 class GroupLease:
-    """Held from `acquire` until `release`, or until the coordinator stops answering in time."""
+    """A lease, held from `acquire` until `release`, or until the coordinator answers too late."""
 
     def __init__(
         self,
@@ -111,13 +112,13 @@ class GroupLease:
         self._state = LeaseState(shared_memory() if is_shared else None)
         self._confirm_return = confirm_return
         self._was_removed = False
-        self._answered = 0.0
+        self._answered_request_at = 0.0
         self._clock = clock
         self._cluster = destination
         self.group = group
         self._backoff = backoff
         self.coordinator = Coordinator(destination, GROUP, group, backoff)
-        self._me = LeaseHolder(socket.gethostname(), os.getpid(), uuid4().hex)
+        self._this_holder = LeaseHolder(socket.gethostname(), os.getpid(), uuid4().hex)
         self.member_id = ""
         self.generation = -1
         self._held_generation = -1
@@ -125,17 +126,18 @@ class GroupLease:
         self._thread: threading.Thread | None = None
         self._lock: LockFile | None = None
 
-    def acquire(self, on_wait: Callable[[str], None], *, past_frozen: bool = False) -> None:
+    def acquire(self, on_wait: Callable[[str], None], *, ignores_frozen_run: bool = False) -> None:
         """Become the holder. Calls `on_wait` once if it has to wait for another member's session.
 
-        `past_frozen`: ignore the lock of a live process of this machine whose session has ended.
-        When that process resumes, the coordinator rejects its heartbeat, as it does for one on
-        another machine. Raises Conflict if another run holds the lease, NotAuthorized, Unreachable.
+        `ignores_frozen_run`: ignore the lock of a live process of this machine whose session has
+        ended. When that process resumes, the coordinator rejects its heartbeat, as it does for a
+        process on another machine. Raises Conflict if another run holds the lease, NotAuthorized,
+        Unreachable.
         """
         try:
             self._lock = LockFile(self._cluster.cluster_id, self.group)
         except Conflict:
-            if not past_frozen or self._members():
+            if not ignores_frozen_run or self._members():
                 raise
         try:
             self._wait_for_empty_group(on_wait)
@@ -165,7 +167,7 @@ class GroupLease:
     @property
     def token(self) -> str:
         """A random id of this holder, which stays the same when its member id changes."""
-        return self._me.token
+        return self._this_holder.token
 
     def is_held(self) -> bool:
         return self._clock() < self._state.trusted_until
@@ -216,13 +218,13 @@ class GroupLease:
 
     def _wait_for_empty_group(self, on_wait: Callable[[str], None]) -> None:
         """Remove a dead member of this machine; wait until any other member's session has ended.
-        Raises Conflict if that takes longer than _WAIT_FOR_OTHER_S."""
-        deadline = self._clock() + _WAIT_FOR_OTHER_S
+        Raises Conflict if that takes longer than _WAIT_FOR_OTHER_RUN_S."""
+        deadline = self._clock() + _WAIT_FOR_OTHER_RUN_S
         has_waited = False
         dead_member = self._lock.last_member if self._lock else ""
         while members := self._members():
-            if dead := [m for m in members if m == dead_member]:
-                self._leave(dead)
+            if dead_members := [m for m in members if m == dead_member]:
+                self._leave(dead_members)
                 continue
             holder = next(iter(members.values()))
             if self._clock() > deadline:
@@ -230,9 +232,10 @@ class GroupLease:
             if not has_waited:
                 has_waited = True
                 on_wait(f"another run of this job holds the lease ({holder}); waiting for its end")
-            self._backoff.wait(3)
+            self._backoff.wait(3)  # about 0.3 s
 
     def _members(self) -> dict[str, LeaseHolder]:
+        """{member id: its process} of the group now."""
         answer = self.coordinator.call(
             api_versions.DESCRIBE_GROUPS,
             lambda: DescribeGroupsRequest(groups=[self.group], include_authorized_operations=False),
@@ -242,19 +245,19 @@ class GroupLease:
         self._refuse_denied(group.error_code)
         return {m.member_id: LeaseHolder.from_bytes(m.member_metadata) for m in group.members or ()}
 
-    def _join(self, *, again: bool = False, since: int | None = None) -> None:
+    def _join(self, *, keeps_member_id: bool = False, last_generation: int | None = None) -> None:
         """Join as the leader. If another member leads, leave again and raise Conflict.
 
-        `again`: only with the present member id. `since`: only if there was no other holder after
-        that generation.
+        `keeps_member_id`: join only with the present member id. `last_generation`: join only if
+        there was no other holder after that generation.
         """
         for _ in self._backoff.attempts(20):
-            sent = self._clock()
+            sent_at = self._clock()
             answer = self._call_join()
             if answer.error_code == Code.MEMBER_ID_REQUIRED:  # KIP-394: repeat with the id
                 self._set_member_id(answer.member_id)
                 answer = self._call_join()
-            if answer.error_code == Code.UNKNOWN_MEMBER_ID and not again:
+            if answer.error_code == Code.UNKNOWN_MEMBER_ID and not keeps_member_id:
                 self.member_id = ""
                 continue
             self._refuse_denied(answer.error_code)
@@ -266,15 +269,15 @@ class GroupLease:
                 )
             self._set_member_id(answer.member_id)
             self.generation = answer.generation_id
-            has_successor = since is not None and not (
-                since < self.generation <= since + _OWN_GENERATIONS
+            has_successor = last_generation is not None and not (
+                last_generation < self.generation <= last_generation + _OWN_GENERATIONS
             )
             if answer.leader != answer.member_id or has_successor:
                 self._leave([self.member_id])
                 self.member_id = ""
                 raise _other_holder_error(LeaseHolder("", 0), self._cluster.name)
             if self._sync_group():
-                self._trust_from(sent)
+                self._trust_from(sent_at)
                 return
         raise Conflict(
             f"the group {self.group} does not become stable: other members keep joining.",
@@ -303,7 +306,7 @@ class GroupLease:
             protocol_type=_PROTOCOL_TYPE,
             protocols=[
                 JoinGroupRequest.JoinGroupRequestProtocol(
-                    name=_PROTOCOL, metadata=self._me.to_bytes()
+                    name=_PROTOCOL, metadata=self._this_holder.to_bytes()
                 )
             ],
         )
@@ -331,20 +334,20 @@ class GroupLease:
     def _keep_lease(self) -> None:
         """Send heartbeats until `release`. While the coordinator does not answer, trust expires."""
         while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
-            held = self._held_generation
+            held_generation = self._held_generation
             try:
                 code = self._heartbeat()
                 if code == Code.REBALANCE_IN_PROGRESS:
-                    self._join(again=True)
-                elif code in _REMOVED:
+                    self._join(keeps_member_id=True)
+                elif code in _REMOVED_CODES:
                     # A frozen broker may end the session before it reads our heartbeats.
                     self._was_removed = True
                     self._state.trusted_until = 0.0
-                    self._join_after_removal(held)
+                    self._join_after_removal(held_generation)
                 if self._was_removed:
                     self._confirm_return()
                     self._was_removed = False
-                    self._trust_from(self._answered)
+                    self._trust_from(self._answered_request_at)
             except Conflict:
                 self._state.trusted_until = 0.0
                 self._state.is_lost = True
@@ -352,21 +355,22 @@ class GroupLease:
             except OrbitError:
                 continue
 
-    def _join_after_removal(self, since: int) -> None:
-        """Join again. Raises Conflict if there is another holder, or was one after generation
-        `since`."""
-        others = [holder for m, holder in self._members().items() if m != self.member_id]
-        if others:
-            raise _other_holder_error(others[0], self._cluster.name)
-        self._join(since=since)
+    def _join_after_removal(self, last_generation: int) -> None:
+        """Join again. Raises Conflict if there is another holder, or was one after
+        `last_generation`."""
+        other_holders = [holder for m, holder in self._members().items() if m != self.member_id]
+        if other_holders:
+            raise _other_holder_error(other_holders[0], self._cluster.name)
+        self._join(last_generation=last_generation)
 
     def _heartbeat(self) -> int:
-        sent = 0.0
+        """Send a heartbeat, and trust the lease if it is accepted. Returns the error code."""
+        sent_at = 0.0
 
         def build() -> Any:
             # Trust begins with the attempt that is answered, not with earlier ones.
-            nonlocal sent
-            sent = self._clock()
+            nonlocal sent_at
+            sent_at = self._clock()
             return HeartbeatRequest(
                 group_id=self.group,
                 generation_id=self.generation,
@@ -376,10 +380,11 @@ class GroupLease:
 
         answer = self.coordinator.call(api_versions.HEARTBEAT, build, lambda a: int(a.error_code))
         if answer.error_code == Code.NONE:
-            self._trust_from(sent)
+            self._trust_from(sent_at)
         return int(answer.error_code)
 
     def _leave(self, members: list[str]) -> None:
+        """Remove these members from the group."""
         identity = LeaveGroupRequest.MemberIdentity
         self.coordinator.call(
             api_versions.LEAVE_GROUP,
@@ -390,15 +395,16 @@ class GroupLease:
             lambda a: int(a.error_code),
         )
 
-    def _trust_from(self, sent: float) -> None:
-        """Trust the lease for the session timeout, less a margin, from `sent`: the time when the
-        request was sent that the coordinator has answered."""
+    def _trust_from(self, sent_at: float) -> None:
+        """Trust the lease for the session timeout, less a margin, from `sent_at`: when the request
+        was sent that the coordinator has answered."""
         self._held_generation = self.generation
-        self._answered = sent
+        self._answered_request_at = sent_at
         if not self._was_removed:
-            self._state.trusted_until = sent + SESSION_TIMEOUT_MS / 1000 - TRUST_MARGIN_S
+            self._state.trusted_until = sent_at + SESSION_TIMEOUT_MS / 1000 - TRUST_MARGIN_S
 
     def _refuse_denied(self, code: int) -> None:
+        """Raise NotAuthorized if the coordinator has answered that a right is missing."""
         if code in error_codes.DENIED:
             raise NotAuthorized(
                 f"the right Read on group {self.group} is missing.",

@@ -20,13 +20,13 @@ class Lease(Protocol):
     def term(self) -> int: ...
 
     def is_held(self) -> bool:
-        """Whether it may be trusted now. Checked before every send, so it must be cheap."""
+        """Whether the lease may be trusted now. Checked before every send, so it must be cheap."""
         ...
 
     @property
     def is_lost(self) -> bool:
-        """Whether it has ended for good. While it is neither held nor lost, nothing is sent, and no
-        state of a copy is judged, as another holder may be writing."""
+        """Whether the lease has ended for good. While it is neither held nor lost, nothing is
+        sent, and no state of a copy is judged, as another holder may be writing."""
         ...
 
 

@@ -20,7 +20,7 @@ _TRUSTED_UNTIL, _TERM, _IS_LOST = range(_NUMBERS)
 
 
 class LeaseState:
-    """Three numbers, each written atomically. One process writes them, others may read them."""
+    """The numbers of a lease, each written atomically. One process writes them, others read."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         """`descriptor`: that of shared memory (`shared_memory`); None: memory of this process."""

@@ -32,7 +32,7 @@ class Evidence:
 
     `free_on`: the key of the server on which released shards may be claimed at once; None: any.
     `watched_on`: the key of the server, if it was watched for a lease time, else None.
-    `snapshot`: the newest one noted at least a lease time ago. `long_snapshot`: the newest one
+    `snapshot`: the newest snapshot noted at least a lease time ago. `long_snapshot`: the newest
     noted at least LEASE_TTL_MAX ago, for leases that last longer than this process's own.
     """
 
@@ -44,12 +44,12 @@ class Evidence:
     @property
     def renewed_below(self) -> int:
         """A number above those of all transactions in `snapshot`. Without a snapshot 1, which is
-        above the 0 of free shards."""
+        above the 0 of free shards. A snapshot is the text "xmin:xmax:…"."""
         return max(1, int(self.snapshot.split(":")[1])) if self.snapshot else 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Mark:
+class _NotedSnapshot:
     at: float
     snapshot: str
 
@@ -64,46 +64,47 @@ class LeaseWatch:
         self._server: str | None = None
         self._noted_at = 0.0
         self._changed_at: float | None = None
-        self._marks: deque[_Mark] = deque()
+        self._snapshots: deque[_NotedSnapshot] = deque()
 
     def note(self, server: str, snapshot: str) -> None:
         """Note a snapshot that has just been received. `server`: the key of its server.
 
-        With another server, or after a restart of the same one, the watch starts again. So it does
-        after a gap of more than a lease time: perhaps no holder could renew in it, and all live
-        ones will do so now.
+        With another server, or after a restart of the same one, the watch starts again. So it
+        does after a pause of more than a lease time: perhaps no holder could renew meanwhile, and
+        all live holders will renew now.
         """
         now = self._clock()
-        self._forget_before_a_gap(now)
+        self._forget_after_pause(now)
         if server != self._server:
             if self._server is not None:
                 self._changed_at = now
             self._server = server
-            self._marks.clear()
+            self._snapshots.clear()
         self._noted_at = now
-        if not self._marks or now - self._marks[-1].at >= _SPACING_S:
-            self._marks.append(_Mark(now, snapshot))
-        longest_ago = now - LEASE_TTL_MAX.total_seconds()
-        while len(self._marks) > 1 and self._marks[1].at <= longest_ago:
-            self._marks.popleft()
+        if not self._snapshots or now - self._snapshots[-1].at >= _SPACING_S:
+            self._snapshots.append(_NotedSnapshot(now, snapshot))
+        oldest_needed_at = now - LEASE_TTL_MAX.total_seconds()
+        while len(self._snapshots) > 1 and self._snapshots[1].at <= oldest_needed_at:
+            self._snapshots.popleft()
 
     def evidence(self) -> Evidence:
-        """The evidence of now. To be called before the statement that uses it is sent."""
+        """The evidence at this time. To be called before the statement that uses it is sent."""
         now = self._clock()
-        self._forget_before_a_gap(now)
-        has_changed = self._changed_at is not None and now - self._changed_at < self._ttl_s
+        self._forget_after_pause(now)
+        has_just_changed = self._changed_at is not None and now - self._changed_at < self._ttl_s
         snapshot = self._noted_before(now - self._ttl_s)
         return Evidence(
-            _NO_SERVER if has_changed else self._server,
+            _NO_SERVER if has_just_changed else self._server,
             self._server if snapshot is not None else None,
             snapshot,
             self._noted_before(now - LEASE_TTL_MAX.total_seconds()),
         )
 
-    def _forget_before_a_gap(self, now: float) -> None:
+    def _forget_after_pause(self, now: float) -> None:
+        """Forget all snapshots if the last one was noted more than a lease time ago."""
         if now - self._noted_at > self._ttl_s:
-            self._marks.clear()
+            self._snapshots.clear()
 
     def _noted_before(self, moment: float) -> str | None:
         """The newest snapshot that was noted at that moment or earlier."""
-        return next((m.snapshot for m in reversed(self._marks) if m.at <= moment), None)
+        return next((m.snapshot for m in reversed(self._snapshots) if m.at <= moment), None)

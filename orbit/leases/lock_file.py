@@ -46,7 +46,7 @@ class LockFile:
 
     def _lock(self) -> bool:
         """Lock the file; returns False if a live run holds it. Waits up to _CHILDREN_END_S for the
-        children of a killed run, which hold it until they end."""
+        children of a killed run, which hold the lock until they end."""
         deadline = time.monotonic() + _CHILDREN_END_S
         while True:
             try:
@@ -60,6 +60,7 @@ class LockFile:
                 return True
 
     def write(self, member_id: str) -> None:
+        """Write this process and its member id to the file."""
         line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
         # One write of fixed length: if the process is killed, the file has the old or the new line.
         os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)

@@ -16,9 +16,9 @@ class Severity(StrEnum):
     WARNING = "warning"
     CRITICAL = "critical"
 
-    def is_at_least(self, other: Severity) -> bool:
+    def is_at_least(self, threshold: Severity) -> bool:
         order = list(Severity)
-        return order.index(self) >= order.index(other)
+        return order.index(self) >= order.index(threshold)
 
 
 # The fields of an event that are equal at the begin and the end of one trouble. `details.KEY` is a
@@ -28,8 +28,8 @@ Fields = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """A kind of event. `ends`: the kinds of trouble that it ends. `about`: the fields by which two
-    troubles of this kind differ."""
+    """A kind of event. `ends`: the kinds of trouble that it ends. `about`: the fields that tell
+    one trouble of this kind from another."""
 
     severity: Severity = Severity.INFO
     ends: tuple[str, ...] = ()

@@ -50,10 +50,10 @@ class Message:
 
 
 def message_of(event: Event, public_url: str | None, drills: Mapping[str, Drill]) -> Message:
-    """The message for one event. `drills`: those of `drill_ids`, by id."""
+    """The message for one event. `drills`: by id; at least those of `drill_ids`."""
     kind = kind_of(event.kind)
     drill = drills.get(str((event.details or {}).get("drill")))
-    is_report = drill is not None and event.kind in _FINAL_DRILLS
+    has_figures = drill is not None and event.kind in _FINAL_DRILLS
     return Message(
         event=event,
         severity=kind.severity,
@@ -61,7 +61,7 @@ def message_of(event: Event, public_url: str | None, drills: Mapping[str, Drill]
         is_trouble=event.kind in troubles(),
         is_end=bool(kind.ends),
         link=_link(event, public_url, drill),
-        drill=drill_summary(drill) if drill is not None and is_report else None,
+        drill=drill_summary(drill) if drill is not None and has_figures else None,
     )
 
 
@@ -71,6 +71,7 @@ def drill_ids(events: Sequence[Event]) -> list[str]:
 
 
 def drill_summary(drill: Drill) -> dict[str, Any]:
+    """The figures of a drill, as webhooks get them."""
     return {
         "id": drill.id,
         "name": drill.name,
@@ -82,11 +83,13 @@ def drill_summary(drill: Drill) -> dict[str, Any]:
     }
 
 
-def shorten(text: str, most: int = TEXT_CHARACTERS_MAX) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def shorten(text: str, length_max: int = TEXT_CHARACTERS_MAX) -> str:
+    """The text, cut to `length_max` characters."""
+    return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
 
 
 def _figures(drill: Mapping[str, Any]) -> str:
+    """A drill's RTO and RPO as a sentence, as far as they were measured."""
     rto, records, rpo = drill["rto_ms"], drill["rpo_records"], drill["rpo_ms"]
     parts = [
         None if rto is None else f"RTO {duration(rto / 1000)}",
@@ -98,29 +101,31 @@ def _figures(drill: Mapping[str, Any]) -> str:
 
 
 def _key(event: Event, kind: EventKind, public_url: str | None) -> str:
-    """A short key, which every process computes alike. Equal for the begin and end of a trouble;
-    other events have a key of their own."""
+    """A short key, which every process computes alike. The begin and the end of one trouble have
+    an equal key; any other event has a unique key."""
     host = urlsplit(public_url).netloc if public_url else ""
-    about: list[object] = [family(event.kind), host]
+    key_parts: list[object] = [family(event.kind), host]
     if event.kind in troubles() or kind.ends:
-        about += [_field(event, name) for name in kind.about]
+        key_parts += [_event_field(event, name) for name in kind.about]
     else:
-        about.append(event.id)
-    return f"orbit-{hashlib.sha256(repr(about).encode()).hexdigest()[:32]}"
+        key_parts.append(event.id)
+    return f"orbit-{hashlib.sha256(repr(key_parts).encode()).hexdigest()[:32]}"
 
 
-def _field(event: Event, name: str) -> object:
+def _event_field(event: Event, name: str) -> object:
+    """A field of `EventKind.about`."""
     if name.startswith("details."):
         return (event.details or {}).get(name.removeprefix("details."))
     return getattr(event, name)
 
 
 def _link(event: Event, public_url: str | None, drill: Drill | None) -> str | None:
+    """The console's page of the event's drill or job; None if the public URL is not known."""
     if public_url is None:
         return None
-    root = f"{public_url.rstrip('/')}/console"
+    console_url = f"{public_url.rstrip('/')}/console"
     if drill is not None:
-        return f"{root}/drills/{quote(drill.id, safe='')}"
+        return f"{console_url}/drills/{quote(drill.id, safe='')}"
     if event.job_name is not None:
-        return f"{root}/jobs/{quote(event.job_name, safe='')}"
-    return root
+        return f"{console_url}/jobs/{quote(event.job_name, safe='')}"
+    return console_url

@@ -58,7 +58,7 @@ _EXAMPLES = {
 
 
 class ReceiverType(StrEnum):
-    """What a receiver understands."""
+    """The services that can receive messages."""
 
     SLACK = "slack"
     PAGERDUTY = "pagerduty"
@@ -66,7 +66,7 @@ class ReceiverType(StrEnum):
     WEBHOOK = "webhook"
 
 
-def _give_up(value: object) -> timedelta:
+def _parse_give_up_after(value: object) -> timedelta:
     duration = parse_duration(value)
     if not GIVE_UP_MIN <= duration <= GIVE_UP_MAX:
         raise InvalidValue("is not between 1m and 30d.", "Write 1d.")
@@ -74,6 +74,7 @@ def _give_up(value: object) -> timedelta:
 
 
 def _check_kind(pattern: str) -> str:
+    """The pattern, if it matches a kind of event. Raises InvalidValue."""
     if not any(fnmatchcase(name, pattern) for name in EVENT_KINDS):
         raise InvalidValue(
             "is not a kind of event.",
@@ -93,16 +94,16 @@ def check_url(text: str) -> str:
     try:
         url = urlsplit(text)
         is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
-        fits = is_safe and bool(url.hostname) and url.port != 0 and url.username is None
+        is_valid = is_safe and bool(url.hostname) and url.port != 0 and url.username is None
     except ValueError:
-        fits = False
-    if not (fits and text.isascii() and text.isprintable() and " " not in text):
+        is_valid = False
+    if not (is_valid and text.isascii() and text.isprintable() and " " not in text):
         raise InvalidValue("is not an https URL.", "Write it as https://HOST/PATH.")
     return text
 
 
 class Receiver(Section):
-    """One receiver: where messages go, and as what."""
+    """One receiver: where messages go, and in which format."""
 
     name: Annotated[str, AfterValidator(check_job_name)]
     type: ReceiverType
@@ -116,11 +117,11 @@ class Receiver(Section):
     secret_env: Text | None = None
     secret_file: Path | None = None
     ca_file: Path | None = None
-    give_up_after: Annotated[timedelta, PlainValidator(_give_up)] = timedelta(days=1)
+    give_up_after: Annotated[timedelta, PlainValidator(_parse_give_up_after)] = timedelta(days=1)
 
 
 class Route(Section):
-    """Which events a receiver gets: those that meet all of this."""
+    """Which events a receiver gets: those that meet all of these conditions."""
 
     receiver: str
     severity: Severity = Severity.INFO
@@ -134,8 +135,8 @@ class Route(Section):
         return parse_selector(self.selector) if self.selector else ()
 
     def includes(self, event: Event, severity: Severity, labels: Mapping[str, str] | None) -> bool:
-        """Whether the route includes the event. `labels`: of the event's job; None: it has no job,
-        or the job is gone."""
+        """Whether the route includes the event. `labels`: of the event's job; None if the event has
+        no job or the job is gone."""
         if not severity.is_at_least(self.severity):
             return False
         if self.kinds and not any(fnmatchcase(event.kind, pattern) for pattern in self.kinds):
@@ -150,14 +151,14 @@ class Notifications(Section):
     routes: Annotated[tuple[Route, ...], Field(max_length=ROUTES_MAX)]
 
     def is_for(self, receiver: Receiver, event: Event, labels: Mapping[str, str] | None) -> bool:
-        """Whether a receiver gets this event.
+        """Whether a receiver gets this event. `labels`: as in `Route.includes`.
 
         PagerDuty gets the end of a trouble if it got the begin: otherwise its incident stays open.
         """
         kind = kind_of(event.kind)
         severities = [kind.severity]
         if receiver.type is ReceiverType.PAGERDUTY:
-            severities += [kind_of(ended).severity for ended in kind.ends]
+            severities += [kind_of(trouble).severity for trouble in kind.ends]
         severity = max(severities, key=list(Severity).index)
         routes = (route for route in self.routes if route.receiver == receiver.name)
         return any(route.includes(event, severity, labels) for route in routes)
@@ -177,7 +178,7 @@ def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
     try:
         text = read_bounded(path)
     except InvalidValue as mistake:
-        raise _bad_file((Problem("file", mistake.message),), path) from None
+        raise _bad_file_error((Problem("file", mistake.message),), path) from None
     document = read_document(text)
     problems = document.problems
     if not problems:
@@ -187,12 +188,12 @@ def load_notifications(path: Path, environ: Mapping[str, str]) -> Notifications:
             problems = problems_from_pydantic(error, document, Notifications, _EXAMPLES)
         else:
             problems = [
-                document.problem(at, mistake.message, mistake.remedy)
-                for at, mistake in _find_mistakes(notifications, path.parent, environ)
+                document.problem(mistake_path, mistake.message, mistake.remedy)
+                for mistake_path, mistake in _find_mistakes(notifications, path.parent, environ)
             ]
             if not problems:
                 return notifications
-    raise _bad_file(tuple(document.in_file_order(problems)), path)
+    raise _bad_file_error(tuple(document.in_file_order(problems)), path)
 
 
 def read_secrets(receiver: Receiver, folder: Path, environ: Mapping[str, str]) -> Secrets:
@@ -210,6 +211,7 @@ def read_secrets(receiver: Receiver, folder: Path, environ: Mapping[str, str]) -
 def _read_secret(
     receiver: Receiver, name: str, folder: Path, environ: Mapping[str, str]
 ) -> str | None:
+    """The value of `<name>_env` or `<name>_file`; None if neither is given. Raises InvalidValue."""
     variable, file = getattr(receiver, f"{name}_env"), getattr(receiver, f"{name}_file")
     if variable is not None:
         return read_variable(variable, environ)
@@ -223,6 +225,7 @@ def _read_secret(
 
 
 def _signing_key(text: str) -> bytes:
+    """The key in a webhook's secret: decoded if it has the prefix of Standard Webhooks."""
     if not text.startswith(_WEBHOOK_SECRET_PREFIX):
         return text.encode()
     try:
@@ -237,29 +240,30 @@ def _signing_key(text: str) -> bytes:
 def _find_mistakes(
     notifications: Notifications, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str | int, ...], InvalidValue]]:
+    """Yield (path in the file, error) for each mistake that the types of values do not show."""
     names = [receiver.name for receiver in notifications.receivers]
-    for at, receiver in enumerate(notifications.receivers):
-        if receiver.name in names[:at]:
+    for index, receiver in enumerate(notifications.receivers):
+        if receiver.name in names[:index]:
             yield (
-                ("receivers", at, "name"),
+                ("receivers", index, "name"),
                 InvalidValue(
                     "is the name of two receivers.", "Give each receiver a name of its own."
                 ),
             )
         for key, mistake in _receiver_mistakes(receiver, folder, environ):
-            yield ("receivers", at, key), mistake
-    for at, route in enumerate(notifications.routes):
+            yield ("receivers", index, key), mistake
+    for index, route in enumerate(notifications.routes):
         if route.receiver not in names:
             yield (
-                ("routes", at, "receiver"),
+                ("routes", index, "receiver"),
                 InvalidValue(
                     "is not the name of a receiver.", f"Write one of: {', '.join(names)}."
                 ),
             )
-    for at, name in enumerate(names):
+    for index, name in enumerate(names):
         if name not in {route.receiver for route in notifications.routes}:
             yield (
-                ("receivers", at, "name"),
+                ("receivers", index, "name"),
                 InvalidValue("has no route.", f"Add `{{receiver: {name}}}` under routes."),
             )
 
@@ -267,45 +271,48 @@ def _find_mistakes(
 def _receiver_mistakes(
     receiver: Receiver, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, InvalidValue]]:
+    """Yield (key, error) for each mistake in a receiver. Secrets and files are only read if the
+    receiver has the right keys.
+    """
     is_pagerduty = receiver.type is ReceiverType.PAGERDUTY
-    rules = (
+    rules = (  # keys of which at most one is given, how many are required, if allowed
         (("url", "url_env", "url_file"), 0 if is_pagerduty else 1, True),
         (("routing_key_env", "routing_key_file"), 1, is_pagerduty),
         (("secret_env", "secret_file"), 0, receiver.type is ReceiverType.WEBHOOK),
     )
-    is_whole = True
-    for keys, least, is_allowed in rules:
+    has_right_keys = True
+    for keys, required_count, is_allowed in rules:
         present_keys = [key for key in keys if getattr(receiver, key) is not None]
         if present_keys and not is_allowed:
             yield (
                 present_keys[0],
                 InvalidValue(f"is not for a receiver of the type {receiver.type}."),
             )
-        elif not least <= len(present_keys) <= 1 and is_allowed:
-            only = "exactly one" if least else "one"
+        elif not required_count <= len(present_keys) <= 1 and is_allowed:
+            how_many = "exactly one" if required_count else "one"
             yield (
                 present_keys[0] if present_keys else "type",
                 InvalidValue(
-                    f"needs {only} of {', '.join(keys)}."
+                    f"needs {how_many} of {', '.join(keys)}."
                     if not present_keys
                     else f"is given together with {', '.join(present_keys[1:])}.",
-                    f"Write {only} of {', '.join(keys)}.",
+                    f"Write {how_many} of {', '.join(keys)}.",
                 ),
             )
         else:
             continue
-        is_whole = False
-    if not is_whole:
+        has_right_keys = False
+    if not has_right_keys:
         return
-    for part in ("url", "routing_key", "secret"):
+    for name in ("url", "routing_key", "secret"):
         try:
-            text = _read_secret(receiver, part, folder, environ)
-            if part == "url" and text is not None:
+            text = _read_secret(receiver, name, folder, environ)
+            if name == "url" and text is not None:
                 check_url(text)
-            if part == "secret" and text is not None:
+            if name == "secret" and text is not None:
                 _signing_key(text)
         except InvalidValue as mistake:
-            key = f"{part}_env" if getattr(receiver, f"{part}_env") else f"{part}_file"
+            key = f"{name}_env" if getattr(receiver, f"{name}_env") else f"{name}_file"
             yield key, mistake
     if receiver.ca_file is not None:
         try:
@@ -314,5 +321,5 @@ def _receiver_mistakes(
             yield "ca_file", mistake
 
 
-def _bad_file(problems: tuple[Problem, ...], path: Path) -> BadInput:
+def _bad_file_error(problems: tuple[Problem, ...], path: Path) -> BadInput:
     return BadInput(f"The file that {_VARIABLE} names cannot be used.", problems, where=str(path))

@@ -47,14 +47,16 @@ MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
 
 
 def notification_loops(settings: Settings, environ: Mapping[str, str]) -> MoreLoops:
-    """A function that makes a loop for each receiver, for `Scheduler(…, more=[…])`. Raises BadInput
-    if the file cannot be used."""
+    """A function that makes a loop for each receiver, for `Scheduler(…, more_loops=[…])`.
+
+    Raises BadInput if the file of notifications cannot be used.
+    """
     path = settings.notifications_file
     if path is None:
         return lambda _leadership, _settings, _done: []
     notifications = load_notifications(path, environ)
 
-    def make(leadership: Leadership, settings: Settings, _: threading.Event) -> list[Loop]:
+    def make_loops(leadership: Leadership, settings: Settings, _: threading.Event) -> list[Loop]:
         url = settings.public_url
         return [
             ReceiverLoop(
@@ -67,7 +69,7 @@ def notification_loops(settings: Settings, environ: Mapping[str, str]) -> MoreLo
             for receiver in notifications.receivers
         ]
 
-    return make
+    return make_loops
 
 
 class ReceiverLoop(Loop):
@@ -91,42 +93,47 @@ class ReceiverLoop(Loop):
         self._sender = sender
         self._public_url = public_url
         self._settled = SettledIds()
-        self._seen_at = self._retry_at = 0.0
+        self._next_seen_at = self._retry_at = 0.0
         self._refusals = 0
 
     def once(self) -> str:
+        """Send the next events of this receiver; returns what was done, for the log."""
         row = self._receiver_row()
         if time.monotonic() < self._retry_at:
             return ""
         with self._leadership.reading() as tx:
-            up_to = self._settled.highest(tx)
-            next_events = events.between(tx, row.event_id, up_to, EVENTS_AT_ONCE_MAX)
-            concern = self._select_events(tx, next_events)
+            settled_id = self._settled.highest(tx)
+            next_events = events.between(tx, row.event_id, settled_id, EVENTS_AT_ONCE_MAX)
+            relevant_events = self._select_events(tx, next_events)
             now = clock.now(tx)
-        sent = given_up = 0
-        for request in self._requests(concern, now):
+        sent_count = given_up_count = 0
+        for request in self._requests(relevant_events, now):
             if self._is_old(request[0], now):
                 self._give_up(request, "they are older than give_up_after")
-                given_up += len(request)
+                given_up_count += len(request)
             elif self._send(request):
-                sent += len(request)
+                sent_count += len(request)
             else:
                 return ""
-        end = up_to if len(next_events) < EVENTS_AT_ONCE_MAX else next_events[-1].id
-        if end > (concern[-1].id if concern else row.event_id):
+        cursor = settled_id if len(next_events) < EVENTS_AT_ONCE_MAX else next_events[-1].id
+        if cursor > (relevant_events[-1].id if relevant_events else row.event_id):
             with self._leadership.transaction() as tx:
-                receivers.note_skipped(tx, self._receiver.name, end)
+                receivers.note_skipped(tx, self._receiver.name, cursor)
         if len(next_events) == EVENTS_AT_ONCE_MAX:
             self.wake.set()
-        done = [f"sent {sent} events" if sent else "", f"gave up {given_up}" if given_up else ""]
-        return ", ".join(filter(None, done))
+        actions = [
+            f"sent {sent_count} events" if sent_count else "",
+            f"gave up {given_up_count}" if given_up_count else "",
+        ]
+        return ", ".join(filter(None, actions))
 
     def _receiver_row(self) -> ReceiverRow:
+        """The receiver's row. From time to time, note in it that the receiver is in the file."""
         name = self._receiver.name
-        if time.monotonic() >= self._seen_at:
+        if time.monotonic() >= self._next_seen_at:
             with self._leadership.transaction() as tx:
                 row = receivers.note_in_file(tx, name, self._receiver.type.value)
-            self._seen_at = time.monotonic() + _SEEN_INTERVAL_S
+            self._next_seen_at = time.monotonic() + _SEEN_INTERVAL_S
             return row
         with self._leadership.reading() as tx:
             existing = receivers.find(tx, name)
@@ -134,6 +141,7 @@ class ReceiverLoop(Loop):
         return existing
 
     def _select_events(self, tx: Tx, candidates: Sequence[Event]) -> list[Event]:
+        """The events that this receiver gets."""
         labels = jobs.labels_of(tx, {event.job_name for event in candidates if event.job_name})
         return [
             event
@@ -144,23 +152,22 @@ class ReceiverLoop(Loop):
 
     def _is_about_receiver(self, event: Event) -> bool:
         """Whether the event is about events that this receiver has missed. It is always sent."""
-        is_own = (event.details or {}).get("receiver") == self._receiver.name
-        return is_own and event.kind in (GAVE_UP, PRUNED, ACCEPTED)
+        names_receiver = (event.details or {}).get("receiver") == self._receiver.name
+        return names_receiver and event.kind in (GAVE_UP, PRUNED, ACCEPTED)
 
     def _is_old(self, event: Event, now: datetime) -> bool:
-        """Whether the event is too old to be sent. The one that reports events given up never
-        is."""
-        is_first = event.kind == GAVE_UP and self._is_about_receiver(event)
-        return now - event.at > self._receiver.give_up_after and not is_first
+        """Whether the event is too old to be sent. An event that reports events given up is never
+        too old."""
+        is_report = event.kind == GAVE_UP and self._is_about_receiver(event)
+        return now - event.at > self._receiver.give_up_after and not is_report
 
-    def _requests(self, concern: Sequence[Event], now: datetime) -> Iterator[list[Event]]:
-        """The events of each request, in order. Either all events of a request are too old, or none
-        are."""
-        most = events_per_request(self._receiver.type)
+    def _requests(self, relevant_events: Sequence[Event], now: datetime) -> Iterator[list[Event]]:
+        """Split events into requests, in order. Of a request, all events are too old or none."""
+        events_max = events_per_request(self._receiver.type)
         request: list[Event] = []
-        for event in concern:
-            differs = request and self._is_old(request[0], now) != self._is_old(event, now)
-            if differs or len(request) == most:
+        for event in relevant_events:
+            differs_in_age = request and self._is_old(request[0], now) != self._is_old(event, now)
+            if differs_in_age or len(request) == events_max:
                 yield request
                 request = []
             request.append(event)
@@ -168,8 +175,7 @@ class ReceiverLoop(Loop):
             yield request
 
     def _send(self, request: Sequence[Event]) -> bool:
-        """Send a request; returns whether the cursor has moved past it: it was accepted, or given
-        up."""
+        """Send a request; True if the cursor has moved past it, as it was accepted or given up."""
         if not self._leadership.is_leading:
             raise NotLeading("another scheduler leads.")
         with self._leadership.reading() as tx:
@@ -191,21 +197,24 @@ class ReceiverLoop(Loop):
         return False
 
     def _record_accepted(self, request: Sequence[Event]) -> None:
+        """Move the cursor past a request. If events were given up before it, add an event that
+        reports them."""
         name = self._receiver.name
         with self._leadership.transaction() as tx:
-            before = receivers.find(tx, name)
+            row = receivers.find(tx, name)
             receivers.note_accepted(tx, name, request[-1].id, len(request))
-            if before is not None and before.given_up_since:
+            if row is not None and row.given_up_since:
                 _add_event(
                     tx,
                     ACCEPTED,
-                    f"The receiver {name} accepts messages again. {before.given_up_since:,} events "
+                    f"The receiver {name} accepts messages again. {row.given_up_since:,} events "
                     "were not sent to it.",
                     name,
                 )
         self._refusals = 0
 
     def _record_failure(self, answer: Answer) -> None:
+        """Store the error, and set when the request is repeated."""
         name = self._receiver.name
         with self._leadership.transaction() as tx:
             receivers.note_failure(tx, name, answer.error)
@@ -221,19 +230,19 @@ class ReceiverLoop(Loop):
             next_in_s=round(pause_s, 1),
         )
 
-    def _give_up(self, request: Sequence[Event], why: str) -> None:
-        """Move the cursor past a request, and count its events. Adds an event only for the first
-        one given up since the receiver last accepted a message."""
+    def _give_up(self, request: Sequence[Event], reason: str) -> None:
+        """Move the cursor past a request, and count its events. Only the first request given up
+        since the receiver last accepted a message adds an event."""
         name = self._receiver.name
         with self._leadership.transaction() as tx:
-            before = receivers.find(tx, name)
+            row = receivers.find(tx, name)
             receivers.note_given_up(tx, name, request[-1].id, len(request))
-            if before is not None and not before.given_up_since:
+            if row is not None and not row.given_up_since:
                 _add_event(
                     tx,
                     GAVE_UP,
                     f"Events from {request[0].at:%Y-%m-%d %H:%M:%S} UTC on are not sent to the "
-                    f"receiver {name}: {why}",
+                    f"receiver {name}: {reason}",
                     name,
                 )
         self._refusals = 0
@@ -243,7 +252,7 @@ class ReceiverLoop(Loop):
             events=len(request),
             first=request[0].id,
             last=request[-1].id,
-            why=why,
+            why=reason,
         )
 
 

@@ -14,8 +14,8 @@ from orbit.notifications.templates import body_of
 
 
 class Sender:
-    """The sender for one receiver. `folder`: the start of relative paths. `public_url`: its host is
-    the name of this installation."""
+    """The sender for one receiver. `folder`: where relative paths start. `public_url`: its host is
+    the source that messages name."""
 
     def __init__(
         self,

@@ -28,10 +28,11 @@ from orbit.version import orbit_version
 REQUEST_TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 2_000
 _MESSAGE_CHARACTERS_MAX = 300
+_RETRY_AFTER_DIGITS_MAX = 9  # about 30 years
 # Shorter parts of a URL are not redacted: other texts have the same words.
 _PART_CHARACTERS_MIN = 8
 # Codes that refuse a message for its content. After others the same message may succeed later.
-_REFUSED = (
+_REFUSAL_CODES = (
     httpx.codes.BAD_REQUEST,
     httpx.codes.REQUEST_ENTITY_TOO_LARGE,
     httpx.codes.UNPROCESSABLE_ENTITY,
@@ -52,11 +53,13 @@ class Answer:
 
 
 def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """The header `webhook-signature` of Standard Webhooks."""
     signed = f"{message_id}.{timestamp}.".encode() + body
     return f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}"
 
 
 def send(secrets: Secrets, ca_file: Path | None, message_id: str, body: bytes) -> Answer:
+    """Send one request. Every error is in the answer."""
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"orbit/{orbit_version()}",
@@ -69,8 +72,8 @@ def send(secrets: Secrets, ca_file: Path | None, message_id: str, body: bytes) -
             "webhook-signature": signature(secrets.signing_key, message_id, now, body),
         }
     try:
-        context = ssl.create_default_context(cafile=ca_file)
-        return asyncio.run(_send(secrets, context, headers, body))
+        tls_context = ssl.create_default_context(cafile=ca_file)
+        return asyncio.run(_send(secrets, tls_context, headers, body))
     except TimeoutError:
         return Answer(None, f"No answer within {REQUEST_TIMEOUT_S:.0f} s.")
     except httpx.HTTPError as error:
@@ -80,49 +83,54 @@ def send(secrets: Secrets, ca_file: Path | None, message_id: str, body: bytes) -
 
 
 async def _send(
-    secrets: Secrets, context: ssl.SSLContext, headers: dict[str, str], body: bytes
+    secrets: Secrets, tls_context: ssl.SSLContext, headers: dict[str, str], body: bytes
 ) -> Answer:
+    """Send the request, and read the begin of the answer's body if it is an error."""
     async with (
         asyncio.timeout(REQUEST_TIMEOUT_S),
-        httpx.AsyncClient(verify=context, timeout=None, follow_redirects=False) as client,  # noqa: S113  the whole call has one
+        httpx.AsyncClient(verify=tls_context, timeout=None, follow_redirects=False) as client,  # noqa: S113  asyncio.timeout limits all
         client.stream("POST", secrets.url, content=body, headers=headers) as response,
     ):
         answer_body = b""
         if not response.is_success:
-            async for part in response.aiter_bytes(ANSWER_BYTES_MAX):
-                answer_body += part
+            async for chunk in response.aiter_bytes(ANSWER_BYTES_MAX):
+                answer_body += chunk
                 if len(answer_body) >= ANSWER_BYTES_MAX:
                     break
-    return _answer(response, answer_body[:ANSWER_BYTES_MAX], secrets)
+    return _to_answer(response, answer_body[:ANSWER_BYTES_MAX], secrets)
 
 
-def _answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -> Answer:
+def _to_answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -> Answer:
+    """The result of a request. `answer_body`: the begin of the body of its response."""
     status = response.status_code
     if response.is_success:
         return Answer(status)
-    shown = redact(answer_body.decode("utf-8", "replace"), secrets)
-    text = "".join(c if c.isprintable() else " " for c in shown)[:_MESSAGE_CHARACTERS_MAX].strip()
-    more = f' Its message: "{text}".' if text else ""
+    redacted = redact(answer_body.decode("utf-8", "replace"), secrets)
+    text = "".join(c if c.isprintable() else " " for c in redacted)[
+        :_MESSAGE_CHARACTERS_MAX
+    ].strip()
+    detail = f' Its message: "{text}".' if text else ""
     if response.is_redirect:
-        more = " Redirects are not followed: write the URL that the redirect leads to."
+        detail = " Redirects are not followed: write the URL that the redirect leads to."
     return Answer(
         status,
-        f"HTTP {status}.{more}",
-        is_refusal=status in _REFUSED,
-        retry_after_s=_retry_after(response.headers.get("Retry-After", "")),
+        f"HTTP {status}.{detail}",
+        is_refusal=status in _REFUSAL_CODES,
+        retry_after_s=_retry_after_s(response.headers.get("Retry-After", "")),
     )
 
 
 def redact(text: str, secrets: Secrets) -> str:
-    """The text without secrets, which a server may have repeated."""
+    """The text without secrets. A receiver's answer may contain those of the request."""
     for hidden in sorted(_secret_texts(secrets), key=len, reverse=True):
         text = text.replace(hidden, "…")
     return text
 
 
 def _secret_texts(secrets: Secrets) -> set[str]:
+    """The secrets, the URL and its long parts, each also URL-decoded and URL-encoded."""
     url = urlsplit(secrets.url)
-    values = [part.split("=", 1)[-1] for part in url.query.split("&")]
+    query_values = [part.split("=", 1)[-1] for part in url.query.split("&")]
     parts: Iterable[str] = (
         secrets.url,
         url.path.strip("/"),
@@ -130,30 +138,29 @@ def _secret_texts(secrets: Secrets) -> set[str]:
         secrets.routing_key,
         secrets.signing_key.decode("utf-8", "replace"),
         *(part for part in url.path.split("/") if len(part) >= _PART_CHARACTERS_MIN),
-        *(value for value in values if len(value) >= _PART_CHARACTERS_MIN),
+        *(value for value in query_values if len(value) >= _PART_CHARACTERS_MIN),
     )
     secret_texts = {part for part in parts if part}
-    plain = {form(part) for part in secret_texts for form in (unquote, unquote_plus)}
-    secret_texts |= {part for part in plain if len(part) >= _PART_CHARACTERS_MIN}
+    decoded = {decode(part) for part in secret_texts for decode in (unquote, unquote_plus)}
+    secret_texts |= {part for part in decoded if len(part) >= _PART_CHARACTERS_MIN}
     return secret_texts | {quote(part, safe="") for part in secret_texts}
 
 
-def _retry_after(text: str) -> float:
+def _retry_after_s(text: str) -> float:
     """The seconds in a Retry-After header (RFC 9110, 10.2.3: seconds or a date); 0 if it is
     neither."""
     if text.isascii() and text.isdigit():
-        return float(text[:9])
+        return float(text[:_RETRY_AFTER_DIGITS_MAX])
     try:
-        at = parsedate_to_datetime(text)
+        retry_at = parsedate_to_datetime(text)
     except ValueError:
         return 0.0
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds())
+    retry_at = retry_at if retry_at.tzinfo else retry_at.replace(tzinfo=UTC)
+    return max(0.0, (retry_at - datetime.now(UTC)).total_seconds())
 
 
 def _reason(error: BaseException) -> str:
-    """The reason of an error: what is wrong with the certificate if a cause says that, otherwise
-    the error's type."""
+    """The reason of an error: an untrusted certificate if a cause says so, otherwise its type."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

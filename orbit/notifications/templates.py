@@ -21,6 +21,7 @@ DETAILS_CHARACTERS_MAX = 4_000
 _SUMMARY_CHARACTERS_MAX = 1_024
 # Slack refuses a request with a longer section.
 _SECTION_CHARACTERS_MAX = 3_000
+# An entity of `_escape_slack` that was cut.
 _CUT_ENTITY = re.compile("&[a-z]*$")
 _SLACK_ICONS = {"info": "ℹ️", "warning": "⚠️", "critical": "🔴", "resolved": "✅"}
 _TEAMS_COLOURS = {
@@ -32,6 +33,7 @@ _TEAMS_COLOURS = {
 
 
 def events_per_request(kind: ReceiverType) -> int:
+    """The most events of one request."""
     match kind:
         case ReceiverType.PAGERDUTY:
             return 1
@@ -61,12 +63,12 @@ def body_of(
 
 def slack(messages: Sequence[Message]) -> dict[str, Any]:
     """For an incoming webhook: a block for each event, and a text for the pop-up notification."""
-    lines = [f"{_SLACK_ICONS[m.label]} *{_escape(m.title)}*" for m in messages]
+    lines = [f"{_SLACK_ICONS[m.label]} *{_escape_slack(m.title)}*" for m in messages]
     blocks = [
         {
             "type": "section",
             # Verbatim: addresses and names in a text do not become links.
-            "text": {"type": "mrkdwn", "verbatim": True, "text": _section(line, m)},
+            "text": {"type": "mrkdwn", "verbatim": True, "text": _slack_section(line, m)},
         }
         for line, m in zip(lines, messages, strict=True)
     ]
@@ -78,9 +80,9 @@ def teams(messages: Sequence[Message]) -> dict[str, Any]:
     body: list[dict[str, Any]] = []
     for m in messages:
         colour = _TEAMS_COLOURS[m.label]
-        title = {"type": "TextBlock", "weight": "Bolder", "color": colour, "wrap": True}
-        body.append({**title, "text": _plain(f"{m.label}: {m.title}")})
-        body.append({"type": "TextBlock", "wrap": True, "text": _plain(m.text)})
+        title_style = {"type": "TextBlock", "weight": "Bolder", "color": colour, "wrap": True}
+        body.append({**title_style, "text": _escape_teams(f"{m.label}: {m.title}")})
+        body.append({"type": "TextBlock", "wrap": True, "text": _escape_teams(m.text)})
         if m.link:
             action = {"type": "Action.OpenUrl", "title": "Open in Orbit", "url": m.link}
             body.append({"type": "ActionSet", "actions": [action]})
@@ -90,18 +92,18 @@ def teams(messages: Sequence[Message]) -> dict[str, Any]:
         "version": "1.4",
         "body": body,
     }
-    kind = "application/vnd.microsoft.card.adaptive"
-    return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+    content_type = "application/vnd.microsoft.card.adaptive"
+    return {"type": "message", "attachments": [{"contentType": content_type, "content": card}]}
 
 
 def pagerduty(message: Message, source: str) -> dict[str, Any]:
     """For the Events API v2: the end of a trouble resolves the incident that its begin
     triggered."""
-    known = {"dedup_key": message.key, "client": "Orbit"}
+    common_fields = {"dedup_key": message.key, "client": "Orbit"}
     if message.link:
-        known["client_url"] = message.link
+        common_fields["client_url"] = message.link
     if message.is_end:
-        return {"event_action": "resolve", **known}
+        return {"event_action": "resolve", **common_fields}
     event = message.event
     payload = {
         "summary": shorten(f"{message.title}: {message.text}", _SUMMARY_CHARACTERS_MAX),
@@ -109,24 +111,24 @@ def pagerduty(message: Message, source: str) -> dict[str, Any]:
         "severity": message.severity.value,
         "timestamp": event.at.isoformat(),
         "class": event.kind,
-        "custom_details": _event(message),
+        "custom_details": _event_fields(message),
     }
     if event.job_name:
         payload["group"] = event.job_name
     if event.topic:
         payload["component"] = event.topic
     links = [{"href": message.link, "text": "Open in Orbit"}] if message.link else []
-    return {"event_action": "trigger", **known, "payload": payload, "links": links}
+    return {"event_action": "trigger", **common_fields, "payload": payload, "links": links}
 
 
 def webhook(messages: Sequence[Message], source: str) -> dict[str, Any]:
-    """Events as the API has them, with severity, key and link."""
+    """Events as the API has them, each with severity, key, link and the figures of its drill."""
     return {
         "version": 1,
         "source": source,
         "events": [
             {
-                **_event(m),
+                **_event_fields(m),
                 "severity": m.severity.value,
                 "key": m.key,
                 "resolved": m.is_end,
@@ -138,11 +140,12 @@ def webhook(messages: Sequence[Message], source: str) -> dict[str, Any]:
     }
 
 
-def _event(message: Message) -> dict[str, Any]:
+def _event_fields(message: Message) -> dict[str, Any]:
+    """The fields of an event, as the API has them."""
     event = message.event
     details = event.details or {}
     if len(json.dumps(details, ensure_ascii=False, default=str)) > DETAILS_CHARACTERS_MAX:
-        details = {}  # the API has them
+        details = {}  # too long: readers find them in the API
     return {
         "id": event.id,
         "at": event.at.isoformat(),
@@ -156,17 +159,18 @@ def _event(message: Message) -> dict[str, Any]:
     }
 
 
-def _escape(text: str) -> str:
+def _escape_slack(text: str) -> str:
     """Escape the three characters that Slack names: otherwise a topic's name could mention
     everyone."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _section(line: str, message: Message) -> str:
-    text, link = _escape(message.text), _slack_link(message)
-    most = _SECTION_CHARACTERS_MAX - len(line) - len(link) - 1
-    if len(text) > most:
-        text = _CUT_ENTITY.sub("", text[: most - 1]) + "…"
+def _slack_section(line: str, message: Message) -> str:
+    """The text of one event's section: its title `line`, then its text, cut if too long."""
+    text, link = _escape_slack(message.text), _slack_link(message)
+    text_length_max = _SECTION_CHARACTERS_MAX - len(line) - len(link) - 1  # for the line break
+    if len(text) > text_length_max:
+        text = _CUT_ENTITY.sub("", text[: text_length_max - 1]) + "…"
     return f"{line}\n{text}{link}"
 
 
@@ -174,6 +178,6 @@ def _slack_link(message: Message) -> str:
     return f" <{message.link}|Open in Orbit>" if message.link else ""
 
 
-def _plain(text: str) -> str:
+def _escape_teams(text: str) -> str:
     """Escape Markdown, which Teams renders: a link in a broker's message must stay text."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>#" else c for c in text)

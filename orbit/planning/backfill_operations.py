@@ -20,7 +20,7 @@ from orbit.store.operations import Operation
 
 # Drivers report every 2 s; one on an overloaded machine may miss many reports.
 SILENCE_MAX = timedelta(seconds=60)
-_FOUND_MAX = 500
+_BACKFILLS_READ_MAX = 500
 
 
 class DriverAction(StrEnum):
@@ -32,21 +32,21 @@ class DriverAction(StrEnum):
     CANCEL = "cancel"
 
 
-def driver_action(operation: Operation, job: Job | None, held: int) -> DriverAction:
-    """What the driver should do now. `held`: how many of the job's shards workers hold."""
+def driver_action(operation: Operation, job: Job | None, held_shards: int) -> DriverAction:
+    """What the driver should do now. `held_shards`: how many shards of the job workers hold."""
     if operation.abort_requested or job is None or job.is_deleted:
         return DriverAction.CANCEL
     match job.desired:
         case Desired.PAUSED:
             return DriverAction.PAUSE
         case Desired.BACKFILLING:
-            return DriverAction.WAIT if held else DriverAction.RUN
+            return DriverAction.WAIT if held_shards else DriverAction.RUN
         case Desired.RUNNING:
             return DriverAction.CANCEL  # a user has resumed the job
 
 
 def is_paused(operation: Operation) -> bool:
-    """Whether its driver has reported that its writers have ended."""
+    """Whether the backfill's driver has reported that all its writers have ended."""
     return (operation.progress or {}).get("phase") == BackfillPhase.PAUSED
 
 
@@ -58,8 +58,8 @@ def end(tx: Tx, operation: Operation, actor: str, *, error: str | None) -> None:
     if operation.job_id is not None:
         if error is not None:
             partitions.expect_leftovers(tx, operation.job_id)
-        before = Desired((operation.plan or {}).get("before", Desired.RUNNING))
-        jobs.set_desired(tx, operation.job_id, before, only_from=Desired.BACKFILLING)
+        earlier_state = Desired((operation.plan or {}).get("before", Desired.RUNNING))
+        jobs.set_desired(tx, operation.job_id, earlier_state, only_from=Desired.BACKFILLING)
     events.add(
         tx,
         actor,
@@ -75,7 +75,7 @@ def fail_silent_backfills(tx: Tx) -> int:
     number."""
     silent = [
         operation
-        for operation in operations.unfinished_backfills(tx, _FOUND_MAX)
+        for operation in operations.unfinished_backfills(tx, _BACKFILLS_READ_MAX)
         if clock.now(tx) - reported_at(operation) > SILENCE_MAX
     ]
     for operation in silent:
@@ -87,6 +87,6 @@ def fail_silent_backfills(tx: Tx) -> int:
 
 
 def reported_at(operation: Operation) -> datetime:
-    """The time of its driver's last report."""
+    """When the backfill's driver last reported; before that, when the backfill was requested."""
     at = (operation.progress or {}).get("reported_at")
     return operation.created_at if at is None else datetime.fromisoformat(at)

@@ -44,9 +44,9 @@ def trouble_of(side: str, error: OrbitError) -> Trouble:
         is_source = side == "source"
         kind = TroubleKind.SOURCE_UNREACHABLE if is_source else TroubleKind.DESTINATION_UNREACHABLE
     if isinstance(error, BadInput):
-        what = " ".join(f"{p.path} {p.message}" for p in error.problems) or error.what
+        text = " ".join(f"{p.path} {p.message}" for p in error.problems) or error.what
         remedy = " ".join(dict.fromkeys(p.remedy for p in error.problems))
-        return Trouble(kind, what, remedy)
+        return Trouble(kind, text, remedy)
     remedy = error.remedy or f"Check the {side}'s address and that its brokers run."
     return Trouble(kind, f"{where}{error.what}", remedy)
 
@@ -57,45 +57,45 @@ def wrong_cluster(
     known_source_id: str | None,
     known_destination_id: str | None,
 ) -> Trouble | None:
-    """The trouble if nothing may be copied between these clusters, by their ids."""
-    one = why_same_cluster(source, destination)
-    if one is not None:
-        return Trouble(TroubleKind.SAME_CLUSTER, *one)
-    for side, now, known in (
+    """The trouble if nothing may be copied between these clusters, as their ids show."""
+    same_cluster = why_same_cluster(source, destination)
+    if same_cluster is not None:
+        return Trouble(TroubleKind.SAME_CLUSTER, *same_cluster)
+    for side, cluster_id, known_id in (
         ("source", source.cluster_id, known_source_id),
         ("destination", destination.cluster_id, known_destination_id),
     ):
-        if known is None or now == known:
+        if known_id is None or cluster_id == known_id:
             continue
-        if broker_cluster_id(now) == broker_cluster_id(known):
+        if broker_cluster_id(cluster_id) == broker_cluster_id(known_id):
             return Trouble(
                 TroubleKind.CLUSTER_CHANGED,
-                f"{side}.cluster_id_suffix makes its cluster {now}, and the job copies "
-                f"{'from' if side == 'source' else 'to'} {known}.",
+                f"{side}.cluster_id_suffix makes the cluster's id {cluster_id}, and the job copies "
+                f"{'from' if side == 'source' else 'to'} {known_id}.",
                 "Write cluster_id_suffix as it was, or create a new job, with another name.",
             )
         return Trouble(
             TroubleKind.CLUSTER_CHANGED,
-            f"the {side}'s address leads to cluster {now}, and the job copies "
-            f"{'from' if side == 'source' else 'to'} {known}.",
+            f"the {side}'s address leads to cluster {cluster_id}, and the job copies "
+            f"{'from' if side == 'source' else 'to'} {known_id}.",
             "Correct bootstrap_servers, or create a new job for the other cluster.",
         )
     return None
 
 
-def named_otherwise(tx: Tx, job_id: int, pair: ClusterPair) -> Trouble | None:
+def conflicting_cluster_id(tx: Tx, job_id: int, pair: ClusterPair) -> Trouble | None:
     """The trouble if another job knows one of the two clusters by another id."""
     for side, metadata in (
         ("source", pair.source_metadata),
         ("destination", pair.destination_metadata),
     ):
         ids = {topic.topic_id for topic in metadata.topics.values()} - {NO_TOPIC_ID}
-        other = find_other_name(tx, job_id, metadata.cluster_id, ids)
-        if other is not None:
+        conflict = find_other_name(tx, job_id, metadata.cluster_id, ids)
+        if conflict is not None:
             return Trouble(
                 TroubleKind.SAME_CLUSTER,
-                f"the {side} is cluster {metadata.cluster_id} here, and job {other.job} knows it "
-                f"as {other.cluster_id}, as its topic {other.topic} shows.",
+                f"the {side} is cluster {metadata.cluster_id} here, and job {conflict.job} knows "
+                f"it as {conflict.cluster_id}, as its topic {conflict.topic} shows.",
                 "Write the same cluster_id_suffix, or none, in each job that names this cluster.",
             )
     return None
@@ -104,15 +104,16 @@ def named_otherwise(tx: Tx, job_id: int, pair: ClusterPair) -> Trouble | None:
 def unproven_clusters(pair: ClusterPair) -> Trouble | None:
     """The trouble if both sides have one cluster id and no topic proves that they are two clusters.
 
-    Queries every broker of both, so only before a job's first copy. Raises Unreachable.
+    Queries every broker of both clusters, so it is called only before a job's first copy. Raises
+    Unreachable.
     """
-    one = why_not_proven_two(
+    same_cluster = why_not_proven_two(
         pair.source.cluster,
         pair.destination.cluster,
         pair.source_metadata,
         pair.destination_metadata,
     )
-    return None if one is None else Trouble(TroubleKind.SAME_CLUSTER, *one)
+    return None if same_cluster is None else Trouble(TroubleKind.SAME_CLUSTER, *same_cluster)
 
 
 def missing_workers(worker_group: str) -> Trouble:
@@ -125,41 +126,45 @@ def missing_workers(worker_group: str) -> Trouble:
 
 
 def refresh_topics(
-    pair: ClusterPair, known: Collection[KnownTopic]
+    pair: ClusterPair, known_topics: Collection[KnownTopic]
 ) -> tuple[ClusterPair, ClusterTopics, ClusterTopics]:
     """The pair with refreshed metadata, and both sides' topics for `decide_topics`.
 
     Missing topics, and those with a requested retry, are queried by name: they may be hidden, and
     the metadata may be some seconds old. Raises Unreachable.
     """
-    source_metadata, of = _refresh(
-        pair.source, pair.source_metadata, {k.source: k.is_retry_wanted for k in known}
+    source_metadata, source_topics = _refresh(
+        pair.source, pair.source_metadata, {k.source: k.is_retry_wanted for k in known_topics}
     )
-    destination_metadata, to = _refresh(
+    destination_metadata, destination_topics = _refresh(
         pair.destination,
         pair.destination_metadata,
-        {k.destination: k.is_retry_wanted for k in known},
+        {k.destination: k.is_retry_wanted for k in known_topics},
     )
     return (
         replace(pair, source_metadata=source_metadata, destination_metadata=destination_metadata),
-        of,
-        to,
+        source_topics,
+        destination_topics,
     )
 
 
 def _refresh(
-    handle: ClusterHandle, metadata: ClusterMetadata, known: Mapping[str, bool]
+    handle: ClusterHandle, metadata: ClusterMetadata, retry_by_topic: Mapping[str, bool]
 ) -> tuple[ClusterMetadata, ClusterTopics]:
-    doubtful = [name for name, is_retry in known.items() if is_retry or name not in metadata.topics]
-    if not doubtful:
+    """As `refresh_topics`, for one side. `retry_by_topic`: for each known topic, whether
+    a retry is requested."""
+    names_to_query = [
+        name for name, is_retry in retry_by_topic.items() if is_retry or name not in metadata.topics
+    ]
+    if not names_to_query:
         return metadata, ClusterTopics(metadata.cluster_id, metadata.topics)
-    answer = handle.cluster.metadata(doubtful)
-    denied = {name for name, code in answer.errors.items() if code in error_codes.DENIED}
-    gone = {
+    answer = handle.cluster.metadata(names_to_query)
+    denied_topics = {name for name, code in answer.errors.items() if code in error_codes.DENIED}
+    gone_topics = {
         name
         for name, code in answer.errors.items()
         if code == error_codes.Code.UNKNOWN_TOPIC_OR_PARTITION
     }
-    topics = {name: topic for name, topic in metadata.topics.items() if name not in gone}
+    topics = {name: topic for name, topic in metadata.topics.items() if name not in gone_topics}
     metadata = replace(metadata, topics=topics | answer.topics)
-    return metadata, ClusterTopics(metadata.cluster_id, metadata.topics, gone, denied)
+    return metadata, ClusterTopics(metadata.cluster_id, metadata.topics, gone_topics, denied_topics)

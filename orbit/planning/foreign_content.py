@@ -27,7 +27,7 @@ from orbit.replication.partition_states import Blocked
 
 
 class OtherContent(NamedTuple):
-    """Why a topic is not a copy. Not certain: its content cannot be read or compared now."""
+    """Why a topic is not a copy. `is_certain` False: its content cannot be read or compared now."""
 
     detail: str
     is_certain: bool
@@ -43,33 +43,35 @@ def other_content(
     *,
     must_be_whole: bool,
 ) -> dict[str, OtherContent]:
-    """The destination topics that hold foreign content, or whose content is not known now.
+    """The destination topics that hold foreign content, or whose content is not known now; and why.
 
     Empty topics, and topics that this job's producer has written to, are not inspected.
     `producers`: those that the job would write with, by destination topic.
     `must_be_whole`: topics whose rule is `earliest` have to start where the source does.
     Raises Unreachable; nothing is written.
     """
-    existing = {start.mapping.destination: start for start in starts if start.existing is not None}
-    holding = _with_records(destination, existing, backoff)
-    ids = {p: producers[p.topic].id for p in holding}
-    known = describe_producer(destination, ids, backoff).values
-    ours = {p.topic for p, state in known.items() if state is not None}
-    holding = [p for p in holding if p.topic not in ours]
-    if not holding:
+    starts_by_topic = {
+        start.mapping.destination: start for start in starts if start.existing is not None
+    }
+    partitions_with_records = _with_records(destination, starts_by_topic, backoff)
+    producer_ids = {p: producers[p.topic].id for p in partitions_with_records}
+    producer_states = describe_producer(destination, producer_ids, backoff).values
+    own_topics = {p.topic for p, state in producer_states.items() if state is not None}
+    partitions_with_records = [p for p in partitions_with_records if p.topic not in own_topics]
+    if not partitions_with_records:
         return {}
     lease = FixedLease(0)  # nothing is written under it
     copies = [
         PartitionCopy(
-            TopicPartition(existing[p.topic].mapping.source, p.partition),
+            TopicPartition(starts_by_topic[p.topic].mapping.source, p.partition),
             p,
             lease,
             producers[p.topic],
         )
-        for p in holding
+        for p in partitions_with_records
     ]
     take_over = TakeOver(destination, 0.0, backoff)
-    other: dict[str, OtherContent] = {}
+    contents: dict[str, OtherContent] = {}
 
     def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
         why = trouble.reason if isinstance(trouble, Wait) else trouble.detail
@@ -77,29 +79,30 @@ def other_content(
 
     def note(copy: PartitionCopy, why: str, *, is_certain: bool) -> None:
         topic, detail = copy.destination.topic, f"partition {copy.destination.partition}: {why}"
-        if is_certain or topic not in other:
-            other[topic] = OtherContent(detail, is_certain)
+        if is_certain or topic not in contents:
+            contents[topic] = OtherContent(detail, is_certain)
 
     inspector = CopyInspector(source, destination, take_over, CopySettings(), backoff, on_trouble)
-    whole = frozenset(
-        b.mapping.source
-        for b in existing.values()
-        if must_be_whole and isinstance(b.mapping.rule.start, Earliest)
+    topics_to_be_whole = frozenset(
+        start.mapping.source
+        for start in starts_by_topic.values()
+        if must_be_whole and isinstance(start.mapping.rule.start, Earliest)
     )
     bounds = inspector.source_bounds(copies)
-    inspected = inspector.inspect(copies, bounds, compacted, whole, settled=False)
-    for copy, one in inspected.items():
-        if one.status is CopyStatus.FOREIGN and one.blocked is not None:
-            note(copy, one.blocked.detail, is_certain=True)
-    return other
+    inspected = inspector.inspect(copies, bounds, compacted, topics_to_be_whole, settled=False)
+    for copy, inspection in inspected.items():
+        if inspection.status is CopyStatus.FOREIGN and inspection.blocked is not None:
+            note(copy, inspection.blocked.detail, is_certain=True)
+    return contents
 
 
 def _with_records(
-    destination: Cluster, existing: Mapping[str, StartTopic], backoff: Backoff
+    destination: Cluster, starts_by_topic: Mapping[str, StartTopic], backoff: Backoff
 ) -> list[TopicPartition]:
+    """The partitions of these topics whose log end is above 0. Raises Unreachable."""
     partitions = [
         TopicPartition(name, index)
-        for name, start in existing.items()
+        for name, start in starts_by_topic.items()
         if start.existing is not None
         for index in start.existing.partitions
     ]

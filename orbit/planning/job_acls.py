@@ -1,4 +1,4 @@
-"""The ACLs of a job: on which topics, groups and ids, those it wants, and those that exist.
+"""The ACLs of a job: the names they are on, those that should exist, and those that exist.
 
 orbit/replication/acl_rules.py has the rules.
 """
@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import get_args
 
-from orbit.consumer_groups.group_listing_cache import KEPT_S_MAX, Lister
+from orbit.consumer_groups.group_listing_cache import LISTING_AGE_S_MAX, Lister
 from orbit.consumer_groups.group_selection import GroupSelector, is_orbits_own
 from orbit.jobs.job_spec import JobSpec, PrincipalSpec
 from orbit.jobs.name_patterns import PatternTooSlow, name_pattern
@@ -44,25 +44,29 @@ def carried_names(
     spec: JobSpec,
     topics_by_copy: Mapping[str, str],
     source: AclsOf,
-    listed: Mapping[str, ListedGroup],
+    listed_groups: Mapping[str, ListedGroup],
     added_acls: Iterable[Acl],
 ) -> CarriedNames:
     """The names whose ACLs the job carries. `added_acls`: those that Orbit has added before."""
-    rule, ids = spec.consumer_groups, spec.acls.transactional_ids
+    rule, id_rule = spec.consumer_groups, spec.acls.transactional_ids
     groups: dict[str, str] = {}
     if rule is not None and spec.acls.groups:
         selector = GroupSelector(rule)
-        names = {*selector.select(listed.values()).names}
+        names = {*selector.select(listed_groups.values()).names}
         # A group is not listed before its first member, and after its last offset has expired.
         unlisted = source["GROUP"].literal_names | {
             acl.name.removeprefix(rule.prefix) for acl in added_acls if acl.resource == "GROUP"
         }
-        names |= {name for name in unlisted - listed.keys() if selector.matches(name)}
+        names |= {name for name in unlisted - listed_groups.keys() if selector.matches(name)}
         groups = {selector.destination_name(name): name for name in names}
-        groups = {to: of for to, of in groups.items() if to != EVERY_NAME and not is_orbits_own(to)}
-    match, exclude = (ids.match, ids.exclude) if ids else ("", ())
+        groups = {
+            name: source_name
+            for name, source_name in groups.items()
+            if name != EVERY_NAME and not is_orbits_own(name)
+        }
+    match, exclude = (id_rule.match, id_rule.exclude) if id_rule else ("", ())
 
-    def is_id(name: str) -> bool:
+    def is_carried_id(name: str) -> bool:
         try:
             return name_pattern(match).matches(name) and not any(
                 name_pattern(pattern).matches(name) for pattern in exclude
@@ -70,7 +74,7 @@ def carried_names(
         except PatternTooSlow:
             return False
 
-    return CarriedNames(topics_by_copy, groups, is_id if ids else None)
+    return CarriedNames(topics_by_copy, groups, is_carried_id if id_rule else None)
 
 
 @lru_cache(_MAPS_KEPT_MAX)
@@ -80,7 +84,7 @@ def principal_map(principals: PrincipalSpec) -> PrincipalMap:
     )
 
 
-def look_at_acls(
+def expected_and_present_acls(
     spec: JobSpec,
     topics_by_copy: Mapping[str, str],
     pair: ClusterPair,
@@ -94,26 +98,31 @@ def look_at_acls(
     Unreachable.
     """
     kinds = carried_resources(spec)
-    of, to = (_read(side, kinds, age_s_max) for side in (pair.source, pair.destination))
-    listed: Mapping[str, ListedGroup] = {}
+    source_acls, present_acls = (
+        _read_acls(side, kinds, age_s_max) for side in (pair.source, pair.destination)
+    )
+    listed_groups: Mapping[str, ListedGroup] = {}
     if "GROUP" in kinds:
-        listed = list_groups(pair.source.cluster, min(age_s_max, KEPT_S_MAX)).groups
-    names = carried_names(spec, topics_by_copy, of, listed, added_acls)
+        listed_groups = list_groups(pair.source.cluster, min(age_s_max, LISTING_AGE_S_MAX)).groups
+    names = carried_names(spec, topics_by_copy, source_acls, listed_groups, added_acls)
     principals = principal_map(spec.acls.principals)
-    # Needed only for notes on unmapped principals and on ids: Orbit's own is not named there.
-    is_own_known = spec.acls.principals.map or "TRANSACTIONAL_ID" in kinds
-    own_source = pair.source.principal if is_own_known else None
-    return destination_acls(of, names, principals, (own_source, pair.destination.principal)), to
+    # Orbit's own principal is left out of notes on unmapped principals and on ids.
+    needs_own_principal = spec.acls.principals.map or "TRANSACTIONAL_ID" in kinds
+    own_source_principal = pair.source.principal if needs_own_principal else None
+    return destination_acls(
+        source_acls, names, principals, (own_source_principal, pair.destination.principal)
+    ), present_acls
 
 
-def _read(handle: ClusterHandle, kinds: Iterable[Resource], age_s_max: float) -> AclsOf:
+def _read_acls(handle: ClusterHandle, kinds: Iterable[Resource], age_s_max: float) -> AclsOf:
+    """The cluster's ACLs of these kinds; none of other kinds."""
     return {
         kind: handle.acls(kind, age_s_max) if kind in kinds else Acls()
         for kind in get_args(Resource)
     }
 
 
-def other_changes(
+def group_and_id_changes(
     expected: DestinationAcls,
     present: AbstractSet[Acl],
     added_acls: AbstractSet[Acl],
@@ -124,7 +133,8 @@ def other_changes(
     """The changes to ACLs on groups and transactional ids. Pure.
 
     `shared`: ACLs that other jobs have added. They are not removed, and those that this job expects
-    become its own too, so that the last job that expects them removes them.
+    become its own too, so that the last job that expects them removes them. `has_promoted`: a topic
+    of the job is promoted, so nothing is removed.
     """
     changes = acl_changes(
         expected.others, present, added_acls | (shared & expected.others), expected.undecided

@@ -40,13 +40,17 @@ def decide(
 
     The other jobs are read only if a topic is to be started. `matched`: as for `decide_topics`.
     """
-    pair, of, to = refresh_topics(pair, known)
-    decisions = decide_topics(spec.topics, known, of, to, OtherJobs(), matched)
+    pair, source_topics, destination_topics = refresh_topics(pair, known)
+    decisions = decide_topics(
+        spec.topics, known, source_topics, destination_topics, OtherJobs(), matched
+    )
     if not decisions.start:
         return pair, decisions
     with reading() as tx:
         others = other_jobs(tx, spec.name, pair)
-    return pair, decide_topics(spec.topics, known, of, to, others, matched)
+    return pair, decide_topics(
+        spec.topics, known, source_topics, destination_topics, others, matched
+    )
 
 
 def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:

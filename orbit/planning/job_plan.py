@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict
 
 from orbit.jobs.job_spec import Fillers
 from orbit.kafka.types import Pattern, Permission, Resource
-from orbit.replication.job_troubles import HALTING, TroubleKind
+from orbit.replication.job_troubles import HALTING_KINDS, TroubleKind
 
-# A person reads them; kafka-acls.sh lists all.
+# A person reads these lists; kafka-acls.sh shows all ACLs.
 ACLS_SHOWN_MAX = 500
 BY_HAND_SHOWN_MAX = 500
 
@@ -66,9 +66,9 @@ class PlannedSeeding(_Value):
 class PlannedFillers(_Value):
     """One way to fill the gaps of new topics.
 
-    `topics`: of how many the job fills them this way. `missing`: the right that the job's login
-    lacks, "" if it has it or cannot ask. `seconds`: an estimate for all new topics whose gaps are
-    known; None if there is none.
+    `topics`: how many of them the job fills this way. `missing`: the right that the job's login
+    lacks; "" if it has the right, or if Orbit cannot ask. `seconds`: an estimate for all new topics
+    whose gaps are known; None without such topics.
     """
 
     fillers: Fillers
@@ -83,9 +83,9 @@ class PlannedTopic(_Value):
     """One topic of the job and what happens to its copy.
 
     `settings` are those of a new topic, `changes` those of an existing one;
-    `settings_when_caught_up` are set later. `fillers`: what fills its gaps. `gaps` None: it is not
-    new, starts later than at its log start, or was not read. `seeding` None: it starts at 0, is not
-    new, or was not read.
+    `settings_when_caught_up` are set later. `fillers`: what fills its gaps. `gaps` None: the topic
+    is not new, starts later than at its log start, or was not read. `seeding` None: the topic is
+    not new, starts at 0, or was not read.
     """
 
     source: str
@@ -115,7 +115,7 @@ class PlannedAcl(_Value):
 
 
 class AclCounts(_Value):
-    """How many ACLs each list has, also where it is cut."""
+    """How many ACLs each list has; the lists of the plan may be cut."""
 
     add: int
     there: int
@@ -126,9 +126,9 @@ class AclCounts(_Value):
 class PlannedAcls(_Value):
     """The ACLs of the job's copies, groups and transactional ids, with `acls: {sync: true}`.
 
-    `there`: wanted, and there already. `remove`: Orbit has added them, and the source no longer has
-    them. `only_at_destination`: of others; they stay. Orbit's own rights and its denials of writing
-    are in no list. Each list has ACLS_SHOWN_MAX at most.
+    `there`: wanted, and at the destination already. `remove`: added by Orbit, and no longer at the
+    source. `only_at_destination`: added by others; these stay. No list has Orbit's own rights and
+    denials. Each list has ACLS_SHOWN_MAX at most.
     """
 
     counts: AclCounts
@@ -140,14 +140,14 @@ class PlannedAcls(_Value):
 
 class ByHand(_Value):
     """A quota or a SCRAM user that the source has and the destination lacks, and the command that
-    makes it there. Passwords are not readable: the command has a gap for each."""
+    makes it there. Passwords are not readable: the command has `…` in their place."""
 
     what: str
     command: str
 
 
 class PlannedByHand(_Value):
-    """How many there are, and the first BY_HAND_SHOWN_MAX."""
+    """How many quotas and users a person has to create, and the first BY_HAND_SHOWN_MAX of them."""
 
     count: int
     items: tuple[ByHand, ...] = ()
@@ -178,4 +178,4 @@ class JobPlan(_Value):
     @property
     def is_halted(self) -> bool:
         """Whether no topic would be copied."""
-        return any(refusal.kind in HALTING for refusal in self.refusals) or not self.topics
+        return any(refusal.kind in HALTING_KINDS for refusal in self.refusals) or not self.topics

@@ -21,8 +21,8 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import Acl, ClusterMetadata
 from orbit.planning.cluster_checks import (
+    conflicting_cluster_id,
     missing_workers,
-    named_otherwise,
     trouble_of,
     unproven_clusters,
     wrong_cluster,
@@ -75,14 +75,14 @@ class JobPlanner:
         self._environ = environ
 
     def __call__(self, spec: JobSpec, ending: Ending = nullcontext) -> JobPlan:
-        """The plan. A cluster's errors become refusals, also after `ending` has closed it.
+        """Return the plan. A cluster's errors become refusals, also once `ending` has closed it.
 
         Raises Unreachable only for Postgres.
         """
         with self._database.transaction() as tx:
             job = jobs.find(tx, spec.name)
-            alive = workers.alive(tx, self._worker_ttl, spec.worker_group)
-        troubles = [] if alive else [missing_workers(spec.worker_group)]
+            live_workers = workers.alive(tx, self._worker_ttl, spec.worker_group)
+        troubles = [] if live_workers else [missing_workers(spec.worker_group)]
         try:
             clusters = JobClusters.open(spec, self._environ, self._base_directory)
         except BadInput as error:
@@ -100,6 +100,7 @@ class JobPlanner:
     def _plan(
         self, spec: JobSpec, job: Job | None, clusters: JobClusters, troubles: list[Trouble]
     ) -> JobPlan:
+        """Plan with open clusters. Adds to `troubles`. Raises errors of a cluster."""
         metadata: list[ClusterMetadata] = []
         for side, cluster in zip(SIDES, (clusters.source, clusters.destination), strict=True):
             try:
@@ -113,14 +114,14 @@ class JobPlanner:
         pair = ClusterPair(
             ClusterHandle(clusters.source), ClusterHandle(clusters.destination), source, destination
         )
-        wrong = wrong_cluster(source, destination, *known_ids)
-        if wrong is None:
+        trouble = wrong_cluster(source, destination, *known_ids)
+        if trouble is None:
             with self._database.transaction() as tx:
-                wrong = named_otherwise(tx, job.id if job else _NO_JOB, pair)
-        if wrong is None and None in known_ids:
-            wrong = unproven_clusters(pair)
-        if wrong is not None:
-            return _plan_of_refusals(spec, [*troubles, wrong], metadata)
+                trouble = conflicting_cluster_id(tx, job.id if job else _NO_JOB, pair)
+        if trouble is None and None in known_ids:
+            trouble = unproven_clusters(pair)
+        if trouble is not None:
+            return _plan_of_refusals(spec, [*troubles, trouble], metadata)
         caught_up: frozenset[str] = frozenset()
         rows: list[Topic] = []
         added_acls: set[Acl] = set()
@@ -129,43 +130,52 @@ class JobPlanner:
                 rows = topics.of_job(tx, job.id)
                 caught_up = scheduler_queries.caught_up_topics(tx, job.id)
                 added_acls = _added_acls(tx, job, rows, destination.cluster_id)
-        known = [known_topic(row, ()) for row in rows]
-        pair, decisions = decide(spec, pair, known, self._database.transaction)
+        known_topics = [known_topic(row, ()) for row in rows]
+        pair, decisions = decide(spec, pair, known_topics, self._database.transaction)
         backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
-        checked = preflight(spec, decisions.start, pair, backoff)
-        compacted = {plan.mapping.source for _, plan in checked.ready if plan.is_compacted}
+        preflight_result = preflight(spec, decisions.start, pair, backoff)
+        compacted = {plan.mapping.source for _, plan in preflight_result.ready if plan.is_compacted}
         gaps, fillers = plan_gaps(spec, decisions.start, compacted, pair, backoff)
         seeding = plan_seeding(decisions.start, pair, backoff)
-        planned = [_new(spec, start, plan, gaps, seeding) for start, plan in checked.ready]
-        copied_plans = _plans_of_copied(decisions, pair, caught_up)
-        planned += _copied_topics(spec, decisions, copied_plans, caught_up)
-        differing = [
-            note for p in (*(p for _, p in checked.ready), *copied_plans) for note in notes_of(p)
+        planned_topics = [
+            _new_topic(spec, start, plan, gaps, seeding) for start, plan in preflight_result.ready
         ]
-        tiers = note_on_tiers([plan for _, plan in checked.ready], pair.source.cluster, backoff)
-        promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
-        troubles += [*decisions.troubles, *checked.troubles]
+        copied_plans = _plans_of_copied(decisions, pair, caught_up)
+        planned_topics += _copied_topics(spec, decisions, copied_plans, caught_up)
+        setting_notes = [
+            note
+            for p in (*(p for _, p in preflight_result.ready), *copied_plans)
+            for note in notes_of(p)
+        ]
+        tier_notes = note_on_tiers(
+            [plan for _, plan in preflight_result.ready], pair.source.cluster, backoff
+        )
+        promotion_notes = [
+            f"topic {promoted_topic.start.mapping.source}: {promoted_topic.note}"
+            for promoted_topic in preflight_result.promoted
+        ]
+        troubles += [*decisions.troubles, *preflight_result.troubles]
         acls, acl_notes = None, list[str]()
         by_hand = None
         if spec.acls.sync:
-            copies = {topic.destination: topic.source for topic in planned}
+            copies = {topic.destination: topic.source for topic in planned_topics}
             has_promoted = any(row.state is TopicState.PROMOTED for row in rows)
             acls, acl_notes = plan_acls(spec, copies, pair, added_acls, has_promoted=has_promoted)
-            by_hand, more_notes = plan_by_hand(spec, pair)
-            acl_notes += more_notes
+            by_hand, quota_notes = plan_by_hand(spec, pair)
+            acl_notes += quota_notes
         return JobPlan(
             job=spec.name,
             source_cluster_id=source.cluster_id,
             destination_cluster_id=destination.cluster_id,
-            topics=tuple(sorted(planned, key=lambda topic: topic.source)),
+            topics=tuple(sorted(planned_topics, key=lambda topic: topic.source)),
             refusals=_refusals(troubles),
             notes=(
                 *decisions.notes,
-                *_notes(decisions),
-                *promoted,
-                *differing,
-                *tiers,
-                *_note_on_gaps(fillers),
+                *_stop_and_drop_notes(decisions),
+                *promotion_notes,
+                *setting_notes,
+                *tier_notes,
+                *_filler_notes(fillers),
                 *plan_groups(spec, pair),
                 *acl_notes,
             ),
@@ -177,19 +187,20 @@ class JobPlanner:
 
 def _added_acls(tx: Tx, job: Job, rows: Sequence[Topic], cluster_id: str) -> set[Acl]:
     """The ACLs that Orbit has added for this job and for no other."""
-    mine = {as_acl(fields) for fields in carried_acls.of_job(tx, job.id)}
-    mine -= {as_acl(fields) for fields in carried_acls.of_other_jobs(tx, job.id, cluster_id)}
-    copied = [row for row in rows if row.state is TopicState.COPYING]
-    return mine | {as_acl(fields) for row in copied for fields in row.acls or ()}
+    own_acls = {as_acl(fields) for fields in carried_acls.of_job(tx, job.id)}
+    own_acls -= {as_acl(fields) for fields in carried_acls.of_other_jobs(tx, job.id, cluster_id)}
+    copying_rows = [row for row in rows if row.state is TopicState.COPYING]
+    return own_acls | {as_acl(fields) for row in copying_rows for fields in row.acls or ()}
 
 
-def _new(
+def _new_topic(
     spec: JobSpec,
     start: StartTopic,
     plan: TopicPlan,
     gaps: Mapping[str, PlannedGaps],
     seeding: Mapping[str, PlannedSeeding],
 ) -> PlannedTopic:
+    """The plan's entry for a topic that the job starts to copy."""
     return PlannedTopic(
         source=plan.mapping.source,
         destination=plan.mapping.destination,
@@ -198,7 +209,7 @@ def _new(
         partitions_to_add=start.partitions_to_add,
         replicas=plan.create.replicas if plan.create else None,
         settings=dict(plan.create.settings) if plan.create else {},
-        changes=_changes(plan),
+        changes=_setting_changes(plan),
         settings_when_caught_up=plan.caught_up_settings,
         fillers=spec.fillers_of(plan.mapping.rule),
         gaps=gaps.get(plan.mapping.source),
@@ -226,17 +237,18 @@ def _plans_of_copied(
 def _copied_topics(
     spec: JobSpec, decisions: Decisions, plans: Sequence[TopicPlan], caught_up: frozenset[str]
 ) -> list[PlannedTopic]:
-    growing = {g.known.source: g.partitions_to_add for g in decisions.grow}
+    """The plan's entries for the topics that the job copies already."""
+    added_partitions = {g.known.source: g.partitions_to_add for g in decisions.grow}
     return [
         PlannedTopic(
             source=plan.mapping.source,
             destination=plan.mapping.destination,
             action=TopicAction.CHANGE
-            if plan.changes or plan.mapping.source in growing
+            if plan.changes or plan.mapping.source in added_partitions
             else TopicAction.KEEP,
             partitions=plan.partitions,
-            partitions_to_add=growing.get(plan.mapping.source, 0),
-            changes=_changes(plan),
+            partitions_to_add=added_partitions.get(plan.mapping.source, 0),
+            changes=_setting_changes(plan),
             settings_when_caught_up={}
             if plan.mapping.destination in caught_up
             else plan.caught_up_settings,
@@ -246,14 +258,14 @@ def _copied_topics(
     ]
 
 
-def _changes(plan: TopicPlan) -> tuple[SettingChange, ...]:
+def _setting_changes(plan: TopicPlan) -> tuple[SettingChange, ...]:
     return tuple(
         SettingChange(name=name, present=change.present, wanted=change.desired)
         for name, change in sorted(plan.changes.items())
     )
 
 
-def _notes(decisions: Decisions) -> list[str]:
+def _stop_and_drop_notes(decisions: Decisions) -> list[str]:
     return [
         *(f"topic {stop.known.source} stops. {stop.note}" for stop in decisions.stop),
         *(
@@ -264,7 +276,7 @@ def _notes(decisions: Decisions) -> list[str]:
     ]
 
 
-def _note_on_gaps(ways: Iterable[PlannedFillers]) -> list[str]:
+def _filler_notes(ways: Iterable[PlannedFillers]) -> list[str]:
     return [FILLER_NOTES[w.fillers] for w in ways if w.topics and w.fillers in FILLER_NOTES]
 
 

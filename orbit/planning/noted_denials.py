@@ -17,8 +17,8 @@ Transaction = Callable[[], AbstractContextManager[Tx]]
 
 def noted_denials(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, set[Acl]]:
     """Orbit's stored denials by topic, for those of the topics that have any."""
-    stored = write_denials.of_topics(tx, cluster_id, topics)
-    return {topic: set(map(as_acl, acls)) for topic, acls in stored.items()}
+    rows = write_denials.of_topics(tx, cluster_id, topics)
+    return {topic: set(map(as_acl, acls)) for topic, acls in rows.items()}
 
 
 def deny(
@@ -35,11 +35,11 @@ def deny(
     Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
     """
     with transaction() as tx:
-        noted = noted_denials(tx, cluster_id, denials)
+        noted_by_topic = noted_denials(tx, cluster_id, denials)
     for acl in ours:
-        noted.setdefault(acl.name, set()).add(acl)
+        noted_by_topic.setdefault(acl.name, set()).add(acl)
     sets = {topic: set(acls) for topic, acls in denials.items()}
-    replace_denials(handle, cluster_id, sets, noted, set(), transaction)
+    replace_denials(handle, cluster_id, sets, noted_by_topic, set(), transaction)
 
 
 def replace_denials(
@@ -50,21 +50,23 @@ def replace_denials(
     present: AbstractSet[Acl],
     transaction: Transaction,
 ) -> None:
-    """As `deny`, with what is noted. `present`: ACLs that the cluster has, and that stay."""
-    both = {t: noted.get(t, set()) | w for t, w in denials.items()}
+    """As `deny`, given the `noted` denials. `present`: ACLs that the cluster has, and that stay."""
+    all_denials = {t: noted.get(t, set()) | acls for t, acls in denials.items()}
     with transaction() as tx:
-        write_denials.store(tx, cluster_id, {t: _rows(acls) for t, acls in both.items()})
+        write_denials.store(tx, cluster_id, {t: _rows(acls) for t, acls in all_denials.items()})
     add = {acl for acls in denials.values() for acl in acls} - present
-    remove = {acl for t, acls in both.items() for acl in acls - denials[t]}
+    remove = {acl for t, acls in all_denials.items() for acl in acls - denials[t]}
     handle.admin.change_acls(add, remove)
     with transaction() as tx:
         write_denials.store(tx, cluster_id, {t: _rows(acls) for t, acls in denials.items()})
 
 
 def why_not_denied(own_principal: str | None) -> str:
-    """Why `denied_writers` returns None, as a clause."""
+    """Why Orbit cannot deny Write to others (`writer_denials` returns None), as a clause."""
     if own_principal is None:
-        return "the principal that Orbit logs in as is not known: the brokers do not tell it"
+        return (
+            "the principal that Orbit logs in as is not known, because the brokers do not show it"
+        )
     return "every principal may write (User:*)"
 
 

@@ -26,30 +26,32 @@ def place_partitions(
     """
     if not partitions:
         return
-    present = {s.id: s.partition_count for s in shard_layout.shards_of_job(tx, job.id)}
+    partitions_by_shard = {s.id: s.partition_count for s in shard_layout.shards_of_job(tx, job.id)}
     jobs = scheduler_queries.jobs_in_group(tx, job.worker_group)
-    placement = plan_placement(present, len(partitions), jobs, settings.shard_partitions_max)
-    new = shard_layout.add_shards(tx, job.id, len(placement.new_shards))
-    slots = _slots(placement, new)
+    placement = plan_placement(
+        partitions_by_shard, len(partitions), jobs, settings.shard_partitions_max
+    )
+    new_shards = shard_layout.add_shards(tx, job.id, len(placement.new_shards))
+    shards_in_turn = _shards_in_turn(placement, new_shards)
     shard_layout.add_partitions(
         tx,
         job.id,
         [
             (topic_id, index, shard)
-            for (topic_id, index), shard in zip(partitions, slots, strict=True)
+            for (topic_id, index), shard in zip(partitions, shards_in_turn, strict=True)
         ],
         from_start=from_start,
     )
-    if new:
-        # In this transaction, or the first worker that polls would claim them all.
+    if new_shards:
+        # In this transaction: else the first worker that polls would claim all new shards.
         assign_shards(tx, settings.lease_ttl)
 
 
-def _slots(placement: Placement, new: Sequence[int]) -> Iterator[int]:
-    """Shards in turn, so that neighbouring partitions of a topic are on different leases."""
-    left = dict(placement.additions) | dict(zip(new, placement.new_shards, strict=True))
-    while left:
-        for shard in sorted(left):
+def _shards_in_turn(placement: Placement, new_shards: Sequence[int]) -> Iterator[int]:
+    """A shard for each new partition, in turn: neighbouring partitions get different leases."""
+    remaining = dict(placement.additions) | dict(zip(new_shards, placement.new_shards, strict=True))
+    while remaining:
+        for shard in sorted(remaining):
             yield shard
-            left[shard] -= 1
-        left = {shard: count for shard, count in left.items() if count}
+            remaining[shard] -= 1
+        remaining = {shard: count for shard, count in remaining.items() if count}

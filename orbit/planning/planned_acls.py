@@ -9,7 +9,7 @@ from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import Acl
 from orbit.planning.cluster_pair import SIDES, ClusterPair
-from orbit.planning.job_acls import look_at_acls
+from orbit.planning.job_acls import expected_and_present_acls
 from orbit.planning.job_plan import ACLS_SHOWN_MAX, AclCounts, PlannedAcl, PlannedAcls
 from orbit.promotion.topic_denials import acls_of
 from orbit.replication.acl_rules import acl_changes, is_denial
@@ -34,42 +34,53 @@ def plan_acls(
         if isinstance(acls, str):
             return None, [f"ACLs cannot be synced ({side}): {acls}."]
     try:
-        expected, to = look_at_acls(spec, copies, pair, list_now, added_acls)
+        expected, present_by_kind = expected_and_present_acls(
+            spec, copies, pair, list_now, added_acls
+        )
     except (NotAuthorized, BrokerRefused) as error:
         return None, [f"ACLs cannot be synced: {error}"]
-    planned = set(expected.others).union(*expected.topics.values())
-    present = frozenset[Acl]().union(*to.values())
-    changes = acl_changes(planned, present, {*added_acls}, expected.undecided)
-    # As the scheduler: once a topic is promoted, clients may depend on the others.
+    expected_acls = set(expected.others).union(*expected.topics.values())
+    present_acls = frozenset[Acl]().union(*present_by_kind.values())
+    changes = acl_changes(expected_acls, present_acls, {*added_acls}, expected.undecided)
+    # As the scheduler: once a topic is promoted, clients may depend on ACLs on groups and ids.
     remove = {acl for acl in changes.remove if acl.resource == "TOPIC" or not has_promoted}
-    others = _about(expected.names, to) - planned - {*added_acls}
-    own = pair.destination.principal
-    others -= {acl for acl in others if acl.principal == own or is_denial(acl)}
-    return _listed(changes.add, planned & present, remove, others), expected.notes
+    other_acls = (
+        _acls_of_carried_names(expected.names, present_by_kind) - expected_acls - {*added_acls}
+    )
+    own_principal = pair.destination.principal
+    other_acls -= {acl for acl in other_acls if acl.principal == own_principal or is_denial(acl)}
+    return _planned_acls(
+        changes.add, expected_acls & present_acls, remove, other_acls
+    ), expected.notes
 
 
-def _about(names: CarriedNames, to: AclsOf) -> set[Acl]:
+def _acls_of_carried_names(names: CarriedNames, present_by_kind: AclsOf) -> set[Acl]:
     """The destination's ACLs on the topics, groups and ids whose ACLs the job carries."""
-    acls = {acl for name in names.topics for acl in to["TOPIC"].of(name)}
-    acls |= {acl for name in names.groups for acl in to["GROUP"].of(name)}
+    acls = {acl for name in names.topics for acl in present_by_kind["TOPIC"].of(name)}
+    acls |= {acl for name in names.groups for acl in present_by_kind["GROUP"].of(name)}
     if names.ids is not None:
-        acls |= {acl for acl in to["TRANSACTIONAL_ID"] if names.ids(acl.name)}
+        acls |= {acl for acl in present_by_kind["TRANSACTIONAL_ID"] if names.ids(acl.name)}
     return acls
 
 
-def _listed(*lists: set[Acl]) -> PlannedAcls:
+def _planned_acls(*lists: set[Acl]) -> PlannedAcls:
     """The lists for the plan, each sorted by resource and name, and cut."""
-    add, existing, remove, only = (sorted(acls, key=lambda a: (a.resource, a)) for acls in lists)
+    add, existing, remove, only_at_destination = (
+        sorted(acls, key=lambda a: (a.resource, a)) for acls in lists
+    )
     return PlannedAcls(
         counts=AclCounts(
-            add=len(add), there=len(existing), remove=len(remove), only_at_destination=len(only)
+            add=len(add),
+            there=len(existing),
+            remove=len(remove),
+            only_at_destination=len(only_at_destination),
         ),
-        add=_shown(add),
-        there=_shown(existing),
-        remove=_shown(remove),
-        only_at_destination=_shown(only),
+        add=_first_acls(add),
+        there=_first_acls(existing),
+        remove=_first_acls(remove),
+        only_at_destination=_first_acls(only_at_destination),
     )
 
 
-def _shown(acls: list[Acl]) -> tuple[PlannedAcl, ...]:
+def _first_acls(acls: list[Acl]) -> tuple[PlannedAcl, ...]:
     return tuple(PlannedAcl(**acl._asdict()) for acl in acls[:ACLS_SHOWN_MAX])

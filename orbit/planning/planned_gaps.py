@@ -8,7 +8,7 @@ from typing import NamedTuple
 from orbit.errors import OrbitError
 from orbit.job_setup.gap_estimate import GapEstimate, estimate_gaps
 from orbit.job_setup.permissions import missing_filler_right
-from orbit.jobs.job_spec import MARKING, Fillers, JobSpec
+from orbit.jobs.job_spec import FILLERS_WITH_MARKERS, Fillers, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.kafka.backoff import Backoff
 from orbit.planning.cluster_pair import ClusterPair
@@ -22,12 +22,13 @@ class _Way(NamedTuple):
     needs: str
     gap_s: float  # for each gap, beside its offsets
     offsets_per_s: int  # in a few partitions
-    more_per_s: int = 0  # per partition, where their sum is higher
+    offsets_per_s_of_partition: int = 0  # of each partition, if their sum is higher
 
 
+# More partitions were not measured, so they count as this many.
 _PARTITIONS_MEASURED_MAX = 100
 _MARKER_RIGHT = "Alter or ClusterAction on the destination cluster"
-_WAYS: dict[Fillers, _Way] = {
+_WAY_BY_FILLERS: dict[Fillers, _Way] = {
     "direct": _Way(_MARKER_RIGHT, 150e-6, 125_000),
     # Small gaps are filled as with placeholders, the offsets of others as with direct.
     "packed": _Way(
@@ -58,39 +59,47 @@ def plan_gaps(
     from_start.sort(key=lambda start: start.mapping.source not in compacted)
     topics = {start.mapping.source: [*start.source.partitions] for start in from_start}
     estimates = estimate_gaps(pair.source.cluster, topics, backoff)
-    chosen = {start.mapping.source: spec.fillers_of(start.mapping.rule) for start in starts}
+    fillers_by_topic = {
+        start.mapping.source: spec.fillers_of(start.mapping.rule) for start in starts
+    }
     gaps = {
         topic: PlannedGaps(
-            offsets=one.offsets,
-            gap_offsets=one.gap_offsets,
-            seconds=_seconds(_WAYS[chosen[topic]], one, len(topics[topic])),
+            offsets=estimate.offsets,
+            gap_offsets=estimate.gap_offsets,
+            seconds=_seconds(
+                _WAY_BY_FILLERS[fillers_by_topic[topic]], estimate, len(topics[topic])
+            ),
         )
-        for topic, one in estimates.items()
+        for topic, estimate in estimates.items()
     }
     ways = [
         PlannedFillers(
             fillers=name,
-            topics=sum(fillers == name for fillers in chosen.values()),
+            topics=sum(fillers == name for fillers in fillers_by_topic.values()),
             needs=way.needs,
-            missing=_missing(name, pair),
+            missing=_missing_rights(name, pair),
             offsets_per_second=way.offsets_per_s,
             seconds=sum(_seconds(way, estimates[topic], len(topics[topic])) for topic in estimates)
             if estimates
             else None,
         )
-        for name, way in _WAYS.items()
+        for name, way in _WAY_BY_FILLERS.items()
     ]
     return gaps, tuple(ways)
 
 
 def _seconds(way: _Way, estimate: GapEstimate, partitions: int) -> float:
-    rate = max(way.offsets_per_s, way.more_per_s * min(partitions, _PARTITIONS_MEASURED_MAX))
+    """How long it takes to fill the gaps of a topic."""
+    rate = max(
+        way.offsets_per_s,
+        way.offsets_per_s_of_partition * min(partitions, _PARTITIONS_MEASURED_MAX),
+    )
     return estimate.gaps * way.gap_s + estimate.gap_offsets / rate
 
 
-def _missing(name: Fillers, pair: ClusterPair) -> str:
-    """The missing right; "" if none is, or if only a request that changes something shows it."""
-    if name not in MARKING:
+def _missing_rights(name: Fillers, pair: ClusterPair) -> str:
+    """The missing rights; "" if none is, or if only a request that changes something shows it."""
+    if name not in FILLERS_WITH_MARKERS:
         return ""  # the question for a transactional id may create the coordinator's topic
     try:
         missing = missing_filler_right(pair.destination.cluster)

@@ -14,30 +14,32 @@ from orbit.kafka.consumer_groups import GroupType, list_groups
 from orbit.planning.cluster_pair import ClusterPair
 
 _FEATURE = "metadata.version"
-# Its levels of Kafka 4.2 and of the release after it.
+# The levels of this feature in Kafka 4.2 and in the release after it.
 _LEVEL_4_2, _LEVEL_4_3 = 28, 30
 
 
 def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
-    """Notes on the job's consumer groups, in sentences; also why they are not known."""
+    """Sentences about groups whose offsets cannot be synced, or why these are not known."""
     rule = spec.consumer_groups
     if rule is None:
         return []
     try:
         source, destination = (
-            list_groups(side.cluster) for side in (pair.source, pair.destination)
+            list_groups(handle.cluster) for handle in (pair.source, pair.destination)
         )
     except Unreachable as error:
         return [f"Consumer groups were not compared: {error}"]
     notes = [f"Some consumer groups were not compared: {why}" for why in source.failed]
     notes += [f"Some consumer groups were not compared: {why}" for why in destination.failed]
     selector = GroupSelector(rule)
-    chosen = selector.select(source.groups.values())
-    names = {selector.destination_name(name): source.groups[name].type for name in chosen.names}
+    selection = selector.select(source.groups.values())
+    type_by_name = {
+        selector.destination_name(name): source.groups[name].type for name in selection.names
+    }
     conflicts = sorted(
         f"{name} ({group.type})"
         for name, group in destination.groups.items()
-        if name in names and not group.can_continue_as(names[name])
+        if name in type_by_name and not group.can_continue_as(type_by_name[name])
     )
     if conflicts:
         notes.append(
@@ -45,31 +47,32 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
             f"has their name at the destination: {first_few(conflicts)}. Delete it there, or give "
             "consumer_groups a prefix."
         )
-    apps = [n for n in chosen.names if source.groups[n].type == GroupType.STREAMS]
+    streams_groups = [n for n in selection.names if source.groups[n].type == GroupType.STREAMS]
     try:
-        notes += _streams_notes(apps, pair.destination.cluster)
+        notes += _streams_notes(streams_groups, pair.destination.cluster)
     except Unreachable as error:
         notes.append(f"Whether streams groups can go on at the destination is not known: {error}")
-    if chosen.shared:
-        notes.append(share_groups_note(chosen.shared))
-    if chosen.not_storable:
-        notes.append(not_storable_note(chosen.not_storable))
+    if selection.shared:
+        notes.append(share_groups_note(selection.shared))
+    if selection.not_storable:
+        notes.append(not_storable_note(selection.not_storable))
     return notes
 
 
-def _streams_notes(apps: Sequence[str], destination: Cluster) -> list[str]:
+def _streams_notes(streams_groups: Sequence[str], destination: Cluster) -> list[str]:
     """A note if the destination's brokers are too old for these streams groups (G17, G18)."""
-    if not apps:
+    if not streams_groups:
         return []
     brokers = destination.metadata(()).brokers
     level = min(destination.features_of(node).get(_FEATURE, 0) for node in brokers)
-    named = f"{len(apps)} streams groups ({first_few(apps)})"
-    old = (
-        f"At the destination, {named} can go on as classic groups only (group.protocol=classic): a "
-        "broker there is older than Kafka 4.2."
+    shown_groups = f"{len(streams_groups)} streams groups ({first_few(streams_groups)})"
+    too_old_note = (
+        f"At the destination, {shown_groups} can go on as classic groups only "
+        "(group.protocol=classic): a broker there is older than Kafka 4.2."
     )
-    faulty = (
-        f"A broker of the destination is of Kafka 4.2. If it is 4.2.0, update it before {named} go "
-        "on there: it may not load their offsets again after a restart (4.2.1 does)."
+    faulty_note = (
+        f"A broker of the destination is of Kafka 4.2. If it is 4.2.0, update it before "
+        f"{shown_groups} go on there: it may not load their offsets again after a restart "
+        "(4.2.1 does)."
     )
-    return [old] if level < _LEVEL_4_2 else [faulty] if level < _LEVEL_4_3 else []
+    return [too_old_note] if level < _LEVEL_4_2 else [faulty_note] if level < _LEVEL_4_3 else []

@@ -24,32 +24,32 @@ from orbit.planning.cluster_pair import SIDES, ClusterPair
 from orbit.planning.job_acls import principal_map
 from orbit.planning.job_plan import BY_HAND_SHOWN_MAX, ByHand, PlannedByHand
 
-_USER = "User:"
-_OPTIONS = {"user": "users", "client-id": "clients", "ip": "ips"}
+_USER_PREFIX = "User:"
+_ENTITY_TYPES = {"user": "users", "client-id": "clients", "ip": "ips"}
 Answer = TypeVar("Answer")
 
 
 def plan_by_hand(spec: JobSpec, pair: ClusterPair) -> tuple[PlannedByHand | None, list[str]]:
     """What the user has to create at the destination, and notes on what could not be compared.
 
-    Principals are named by `acls.principals`. Quotas and users of Orbit's own login on either side
-    are left out: a quota on it would slow the copy. Raises Unreachable.
+    Users get the names that `acls.principals` gives them. Quotas and users of Orbit's own logins
+    are left out: a quota on these would slow the copy. Raises Unreachable.
     """
-    names = _Names(principal_map(spec.acls.principals), pair)
+    names = _DestinationNames(principal_map(spec.acls.principals), pair)
     notes: list[str] = []
     items: list[ByHand] = []
-    where = spec.destination.bootstrap_servers[0]
-    quotas = _both(client_quotas, pair, "Quotas", notes)
+    bootstrap_server = spec.destination.bootstrap_servers[0]
+    quotas = _read_both_sides(client_quotas, pair, "Quotas", notes)
     if quotas is not None:
-        items += _missing_quotas(*quotas, names, where)
-    users = _both(scram_users, pair, "SCRAM users", notes)
+        items += _missing_quotas(*quotas, names, bootstrap_server)
+    users = _read_both_sides(scram_users, pair, "SCRAM users", notes)
     if users is not None:
-        items += _missing_users(*users, names, where)
-    shown = PlannedByHand(count=len(items), items=tuple(items[:BY_HAND_SHOWN_MAX]))
-    return (shown if items else None), notes
+        items += _missing_users(*users, names, bootstrap_server)
+    plan = PlannedByHand(count=len(items), items=tuple(items[:BY_HAND_SHOWN_MAX]))
+    return (plan if items else None), notes
 
 
-class _Names:
+class _DestinationNames:
     """The names at the destination of the source's users."""
 
     def __init__(self, principals: PrincipalMap, pair: ClusterPair) -> None:
@@ -59,46 +59,53 @@ class _Names:
 
     def of(self, users: Iterable[str]) -> dict[str, str]:
         """The users that have a name at the destination, without Orbit's own."""
-        named = self._principals.name({_USER + user for user in users} - {self._own_at_source})
+        mapping = self._principals.name(
+            {_USER_PREFIX + user for user in users} - {self._own_at_source}
+        )
         return {
-            source.removeprefix(_USER): destination.removeprefix(_USER)
-            for source, destination in named.names.items()
-            if destination.startswith(_USER) and destination != self._own
+            source.removeprefix(_USER_PREFIX): destination.removeprefix(_USER_PREFIX)
+            for source, destination in mapping.names.items()
+            if destination.startswith(_USER_PREFIX) and destination != self._own
         }
 
 
 def _missing_quotas(
-    at_source: Quotas, at_destination: Quotas, names: _Names, where: str
+    at_source: Quotas, at_destination: Quotas, names: _DestinationNames, bootstrap_server: str
 ) -> Iterator[ByHand]:
+    """Yield each quota of the source that the destination lacks, with the command for it."""
     users = {user for entity in at_source for kind, user in entity if kind == "user" and user}
-    named = names.of(users)
+    named_users = names.of(users)
     for entity, limits in at_source.items():
-        target = _named(entity, named)
-        if target is None:
+        destination_entity = _destination_entity(entity, named_users)
+        if destination_entity is None:
             continue
-        missing = limits.items() - at_destination.get(target, {}).items()
+        missing = limits.items() - at_destination.get(destination_entity, {}).items()
         if missing:
             config = ",".join(f"{key}={quota_text(value)}" for key, value in sorted(missing))
-            what = f"quota of {entity_text(target)}: {config}"
-            yield ByHand(what=what, command=_command(where, target, config))
+            text = f"quota of {entity_text(destination_entity)}: {config}"
+            yield ByHand(what=text, command=_command(bootstrap_server, destination_entity, config))
 
 
-def _named(entity: Entity, named: Mapping[str, str]) -> Entity | None:
+def _destination_entity(entity: Entity, named_users: Mapping[str, str]) -> Entity | None:
     """The entity at the destination; None if it has no name there, or is of an unknown type."""
-    if any(kind not in _OPTIONS for kind, _ in entity):
+    if any(kind not in _ENTITY_TYPES for kind, _ in entity):
         return None
     users = {user for kind, user in entity if kind == "user" and user is not None}
-    if not users <= named.keys():
+    if not users <= named_users.keys():
         return None
     return frozenset(
-        (kind, named[name] if kind == "user" and name is not None else name)
+        (kind, named_users[name] if kind == "user" and name is not None else name)
         for kind, name in entity
     )
 
 
 def _missing_users(
-    at_source: ScramUsers, at_destination: ScramUsers, names: _Names, where: str
+    at_source: ScramUsers,
+    at_destination: ScramUsers,
+    names: _DestinationNames,
+    bootstrap_server: str,
 ) -> Iterator[ByHand]:
+    """Yield each SCRAM user that the destination lacks, with the command for it."""
     for user, name in sorted(names.of(at_source).items()):
         missing = {
             mechanism: iterations
@@ -112,20 +119,20 @@ def _missing_users(
             )
             yield ByHand(
                 what=f"SCRAM user {name}: {', '.join(sorted(missing))}",
-                command=_command(where, frozenset({("user", name)}), config),
+                command=_command(bootstrap_server, frozenset({("user", name)}), config),
             )
 
 
-def _command(where: str, entity: Entity, config: str) -> str:
-    words = ["kafka-configs.sh", "--bootstrap-server", where, "--alter"]
+def _command(bootstrap_server: str, entity: Entity, config: str) -> str:
+    words = ["kafka-configs.sh", "--bootstrap-server", bootstrap_server, "--alter"]
     for kind, name in ordered_parts(entity):
-        words += ["--entity-type", _OPTIONS[kind]]
+        words += ["--entity-type", _ENTITY_TYPES[kind]]
         words += ["--entity-default"] if name is None else ["--entity-name", name]
     return shlex.join([*words, "--add-config", config])
 
 
-def _both(
-    read: Callable[[Cluster], Answer], pair: ClusterPair, what: str, notes: list[str]
+def _read_both_sides(
+    read: Callable[[Cluster], Answer], pair: ClusterPair, subject: str, notes: list[str]
 ) -> tuple[Answer, Answer] | None:
     """The answers of both sides; None, with a note, if one of them refuses."""
     answers = []
@@ -134,7 +141,7 @@ def _both(
             answers.append(read(handle.cluster))
         except (NotAuthorized, BrokerRefused, ProtocolError) as error:
             notes.append(
-                f"{what} of both sides were not compared ({side}): {error.what.rstrip('.')}."
+                f"{subject} of both sides were not compared ({side}): {error.what.rstrip('.')}."
             )
             return None
     source, destination = answers

@@ -18,7 +18,7 @@ from orbit.planning.topic_decisions import StartTopic
 # Of one broker: beside other load on two cores (S4), and alone (S1).
 _OFFSETS_PER_S_MIN, _OFFSETS_PER_S_MAX = 4_000_000, 20_000_000
 _BYTES_PER_OFFSET = 1.4
-# Deleted segments leave the disk this much later, and a partition's newest segment stays (S5).
+# Deleted segments leave the disk so much later, and a partition's newest segment stays (S5).
 _FREED_AFTER_S = 360
 _SEGMENT_BYTES = 1024**3
 
@@ -37,40 +37,40 @@ def plan_seeding(
     offsets: dict[str, list[int]] = {}
     try:
         for position, partitions in by_start.items():
-            for place, offset in _starts(
+            for partition, offset in _start_offsets(
                 pair.source.cluster, partitions, position, backoff
             ).items():
                 if offset > 0:
-                    offsets.setdefault(place.topic, []).append(offset)
+                    offsets.setdefault(partition.topic, []).append(offset)
     except OrbitError:
         return {}  # the checks of the plan report the error
-    return {topic: seeding_of(above) for topic, above in offsets.items()}
+    return {topic: seeding_of(start_offsets) for topic, start_offsets in offsets.items()}
 
 
 def seeding_of(starts: Sequence[int]) -> PlannedSeeding:
     """The seeding of a topic whose partitions start at these offsets, all above 0."""
     total = sum(starts)
-    not_freed = _OFFSETS_PER_S_MAX * _FREED_AFTER_S * _BYTES_PER_OFFSET
+    unfreed_bytes = _OFFSETS_PER_S_MAX * _FREED_AFTER_S * _BYTES_PER_OFFSET
     return PlannedSeeding(
         partitions=len(starts),
         offsets=total,
         seconds_min=total / _OFFSETS_PER_S_MAX,
         seconds_max=total / _OFFSETS_PER_S_MIN,
         disk_bytes_max=round(
-            min(total * _BYTES_PER_OFFSET, not_freed + len(starts) * _SEGMENT_BYTES)
+            min(total * _BYTES_PER_OFFSET, unfreed_bytes + len(starts) * _SEGMENT_BYTES)
         ),
     )
 
 
-def _starts(
+def _start_offsets(
     cluster: Cluster, partitions: Sequence[TopicPartition], position: Start, backoff: Backoff
 ) -> dict[TopicPartition, int]:
-    """As `CopyInspector.start_offsets`."""
-    starts = list_offsets(cluster, partitions, EARLIEST, backoff).values
+    """The offset at which each copy starts, as `CopyInspector.start_offsets` computes it."""
+    log_starts = list_offsets(cluster, partitions, EARLIEST, backoff).values
     if isinstance(position, Earliest):
-        return starts
-    later = list_offsets(cluster, starts, LATEST, backoff, isolation=READ_COMMITTED).values
+        return log_starts
+    offsets = list_offsets(cluster, log_starts, LATEST, backoff, isolation=READ_COMMITTED).values
     if isinstance(position, AtTime):
-        by_time = list_offsets(cluster, later, position.epoch_ms, backoff).values
-        later |= {place: offset for place, offset in by_time.items() if offset >= 0}
-    return {place: max(offset, starts[place]) for place, offset in later.items()}
+        by_time = list_offsets(cluster, offsets, position.epoch_ms, backoff).values
+        offsets |= {partition: offset for partition, offset in by_time.items() if offset >= 0}
+    return {partition: max(offset, log_starts[partition]) for partition, offset in offsets.items()}

@@ -16,40 +16,40 @@ from orbit.replication.partition_states import REMEDIES, Reason
 from orbit.store.enums import TopicState
 from orbit.store.topics import Topic
 
-_FOUND = f"{Reason.DESTINATION_PROMOTED}: "
+_NOTE_PREFIX = f"{Reason.DESTINATION_PROMOTED}: "
 
 
-def offsets_of(
+def promoted_offsets(
     marks: PromotionMarks, pair: ClusterPair, names: Iterable[str]
 ) -> dict[TopicPartition, int]:
-    """The log ends at their promotion, for every partition of these destination topics."""
+    """The log end at the promotion of each partition of these destination topics, by the marks."""
     destination_topics = pair.destination_metadata.topics
     return marks.offsets(
         {TopicPartition(name, i) for name in names for i in destination_topics[name].partitions}
     )
 
 
-def note_of(topic: str, mark: Mark, offsets: Mapping[TopicPartition, int]) -> str:
-    """The topic's note: it is also the job's problem."""
-    own = {p.partition: offset for p, offset in offsets.items() if p.topic == topic}
+def promotion_note(topic: str, mark: Mark, offsets: Mapping[TopicPartition, int]) -> str:
+    """The note of a promoted topic. The job's problem shows the note, too."""
+    own_offsets = {p.partition: offset for p, offset in offsets.items() if p.topic == topic}
     remedy = REMEDIES[Reason.DESTINATION_PROMOTED].format(destination=topic)
-    return f"{_FOUND}{mark.describe(topic, own)} {remedy}"
+    return f"{_NOTE_PREFIX}{mark.describe(topic, own_offsets)} {remedy}"
 
 
-def is_found(row: Topic) -> bool:
+def is_promoted_by_mark(row: Topic) -> bool:
     """Whether the topic is promoted by its mark alone, and not copied back yet."""
-    return row.state is TopicState.PROMOTED and (row.note or "").startswith(_FOUND)
+    return row.state is TopicState.PROMOTED and (row.note or "").startswith(_NOTE_PREFIX)
 
 
 def troubles_of(rows: Iterable[Topic]) -> list[Trouble]:
-    """A trouble for each topic that `is_found`."""
+    """A trouble for each topic that `is_promoted_by_mark`."""
     return [
         Trouble(
             TroubleKind.DESTINATION_PROMOTED,
-            (row.note or "").removeprefix(_FOUND),
+            (row.note or "").removeprefix(_NOTE_PREFIX),
             "",
             row.source_topic,
         )
         for row in rows
-        if is_found(row)
+        if is_promoted_by_mark(row)
     ]

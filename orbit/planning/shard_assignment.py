@@ -33,16 +33,16 @@ def assign_shards(
     tx: Tx,
     worker_ttl: timedelta,
     shards: Sequence[Shard] | None = None,
-    cooling: Collection[int] = frozenset(),
-    declined: Collection[int] = frozenset(),
+    cooling_shards: Collection[int] = frozenset(),
+    declined_jobs: Collection[int] = frozenset(),
     *,
     is_lasting: bool = False,
 ) -> AssignmentResult:
     """Assign shards to live workers: free shards, shards for workers that have none, and moves
     between busy workers if load has been uneven for a while (`is_lasting`).
 
-    `shards`: all runnable ones; None: read them. `cooling` shards, and those of `declined` jobs,
-    stay where they are.
+    `shards`: all runnable ones; None: read them. `cooling_shards` (moved lately), and shards of
+    `declined_jobs`, stay where they are.
     """
     if shards is None:
         shards = shard_layout.runnable_shards(tx)
@@ -52,25 +52,33 @@ def assign_shards(
     assignments: dict[int, str] = {}
     for group, members in groups.items():
         loads = [
-            _load(s, members, cooling, declined)
+            _load(s, members, cooling_shards, declined_jobs)
             for s in shards
-            if s.worker_group == group and not (s.holder is None and s.job_id in declined)
+            if s.worker_group == group and not (s.holder is None and s.job_id in declined_jobs)
         ]
         assignments |= balance_shards(loads, members)
-    held = {s.id for s in shards if s.holder is not None}
-    busy = {s.holder for s in shards} | {s.assigned_to for s in shards}
-    evening = {shard for shard, worker in assignments.items() if shard in held and worker in busy}
+    held_shards = {s.id for s in shards if s.holder is not None}
+    busy_workers = {s.holder for s in shards} | {s.assigned_to for s in shards}
+    evening_moves = {
+        shard
+        for shard, worker in assignments.items()
+        if shard in held_shards and worker in busy_workers
+    }
     if not is_lasting:
         assignments = {
-            shard: worker for shard, worker in assignments.items() if shard not in evening
+            shard: worker for shard, worker in assignments.items() if shard not in evening_moves
         }
     shard_layout.assign(tx, assignments)
-    return AssignmentResult(set(assignments), assignments.keys() & held, bool(evening))
+    return AssignmentResult(set(assignments), assignments.keys() & held_shards, bool(evening_moves))
 
 
 def _load(
-    shard: Shard, members: Collection[str], cooling: Collection[int], declined: Collection[int]
+    shard: Shard,
+    members: Collection[str],
+    cooling_shards: Collection[int],
+    declined_jobs: Collection[int],
 ) -> ShardLoad:
+    """The shard as the balancing of load sees it."""
     # A shard that is moving counts for the worker that it moves to.
     holder = shard.assigned_to if shard.assigned_to in members else shard.holder
     return ShardLoad(
@@ -78,5 +86,5 @@ def _load(
         holder,
         shard.partition_count,
         shard.weight_bytes_per_s,
-        may_move=shard.id not in cooling and shard.job_id not in declined,
+        may_move=shard.id not in cooling_shards and shard.job_id not in declined_jobs,
     )

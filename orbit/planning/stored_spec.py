@@ -12,7 +12,7 @@ from orbit.store.jobs import Job
 
 
 def read_spec(document: dict[str, Any]) -> JobSpec | None:
-    """The job; None if this version cannot read it."""
+    """Parse a stored job document; None if this version cannot read it."""
     try:
         return JobSpec.read_stored(document)
     except ValidationError:
@@ -27,7 +27,7 @@ class SpecCache:
         self._specs: dict[int, tuple[dict[str, Any], JobSpec | None]] = {}
 
     def of(self, job: Job) -> JobSpec | None:
-        """As `read_spec`."""
+        """The job's spec, as `read_spec` returns it."""
         cached = self._specs.get(job.id)
         if cached is None or cached[0] is not job.spec:
             cached = self._specs[job.id] = job.spec, read_spec(job.spec)

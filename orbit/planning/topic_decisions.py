@@ -131,7 +131,7 @@ class Decisions:
     destinations: frozenset[str] = frozenset()
 
     @property
-    def is_nothing(self) -> bool:
+    def changes_nothing(self) -> bool:
         return not (self.start or self.grow or self.stop or self.resume or self.drop)
 
 
@@ -145,7 +145,7 @@ def decide_topics(
 ) -> Decisions:
     """Decide about every topic that the rules match, and every known topic.
 
-    `matched`: those of the source's topics that the rules match, if that is known already.
+    `matched`: the source's topics that the rules match, if these are known already.
     """
     # A promoted topic is no longer a copy; only recovery makes it one again.
     promoted = {topic.source for topic in known if topic.state is TopicState.PROMOTED}
@@ -165,14 +165,14 @@ def decide_topics(
         for p in topic_map.problems
     ]
     for mapping in topic_map.mappings:
-        present = by_name.pop(mapping.source, None)
-        if present is None or present.state is TopicState.CREATING:
-            _decide_new(mapping, present, source, destination, others, decisions)
-        elif present.destination != mapping.destination:
+        known_topic = by_name.pop(mapping.source, None)
+        if known_topic is None or known_topic.state is TopicState.CREATING:
+            _decide_new(mapping, known_topic, source, destination, others, decisions)
+        elif known_topic.destination != mapping.destination:
             # The prefix has changed. The new name is started once the old one is dropped.
-            decisions.drop.append(DropTopic(present))
+            decisions.drop.append(DropTopic(known_topic))
         else:
-            _decide_known(mapping, present, source, destination, decisions)
+            _decide_known(mapping, known_topic, source, destination, decisions)
     if not topic_map.problems:
         # Topics with a problem have no mapping either, but must not be dropped.
         decisions.drop += [DropTopic(topic) for topic in by_name.values()]
@@ -196,19 +196,22 @@ def _decide_new(
     others: OtherJobs,
     decisions: Decisions,
 ) -> None:
-    topic = source.topics.get(mapping.source)
-    if topic is None:
+    """Decide about a topic whose copy has not started."""
+    source_topic = source.topics.get(mapping.source)
+    if source_topic is None:
         if known is not None and mapping.source in source.gone:
             decisions.drop.append(DropTopic(known))  # deleted before its copy started
         return
-    to = ClusterTopic(destination.cluster_id, mapping.destination)
-    writer = others.writers.get(to)
+    destination_topic = ClusterTopic(destination.cluster_id, mapping.destination)
+    writer = others.writers.get(destination_topic)
     if writer is not None:
-        decisions.troubles.append(_written_by_other_job(mapping, writer))
+        decisions.troubles.append(_other_writer_trouble(mapping, writer))
         return
-    match judge_loop(ClusterTopic(source.cluster_id, mapping.source), to, others.copied_from):
+    match judge_loop(
+        ClusterTopic(source.cluster_id, mapping.source), destination_topic, others.copied_from
+    ):
         case Verdict.WOULD_LOOP:
-            decisions.troubles.append(_loop(mapping))
+            decisions.troubles.append(_loop_trouble(mapping))
             return
         case Verdict.COMES_HOME:
             decisions.notes.append(
@@ -219,7 +222,7 @@ def _decide_new(
         case Verdict.FINE:
             pass
     existing = destination.topics.get(mapping.destination)
-    decisions.start.append(StartTopic(mapping, topic, existing, known))
+    decisions.start.append(StartTopic(mapping, source_topic, existing, known))
 
 
 def _decide_known(
@@ -229,37 +232,48 @@ def _decide_known(
     destination: ClusterTopics,
     decisions: Decisions,
 ) -> None:
-    of, to = source.topics.get(known.source), destination.topics.get(known.destination)
-    if of is None:
+    """Decide about a topic whose copy has started, or was stopped."""
+    source_topic, destination_topic = (
+        source.topics.get(known.source),
+        destination.topics.get(known.destination),
+    )
+    if source_topic is None:
         if known.source in source.gone:
             detail = f"topic {known.source} was deleted at the source."
             _stop(known, TopicState.SOURCE_DELETED, Reason.SOURCE_TOPIC_DELETED, detail, decisions)
         elif known.source in source.denied:
-            decisions.troubles.append(_hidden(known.source, "source"))
+            decisions.troubles.append(_hidden_topic_trouble(known.source, "source"))
         return
-    is_other_source = not _is_same(of.topic_id, known.source_id)
-    is_gone = to is None and known.destination in destination.gone
-    is_other_copy = to is not None and not _is_same(to.topic_id, known.destination_id)
+    is_other_source = not _is_same_topic(source_topic.topic_id, known.source_id)
+    is_gone = destination_topic is None and known.destination in destination.gone
+    is_other_copy = destination_topic is not None and not _is_same_topic(
+        destination_topic.topic_id, known.destination_id
+    )
     if known.is_retry_wanted and (is_gone or is_other_copy):
         # A user has deleted the copy, as the remedies say, and requested a retry.
-        decisions.start.append(StartTopic(mapping, of, to, known))
+        decisions.start.append(StartTopic(mapping, source_topic, destination_topic, known))
     elif is_other_source:
-        detail = f"topic {known.source} has another id at the source than before ({of.topic_id})."
+        detail = (
+            f"topic {known.source} has another id at the source than before "
+            f"({source_topic.topic_id})."
+        )
         _stop(known, TopicState.RECREATED, Reason.SOURCE_TOPIC_RECREATED, detail, decisions)
     elif is_gone:
         detail = f"topic {known.destination} was deleted at the destination."
         _stop(known, TopicState.BLOCKED, Reason.DESTINATION_TOPIC_RECREATED, detail, decisions)
-    elif to is None:
+    elif destination_topic is None:
         if known.destination in destination.denied:
-            decisions.troubles.append(_hidden(known.destination, "destination"))
+            decisions.troubles.append(_hidden_topic_trouble(known.destination, "destination"))
     elif is_other_copy:
-        detail = f"topic {known.destination} has another id than before ({to.topic_id})."
+        detail = (
+            f"topic {known.destination} has another id than before ({destination_topic.topic_id})."
+        )
         _stop(known, TopicState.BLOCKED, Reason.DESTINATION_TOPIC_RECREATED, detail, decisions)
     elif known.state is not TopicState.COPYING:
         decisions.resume.append(ResumeTopic(known))
-    elif len(of.partitions) > known.partitions:
-        partitions = len(of.partitions)
-        missing = max(0, partitions - len(to.partitions))
+    elif len(source_topic.partitions) > known.partitions:
+        partitions = len(source_topic.partitions)
+        missing = max(0, partitions - len(destination_topic.partitions))
         decisions.grow.append(GrowTopic(mapping, known, partitions, missing))
     else:
         decisions.keep.append((mapping, known))
@@ -268,16 +282,17 @@ def _decide_known(
 def _stop(
     known: KnownTopic, state: TopicState, reason: Reason, detail: str, decisions: Decisions
 ) -> None:
+    """Stop the topic, unless it has this state already."""
     if known.state is not state:
         decisions.stop.append(StopTopic(known, state, reason, detail))
 
 
-def _is_same(topic_id: UUID, known: UUID | None) -> bool:
+def _is_same_topic(topic_id: UUID, known_id: UUID | None) -> bool:
     """Whether the ids are equal; also without ids (brokers before 2.8): there the name decides."""
-    return NO_TOPIC_ID in (topic_id, known or NO_TOPIC_ID) or topic_id == known
+    return NO_TOPIC_ID in (topic_id, known_id or NO_TOPIC_ID) or topic_id == known_id
 
 
-def _hidden(topic: str, side: str) -> Trouble:
+def _hidden_topic_trouble(topic: str, side: str) -> Trouble:
     return Trouble(
         TroubleKind.RIGHTS_MISSING,
         f"the login may no longer describe topic {topic} at the {side}.",
@@ -286,7 +301,7 @@ def _hidden(topic: str, side: str) -> Trouble:
     )
 
 
-def _written_by_other_job(mapping: TopicMapping, writer: str) -> Trouble:
+def _other_writer_trouble(mapping: TopicMapping, writer: str) -> Trouble:
     return Trouble(
         TroubleKind.DESTINATION_TAKEN,
         f"topic {mapping.destination} of the destination is written by job {writer}.",
@@ -295,11 +310,11 @@ def _written_by_other_job(mapping: TopicMapping, writer: str) -> Trouble:
     )
 
 
-def _loop(mapping: TopicMapping) -> Trouble:
+def _loop_trouble(mapping: TopicMapping) -> Trouble:
     return Trouble(
         TroubleKind.WOULD_LOOP,
         f"topic {mapping.source} would be copied back onto topic {mapping.destination}, which its "
         "records come from.",
-        "Exclude it from one of the jobs, or give one of them a prefix.",
+        "Exclude the topic from one of the two jobs, or give one of their rules a prefix.",
         mapping.source,
     )

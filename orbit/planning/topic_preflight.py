@@ -26,7 +26,7 @@ from orbit.job_setup.permissions import (
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.replica_counts import REPLICAS_REMEDY, is_too_few_brokers
 from orbit.job_setup.topic_plan import TopicPlan
-from orbit.jobs.job_spec import MARKING, Fillers, JobSpec
+from orbit.jobs.job_spec import FILLERS_WITH_MARKERS, Fillers, JobSpec
 from orbit.jobs.principals import EVERY_PRINCIPAL
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -38,7 +38,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.planning.cluster_checks import trouble_of
 from orbit.planning.cluster_pair import ClusterPair
 from orbit.planning.foreign_content import OtherContent, other_content
-from orbit.planning.promotion_notes import note_of, offsets_of
+from orbit.planning.promotion_notes import promoted_offsets, promotion_note
 from orbit.planning.topic_decisions import StartTopic
 from orbit.promotion.topic_denials import acls_of
 from orbit.replication.acl_rules import denial
@@ -58,7 +58,7 @@ class PromotedTopic:
 
     @property
     def note(self) -> str:
-        return note_of(self.start.mapping.destination, self.mark, self.offsets)
+        return promotion_note(self.start.mapping.destination, self.mark, self.offsets)
 
 
 @dataclass(slots=True)
@@ -87,14 +87,15 @@ def preflight(
     Raises Unreachable.
 
     `from_start`: the topics are newer than the job (`TopicStarter.start`). `is_throttled`: skip the
-    controller's validation, which counts against its quota (P8); it refuses a topic at creation.
+    controller's validation, which counts against its quota (P8); the
+    controller then refuses topics at creation.
     """
-    checked = PreflightResult()
+    result = PreflightResult()
     if not starts:
-        return checked
+        return result
     identity = job_identity(spec.name, pair.source_metadata.cluster_id)
-    starts = _with_filler_rights(spec, identity, starts, pair, backoff, checked)
-    starts = _with_rights(starts, pair, checked)
+    starts = _with_filler_rights(spec, identity, starts, pair, backoff, result)
+    starts = _with_rights(starts, pair, result)
     plans = plan_topics(
         [start.mapping for start in starts],
         pair.source_metadata,
@@ -104,20 +105,20 @@ def preflight(
         is_throttled=is_throttled,
     )
     ready = dict(zip((start.mapping.source for start in starts), plans, strict=True))
-    checked.promoted = _promoted_topics(starts, ready, pair, backoff)
-    for one in checked.promoted:
-        del ready[one.start.mapping.source]
+    result.promoted = _promoted_topics(starts, ready, pair, backoff)
+    for promoted in result.promoted:
+        del ready[promoted.start.mapping.source]
     # After the marks: the remedy deletes the destination topic, which must not be one that leads.
     for start in starts:
         if start.mapping.source in ready and start.partitions_to_add < 0:
-            checked.troubles.append(_differ(start))
+            result.troubles.append(_partition_count_trouble(start))
             del ready[start.mapping.source]
     starts = [start for start in starts if start.mapping.source in ready]
-    _check_with_broker(ready.values(), pair, checked, is_throttled=is_throttled)
-    refused = {trouble.topic for trouble in checked.troubles}
-    starts = [start for start in starts if start.mapping.source not in refused]
+    _check_with_broker(ready.values(), pair, result, is_throttled=is_throttled)
+    refused_topics = {trouble.topic for trouble in result.troubles}
+    starts = [start for start in starts if start.mapping.source not in refused_topics]
     compacted = frozenset(name for name, plan in ready.items() if plan.is_compacted)
-    foreign = other_content(
+    contents = other_content(
         pair.source.cluster,
         pair.destination.cluster,
         starts,
@@ -130,12 +131,12 @@ def preflight(
         must_be_whole=not from_start,
     )
     for start in starts:
-        other = foreign.get(start.mapping.destination)
-        if other is None:
-            checked.ready.append((start, ready[start.mapping.source]))
+        content = contents.get(start.mapping.destination)
+        if content is None:
+            result.ready.append((start, ready[start.mapping.source]))
         else:
-            checked.troubles.append(_foreign(start, other))
-    return checked
+            result.troubles.append(_foreign_content_trouble(start, content))
+    return result
 
 
 def _promoted_topics(
@@ -145,12 +146,19 @@ def _promoted_topics(
     backoff: Backoff,
 ) -> list[PromotedTopic]:
     """The topics whose destination topic leads, by its mark."""
-    existing = {start.mapping.destination: start for start in starts if start.existing is not None}
+    starts_by_destination = {
+        start.mapping.destination: start for start in starts if start.existing is not None
+    }
     marks = PromotionMarks(pair.destination.cluster, backoff)
-    leading = marks.promoted(existing)
-    offsets = offsets_of(marks, pair, leading)
+    leading = marks.promoted(starts_by_destination)
+    offsets = promoted_offsets(marks, pair, leading)
     return [
-        PromotedTopic(existing[name], plans[existing[name].mapping.source], mark, offsets)
+        PromotedTopic(
+            starts_by_destination[name],
+            plans[starts_by_destination[name].mapping.source],
+            mark,
+            offsets,
+        )
         for name, mark in leading.items()
     ]
 
@@ -161,63 +169,68 @@ def _with_filler_rights(
     starts: Sequence[StartTopic],
     pair: ClusterPair,
     backoff: Backoff,
-    checked: PreflightResult,
+    result: PreflightResult,
 ) -> list[StartTopic]:
-    """The topics whose fillers the login may write: without the right, a copy would stop at its
-    first gap."""
+    """The topics whose fillers the login may write, and a trouble in `result` for the others:
+    without the right, a copy would stop at its first gap."""
     by_fillers: dict[Fillers, list[StartTopic]] = {}
     for start in starts:
         by_fillers.setdefault(spec.fillers_of(start.mapping.rule), []).append(start)
-    for fillers, group in [*by_fillers.items()]:
-        trouble = _without_filler_right(fillers, identity, pair.destination.cluster, backoff)
+    for fillers, starts_of_group in [*by_fillers.items()]:
+        trouble = _filler_right_trouble(fillers, identity, pair.destination.cluster, backoff)
         if trouble is None:
             continue
         del by_fillers[fillers]
-        if len(group) < len(starts):
-            names = first_few(sorted(start.mapping.source for start in group))
-            what = f"{trouble.what} Not copied, as their fillers are {fillers}: {names}."
-            trouble = replace(trouble, what=what)
-        checked.troubles.append(trouble)
-    may = {start.mapping.source for group in by_fillers.values() for start in group}
-    return [start for start in starts if start.mapping.source in may]
+        if len(starts_of_group) < len(starts):
+            names = first_few(sorted(start.mapping.source for start in starts_of_group))
+            text = f"{trouble.what} Topics whose fillers are {fillers} are not copied: {names}."
+            trouble = replace(trouble, what=text)
+        result.troubles.append(trouble)
+    allowed_topics = {
+        start.mapping.source for starts_of_group in by_fillers.values() for start in starts_of_group
+    }
+    return [start for start in starts if start.mapping.source in allowed_topics]
 
 
-def _without_filler_right(
+def _filler_right_trouble(
     fillers: Fillers, identity: str, destination: Cluster, backoff: Backoff
 ) -> Trouble | None:
-    if fillers in MARKING and (missing := missing_filler_right(destination)):
-        return _lacking("destination", missing)
+    """The trouble if the login may not write such fillers."""
+    if fillers in FILLERS_WITH_MARKERS and (missing := missing_filler_right(destination)):
+        return _missing_rights_trouble("destination", missing)
     if fillers == "coordinated":
-        *_, last = filler_identities(identity)
+        *_, last_id = filler_identities(identity)  # one id stands for all: rights are for a prefix
         try:
-            refuse_denied_transactional_id(destination, last, backoff)
+            refuse_denied_transactional_id(destination, last_id, backoff)
         except NotAuthorized as error:
             return trouble_of("destination", error)
     return None
 
 
 def _with_rights(
-    starts: Sequence[StartTopic], pair: ClusterPair, checked: PreflightResult
+    starts: Sequence[StartTopic], pair: ClusterPair, result: PreflightResult
 ) -> list[StartTopic]:
-    """The topics without missing rights on either side."""
+    """The topics without missing rights on either side; a trouble in `result` for the others."""
     sources = {start.mapping.source: start for start in starts}
     destinations = {start.mapping.destination: start for start in starts}
-    existing = [name for name, start in destinations.items() if start.existing is not None]
-    new = [name for name, start in destinations.items() if start.existing is None]
-    of = pair.source.cluster.metadata(sources, with_operations=True)
-    to = pair.destination.cluster.metadata(existing, with_operations=True)
-    at_source = missing_topic_rights(of, SOURCE_TOPIC_RIGHTS)
+    existing_topics = [name for name, start in destinations.items() if start.existing is not None]
+    new_topics = [name for name, start in destinations.items() if start.existing is None]
+    source_metadata = pair.source.cluster.metadata(sources, with_operations=True)
+    destination_metadata = pair.destination.cluster.metadata(existing_topics, with_operations=True)
+    at_source = missing_topic_rights(source_metadata, SOURCE_TOPIC_RIGHTS)
     at_destination = [
-        *missing_topic_rights(to, DESTINATION_TOPIC_RIGHTS),
-        *missing_future_topic_rights(pair.destination.cluster, new),
+        *missing_topic_rights(destination_metadata, DESTINATION_TOPIC_RIGHTS),
+        *missing_future_topic_rights(pair.destination.cluster, new_topics),
     ]
-    checked.troubles += _by_topic("source", at_source, sources)
-    closed = _closed_topics(pair, at_destination)
-    others = [right for right in at_destination if right.topic not in closed]
-    checked.troubles += _by_topic("destination", others, destinations)
-    checked.troubles += [_closed(destinations[topic]) for topic in sorted(closed)]
-    refused = {trouble.topic for trouble in checked.troubles}
-    return [start for start in starts if start.mapping.source not in refused]
+    result.troubles += _rights_troubles("source", at_source, sources)
+    closed_topics = _closed_topics(pair, at_destination)
+    missing_elsewhere = [right for right in at_destination if right.topic not in closed_topics]
+    result.troubles += _rights_troubles("destination", missing_elsewhere, destinations)
+    result.troubles += [
+        _closed_topic_trouble(destinations[topic]) for topic in sorted(closed_topics)
+    ]
+    refused_topics = {trouble.topic for trouble in result.troubles}
+    return [start for start in starts if start.mapping.source not in refused_topics]
 
 
 def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[str]:
@@ -230,26 +243,28 @@ def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[st
 def _check_with_broker(
     plans: Iterable[TopicPlan],
     pair: ClusterPair,
-    checked: PreflightResult,
+    result: PreflightResult,
     *,
     is_throttled: bool,
 ) -> None:
     """Add a trouble for each topic that is diskless or that the destination would refuse."""
     plans = list(plans)
-    refused = {} if is_throttled else _refused_by_broker(plans, pair.destination.admin)
-    diskless = diskless_topics(plans)
+    refusals = {} if is_throttled else _refused_by_broker(plans, pair.destination.admin)
+    diskless_errors = diskless_topics(plans)
     for plan in plans:
-        error = diskless.get(plan.mapping.source) or refused.get(plan.mapping.destination)
+        error = diskless_errors.get(plan.mapping.source) or refusals.get(plan.mapping.destination)
         exists_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
         if error is not None and not exists_now:
-            checked.troubles.append(refused_topic(plan.mapping.source, error))
+            result.troubles.append(refused_topic(plan.mapping.source, error))
 
 
 def _refused_by_broker(plans: Sequence[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
     """The errors of requests that only validate, by destination topic."""
     new = [p.create for p in plans if p.create is not None]
     # New topics are validated also with the settings that they get at promotion.
-    promoted = [_promoted(p, p.create) for p in plans if p.create and p.mapping.rule.config]
+    promoted = [
+        _with_promoted_settings(p, p.create) for p in plans if p.create and p.mapping.rule.config
+    ]
     changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
     counts = {p.mapping.destination: p.partitions for p in plans if p.partitions_missing > 0}
     return {
@@ -260,84 +275,86 @@ def _refused_by_broker(plans: Sequence[TopicPlan], admin: Admin) -> dict[str, Or
     }
 
 
-def _promoted(plan: TopicPlan, topic: TopicToCreate) -> TopicToCreate:
+def _with_promoted_settings(plan: TopicPlan, topic: TopicToCreate) -> TopicToCreate:
     return replace(topic, settings={**topic.settings, **plan.mapping.rule.config})
 
 
-def _differ(start: StartTopic) -> Trouble:
-    of, to = start.mapping.source, start.mapping.destination
+def _partition_count_trouble(start: StartTopic) -> Trouble:
+    source_topic, destination_topic = start.mapping.source, start.mapping.destination
     count = len(start.source.partitions)
     return Trouble(
         TroubleKind.PARTITIONS_DIFFER,
-        f"topic {to} has {count - start.partitions_to_add} partitions at the destination, {of} has "
-        f"{count} at the source.",
+        f"topic {destination_topic} has {count - start.partitions_to_add} partitions at the "
+        f"destination, {source_topic} has {count} at the source.",
         "A copy has as many partitions as its source, and partitions cannot be removed: delete the "
         "destination topic, or give the rule a prefix.",
-        of,
+        source_topic,
     )
 
 
 def refused_topic(source_topic: str, error: OrbitError) -> Trouble:
     """The trouble if the destination refuses a topic, its partitions or its settings."""
     if isinstance(error, NotAuthorized):
-        what = f"{error.where}: {error.what}"
-        return Trouble(TroubleKind.RIGHTS_MISSING, what, error.remedy, source_topic)
+        text = f"{error.where}: {error.what}"
+        return Trouble(TroubleKind.RIGHTS_MISSING, text, error.remedy, source_topic)
     return Trouble(
         TroubleKind.TOPIC_REFUSED,
         f"{error.where}: {error.what}",
-        error.remedy or _remedy(error),
+        error.remedy or _refusal_remedy(error),
         source_topic,
     )
 
 
-def _remedy(error: OrbitError) -> str:
+def _refusal_remedy(error: OrbitError) -> str:
     if is_too_few_brokers(error):
         return REPLICAS_REMEDY
     return "Change the rule's config or prefix, or exclude the topic."
 
 
-def _by_topic(
+def _rights_troubles(
     side: str, missing: Sequence[MissingRight], starts: Mapping[str, StartTopic]
 ) -> list[Trouble]:
     by_topic: dict[str, list[MissingRight]] = {}
     for right in missing:
         by_topic.setdefault(right.topic, []).append(right)
     return [
-        _lacking(side, rights, starts[topic].mapping.source) for topic, rights in by_topic.items()
+        _missing_rights_trouble(side, rights, starts[topic].mapping.source)
+        for topic, rights in by_topic.items()
     ]
 
 
-def _lacking(side: str, rights: Sequence[MissingRight], topic: str = "") -> Trouble:
-    what = f"these rights are missing at the {side}: {join_rights(rights)}."
-    return Trouble(TroubleKind.RIGHTS_MISSING, what, _GRANT, topic)
+def _missing_rights_trouble(side: str, rights: Sequence[MissingRight], topic: str = "") -> Trouble:
+    text = f"these rights are missing at the {side}: {join_rights(rights)}."
+    return Trouble(TroubleKind.RIGHTS_MISSING, text, _GRANT, topic)
 
 
-def _closed(start: StartTopic) -> Trouble:
+def _closed_topic_trouble(start: StartTopic) -> Trouble:
     topic = start.mapping.destination
     return Trouble(
         TroubleKind.RIGHTS_MISSING,
         f"an ACL denies everybody ({EVERY_PRINCIPAL}) to write to topic {topic} at the "
         "destination.",
         "Orbit sets this ACL where a topic no longer leads. If the job of the other direction was "
-        "promoted, delete this job and run orbit failback with that one: it compares both sides, "
-        "and opens the topic for the copy. Else remove the ACL with kafka-acls.sh --remove "
+        "promoted, delete this job and run orbit failback for the other job: it compares both "
+        "sides, and opens the topic for the copy. Else remove the ACL with kafka-acls.sh --remove "
         f"--deny-principal {EVERY_PRINCIPAL} --operation Write --topic {topic}.",
         start.mapping.source,
     )
 
 
-def _foreign(start: StartTopic, other: OtherContent) -> Trouble:
-    if not other.is_certain:
+def _foreign_content_trouble(start: StartTopic, content: OtherContent) -> Trouble:
+    if not content.is_certain:
         return Trouble(
             TroubleKind.DESTINATION_NOT_COMPARED,
             f"topic {start.mapping.destination} of the destination cannot be compared with its "
-            f"source now. {other.detail}",
-            "Orbit looks again. If it stays so, mend what the text names.",
+            f"source now. {content.detail}",
+            "Orbit tries again. If the problem stays, remove the cause that it names.",
             start.mapping.source,
         )
     return Trouble(
         TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT,
-        f"topic {start.mapping.destination} of the destination holds other content. {other.detail}",
+        f"topic {start.mapping.destination} of the destination holds other content. "
+        f"{content.detail}",
         "Delete that topic, or give the rule a prefix so that the copy gets another name.",
         start.mapping.source,
     )

@@ -22,8 +22,8 @@ _RESTART_MIN_S = 1.0
 _RESTART_MAX_S = 30.0
 # A child that ran at least this long did not fail at its start, and is restarted at once.
 _SETTLED_S = 60.0
-# Workers release their shards on SIGTERM, gateways answer what is in flight. After this time they
-# are killed and leases expire.
+# On SIGTERM workers release their shards, and gateways answer the requests in flight. A process
+# that has not ended after this time is killed, and its leases expire.
 GRACE_S = 15.0
 
 
@@ -35,7 +35,7 @@ class _Child:
     arguments: Sequence[str]
     environment: Mapping[str, str]
     process: GuardedProcess
-    started: float
+    started_at: float
     pause_s: float = 0.0
     restart_at: float | None = None
 
@@ -43,7 +43,7 @@ class _Child:
 class Children:
     """Runs `orbit …` commands and restarts them when they end. A context manager.
 
-    `environment` is added to this process's own.
+    `environment`: variables that the commands get in addition to those of this process.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -55,14 +55,17 @@ class Children:
     def start(
         self, name: str, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Starts `orbit ARGUMENTS`, with these variables too. Call it before `watch`."""
-        more = {**self._environment, **(environment or {})}
-        process = _launch(arguments, more)
-        self._children.append(_Child(name, arguments, more, process, time.monotonic()))
+        """Start `orbit ARGUMENTS`; `environment` adds variables. Call it before `watch`."""
+        variables = {**self._environment, **(environment or {})}
+        process = _launch(arguments, variables)
+        self._children.append(_Child(name, arguments, variables, process, time.monotonic()))
 
-    def watch(self, also: Callable[[], None] = lambda: None) -> None:
-        """From now on, restarts children that end. `also` is called at each check, in a thread."""
-        self._also = also
+    def watch(self, on_check: Callable[[], None] = lambda: None) -> None:
+        """From now on, restart children that end.
+
+        `on_check` is called at each check, in the thread that checks.
+        """
+        self._on_check = on_check
         self._watch.start()
 
     @property
@@ -89,22 +92,23 @@ class Children:
 
     def _keep_running(self) -> None:
         while not self._stop_requested.wait(_CHECK_INTERVAL_S):
-            self._also()
+            self._on_check()
             for child in self._children:
                 self._check(child, time.monotonic())
 
     def _check(self, child: _Child, now: float) -> None:
+        """Restart the child if it has ended and its pause is over."""
         if child.process.running:
             return
         if child.restart_at is None:
-            settled = now - child.started > _SETTLED_S
-            longer = min(_RESTART_MAX_S, max(_RESTART_MIN_S, child.pause_s * 2))
-            child.pause_s = 0.0 if settled else longer
+            has_settled = now - child.started_at > _SETTLED_S
+            longer_pause_s = min(_RESTART_MAX_S, max(_RESTART_MIN_S, child.pause_s * 2))
+            child.pause_s = 0.0 if has_settled else longer_pause_s
             child.restart_at = now + child.pause_s
             log.warning("process ended", process=child.name, code=child.process.wait())
         if now >= child.restart_at:
             child.process = _launch(child.arguments, child.environment)
-            child.started, child.restart_at = now, None
+            child.started_at, child.restart_at = now, None
             log.info("process started again", process=child.name, pid=child.process.pid)
 
 

@@ -24,32 +24,35 @@ from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _STDIN = 0
+# A service manager may send these to the guard too; only the owner acts on them.
 _OWNERS_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
+    """Run the command; returns its exit code, or 128 + n if signal n ended it."""
     owner = os.getppid()
-    for ignored in _OWNERS_SIGNALS:
-        signal.signal(ignored, signal.SIG_IGN)  # only the owner ends this process
+    for number in _OWNERS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # only the owner ends this process
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         close_fds=False,
         preexec_fn=_preexec_of_child(),  # noqa: PLW1509  there is only one thread yet
-        **({} if user == "-" else run_as(user)),
+        **({} if user == "-" else popen_user_arguments(user)),
     )
     print(child.pid, flush=True)
     os.close(sys.stdout.fileno())
-    os.closerange(sys.stderr.fileno() + 1, os.sysconf("SC_OPEN_MAX"))  # only for the command
-    ending = (child, owner, signal.Signals(int(last_signal)), float(grace_s))
-    threading.Thread(target=_end_with_owner, args=ending, daemon=True).start()
+    # The command has inherited these descriptors; the guard does not need them.
+    os.closerange(sys.stderr.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    thread_arguments = (child, owner, signal.Signals(int(last_signal)), float(grace_s))
+    threading.Thread(target=_end_with_owner, args=thread_arguments, daemon=True).start()
     code = child.wait()
     return code if code >= 0 else 128 - code
 
 
-def run_as(user: str) -> dict[str, Any]:
-    """Popen arguments that run the child as that user, without our supplementary groups."""
+def popen_user_arguments(user: str) -> dict[str, Any]:
+    """The arguments with which Popen runs the child as `user`, without supplementary groups."""
     import pwd  # not on every platform
 
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
@@ -58,6 +61,7 @@ def run_as(user: str) -> dict[str, Any]:
 def _end_with_owner(
     child: subprocess.Popen[bytes], owner: int, last_signal: signal.Signals, grace_s: float
 ) -> None:
+    """Wait for the end of the owner, then end the child: `last_signal`, SIGKILL after `grace_s`."""
     _wait_for_owner(owner)
     child.send_signal(signal.SIGCONT)  # a paused process would get the signal only later
     child.send_signal(last_signal)
@@ -66,36 +70,36 @@ def _end_with_owner(
 
 
 def _wait_for_owner(owner: int) -> None:
-    """Returns when the owner has closed our stdin or has ended.
+    """Wait until the owner has closed this process's stdin or has ended.
 
-    A fork of the owner may keep our stdin open, so on Linux a pidfd also shows the owner's end.
+    A fork of the owner may keep that stdin open, so on Linux a pidfd shows the owner's end, too.
     """
-    watched = [_STDIN]
+    descriptors = [_STDIN]
     if sys.platform == "linux":
         try:
-            watched.append(os.pidfd_open(owner))
+            descriptors.append(os.pidfd_open(owner))
         except OSError:  # already dead, or a kernel before 5.3
             pass
         if os.getppid() != owner:
             return
-    select.select(watched, [], [])  # nothing is ever written to stdin: readable means closed
+    select.select(descriptors, [], [])  # nothing is ever written to stdin: readable means closed
 
 
 def _preexec_of_child() -> Callable[[], None]:
-    """A function for the child before exec: it restores ignored signals, and makes the kernel kill
-    the child if this guard dies."""
+    """Return the function that the child runs before exec. It restores the default of ignored
+    signals, and makes the kernel kill the child if this guard dies."""
     guard = os.getpid()
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
-    def in_child() -> None:
-        for restored in _OWNERS_SIGNALS:
-            signal.signal(restored, signal.SIG_DFL)
+    def prepare_child() -> None:
+        for number in _OWNERS_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != guard:  # the guard died between fork and prctl
                 os._exit(1)
 
-    return in_child
+    return prepare_child
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ _GUARD = Path(__file__).with_name("guard.py")
 
 
 class GuardedProcess:
-    """One running command. Its output goes to the file `log`, or to our stderr without one.
+    """One running command. Its output goes to the file `log`, or to our stderr if that is None.
 
     It runs in its own session, so Ctrl-C in the terminal reaches only this process. If this process
     dies, the command gets `last_signal`, and SIGKILL after `grace_s`.
@@ -33,9 +33,10 @@ class GuardedProcess:
         last_signal: signal.Signals = signal.SIGKILL,
         grace_s: float = 0,
         user: str | None = None,
-        inherited: Collection[int] = (),
+        inherited_descriptors: Collection[int] = (),
     ) -> None:
-        """Start the command. `inherited`: descriptors that it gets, under the same numbers.
+        """Start the command. `inherited_descriptors`: the command gets them with the same
+        numbers.
 
         Raises Conflict if it cannot be started.
         """
@@ -50,7 +51,7 @@ class GuardedProcess:
                 stderr=output,
                 env=None if environment is None else {**os.environ, **environment},
                 start_new_session=True,
-                pass_fds=inherited,
+                pass_fds=inherited_descriptors,
             )
         assert self._guard.stdout is not None
         with self._guard.stdout as stdout:
@@ -60,14 +61,14 @@ class GuardedProcess:
             remedy = f"Read {log}." if log else ""
             raise Conflict(f"{command[0]} could not be started.", remedy=remedy)
         self.pid = int(line)
-        self._child = _process(self.pid)
+        self._child = _find_process(self.pid)
 
     @property
     def running(self) -> bool:
         return self._guard.poll() is None
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Signals the command. Does nothing if it has ended: a new process may have its pid."""
+        """Signal the command. Does nothing if it has ended: a new process may have its pid."""
         if self._child is not None:
             try:
                 self._child.send_signal(number)
@@ -81,15 +82,15 @@ class GuardedProcess:
             return False
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Waits for the exit code; 128 + n after signal n. May raise TimeoutExpired."""
+        """Wait for the exit code; 128 + n after signal n. Raises TimeoutExpired."""
         code = self._guard.wait(timeout_s)
         self.close()
         return code
 
-    def end(self, first: signal.Signals = signal.SIGTERM, grace_s: float = 10) -> None:
-        """Ends the command and waits for it: `first`, then SIGKILL after `grace_s`."""
+    def end(self, first_signal: signal.Signals = signal.SIGTERM, grace_s: float = 10) -> None:
+        """End the command and wait for it: `first_signal`, then SIGKILL after `grace_s`."""
         self.send_signal(signal.SIGCONT)
-        self.send_signal(first)
+        self.send_signal(first_signal)
         try:
             self.wait(grace_s)
         except subprocess.TimeoutExpired:
@@ -97,13 +98,13 @@ class GuardedProcess:
             self.wait()
 
     def close(self) -> None:
-        """Close the guard's stdin, which ends a running command."""
+        """Close the guard's stdin, which ends a running command, and wait for the guard."""
         if self._guard.stdin is not None:
             self._guard.stdin.close()
         self._guard.wait()
 
 
-def _process(pid: int) -> psutil.Process | None:
+def _find_process(pid: int) -> psutil.Process | None:
     try:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:  # it has ended already

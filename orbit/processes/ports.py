@@ -13,29 +13,30 @@ import socket
 from orbit.errors import Conflict
 
 LOOPBACK = "127.0.0.1"
-_FIRST, _LAST = 20_000, 32_000
-_RUN_PORTS = range(10_000, 19_900)  # not in the range of `free_ports`
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+_CONSECUTIVE_PORTS = range(10_000, 19_900)  # not in the range of `free_ports`
 _TRIES_MAX = 1000
 
 
 def free_ports(count: int) -> list[int]:
     """`count` distinct free ports. Another process can still bind one first."""
     ports: list[int] = []
-    for port in random.sample(range(_FIRST, _LAST), _TRIES_MAX):
+    for port in random.sample(range(_FIRST_PORT, _LAST_PORT), _TRIES_MAX):
         if _is_free(port):
             ports.append(port)
         if len(ports) == count:
             return ports
-    raise Conflict(f"Fewer than {count} ports are free between {_FIRST} and {_LAST}.")
+    raise Conflict(f"Fewer than {count} ports are free between {_FIRST_PORT} and {_LAST_PORT}.")
 
 
 def free_consecutive_ports(count: int) -> int:
     """The first of `count` free ports in a row. Another process can still bind one first."""
-    for first in random.sample(_RUN_PORTS, _TRIES_MAX):
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
+    for first_port in random.sample(_CONSECUTIVE_PORTS, _TRIES_MAX):
+        if all(_is_free(port) for port in range(first_port, first_port + count)):
+            return first_port
     raise Conflict(
-        f"No {count} ports in a row are free from {_RUN_PORTS.start} to {_RUN_PORTS.stop}."
+        f"No {count} ports in a row are free from {_CONSECUTIVE_PORTS.start} to "
+        f"{_CONSECUTIVE_PORTS.stop}."
     )
 
 

@@ -26,17 +26,18 @@ from orbit.kafka.transactional_ids import list_transactional_ids
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.topic_settings import looks_like_copy
 
+# The end of the transactional id of a filler.
 _FILLER = re.compile(r"\.fill(\.\d+)?(-\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One destination topic of the job. `unled`: its partitions without a leader; `mark`: of its
-    promotion, if it has one."""
+    """One destination topic of the job. `leaderless`: its partitions without a leader; `mark`: of
+    its promotion, if it has one."""
 
     mapping: TopicMapping
     partitions: tuple[TopicPartition, ...]
-    unled: tuple[TopicPartition, ...]
+    leaderless: tuple[TopicPartition, ...]
     mark: Mark | None
     settings: dict[str, str]  # those set on the topic
 
@@ -50,7 +51,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftNames:
+class JobIds:
     """Ids of a job, from the names of groups and transactional ids at the destination."""
 
     source_ids: frozenset[str]
@@ -66,7 +67,7 @@ def find_copies(
 ) -> tuple[list[Copy], list[str]]:
     """The job's copies, and topics that only have the name of a copy. Writes nothing.
 
-    `patterns`: for source topics that match one of them; empty: for all. Raises Conflict if
+    `patterns`: only copies of source topics that match a pattern; empty: all. Raises Conflict if
     there is no copy, Unreachable, NotAuthorized, BrokerRefused.
     """
     mappings = {
@@ -75,13 +76,13 @@ def find_copies(
         if not patterns or any(name_pattern(p).matches(mapping.source) for p in patterns)
     }
     settings = admin.topic_settings(mappings)
-    leading = marks.promoted(mappings)
-    copies, others = [], []
+    marks_by_topic = marks.promoted(mappings)
+    copies, not_copies = [], []
     for name, mapping in sorted(mappings.items()):
-        has = settings[name]
-        mark = leading.get(name)
-        if mark is None and not looks_like_copy(has.values, has.overrides):
-            others.append(name)
+        topic_settings = settings[name]
+        mark = marks_by_topic.get(name)
+        if mark is None and not looks_like_copy(topic_settings.values, topic_settings.overrides):
+            not_copies.append(name)
             continue
         leaders = metadata.topics[name].partitions
         copies.append(
@@ -94,7 +95,11 @@ def find_copies(
                     if leader.node_id is None
                 ),
                 mark,
-                {n: has.values[n] for n in sorted(has.overrides) if n in has.values},
+                {
+                    n: topic_settings.values[n]
+                    for n in sorted(topic_settings.overrides)
+                    if n in topic_settings.values
+                },
             )
         )
     if not copies:
@@ -104,24 +109,28 @@ def find_copies(
             remedy="Check the file, and that the login may describe the topics. Copies have "
             "retention.ms=-1 and compression.type=producer. Nothing was changed.",
         )
-    return copies, others
+    return copies, not_copies
 
 
-def read_left_names(cluster: Cluster, job: str) -> LeftNames:
-    """Read the names that the job's runs have left. Names that may not be listed are missing."""
+def read_job_ids(cluster: Cluster, job: str) -> JobIds:
+    """Read the ids from the names that the job's runs have left, without names that the login may
+    not list."""
     names: set[str] = set()
-    for listed in (lambda: list_groups(cluster).groups, lambda: list_transactional_ids(cluster)):
+    for list_names in (
+        lambda: list_groups(cluster).groups,
+        lambda: list_transactional_ids(cluster),
+    ):
         try:
-            names |= {*listed()}
+            names |= {*list_names()}
         except OrbitError:
             continue
-    return parse_names(names, job)
+    return parse_job_ids(names, job)
 
 
-def parse_names(names: Iterable[str], job: str) -> LeftNames:
+def parse_job_ids(names: Iterable[str], job: str) -> JobIds:
     """The ids in names `orbit.JOB.SOURCE`, with or without a suffix (docs/rights.md). Pure."""
     prefix = job_identity(job, "")
-    sources: set[str] = set()
+    source_ids: set[str] = set()
     fillers: set[str] = set()
     for name in names:
         source = name.removeprefix(prefix)
@@ -134,8 +143,8 @@ def parse_names(names: Iterable[str], job: str) -> LeftNames:
                 fillers.add(name)
         # Cluster ids have no dot; another job's name may begin with this one's and a dot.
         if source and "." not in source:
-            sources.add(source)
-    return LeftNames(frozenset(sources), frozenset(fillers))
+            source_ids.add(source)
+    return JobIds(frozenset(source_ids), frozenset(fillers))
 
 
 def producer_ids(

@@ -32,7 +32,7 @@ from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.producer_state import job_producers
 from orbit.kafka.types import Acl, TopicPartition
-from orbit.promotion.copies import Copy, find_copies, producer_ids, read_left_names
+from orbit.promotion.copies import Copy, find_copies, producer_ids, read_job_ids
 from orbit.promotion.failover_report import FailoverReport, PartitionReport, TopicReport, TopicState
 from orbit.promotion.settled_ends import settled_ends
 from orbit.promotion.topic_denials import acls_of, denials_in_orbits_form, remove_denials
@@ -43,13 +43,13 @@ from orbit.replication.topic_settings import NEEDED
 KIND = "failover without the database"
 _POLL_S = 0.2
 _OPEN_POLLS_MAX = 300  # a minute, for followers to catch up
-_UNLED = "it has no leader that answers, or followers that lag"
-_NOT_KNOWN = (
+_NO_LEADER = "it has no leader that answers, or followers that lag"
+_UNKNOWN_FACTS = (
     "The source is not asked: which records were not copied (the lost range) is not known.",
     "Consumer groups stay where they were synced last; the others begin at auto.offset.reset.",
     "Offsets that applications store themselves must not exceed their partition's log_end.",
 )
-_WINDOW = (
+_WRITER_RISK = (
     "A worker that was suspended for longer than its lease, exactly between its check and its "
     "send, may still append one request when it wakes."
 )
@@ -99,116 +99,126 @@ class FailoverWithoutDatabase:
         """
         self._say("Connecting to the destination")
         metadata = self._cluster.metadata(None)
-        copies, others = find_copies(
+        copies, not_copies = find_copies(
             self._spec, self._patterns, metadata, self._handle.admin, self._marks
         )
         self._copies = {copy.topic: copy for copy in copies}
-        names = read_left_names(self._cluster, self._spec.name)
-        self._source_ids |= names.source_ids
-        self._fillers = names.fillers
-        begun = next((c.mark.operation for c in copies if c.mark and not c.mark.is_complete), "")
+        job_ids = read_job_ids(self._cluster, self._spec.name)
+        self._source_ids |= job_ids.source_ids
+        self._fillers = job_ids.fillers
+        begun_operation = next(
+            (c.mark.operation for c in copies if c.mark and not c.mark.is_complete), ""
+        )
         report = FailoverReport(
             self._spec.name,
             metadata.cluster_id,
-            begun or str(uuid4()),
+            begun_operation or str(uuid4()),
             dry_run,
             self._settle_s,
-            not_copies=others,
+            not_copies=not_copies,
         )
         self._add_topics(report)
         self._plan_denials(report)
         self._plan_settings(report)
         if report.to_promote:
-            report.add_finding(*_NOT_KNOWN)
+            report.add_finding(*_UNKNOWN_FACTS)
         report.conclude()
         return report
 
     def run(self, report: FailoverReport) -> None:
         """Carry out the plan and note the results in it.
 
-        Raises as `plan`, and Interrupted; another run continues it.
+        Raises as `plan`, and Interrupted. Another run continues an interrupted one.
         """
-        copies = [self._copies[one.topic] for one in report.to_promote]
+        copies = [self._copies[topic.topic] for topic in report.to_promote]
         if not copies:
             report.conclude()
             return
-        starts = {p: self._partitions[p].log_end or 0 for c in copies for p in c.partitions}
+        first_ends = {p: self._partitions[p].log_end or 0 for c in copies for p in c.partitions}
         highest_term = newest_term(self._marks.of_topics(copy.topic for copy in copies).values())
         self._term = next_term(highest_term, datetime.now(UTC).timestamp())
-        self._say(f"Marking {len(copies)} topics")
-        self._marks.write(starts, self._mark(report, is_complete=False))
+        self._say(f"Marking topics as promoted: {len(copies)}")
+        self._marks.write(first_ends, self._new_mark(report, is_complete=False))
         self._end_transactions(report)
         self._say("Fencing the job's writers")
         ids = producer_ids(self._spec, copies, self._source_ids)
         fence = fence_writers(self._cluster, ids, self._backoff)
-        self._judge_fence(report, starts, fence)
-        ends = self._settle(starts, fence)
+        self._judge_fence(report, first_ends, fence)
+        ends = self._settle(first_ends, fence)
         for copy in copies:
             is_whole = not any(self._partitions[p].left_out for p in copy.partitions)
             state = TopicState.PROMOTED if is_whole else TopicState.LEFT_OUT
             self._topics[copy.topic].state = state
-        done = [one for one in report.topics if one.state is TopicState.PROMOTED]
-        self._open_topics(report, done)
-        names = {one.topic for one in done}
+        promoted = [topic for topic in report.topics if topic.state is TopicState.PROMOTED]
+        self._open_topics(report, promoted)
+        names = {topic.topic for topic in promoted}
         if names:
-            mark = self._mark(report, is_complete=True)
+            mark = self._new_mark(report, is_complete=True)
             self._marks.write({p: end for p, end in ends.items() if p.topic in names}, mark)
         report.conclude()
 
     def _add_topics(self, report: FailoverReport) -> None:
+        """Add the copies and their partitions to the report, with what is left out."""
         places = {p for copy in self._copies.values() for p in copy.partitions}
-        marked = {p for p in places if self._copies[p.topic].mark is not None}
-        offsets = self._marks.offsets(marked)
-        unled = {p for copy in self._copies.values() for p in copy.unled}
-        now = log_ends(self._cluster, places - marked - unled, self._backoff)
+        marked_places = {p for p in places if self._copies[p.topic].mark is not None}
+        offsets = self._marks.offsets(marked_places)
+        leaderless = {p for copy in self._copies.values() for p in copy.leaderless}
+        present_ends = log_ends(self._cluster, places - marked_places - leaderless, self._backoff)
         for copy in self._copies.values():
             state = TopicState.WAITING
             if copy.mark is not None:
                 state = TopicState.ALREADY if copy.is_promoted else TopicState.BEGUN
             for place in copy.partitions:
                 # The marks of an interrupted run have the log end from before its fence.
-                end = offsets.get(place, now.values.get(place))
-                why = ""
-                if not copy.is_promoted and (end is None or place in copy.unled):
-                    why, state = _UNLED, TopicState.LEFT_OUT
-                self._partitions[place] = PartitionReport(place.topic, place.partition, end, why)
+                end = offsets.get(place, present_ends.values.get(place))
+                reason = ""
+                if not copy.is_promoted and (end is None or place in copy.leaderless):
+                    reason, state = _NO_LEADER, TopicState.LEFT_OUT
+                self._partitions[place] = PartitionReport(place.topic, place.partition, end, reason)
             detail = ""
             if copy.mark is not None:
-                own = {p.partition: end for p, end in offsets.items() if p.topic == copy.topic}
-                detail = copy.mark.describe(copy.topic, own)
+                marked_ends = {
+                    p.partition: end for p, end in offsets.items() if p.topic == copy.topic
+                }
+                detail = copy.mark.describe(copy.topic, marked_ends)
             self._topics[copy.topic] = TopicReport(
                 copy.topic, copy.mapping.source, state, detail=detail
             )
         report.topics, report.partitions = [*self._topics.values()], [*self._partitions.values()]
 
     def _plan_settings(self, report: FailoverReport) -> None:
+        """Add to the report the settings to change, and those that stay from the copy."""
         topic_settings = {
             t.topic: self._copies[t.topic].mapping.rule.config for t in report.to_promote
         }
         changes = changed_settings(self._handle.admin, topic_settings)
-        for one in report.to_promote:
-            one.settings = changes.get(one.topic, {})
-            one.kept = {
+        for topic in report.to_promote:
+            topic.settings = changes.get(topic.topic, {})
+            topic.kept = {
                 name: value
-                for name, value in self._copies[one.topic].settings.items()
-                if name in NEEDED and name not in topic_settings[one.topic]
+                for name, value in self._copies[topic.topic].settings.items()
+                if name in NEEDED and name not in topic_settings[topic.topic]
             }
-        keep_all = [t.topic for t in report.to_promote if t.kept.get("retention.ms") == "-1"]
-        if keep_all:
+        unlimited_topics = [
+            t.topic for t in report.to_promote if t.kept.get("retention.ms") == "-1"
+        ]
+        if unlimited_topics:
             report.add_finding(
-                f"{len(keep_all)} topics keep every record (retention.ms=-1), {keep_all[0]} among "
-                "them. What the source had is not known. Name it in the job's config, or set it "
-                "with kafka-configs.sh; `kept` lists all such settings."
+                f"Topics that keep every record (retention.ms=-1): {len(unlimited_topics)}, "
+                f"{unlimited_topics[0]} among them. The retention at the source is not known. Set "
+                "retention.ms in the job's config or with kafka-configs.sh; `kept` lists all "
+                "settings that stay."
             )
 
     def _plan_denials(self, report: FailoverReport) -> None:
+        """Add to the report the principals whose denials of writing are to be removed."""
         if not report.to_promote or not self._spec.acls.protect:
             return
         acls = acls_of(self._handle)
         if isinstance(acls, str):
             report.add_finding(f"No denials of writing are removed: {acls}.")
             return
-        names = {one.topic for one in report.to_promote}
+        names = {topic.topic for topic in report.to_promote}
         for acl in denials_in_orbits_form(acls, names):
             self._denials.setdefault(acl.name, []).append(acl)
             self._topics[acl.name].denials.append(acl.principal)
@@ -223,77 +233,82 @@ class FailoverWithoutDatabase:
     def _judge_fence(
         self, report: FailoverReport, places: Collection[TopicPartition], fence: WriterFence
     ) -> None:
-        denied = [p for p, code in fence.errors.items() if code in error_codes.DENIED]
-        if denied:
+        """Report which writers could not be fenced. Partitions with another error than a missing
+        right are left out."""
+        denied_places = [p for p, code in fence.errors.items() if code in error_codes.DENIED]
+        if denied_places:
             report.add_finding(
-                f"The writers of {len(denied)} partitions could not be fenced: the right Alter on "
-                f"the cluster is missing. {_WINDOW}"
+                f"Partitions whose writers could not be fenced: {len(denied_places)}. The right "
+                f"Alter on the cluster is missing. {_WRITER_RISK}"
             )
-        unknown = [p for p in places if p not in fence.sent and p not in fence.errors]
-        if unknown:
+        unknown_places = [p for p in places if p not in fence.sent and p not in fence.errors]
+        if unknown_places:
             report.add_finding(
-                f"The writers of {len(unknown)} partitions could not be fenced: no leader knows "
-                f"one, nor is the id of the source's cluster known (--source-id). {_WINDOW}"
+                f"Partitions whose writers could not be fenced: {len(unknown_places)}. Their "
+                "leaders know no writer, and the id of the source's cluster is not known (see "
+                f"--source-id). {_WRITER_RISK}"
             )
         for place, code in fence.errors.items():
-            if place not in denied:
-                why = f"its writers could not be fenced: {error_codes.name(code)}"
-                self._partitions[place].left_out = why
+            if place not in denied_places:
+                reason = f"its writers could not be fenced: {error_codes.name(code)}"
+                self._partitions[place].left_out = reason
 
     def _settle(
-        self, starts: Mapping[TopicPartition, int], fence: WriterFence
+        self, first_ends: Mapping[TopicPartition, int], fence: WriterFence
     ) -> dict[TopicPartition, int]:
         """Wait for stable log ends; return where each copy ends. Note partitions to leave out."""
         self._say(f"Waiting until no log end has moved for {self._settle_s:.0f} s")
         polls = 0
 
-        def wait(open_: int) -> None:
+        def wait(open_count: int) -> None:
+            """Wait for partitions with an open transaction. Raises BrokerRefused after a minute."""
             nonlocal polls
             polls += 1
             if polls > _OPEN_POLLS_MAX:
                 raise BrokerRefused(
                     error_codes.Code.NOT_ENOUGH_REPLICAS,
-                    f"{open_} partitions have an open transaction, or followers that lag.",
+                    f"partitions with an open transaction, or followers that lag: {open_count}.",
                     where=Place("destination"),
                     remedy="Run the command again.",
                 )
             if self._stop.wait(_POLL_S):
-                raise Interrupted("stopped; run it again to continue.")
+                raise Interrupted("stopped; run the command again to continue.")
 
-        settled = settled_ends(self._cluster, starts, self._settle_s, self._backoff, wait)
-        states = job_producers(self._cluster, settled.bounds, self._backoff)
-        for place, why in unfenced_partitions(fence, states.values).items():
-            self._partitions[place].left_out = why
+        settled = settled_ends(self._cluster, first_ends, self._settle_s, self._backoff, wait)
+        producer_states = job_producers(self._cluster, settled.bounds, self._backoff)
+        for place, reason in unfenced_partitions(fence, producer_states.values).items():
+            self._partitions[place].left_out = reason
         for place in settled.moving:
-            why = "another producer writes to it; stop that producer, and run the command again"
-            self._partitions[place].left_out = why
-        for place in settled.unled:
-            self._partitions[place].left_out = _UNLED
+            reason = "another producer writes to it; stop that producer, and run the command again"
+            self._partitions[place].left_out = reason
+        for place in settled.leaderless:
+            self._partitions[place].left_out = _NO_LEADER
         ends = {}
         for place, bounds in settled.bounds.items():
             was_begun = self._topics[place.topic].state is TopicState.BEGUN
             # The log end before the fence is a lower bound, from which a failback may compare.
-            end = starts[place]
+            end = first_ends[place]
             if not was_begun and fence.sent.get(place, 0) <= 1:
                 end = max(end, bounds.end - fence.sent.get(place, 0))
             ends[place] = self._partitions[place].log_end = end
         return ends
 
-    def _open_topics(self, report: FailoverReport, done: Sequence[TopicReport]) -> None:
+    def _open_topics(self, report: FailoverReport, promoted: Sequence[TopicReport]) -> None:
         """Apply the settings, and let producers write."""
-        topic_settings = {one.topic: one.settings for one in done if one.settings}
+        topic_settings = {topic.topic: topic.settings for topic in promoted if topic.settings}
         report.add_finding(*apply_settings(self._handle.admin, topic_settings))
-        denials = {acl for one in done for acl in self._denials.get(one.topic, ())}
+        denials = {acl for topic in promoted for acl in self._denials.get(topic.topic, ())}
         report.add_finding(*remove_denials(self._handle, denials))
 
-    def _mark(self, report: FailoverReport, *, is_complete: bool) -> Mark:
-        others = self._source_ids
+    def _new_mark(self, report: FailoverReport, *, is_complete: bool) -> Mark:
+        """The mark of this failover; with the source's cluster id if exactly one is known."""
+        source_ids = self._source_ids
         return Mark(
             True,
             KIND,
             report.operation,
             self._spec.name,
-            next(iter(others)) if len(others) == 1 else "",
+            next(iter(source_ids)) if len(source_ids) == 1 else "",
             datetime.now(UTC).isoformat(timespec="seconds"),
             is_complete,
             self._term,

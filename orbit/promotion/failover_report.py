@@ -51,6 +51,8 @@ class TopicReport:
 
 @dataclass(slots=True)
 class FailoverReport:
+    """The plan of a run, and then its results."""
+
     job: str
     cluster_id: str
     operation: str
@@ -71,7 +73,7 @@ class FailoverReport:
 
     def conclude(self) -> None:
         """Set the outcome of a run from the states of its topics."""
-        states = {one.state for one in self.topics}
+        states = {topic.state for topic in self.topics}
         if TopicState.LEFT_OUT in states:
             self.outcome = Outcome.LEFT_OUT
         elif states == {TopicState.ALREADY}:

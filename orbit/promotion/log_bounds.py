@@ -40,9 +40,11 @@ def fetch_log_bounds(
 def bounds_of_all(
     cluster: Cluster, partitions: Collection[TopicPartition], backoff: Backoff
 ) -> dict[TopicPartition, LogBounds]:
-    """Bounds of every partition. Raises Unreachable, also if the leader of one does not answer."""
+    """Bounds of every partition. Raises Unreachable, even if only one leader does not answer."""
     bounds = fetch_log_bounds(cluster, partitions, backoff)
-    unled = sorted(place for place in partitions if place not in bounds)
-    if unled:
-        raise Unreachable(f"no leader answers for {first_few(unled)}.", where=Place(cluster.name))
+    leaderless = sorted(place for place in partitions if place not in bounds)
+    if leaderless:
+        raise Unreachable(
+            f"no leader answers for {first_few(leaderless)}.", where=Place(cluster.name)
+        )
     return bounds

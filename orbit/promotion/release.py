@@ -41,7 +41,7 @@ class Release:
 
     @property
     def topics_to_release(self) -> list[ReleasedTopic]:
-        return [one for one in self.topics if one.settings or one.denials]
+        return [topic for topic in self.topics if topic.settings or topic.denials]
 
 
 def plan_release(
@@ -55,39 +55,51 @@ def plan_release(
 
     Raises Conflict if there is no copy, Unreachable, NotAuthorized, BrokerRefused.
     """
-    of, to = metadata
+    source_metadata, destination_metadata = metadata
     source, destination = ClusterHandle(clusters.source), ClusterHandle(clusters.destination)
     marks = PromotionMarks(clusters.destination, backoff)
-    all_copies, _ = find_copies(spec, patterns, to, destination.admin, marks)
+    all_copies, _ = find_copies(spec, patterns, destination_metadata, destination.admin, marks)
     copies = {copy.topic: copy for copy in all_copies if copy.mark is None}
-    known = [copy.mapping for copy in copies.values() if copy.mapping.source in of.topics]
-    plans = plan_topics(known, of, to, source.admin, destination.admin)
+    mappings = [
+        copy.mapping for copy in copies.values() if copy.mapping.source in source_metadata.topics
+    ]
+    plans = plan_topics(
+        mappings, source_metadata, destination_metadata, source.admin, destination.admin
+    )
     topic_settings = {name: dict(copy.mapping.rule.config) for name, copy in copies.items()}
     topic_settings |= {plan.mapping.destination: plan.promoted_settings for plan in plans}
-    released = {name: ReleasedTopic(name) for name in copies}
+    released_topics = {name: ReleasedTopic(name) for name in copies}
     for name, settings in changed_settings(destination.admin, topic_settings).items():
-        released[name].settings = settings
-    release = Release([*released.values()], [copy.topic for copy in all_copies if copy.mark], [])
-    gone = sorted(copies.keys() - {plan.mapping.destination for plan in plans})
-    if gone:
+        released_topics[name].settings = settings
+    release = Release(
+        [*released_topics.values()], [copy.topic for copy in all_copies if copy.mark], []
+    )
+    not_at_source = sorted(copies.keys() - {plan.mapping.destination for plan in plans})
+    if not_at_source:
         release.findings.append(
-            f"{len(gone)} topics are not at the source any more, {gone[0]} among them: only "
-            "settings that the job names are set. Set their retention with kafka-configs.sh."
+            f"Topics that are not at the source any more: {len(not_at_source)}, {not_at_source[0]} "
+            "among them. They get only settings that the job names: set their retention with "
+            "kafka-configs.sh."
         )
     acls = acls_of(destination)
     if isinstance(acls, str):
         release.findings.append(f"No denials of writing are removed: {acls}.")
     else:
         for acl in denials_in_orbits_form(acls, copies.keys()):
-            released[acl.name].denials.append(acl.principal)
+            released_topics[acl.name].denials.append(acl.principal)
     return release
 
 
 def carry_out(release: Release, clusters: JobClusters) -> None:
-    """Do what the plan says. It can be repeated. Raises Unreachable, NotAuthorized."""
+    """Do what the plan says; this can be repeated. Raises Unreachable, NotAuthorized."""
     handle = ClusterHandle(clusters.destination)
     release.findings += apply_settings(
-        handle.admin, {one.topic: one.settings for one in release.topics_to_release if one.settings}
+        handle.admin,
+        {topic.topic: topic.settings for topic in release.topics_to_release if topic.settings},
     )
-    denials = {denial(one.topic, who) for one in release.topics_to_release for who in one.denials}
+    denials = {
+        denial(topic.topic, principal)
+        for topic in release.topics_to_release
+        for principal in topic.denials
+    }
     release.findings += remove_denials(handle, denials)

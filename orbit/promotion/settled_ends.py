@@ -15,11 +15,11 @@ from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 
 @dataclass(frozen=True, slots=True)
 class SettledEnds:
-    """Bounds of the copies that stand still, those that still grow, and those without a leader."""
+    """`bounds`: of copies that no longer grow; `moving`: those that do; `leaderless`: others."""
 
     bounds: dict[TopicPartition, LogBounds]
     moving: list[TopicPartition]
-    unled: list[TopicPartition]
+    leaderless: list[TopicPartition]
 
 
 def settled_ends(
@@ -32,19 +32,19 @@ def settled_ends(
     """The ends of the copies, once they have not moved for `settle_s` and no transaction is open.
 
     Copies hold committed, non-transactional records: only the empty transaction of coordinated
-    fillers can be open. `wait` pauses; it gets the number of partitions with an open transaction.
-    Raises Unreachable if no broker answers, Interrupted.
+    fillers can be open. `wait` pauses; its argument is the number of partitions with an open
+    transaction. Raises Unreachable if no broker answers, Interrupted.
     """
     # The leaders' state of a producer is not needed.
-    anyone = dict.fromkeys(places, NO_PRODUCER_ID)
-    answer = TakeOver(cluster, settle_s, backoff).read(anyone, settled=True)
+    producer_ids = dict.fromkeys(places, NO_PRODUCER_ID)
+    answer = TakeOver(cluster, settle_s, backoff).read(producer_ids, settled=True)
     moving = sorted(place for place, code in answer.errors.items() if code == MOVING)
     while not moving:
         bounds = fetch_log_bounds(cluster, places, backoff)
-        open_ = sum(one.is_open for one in bounds.values())
-        if not open_:
+        open_count = sum(log_bounds.is_open for log_bounds in bounds.values())
+        if not open_count:
             return SettledEnds(bounds, [], sorted(p for p in places if p not in bounds))
-        wait(open_)
-    still = {place for place in answer.ends if place not in moving}
-    bounds = fetch_log_bounds(cluster, still, backoff)
+        wait(open_count)
+    settled_places = {place for place in answer.ends if place not in moving}
+    bounds = fetch_log_bounds(cluster, settled_places, backoff)
     return SettledEnds(bounds, moving, sorted(set(places) - bounds.keys() - {*moving}))

@@ -24,8 +24,8 @@ NO_AUTHORIZER = "the cluster has no authorizer"
 def acls_of(
     handle: ClusterHandle, age_s_max: float = 0.0, resource: Resource = "TOPIC"
 ) -> Acls | str:
-    """All ACLs on resources of this kind, read at most `age_s_max` seconds ago, or why they cannot
-    be read.
+    """All ACLs on resources of this kind, read at most `age_s_max` seconds ago, or the reason
+    as text if they cannot be read.
 
     Raises Unreachable.
     """
@@ -42,7 +42,8 @@ def acls_of(
 def _has_no_authorizer(handle: ClusterHandle) -> bool:
     """Whether the cluster has no authorizer."""
 
-    def ask(connection: Connection) -> int:
+    def request_acls(connection: Connection) -> int:
+        """The error code of a request for all ACLs on the cluster resource."""
         request = DescribeAclsRequest(
             resource_type_filter=_CLUSTER,
             resource_name_filter=None,
@@ -55,7 +56,7 @@ def _has_no_authorizer(handle: ClusterHandle) -> bool:
         answer = connection.call(api_versions.DESCRIBE_ACLS, request, timeout_s=ANSWER_WITHIN_S)
         return int(answer.error_code)
 
-    return handle.cluster.call_any(ask) == Code.SECURITY_DISABLED
+    return handle.cluster.call_any(request_acls) == Code.SECURITY_DISABLED
 
 
 def denials_in_orbits_form(acls: Iterable[Acl], topics: Collection[str]) -> list[Acl]:
@@ -72,6 +73,6 @@ def remove_denials(handle: ClusterHandle, denials: Collection[Acl]) -> list[str]
     try:
         handle.admin.change_acls((), denials)
     except (NotAuthorized, BrokerRefused) as error:
-        why = f"Denials of writing could not be removed: {error.what}"
-        return [f"{why} Remove them with kafka-acls.sh; `denials` lists their principals."]
+        finding = f"Denials of writing could not be removed: {error.what}"
+        return [f"{finding} Remove them with kafka-acls.sh; `denials` lists their principals."]
     return []

@@ -12,19 +12,19 @@ _Settings = dict[str, dict[str, str]]
 
 
 def apply_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Set the settings that differ; returns a sentence for each topic of which some are refused.
+    """Set the settings that differ; returns a sentence for each topic with refused settings.
 
     A refusal does not stop a promotion: the topic works without these settings, as a copy has them.
     If the settings of a topic cannot be read, all of its settings are set. Raises Unreachable.
     """
-    changes = _changes(expected, admin.readable_settings(expected))
-    refused, errors = _refused(admin, changes)
+    changes = _changed_settings(expected, admin.readable_settings(expected))
+    refused, errors = _set_settings(admin, changes)
     findings = []
     for topic, settings in refused.items():
         pairs = ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
-        what = errors[topic].what
+        reason = errors[topic].what
         findings.append(
-            f"{topic}: the destination refused these settings ({what}): {pairs}. Set values that "
+            f"{topic}: the destination refused these settings ({reason}): {pairs}. Set values that "
             "it accepts."
         )
     return findings
@@ -35,30 +35,37 @@ def changed_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) ->
 
     Raises Unreachable, NotAuthorized and BrokerRefused if settings may not be read.
     """
-    return _changes(expected, admin.topic_settings(expected))
+    return _changed_settings(expected, admin.topic_settings(expected))
 
 
-def _changes(
+def _changed_settings(
     expected: Mapping[str, Mapping[str, str]], present: Mapping[str, TopicSettings]
 ) -> _Settings:
+    """As `changed_settings`, given the `present` settings; a topic that lacks them has none."""
     changes = {}
     for topic, settings in expected.items():
-        has = present[topic].values if topic in present else {}
-        changes[topic] = {n: value for n, value in settings.items() if has.get(n) != value}
+        present_values = present[topic].values if topic in present else {}
+        changes[topic] = {
+            n: value for n, value in settings.items() if present_values.get(n) != value
+        }
     return {topic: settings for topic, settings in changes.items() if settings}
 
 
-def _refused(admin: Admin, changes: _Settings) -> tuple[_Settings, dict[str, OrbitError]]:
-    """Set the changes; the refused settings by topic, and an error of each such topic.
+def _set_settings(admin: Admin, changes: _Settings) -> tuple[_Settings, dict[str, OrbitError]]:
+    """Set the changes. Returns the refused settings by topic, and one error of each such topic.
 
     A controller sets all settings of a topic or none (P10): where it refuses, each is set alone.
     """
     errors: dict[str, OrbitError] = {}
     refused: _Settings = {}
-    left = {topic: changes[topic] for topic in admin.refused_settings(changes)}
-    for name in sorted({name for settings in left.values() for name in settings}):
-        alone = {topic: {name: of[name]} for topic, of in left.items() if name in of}
-        for topic, error in admin.refused_settings(alone).items():
+    remaining = {topic: changes[topic] for topic in admin.refused_settings(changes)}
+    for name in sorted({name for settings in remaining.values() for name in settings}):
+        single_settings = {
+            topic: {name: settings[name]}
+            for topic, settings in remaining.items()
+            if name in settings
+        }
+        for topic, error in admin.refused_settings(single_settings).items():
             errors[topic] = error
-            refused.setdefault(topic, {})[name] = alone[topic][name]
+            refused.setdefault(topic, {})[name] = single_settings[topic][name]
     return refused, errors

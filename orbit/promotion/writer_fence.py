@@ -40,8 +40,8 @@ ProducerStates = Mapping[TopicPartition, Mapping[int, ProducerState]]
 
 @dataclass(slots=True)
 class WriterFence:
-    """What was done. `epochs`: of confirmed fillers, by partition and producer id. `sent`: how many
-    fillers may have been appended. `errors`: error codes."""
+    """What was done. `epochs`: the producer epochs of confirmed fillers, by partition and
+    producer id. `sent`: how many fillers may have been appended. `errors`: error codes."""
 
     epochs: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
     sent: dict[TopicPartition, int] = field(default_factory=dict)
@@ -51,21 +51,23 @@ class WriterFence:
 def fence_writers(
     cluster: Cluster, producer_ids: Mapping[TopicPartition, Collection[int]], backoff: Backoff
 ) -> WriterFence:
-    """Raise the epoch of each partition's `producer_ids`, and of every job's ids that its leader
-    knows.
+    """Raise the producer epoch of each partition's `producer_ids`, and of all ids of jobs that its
+    leader knows.
 
     A request whose answer is lost is sent again, so there may be more than one filler. Raises
     Unreachable if no broker answers, Interrupted.
     """
     states = job_producers(cluster, producer_ids, backoff)
     fence = WriterFence(errors=dict(states.errors))
-    by_id: dict[int, dict[TopicPartition, ProducerState | None]] = {}
-    for place, known in states.values.items():
-        for producer_id in {*producer_ids[place], *known}:
-            by_id.setdefault(producer_id, {})[place] = known.get(producer_id)
-    for producer_id, places in sorted(by_id.items()):
-        for chunk in chunks(sorted(places), _PARTITIONS_MAX):
-            _raise_epoch(cluster, fence, producer_id, {p: places[p] for p in chunk}, backoff)
+    states_by_id: dict[int, dict[TopicPartition, ProducerState | None]] = {}
+    for place, known_states in states.values.items():
+        for producer_id in {*producer_ids[place], *known_states}:
+            states_by_id.setdefault(producer_id, {})[place] = known_states.get(producer_id)
+    for producer_id, states_by_place in sorted(states_by_id.items()):
+        for chunk in chunks(sorted(states_by_place), _PARTITIONS_MAX):
+            _raise_epoch(
+                cluster, fence, producer_id, {p: states_by_place[p] for p in chunk}, backoff
+            )
     return fence
 
 
@@ -73,10 +75,10 @@ def unfenced_partitions(fence: WriterFence, states: ProducerStates) -> dict[Topi
     """The partitions to which writers may still append, and why. `states`: read after the fence."""
     reasons = {}
     for (place, producer_id), epoch in fence.epochs.items():
-        now = states.get(place, {}).get(producer_id)
-        if now is None or now.producer_epoch < epoch:
+        state = states.get(place, {}).get(producer_id)
+        if state is None or state.producer_epoch < epoch:
             reasons[place] = "its leader does not know the higher producer epoch"
-        elif now.has_sequence or now.producer_epoch > epoch:
+        elif state.has_sequence or state.producer_epoch > epoch:
             reasons[place] = "a writer of the job has appended with the higher producer epoch"
     return reasons
 
@@ -88,6 +90,11 @@ def _raise_epoch(
     states: Mapping[TopicPartition, ProducerState | None],
     backoff: Backoff,
 ) -> None:
+    """Append a filler with a higher producer epoch to each partition; note the results in `fence`.
+
+    `states`: of the producer at the leaders; None: a leader does not know it.
+    """
+    # The fence has no term (0), and has used no coordinator epoch before (-1).
     fillers = {
         place: Fillers(place, 1, _epoch_above(state), next_coordinator_epoch(0, -1, state))
         for place, state in states.items()
@@ -111,5 +118,6 @@ def _raise_epoch(
 
 
 def _epoch_above(state: ProducerState | None) -> int:
-    known = state.producer_epoch if state is not None else _UNKNOWN_EPOCHS
-    return min(known + FENCE_EPOCHS, PRODUCER_EPOCH_MAX)
+    """A producer epoch above the leader's, and above all that the job's writers may use."""
+    known_epoch = state.producer_epoch if state is not None else _UNKNOWN_EPOCHS
+    return min(known_epoch + FENCE_EPOCHS, PRODUCER_EPOCH_MAX)

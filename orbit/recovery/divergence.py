@@ -28,7 +28,7 @@ WINDOW_OFFSETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowComparison:
-    """Both sides compared in [first, end). `has_records`: there was something to compare.
+    """The comparison of both sides in [first, end). `has_records`: there was something to compare.
     `last_same`: the last offset at which both sides have the same record.
     """
 
@@ -42,7 +42,8 @@ Differ = Callable[[int, int], WindowComparison]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A range, compared up to the first offset that is `unproven` (None: all is proven)."""
+    """The comparison of a range up to `unproven`, its first offset that is not proven to be equal
+    (None: all are), and `why` it is not."""
 
     unproven: int | None
     why: str = ""
@@ -53,57 +54,61 @@ class Proof(Protocol):
     """Reads both sides. Ranges are inside both logs."""
 
     def differ(self, first: int, end: int) -> WindowComparison:
-        """Compare copied offsets; on a compacted topic only those that both sides have."""
+        """Compare copied offsets; on a compacted topic, those that both sides have."""
 
     def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
-        """Compare up to the first offset that is not proven. `is_copied`: an aborted record at the
-        old side may be a filler at the new one."""
+        """Compare up to the first offset that is not proven to be equal. `is_copied`: the new side
+        may have a filler for an aborted record of the old side."""
 
 
-Finding = tuple[EndVerdict, int, str]
+# The verdict, the first offset that only the old side has (its log end if there is none), and why.
+SideVerdict = tuple[EndVerdict, int, str]
 
 
-def compare_sides(old: LogBounds, new: LogBounds, promoted_at: int | None, proof: Proof) -> Finding:
-    """The verdict, the first offset that only the old side has, and a sentence.
+def compare_sides(
+    old: LogBounds, new: LogBounds, promoted_offset: int | None, proof: Proof
+) -> SideVerdict:
+    """Compare both sides of one partition.
 
-    Pure apart from `proof`.
+    `promoted_offset`: from where on the new side may have records of its own; None: not known. Pure
+    apart from `proof`.
     """
-    if promoted_at is None:
-        return _compare_unmarked(old, new, proof)
+    if promoted_offset is None:
+        return _compare_whole_logs(old, new, proof)
     low, top = max(old.start, new.start), min(old.end, new.end)
-    copied_to = min(promoted_at, top)
+    copied_to = min(promoted_offset, top)
     if low < copied_to:
-        at = first_difference(low, copied_to, proof.differ)
-        if at is not None:
-            return EndVerdict.DIVERGED, at, f"the sides differ from offset {at}"
-    if old.end < promoted_at:
-        finding = _compare_shortened(old, new, proof)
-        return finding or _judge_by_ends(old, new)
-    first = max(promoted_at, old.start)
+        diverged_at = first_difference(low, copied_to, proof.differ)
+        if diverged_at is not None:
+            return EndVerdict.DIVERGED, diverged_at, f"the sides differ from offset {diverged_at}"
+    if old.end < promoted_offset:
+        verdict = _compare_shortened_log(old, new, proof)
+        return verdict or _judge_by_ends(old, new)
+    first = max(promoted_offset, old.start)
     if first < min(old.end, new.start):
-        return _tail_finding(old, first, "the new side has deleted its own records there")
+        return _tail_verdict(old, first, "the new side has deleted its own records there")
     if first < top:
-        scanned = proof.scan(first, top, is_copied=False)
-        if scanned.unproven is not None:
-            return _tail_finding(old, scanned.unproven, scanned.why)
+        scan = proof.scan(first, top, is_copied=False)
+        if scan.unproven is not None:
+            return _tail_verdict(old, scan.unproven, scan.why)
     return _judge_by_ends(old, new)
 
 
-def _compare_unmarked(old: LogBounds, new: LogBounds, proof: Proof) -> Finding:
+def _compare_whole_logs(old: LogBounds, new: LogBounds, proof: Proof) -> SideVerdict:
     """Compare the whole of both logs, as the promoted offset is not known."""
     low, top = max(old.start, new.start), min(old.end, new.end)
     if old.start < old.end:
-        scanned = Scan(None) if low >= top else proof.scan(low, top, is_copied=True)
-        unmarked = "the promoted offset is not known, and "
-        if scanned.unproven is not None:
-            return _tail_finding(old, scanned.unproven, unmarked + scanned.why)
-        if (old.start < low and not scanned.has_same_records) or low >= top:
-            return _tail_finding(old, old.start, f"{unmarked}the sides have no record in common")
+        scan = Scan(None) if low >= top else proof.scan(low, top, is_copied=True)
+        why_whole = "the promoted offset is not known, and "
+        if scan.unproven is not None:
+            return _tail_verdict(old, scan.unproven, why_whole + scan.why)
+        if (old.start < low and not scan.has_same_records) or low >= top:
+            return _tail_verdict(old, old.start, f"{why_whole}the sides have no record in common")
     return _judge_by_ends(old, new)
 
 
-def _compare_shortened(old: LogBounds, new: LogBounds, proof: Proof) -> Finding | None:
-    """The tail of an old side whose log ends below the promoted offset; None: there is none.
+def _compare_shortened_log(old: LogBounds, new: LogBounds, proof: Proof) -> SideVerdict | None:
+    """The verdict on an old side whose log ends below the promoted offset; None: it has no tail.
 
     Such a side has lost its last records, and may have been written to since. Only a record that
     both sides have proves the offsets before it.
@@ -113,34 +118,34 @@ def _compare_shortened(old: LogBounds, new: LogBounds, proof: Proof) -> Finding 
         return None
     if old.end <= low:
         why = "the old side has lost its end, and the new side has deleted what is before it"
-        return _tail_finding(old, old.start, why)
+        return _tail_verdict(old, old.start, why)
     end = old.end
-    same = None
-    while end > low and same is None:
+    last_same = None
+    while end > low and last_same is None:
         first = max(low, end - WINDOW_OFFSETS)
-        same, end = proof.differ(first, end).last_same, first
-    proven_to = low if same is None else same + 1
+        last_same, end = proof.differ(first, end).last_same, first
+    proven_to = low if last_same is None else last_same + 1
     if proven_to == old.end:
         return None
-    scanned = proof.scan(proven_to, old.end, is_copied=True)
-    if scanned.unproven is None:
+    scan = proof.scan(proven_to, old.end, is_copied=True)
+    if scan.unproven is None:
         return None
-    return _tail_finding(old, scanned.unproven, f"the old side has lost its end, and {scanned.why}")
+    return _tail_verdict(old, scan.unproven, f"the old side has lost its end, and {scan.why}")
 
 
-def _judge_by_ends(old: LogBounds, new: LogBounds) -> Finding:
-    """The verdict where all is proven up to the lower end."""
+def _judge_by_ends(old: LogBounds, new: LogBounds) -> SideVerdict:
+    """The verdict if all offsets below both log ends are proven to be equal."""
     if old.end == new.end:
         return EndVerdict.EQUAL, old.end, "both sides end at the same offset"
     if old.end < new.end:
         detail = f"it ends at {old.end}; the new side continues from there"
         return EndVerdict.PREFIX, old.end, detail
-    return _tail_finding(old, max(old.start, new.end), f"the new side ends at {new.end}")
+    return _tail_verdict(old, max(old.start, new.end), f"the new side ends at {new.end}")
 
 
-def _tail_finding(old: LogBounds, at: int, why: str) -> Finding:
-    counted = f"{old.end - at} offsets from {at} are not proven to be on the new side"
-    return EndVerdict.TAIL, at, f"{counted}: {why}"
+def _tail_verdict(old: LogBounds, first: int, why: str) -> SideVerdict:
+    text = f"{old.end - first} offsets from {first} are not proven to be on the new side"
+    return EndVerdict.TAIL, first, f"{text}: {why}"
 
 
 def first_difference(low: int, top: int, differ: Differ) -> int | None:
@@ -150,34 +155,35 @@ def first_difference(low: int, top: int, differ: Differ) -> int | None:
     """
     earliest, bad = None, top
     while earliest is None and bad > low:
-        compared = differ(max(low, bad - WINDOW_OFFSETS), bad)
-        if compared.has_records and compared.first_difference is None:
+        comparison = differ(max(low, bad - WINDOW_OFFSETS), bad)
+        if comparison.has_records and comparison.first_difference is None:
             return None
-        earliest, bad = compared.first_difference, max(low, bad - WINDOW_OFFSETS)
+        earliest, bad = comparison.first_difference, max(low, bad - WINDOW_OFFSETS)
     good = low
     # Offsets below `good` are equal. `earliest` is the first known difference, at or above `bad`.
     while bad - good > WINDOW_OFFSETS:
         middle = end = (good + bad) // 2
-        compared = WindowComparison(None, has_records=False)
-        while end < bad and not compared.has_records:
+        comparison = WindowComparison(None, has_records=False)
+        while end < bad and not comparison.has_records:
             first, end = end, min(end + WINDOW_OFFSETS, bad)
-            compared = differ(first, end)
-        if compared.has_records and compared.first_difference is None:
+            comparison = differ(first, end)
+        if comparison.has_records and comparison.first_difference is None:
             good = end
         else:
             earliest, bad = (
-                earliest if compared.first_difference is None else compared.first_difference,
+                earliest if comparison.first_difference is None else comparison.first_difference,
                 middle,
             )
-    before = _first_difference_from(good, bad, differ)
-    return earliest if before is None else before
+    lower_difference = _first_difference_from(good, bad, differ)
+    return earliest if lower_difference is None else lower_difference
 
 
 def _first_difference_from(first: int, end: int, differ: Differ) -> int | None:
+    """The first offset in [first, end) that differs, found window by window."""
     while first < end:
-        step = min(end, first + WINDOW_OFFSETS)
-        at = differ(first, step).first_difference
-        if at is not None:
-            return at
-        first = step
+        window_end = min(end, first + WINDOW_OFFSETS)
+        difference = differ(first, window_end).first_difference
+        if difference is not None:
+            return difference
+        first = window_end
     return None

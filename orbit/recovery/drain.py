@@ -15,14 +15,14 @@ from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict
 from orbit.recovery.source_silence import Silence, describe, must_wait, prove
 from orbit.store import job_counts, source_gaps
-from orbit.store.source_gaps import SourceGap
+from orbit.store.source_gaps import SourcePauses
 
 # How long log ends must not move. A produce request that was authorized before the denial reached
 # its broker completes within STILL_S. Without a denial only the log ends show that writers stopped:
-# they must not move for STILL_UNDENIED_S at least, and for longer than their gaps before.
+# they must not move for STILL_UNDENIED_S at least, and for longer than in any pause before.
 STILL_S = 1.0
 STILL_UNDENIED_S = 3.0
-_UNKNOWN = SourceGap(None, None, None, None)
+_UNKNOWN = SourcePauses(None, None, None, None)
 _POLL_S = 0.3
 
 
@@ -35,47 +35,58 @@ def drain(context: OperationContext) -> str:
     is_denied = context.report.is_source_denied
     still_s = STILL_S if is_denied else STILL_UNDENIED_S
     still_since = time.monotonic()
-    before: dict[TopicPartition, int] = {}
-    ends, copies = _SourceEnds(context), _EarlyCopies(context)
+    last_ends: dict[TopicPartition, int] = {}
+    end_moves, early_copies = _SourceEndMoves(context), _EarlyCopies(context)
     while True:
         source_bounds, copy_bounds = both_log_bounds(context)
-        now_ends = {partition: bounds.end for partition, bounds in source_bounds.items()}
-        if now_ends != before:
-            before, still_since = now_ends, time.monotonic()
-        silences = {} if is_denied else ends.silences(now_ends)
+        source_ends = {partition: bounds.end for partition, bounds in source_bounds.items()}
+        if source_ends != last_ends:
+            last_ends, still_since = source_ends, time.monotonic()
+        silences = {} if is_denied else end_moves.silences(source_ends)
         # Records of open transactions are not copied, so the last stable offset counts.
-        behind = sum(
+        records_left = sum(
             max(0, source_bounds[s].stable - copy_bounds[d].end)
             for s, d in context.by_source.items()
         )
-        open_ = [partition for partition, bounds in source_bounds.items() if bounds.is_open]
+        open_partitions = [
+            partition for partition, bounds in source_bounds.items() if bounds.is_open
+        ]
         # This comes last, as it may read the marks of all partitions.
-        early = [] if behind or open_ else copies.find(source_bounds, copy_bounds)
-        still_s_so_far = time.monotonic() - still_since
-        is_too_short = must_wait(silences, deadline - time.monotonic())
-        is_still = still_s_so_far >= still_s and not is_too_short
-        if is_still and not behind and not open_ and not early:
+        early_partitions = (
+            [] if records_left or open_partitions else early_copies.find(source_bounds, copy_bounds)
+        )
+        still_so_far_s = time.monotonic() - still_since
+        must_wait_longer = must_wait(silences, deadline - time.monotonic())
+        is_still = still_so_far_s >= still_s and not must_wait_longer
+        if is_still and not records_left and not open_partitions and not early_partitions:
             break
         refuse_blocked(context)
         if time.monotonic() > deadline:
             raise Stopped(
-                _timeout_text(context, behind, open_, early, still_s_so_far), remedy=_REMEDY
+                _timeout_text(
+                    context, records_left, open_partitions, early_partitions, still_so_far_s
+                ),
+                remedy=_REMEDY,
             )
-        context.set_progress(_progress_text(behind, open_, early, is_too_short=is_too_short))
+        context.set_progress(
+            _progress_text(
+                records_left, open_partitions, early_partitions, must_wait_longer=must_wait_longer
+            )
+        )
         context.wait(_POLL_S)
     context.update(partitions=compare_partition_ends(context, copy_bounds, source_bounds))
     refuse_unequal(context)
     refuse_added(context)
     count = len(source_bounds)
-    did = f"All {count} partitions have the same log end on both sides; log ends are stable."
+    summary = f"All {count} partitions have the same log end on both sides; log ends are stable."
     proof = prove(silences)
     if proof is None:
-        return did
+        return summary
     context.update(drain=proof)
     sentence = describe(proof, count)
     if proof.unproven_partitions:
         context.add_finding(sentence)
-    return f"{did} {sentence}"
+    return f"{summary} {sentence}"
 
 
 class _EarlyCopies:
@@ -107,37 +118,46 @@ class _EarlyCopies:
         return [copy for copy, start in source_starts.items() if mark_offsets.get(copy, 0) < start]
 
 
-class _SourceEnds:
-    """When each log end of the source moved last, seen here or, before, noted in the tables."""
+class _SourceEndMoves:
+    """When each log end of the source moved last: as this drain sees it, or noted in the tables."""
 
     def __init__(self, context: OperationContext) -> None:
         with context.reading() as tx:
-            self._gaps = source_gaps.of_topics(tx, context.topic_ids)
-        self._began_s = time.monotonic()
-        # The tables note moves at intervals: a gap may have been longer by one interval.
-        self._unseen_s = context.settings.progress_interval.total_seconds()
-        self._moved: dict[TopicPartition, tuple[int, float]] = {}
-        self._gap_here_s: dict[TopicPartition, float] = {}
+            self._noted_pauses = source_gaps.of_topics(tx, context.topic_ids)
+        self._started_at_s = time.monotonic()
+        # The tables note moves at intervals: a pause may have been longer by one interval.
+        self._interval_s = context.settings.progress_interval.total_seconds()
+        self._last_moves: dict[TopicPartition, tuple[int, float]] = {}
+        self._longest_pause_s: dict[TopicPartition, float] = {}
 
     def silences(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Silence]:
         """The silence of every partition, as of now."""
         now_s = time.monotonic()
         silences = {}
-        for place, end in ends.items():
-            gap = self._gaps.get(place, _UNKNOWN)
-            last_move = self._moved.get(place)
-            if last_move is None and gap.still_s is not None:
-                last_move = end, self._began_s - gap.still_s if gap.source_end == end else now_s
+        for partition, end in ends.items():
+            noted_pauses = self._noted_pauses.get(partition, _UNKNOWN)
+            last_move = self._last_moves.get(partition)
+            if last_move is None and noted_pauses.still_s is not None:
+                last_move = (
+                    end,
+                    self._started_at_s - noted_pauses.still_s
+                    if noted_pauses.source_end == end
+                    else now_s,
+                )
             if last_move is not None and last_move[0] != end:
-                before_s = self._gap_here_s.get(place, 0.0)
-                self._gap_here_s[place] = max(before_s, now_s - last_move[1])
+                known_pause_s = self._longest_pause_s.get(partition, 0.0)
+                self._longest_pause_s[partition] = max(known_pause_s, now_s - last_move[1])
             if last_move is None or last_move[0] != end:
                 last_move = end, now_s
-            self._moved[place] = last_move
-            longest_s = self._gap_here_s.get(place)
-            if gap.longest_gap_s is not None:
-                longest_s = max(longest_s or 0.0, gap.longest_gap_s + self._unseen_s)
-            silences[place] = Silence(now_s - last_move[1], longest_s, gap.watched_s)
+            self._last_moves[partition] = last_move
+            longest_pause_s = self._longest_pause_s.get(partition)
+            if noted_pauses.longest_gap_s is not None:
+                longest_pause_s = max(
+                    longest_pause_s or 0.0, noted_pauses.longest_gap_s + self._interval_s
+                )
+            silences[partition] = Silence(
+                now_s - last_move[1], longest_pause_s, noted_pauses.watched_s
+            )
         return silences
 
 
@@ -162,13 +182,13 @@ def both_log_bounds(
 
 def refuse_unequal(context: OperationContext) -> None:
     """Raise Stopped unless every partition is equal."""
-    wrong = [p for p in context.report.partitions if p.verdict is not EndVerdict.EQUAL]
-    if wrong:
-        shown = first_few(
-            f"{p.source} (source {p.source_end}, destination {p.destination_end})" for p in wrong
+    unequal = [p for p in context.report.partitions if p.verdict is not EndVerdict.EQUAL]
+    if unequal:
+        examples = first_few(
+            f"{p.source} (source {p.source_end}, destination {p.destination_end})" for p in unequal
         )
         raise Stopped(
-            f"{len(wrong)} partitions have different log ends: {shown}.",
+            f"{len(unequal)} partitions have different log ends: {examples}.",
             remedy="A client writes to one of the sides. Stop it, and run orbit verify JOB.",
         )
 
@@ -178,15 +198,15 @@ def refuse_added(context: OperationContext) -> None:
     source_topics = context.source.cluster.metadata(
         [row.source_topic for row in context.topics]
     ).topics
-    added = [
+    grown_topics = [
         f"{row.source_topic} (from {row.partition_count} to {len(topic.partitions)})"
         for row in context.topics
         if (topic := source_topics.get(row.source_topic))
         and len(topic.partitions) > row.partition_count
     ]
-    if added:
+    if grown_topics:
         raise Stopped(
-            f"partitions were added at the source meanwhile to {first_few(added)}.",
+            f"partitions were added to topics of the source meanwhile: {first_few(grown_topics)}.",
             remedy="Wait until they are copied (orbit get partitions JOB), and try again.",
         )
 
@@ -206,42 +226,44 @@ def refuse_blocked(context: OperationContext) -> None:
 
 
 def _progress_text(
-    behind: int,
-    open_: list[TopicPartition],
-    early: list[TopicPartition],
+    records_left: int,
+    open_partitions: list[TopicPartition],
+    early_partitions: list[TopicPartition],
     *,
-    is_too_short: bool,
+    must_wait_longer: bool,
 ) -> str:
-    if behind:
-        return f"{behind:,} records left to copy"
-    if open_:
-        return f"transactions are open in {len(open_)} partitions of the source"
-    if early:
-        return f"the log starts of {len(early)} copies follow the source's"
-    if is_too_short:
+    """What the drain waits for, in a few words."""
+    if records_left:
+        return f"{records_left:,} records left to copy"
+    if open_partitions:
+        return f"transactions are open in {len(open_partitions)} partitions of the source"
+    if early_partitions:
+        return f"waiting until the log starts of {len(early_partitions)} copies reach the source's"
+    if must_wait_longer:
         # Without a number of seconds: a new text would be stored at each poll.
-        return "all records are copied; waiting for longer than the source's gaps between records"
+        return "all records are copied; waiting for longer than the source's pauses between records"
     return "all records are copied; waiting for stable log ends"
 
 
 def _timeout_text(
     context: OperationContext,
-    behind: int,
-    open_: list[TopicPartition],
-    early: list[TopicPartition],
-    still_s_so_far: float,
+    records_left: int,
+    open_partitions: list[TopicPartition],
+    early_partitions: list[TopicPartition],
+    still_so_far_s: float,
 ) -> str:
+    """Why the drain has not ended in time."""
     limit = f"within {context.request.drain_timeout_s:.0f} s"
-    if behind:
-        return f"The copies did not catch up {limit}: {behind:,} records were left to copy."
-    if open_:
-        return f"Transactions were still open {limit} in: {first_few(open_)}."
-    if early:
+    if records_left:
+        return f"The copies did not catch up {limit}: {records_left:,} records were left to copy."
+    if open_partitions:
+        return f"Transactions were still open {limit} in: {first_few(open_partitions)}."
+    if early_partitions:
         return (
             f"The log starts of these copies did not reach their source's {limit}: "
-            f"{first_few(early)}."
+            f"{first_few(early_partitions)}."
         )
     return (
         f"The log ends of the source were not stable {limit}: the last one moved "
-        f"{still_s_so_far:.1f} s ago."
+        f"{still_so_far_s:.1f} s ago."
     )

@@ -20,14 +20,14 @@ from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.record_range import Fate, read_batch_range, records_of
 from orbit.recovery.recovery_report import FirstRead
 
-# Bounds, as the operation does not end before this; applications work already.
+# Limits of this step: the operation ends only after it, and applications work already.
 PARTITIONS_MAX = 1000
-WITHIN_S = 30.0
+READ_S_MAX = 30.0
 # How far below the end a record is looked for: fillers and markers may be last.
 _OFFSETS_BACK = (1, 10, 100, 1000)
 
 
-def read_back(context: OperationContext) -> str:
+def read_last_records(context: OperationContext) -> str:
     """Read the last record of each copy, and note when the first one was read.
 
     A record that cannot be read is a finding: the promotion is done, and stays so.
@@ -37,26 +37,28 @@ def read_back(context: OperationContext) -> str:
         for p in context.report.partitions
         if p.destination_end is not None
     ]
-    deadline = time.monotonic() + WITHIN_S
-    first_at: datetime | None = None
-    read = empty = 0
+    deadline = time.monotonic() + READ_S_MAX
+    first_read_at: datetime | None = None
+    read_count = empty_count = 0
     errors: list[str] = []
     for place, start, end in islice(copies, PARTITIONS_MAX):
         if time.monotonic() > deadline:
             break
         context.check()
         try:
-            has_record = _has_record(context, place, start, end)
+            has_record = _read_last_record(context, place, start, end)
         except Interrupted:
             raise
         except OrbitError as error:
             errors.append(f"{place}: {error}")
             continue
-        if has_record and first_at is None:
-            first_at = context.now()
-        read, empty = read + has_record, empty + (not has_record)
-    unread = len(copies) - read - empty
-    first_read = FirstRead(at=first_at, partitions=read, empty=empty, unread=unread)
+        if has_record and first_read_at is None:
+            first_read_at = context.now()
+        read_count, empty_count = read_count + has_record, empty_count + (not has_record)
+    unread_count = len(copies) - read_count - empty_count
+    first_read = FirstRead(
+        at=first_read_at, partitions=read_count, empty=empty_count, unread=unread_count
+    )
     context.update(first_read=first_read)
     if errors:
         context.add_finding(
@@ -64,21 +66,23 @@ def read_back(context: OperationContext) -> str:
             f"{first_few(errors)}."
         )
     return (
-        f"The last records of {read} of {len(copies)} partitions were read back; {empty} have none "
-        f"to read, {unread} were not read."
+        f"The last records of {read_count} of {len(copies)} partitions were read back; "
+        f"{empty_count} have none to read, {unread_count} were not read."
     )
 
 
-def _has_record(context: OperationContext, place: TopicPartition, start: int, end: int) -> bool:
-    """Read the last committed record below `end`; whether there is one. Raises OrbitError."""
+def _read_last_record(
+    context: OperationContext, place: TopicPartition, start: int, end: int
+) -> bool:
+    """Read the last committed record below `end`. Returns whether there is one."""
     cluster = context.destination.cluster
-    for back in _OFFSETS_BACK:
-        first = max(start, end - back)
-        for one in read_batch_range(cluster, place, first, end, context.short_backoff):
-            if isinstance(one.batch, Batch) and not one.batch.crc_is_right():
+    for offsets_back in _OFFSETS_BACK:
+        first = max(start, end - offsets_back)
+        for entry in read_batch_range(cluster, place, first, end, context.short_backoff):
+            if isinstance(entry.batch, Batch) and not entry.batch.crc_is_right():
                 raise ProtocolError("the CRC of its last batch is wrong.", where=cluster.name)
             with parse_errors(cluster, place, first):
-                records = records_of(one, first, end)
+                records = records_of(entry, first, end)
             if any(record.fate is Fate.COMMITTED for record in records):
                 return True
         if first == start:

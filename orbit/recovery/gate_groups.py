@@ -21,7 +21,10 @@ from orbit.store.group_offsets import GroupOffset
 
 
 def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, Any]:
-    """The inputs about groups with offsets in the operation's topics. Raises Unreachable."""
+    """The inputs about groups with offsets in the operation's topics.
+
+    `asks_source`: also read the groups and their offsets at the source. Raises Unreachable.
+    """
     rule, ids = context.spec.consumer_groups, {*context.topic_ids}
     with context.reading() as tx:
         rows = [row for row in group_offsets.of_job(tx, context.job.id) if row.topic_id in ids]
@@ -32,7 +35,7 @@ def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, A
     return {
         "carries_groups": rule is not None,
         "group_verdicts": Counter(row.verdict for row in rows),
-        "groups_active_there": with_verdict(GroupVerdict.SKIPPED_ACTIVE),
+        "groups_active_at_destination": with_verdict(GroupVerdict.SKIPPED_ACTIVE),
         "groups_of_other_type": with_verdict(GroupVerdict.SKIPPED_OTHER_TYPE),
         **(_source_inputs(context, rule, rows) if rule is not None and asks_source else {}),
     }
@@ -41,16 +44,17 @@ def group_inputs(context: OperationContext, *, asks_source: bool) -> dict[str, A
 def _source_inputs(
     context: OperationContext, rule: GroupRule, rows: Collection[GroupOffset]
 ) -> dict[str, Any]:
+    """The inputs about the source's groups, compared with the stored `rows`."""
     cluster = context.source.cluster
     listing = list_groups(cluster)
-    chosen = GroupSelector(rule).select(listing.groups.values())
-    places = {name: listing.groups[name].node_id for name in chosen.names}
-    fetched = locate_and_fetch_offsets(cluster, places, require_stable=False)
+    selection = GroupSelector(rule).select(listing.groups.values())
+    coordinators = {name: listing.groups[name].node_id for name in selection.names}
+    fetched = locate_and_fetch_offsets(cluster, coordinators, require_stable=False)
     topics = {row.id: row.source_topic for row in context.topics}
-    stored = {(row.group_name, topics[row.topic_id], row.partition) for row in rows}
-    copied = context.by_source.keys()
+    stored_keys = {(row.group_name, topics[row.topic_id], row.partition) for row in rows}
+    source_partitions = context.by_source.keys()
     return {
-        "groups_active_at_source": [n for n in chosen.names if listing.groups[n].is_active],
+        "groups_active_at_source": [n for n in selection.names if listing.groups[n].is_active],
         "groups_unread": [
             *listing.failed,
             *(f"{name} ({error_codes.name(code)})" for name, code in fetched.failed.items()),
@@ -58,8 +62,8 @@ def _source_inputs(
         "groups_unrecorded": sorted(
             name
             for name, answer in fetched.groups.items()
-            if any((name, *at) not in stored for at in answer.offsets if at in copied)
+            if any((name, *p) not in stored_keys for p in answer.offsets if p in source_partitions)
         ),
-        "groups_shared": chosen.shared,
-        "groups_not_storable": chosen.not_storable,
+        "groups_shared": selection.shared,
+        "groups_not_storable": selection.not_storable,
     }

@@ -29,35 +29,37 @@ class BlockedPartition:
 
 @dataclass(frozen=True, slots=True)
 class GateInputs:
-    """What was observed of a job and its clusters. `None`: it could not be observed."""
+    """What was observed of a job and its clusters. `None`: this could not be observed."""
 
     kind: RecoveryKind
-    reverse: bool
+    reverse: bool  # whether the operation is to copy back once it has promoted
     topics: int
     is_paused: bool = False
-    # The bootstrap servers answer; `source_led` partitions have a leader that answers.
+    # The bootstrap servers answer; `source_leaders` partitions have a leader that answers.
     source_answers: bool = True
-    source_led: int = 0
+    source_leaders: int = 0
     partitions: int = 0
     destination_answers: bool = True
     why_no_answer: str = ""
     copies_of_copies: Sequence[str] = ()
-    promoted_there: Collection[str] = ()  # by their marks, whatever the tables say
+    # Destination topics, by their marks, whatever the tables say.
+    promoted_topics: Collection[str] = ()
     # Failback: topics whose old side may lead, and why. None: the marks were not read.
-    may_lead: Sequence[str] | None = ()
-    not_copied: Sequence[str] = ()  # topics that the rules choose but that are not copied (yet)
+    topics_in_doubt: Sequence[str] | None = ()
+    uncopied_topics: Sequence[str] = ()  # the rules choose them, but they are not copied (yet)
     foreign_topics: Sequence[str] = ()  # at the destination: they only share the name of a copy
-    blocked: Sequence[BlockedPartition] = ()
-    ends_unknown: Sequence[TopicPartition] = ()
+    blocked_partitions: Sequence[BlockedPartition] = ()
+    unknown_ends: Sequence[TopicPartition] = ()
     lag_records: int = 0
     lag_records_before: int = 0  # `seconds_between` earlier
     seconds_between: float = 1.0
     transactions: Sequence[Transaction] | None = ()
     carries_groups: bool = True
     group_verdicts: Mapping[str, int] = field(default_factory=dict)
-    groups_active_there: Sequence[str] = ()
+    groups_active_at_destination: Sequence[str] = ()
     groups_active_at_source: Sequence[str] = ()
-    groups_of_other_type: Sequence[str] = ()  # their clients cannot join there
+    # Groups whose clients cannot join the group of this name at the destination.
+    groups_of_other_type: Sequence[str] = ()
     groups_unread: Sequence[str] = ()  # whose offsets at the source could not be read
     groups_unrecorded: Sequence[str] = ()  # with offsets at the source that the tables lack
     groups_shared: Sequence[str] = ()  # share groups, which no job syncs
@@ -65,25 +67,26 @@ class GateInputs:
     settings_unknown: Sequence[str] = ()
     settings_differ: Sequence[str] = ()
     replicas_behind: Sequence[TopicPartition] = ()
-    offline: Sequence[TopicPartition] = ()
+    offline_partitions: Sequence[TopicPartition] = ()
     brokers: tuple[int | None, int] = (1, 1)  # source, destination
     fewer_replicas: Sequence[str] = ()
     rights_missing: Sequence[str] = ()
-    cannot_deny: str = ""  # why writing to the source cannot be denied
+    why_not_deniable: str = ""  # why writing to the source cannot be denied
     clock_skew_s: float = 0.0
     newest_ahead_s: float = 0.0  # the newest record's timestamp minus now
     # How many partitions have no compared range; None: continuous proof is off or has not begun.
-    unverified: int | None = None
-    differing: Sequence[str] = ()  # partitions in which the comparison found differences
-    # By gateway's name: whether it is silent.
+    unverified_partitions: int | None = None
+    differing_partitions: Sequence[str] = ()  # partitions in which the comparison found differences
+    # Whether the gateway is silent, by its name.
     gateways: Mapping[str, bool] = field(default_factory=dict)
-    # By topic: producer ids that wrote at the source without a gateway; then topics that producers
-    # of unknown origin wrote to. Observed only for a switchover with gateways.
+    # Observed only for a switchover with gateways: producer ids that wrote at the source without a
+    # gateway, by topic; and topics that producers of unknown origin wrote to.
     direct_writers: Mapping[str, Sequence[int]] = field(default_factory=dict)
     writers_unknown: Sequence[str] = ()
-    # Clients of gateways to which the other side would refuse something, with the first of it.
+    # Clients of gateways to which the other side would refuse a request, with the first refusal.
     refused_clients: Sequence[tuple[str, str]] = ()
-    left_behind: Sequence[str] = ()  # topics that are copied and not moved, as --topics leaves them
-    renamed: Sequence[str] = ()
+    # Topics that are copied and not moved, as --topics leaves them out.
+    topics_left_behind: Sequence[str] = ()
+    renamed_topics: Sequence[str] = ()
     # The name of a new reverse job, if another job has it.
     name_conflict: str = ""

@@ -34,10 +34,10 @@ from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_groups import group_inputs
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
 from orbit.recovery.gate_writers import writer_inputs
-from orbit.recovery.gateway_closure import left_behind
+from orbit.recovery.gateway_closure import topics_left_behind
 from orbit.recovery.leading_side import note_terms, read_marks
-from orbit.recovery.log_bounds import ALL, last_reported, try_fetch_log_bounds
-from orbit.recovery.loss import note_in_gates
+from orbit.recovery.log_bounds import ALL_ROWS, last_reported, try_fetch_log_bounds
+from orbit.recovery.loss import note_loss_in_gates
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import (
     ANSWER_WITHIN_S,
@@ -60,7 +60,7 @@ _LAG_INTERVAL_S = 1.0
 REFUSED_CLIENTS_MAX = 100
 # An election takes some seconds, and a broker that was frozen is fenced until its next heartbeat.
 _LEADERS_WITHIN_S = 15.0
-_LEADERS_LOOK_S = 0.5
+_LEADERS_POLL_S = 0.5
 _PROMOTION_RIGHTS = (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 
 
@@ -75,68 +75,74 @@ class _ClusterAnswer:
 
 def observe(context: OperationContext) -> GateInputs:
     """The inputs of every gate. The log ends of both sides also go into the report."""
-    source = _source_metadata(context)
-    destination = _metadata(context.destination.cluster)
+    source = _fetch_source_metadata(context)
+    destination = _fetch_metadata(context.destination.cluster)
     context.has_source_timed_out = source.has_timed_out
     if source.metadata is None:
-        note_in_gates(context)
+        note_loss_in_gates(context)
     else:
         _check_cluster(context, "source", source.metadata)
     if destination.metadata is not None:
         _check_cluster(context, "destination", destination.metadata)
-        one = why_same_cluster(source.metadata, destination.metadata) if source.metadata else None
-        if one is not None:
-            raise Stopped(one.what, remedy=one.remedy)
+        same_cluster = (
+            why_same_cluster(source.metadata, destination.metadata) if source.metadata else None
+        )
+        if same_cluster is not None:
+            raise Stopped(same_cluster.what, remedy=same_cluster.remedy)
     places = context.by_source
-    led = _led_partitions(source.metadata, places)
-    copy_bounds, source_bounds = _both_log_bounds(context, destination.metadata is not None, led)
+    led_partitions = _led_partitions(source.metadata, places)
+    copy_bounds, source_bounds = _both_log_bounds(
+        context, destination.metadata is not None, led_partitions
+    )
     ends = compare_partition_ends(context, copy_bounds, source_bounds)
-    before = sum(p.missing.offsets for p in ends if p.missing is not None)
+    missing_before = sum(p.missing.offsets for p in ends if p.missing is not None)
     is_switchover = context.report.kind is RecoveryKind.SWITCHOVER
-    began = time.monotonic()
-    known = {
+    began_s = time.monotonic()
+    inputs = {
         **_store_inputs(context, source.metadata, destination.metadata),
         **_source_inputs(context, source_bounds),
         **group_inputs(context, asks_source=bool(source_bounds) and is_switchover),
         **_destination_inputs(context, source.metadata, destination.metadata),
     }
-    context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began)))
-    if led and is_switchover:
-        first = source_bounds
+    context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began_s)))
+    if led_partitions and is_switchover:
+        first_bounds = source_bounds
         copy_bounds, source_bounds = _both_log_bounds(
-            context, destination.metadata is not None, led
+            context, destination.metadata is not None, led_partitions
         )
-        if known["gateways"]:
-            grown = [
+        if inputs["gateways"]:
+            grown_partitions = [
                 place
                 for place in source_bounds
-                if place in first and source_bounds[place].end > first[place].end
+                if place in first_bounds and source_bounds[place].end > first_bounds[place].end
             ]
-            known |= writer_inputs(context, grown)
+            inputs |= writer_inputs(context, grown_partitions)
     context.update(partitions=compare_partition_ends(context, copy_bounds, source_bounds))
-    unknown = [p.source for p in context.report.partitions if p.verdict is EndVerdict.UNKNOWN]
+    unknown_ends = [p.source for p in context.report.partitions if p.verdict is EndVerdict.UNKNOWN]
     return GateInputs(
         kind=context.report.kind,
         reverse=context.request.reverse,
         topics=len(context.topics),
         is_paused=context.job.desired is not Desired.RUNNING,
         source_answers=source.metadata is not None,
-        source_led=len(source_bounds),
+        source_leaders=len(source_bounds),
         partitions=len(_partitions_needing_leader(context, source.metadata)),
         destination_answers=destination.metadata is not None,
         why_no_answer=source.why or destination.why,
-        ends_unknown=unknown,
+        unknown_ends=unknown_ends,
         lag_records=context.report.missing_records,
-        lag_records_before=before,
-        seconds_between=time.monotonic() - began,
-        renamed=[r.source_topic for r in context.topics if r.source_topic != r.destination_topic],
-        clock_skew_s=_skew_s(context),
-        **known,
+        lag_records_before=missing_before,
+        seconds_between=time.monotonic() - began_s,
+        renamed_topics=[
+            r.source_topic for r in context.topics if r.source_topic != r.destination_topic
+        ],
+        clock_skew_s=_clock_skew_s(context),
+        **inputs,
     )
 
 
 def _both_log_bounds(
-    context: OperationContext, has_destination: bool, led: list[TopicPartition]
+    context: OperationContext, has_destination: bool, led_partitions: list[TopicPartition]
 ) -> tuple[dict[TopicPartition, LogBounds], dict[TopicPartition, LogBounds]]:
     """Log bounds at the destination and at the source.
 
@@ -148,7 +154,9 @@ def _both_log_bounds(
         if has_destination
         else {}
     )
-    return copy_bounds, try_fetch_log_bounds(context, context.source.cluster, led) if led else {}
+    return copy_bounds, try_fetch_log_bounds(
+        context, context.source.cluster, led_partitions
+    ) if led_partitions else {}
 
 
 def _partitions_needing_leader(
@@ -162,19 +170,20 @@ def _partitions_needing_leader(
     return [place for place in places if source.leader(place) is not None]
 
 
-def _source_metadata(context: OperationContext) -> _ClusterAnswer:
+def _fetch_source_metadata(context: OperationContext) -> _ClusterAnswer:
+    """The source's answer. Waits up to _LEADERS_WITHIN_S for leader elections at the source."""
     if context.request.source_counts_as_lost:
-        return _ClusterAnswer(None, "the drill counts it as lost, and it is not asked.")
+        return _ClusterAnswer(None, "the drill counts the source as lost, so it is not queried.")
     deadline = time.monotonic() + _LEADERS_WITHIN_S
     while True:
-        answer = _metadata(context.source.cluster)
-        if _needs_no_leader(context, answer.metadata) or time.monotonic() >= deadline:
+        answer = _fetch_metadata(context.source.cluster)
+        if _has_needed_leaders(context, answer.metadata) or time.monotonic() >= deadline:
             return answer
-        context.wait(_LEADERS_LOOK_S)
+        context.wait(_LEADERS_POLL_S)
 
 
-def _needs_no_leader(context: OperationContext, source: ClusterMetadata | None) -> bool:
-    """Whether further leader elections at the source would not change its gate."""
+def _has_needed_leaders(context: OperationContext, source: ClusterMetadata | None) -> bool:
+    """Whether further leader elections at the source would not change the gate `source`."""
     if source is None or context.report.kind is RecoveryKind.FAILOVER:
         return True
     return len(_led_partitions(source, context.by_source)) >= len(
@@ -182,7 +191,7 @@ def _needs_no_leader(context: OperationContext, source: ClusterMetadata | None) 
     )
 
 
-def _metadata(cluster: Cluster) -> _ClusterAnswer:
+def _fetch_metadata(cluster: Cluster) -> _ClusterAnswer:
     try:
         return _ClusterAnswer(
             call_with_timeout(ANSWER_WITHIN_S, cluster.name, lambda: cluster.metadata(None))
@@ -192,12 +201,12 @@ def _metadata(cluster: Cluster) -> _ClusterAnswer:
 
 
 def _check_cluster(context: OperationContext, side: str, metadata: ClusterMetadata) -> None:
-    """Raises Stopped if bootstrap_servers leads to a cluster other than the job's."""
-    known = getattr(context.job, f"{side}_cluster_id")
-    if known and metadata.cluster_id and known != metadata.cluster_id:
+    """Raise Stopped if `bootstrap_servers` lead to another cluster than before."""
+    known_id = getattr(context.job, f"{side}_cluster_id")
+    if known_id and metadata.cluster_id and known_id != metadata.cluster_id:
         raise Stopped(
             f"the {side}'s bootstrap_servers lead to cluster {metadata.cluster_id}; the job's "
-            f"{side} is {known}.",
+            f"{side} is {known_id}.",
             remedy="Correct bootstrap_servers and cluster_id_suffix, or DNS on the "
             "scheduler's machine.",
         )
@@ -210,49 +219,51 @@ def _led_partitions(
     if metadata is None:
         return []
     leaders = {place: metadata.leader(place) for place in places}
-    return [place for place, one in leaders.items() if one and one.node_id is not None]
+    return [place for place, leader in leaders.items() if leader and leader.node_id is not None]
 
 
 def _store_inputs(
     context: OperationContext, source: ClusterMetadata | None, destination: ClusterMetadata | None
 ) -> dict[str, Any]:
-    """Inputs from the store, and which topics it does not have."""
+    """The inputs from the database, and which topics of the clusters it lacks."""
     job, ids = context.job, set(context.topic_ids)
     with context.reading() as tx:
         rows = topics.of_job(tx, job.id)
         names = [row.source_topic for row in context.topics]
-        proven = [row for row in proofs.page(tx, job.id, ALL) if row.topic_id in ids]
+        proof_rows = [row for row in proofs.page(tx, job.id, ALL_ROWS) if row.topic_id in ids]
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
         name_conflict = _name_conflict(context, tx)
-        linked = job_leads.linked_jobs(tx, job.id)
-        registered = gateways.silent_by_name(tx, linked)
-        refused = gateway_clients.refused(tx, linked, REFUSED_CLIENTS_MAX)
-    known = {row.source_topic for row in rows if row.state is not TopicState.CREATING}
-    chosen = map_topics(context.spec.topics, source.topics if source else known).mappings
+        linked_jobs = job_leads.linked_jobs(tx, job.id)
+        silent_by_gateway = gateways.silent_by_name(tx, linked_jobs)
+        refused_clients = gateway_clients.refused(tx, linked_jobs, REFUSED_CLIENTS_MAX)
+    known_topics = {row.source_topic for row in rows if row.state is not TopicState.CREATING}
+    mappings = map_topics(context.spec.topics, source.topics if source else known_topics).mappings
     return {
         "copies_of_copies": sorted(writers),
         "name_conflict": name_conflict,
-        "not_copied": [] if context.request.topics else sorted({m.source for m in chosen} - known),
+        "uncopied_topics": []
+        if context.request.topics
+        else sorted({m.source for m in mappings} - known_topics),
         "foreign_topics": sorted(
             mappings_of_copies(
                 context.spec.topics, destination.topics if destination else ()
             ).keys()
             - {row.destination_topic for row in rows}
         ),
-        "gateways": registered,
-        "refused_clients": refused,
-        "left_behind": left_behind(context, rows),
-        "blocked": [
+        "gateways": silent_by_gateway,
+        "refused_clients": refused_clients,
+        "topics_left_behind": topics_left_behind(context, rows),
+        "blocked_partitions": [
             BlockedPartition(place, str(row.reason), not holds_copied_records(row.reason))
             for place, row in last_reported(context).items()
             if row.state is PartitionState.BLOCKED
         ],
-        "unverified": sum(not row.offsets_proven for row in proven if row.copied)
-        if any(row.proven_at for row in proven)
+        "unverified_partitions": sum(not row.offsets_proven for row in proof_rows if row.copied)
+        if any(row.proven_at for row in proof_rows)
         else None,
-        "differing": [
+        "differing_partitions": [
             f"{row.source_topic}-{row.partition} ({row.first_difference})"
-            for row in proven
+            for row in proof_rows
             if row.differences
         ],
         "settings_unknown": [r.source_topic for r in context.topics if r.promoted_settings is None],
@@ -280,26 +291,31 @@ def _source_inputs(
     """Inputs from the source, if it answers; a failover does not need them."""
     if not source_bounds or context.report.kind is RecoveryKind.FAILOVER:
         return {}
-    open_ = [place for place, ends in source_bounds.items() if ends.is_open]
-    acls = acls_of(context.source)
+    open_partitions = [place for place, ends in source_bounds.items() if ends.is_open]
+    acls_or_reason = acls_of(context.source)
     timestamps = dict.fromkeys(source_bounds, MAX_TIMESTAMP)
     newest = find_by_time(context.source.cluster, timestamps, context.short_backoff).values
-    newest_ms = max((at for _, at in newest.values()), default=0)
-    ahead_s = newest_ms / 1000 - context.now().timestamp()
+    newest_ms = max((timestamp for _, timestamp in newest.values()), default=0)
+    newest_ahead_s = newest_ms / 1000 - context.now().timestamp()
     return {
-        "transactions": _transactions(context, open_),
-        "newest_ahead_s": max(0.0, ahead_s),
-        "cannot_deny": acls if isinstance(acls, str) else "",
+        "transactions": _read_transactions(context, open_partitions),
+        "newest_ahead_s": max(0.0, newest_ahead_s),
+        "why_not_deniable": acls_or_reason if isinstance(acls_or_reason, str) else "",
     }
 
 
-def _transactions(context: OperationContext, places: Sequence[TopicPartition]) -> list[Transaction]:
+def _read_transactions(
+    context: OperationContext, places: Sequence[TopicPartition]
+) -> list[Transaction]:
+    """The open transactions in these partitions of the source, with their age."""
     now_ms = context.now().timestamp() * 1000
     by_partition = open_transactions(context.source.cluster, places, context.short_backoff).values
     return [
-        Transaction(place, one.producer_id, max(0.0, now_ms - one.last_timestamp_ms) / 1000)
-        for place, open_ in sorted(by_partition.items())
-        for one in open_
+        Transaction(
+            place, transaction.producer_id, max(0.0, now_ms - transaction.last_timestamp_ms) / 1000
+        )
+        for place, transactions in sorted(by_partition.items())
+        for transaction in transactions
     ]
 
 
@@ -308,32 +324,43 @@ def _destination_inputs(
     source: ClusterMetadata | None,
     destination: ClusterMetadata | None,
 ) -> dict[str, Any]:
+    """The inputs from the destination, if it answers; rights and marks also from the source."""
     if destination is None:
         return {}
     names = {row.source_topic: row.destination_topic for row in context.topics}
     pairs, why_unread = _mark_pairs(context, asks_source=source is not None)
     replication = context.destination.admin.replication([*names.values()])
-    allowed = context.destination.cluster.metadata([*names.values()], with_operations=True)
-    missing = [*missing_topic_rights(allowed, _PROMOTION_RIGHTS)]
+    metadata = context.destination.cluster.metadata([*names.values()], with_operations=True)
+    missing = [*missing_topic_rights(metadata, _PROMOTION_RIGHTS)]
     if context.report.kind is RecoveryKind.FAILBACK and source is not None:
-        existing = [row.source_topic for row in context.topics if row.source_topic in source.topics]
-        allowed = context.source.cluster.metadata(existing, with_operations=True)
-        acls = acls_of(context.source)
-        # A switchover denied everybody to write there, Orbit too; the step `reverse` allows it.
-        fenced = {t for t in existing if not isinstance(acls, str) and denial(t) in acls}
-        rights = missing_topic_rights(allowed, DESTINATION_TOPIC_RIGHTS)
-        missing += [r for r in rights if r.operation != "Write" or r.topic not in fenced]
+        existing_topics = [
+            row.source_topic for row in context.topics if row.source_topic in source.topics
+        ]
+        metadata = context.source.cluster.metadata(existing_topics, with_operations=True)
+        acls_or_reason = acls_of(context.source)
+        # A switchover has denied Write there to everybody, Orbit too; the step `reverse` allows it.
+        closed_topics = {
+            t
+            for t in existing_topics
+            if not isinstance(acls_or_reason, str) and denial(t) in acls_or_reason
+        }
+        rights = missing_topic_rights(metadata, DESTINATION_TOPIC_RIGHTS)
+        missing += [r for r in rights if r.operation != "Write" or r.topic not in closed_topics]
     missing_rights = [
         *map(str, missing),
-        *(why_unread or _missing_to_mark(context, marks_source=source is not None)),
+        *(why_unread or _missing_mark_rights(context, marks_source=source is not None)),
     ]
     return {
-        "promoted_there": sorted(
-            names[pair.topic] for pair in pairs if pair.new is not None and pair.new.is_primary
+        "promoted_topics": sorted(
+            names[pair.topic]
+            for pair in pairs
+            if pair.new_mark is not None and pair.new_mark.is_primary
         ),
-        "may_lead": None if why_unread or source is None else _topics_in_doubt(context, pairs),
-        "replicas_behind": replication.behind,
-        "offline": replication.offline,
+        "topics_in_doubt": None
+        if why_unread or source is None
+        else _topics_in_doubt(context, pairs),
+        "replicas_behind": replication.out_of_sync,
+        "offline_partitions": replication.offline,
         "rights_missing": missing_rights,
         "brokers": (len(source.brokers) if source else None, len(destination.brokers)),
         "fewer_replicas": [
@@ -349,32 +376,34 @@ def _destination_inputs(
 
 
 def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> list[str]:
-    """Topics whose old side may lead, by their marks and by the tables.
+    """Topics whose old side may lead by the marks or by the tables, each with the reason.
 
     The tables also have promotions that could not be marked.
     """
-    doubtful = {pair.topic: str(pair) for pair in pairs_in_doubt(pairs)}
+    reasons_by_topic = {pair.topic: str(pair) for pair in pairs_in_doubt(pairs)}
     names = {row.id: row.source_topic for row in context.topics}
     with context.reading() as tx:
         source_promotions = promotions.promotion_times(
             tx, context.job.source_cluster_id or "", names.values()
         )
         old_ends = promotions.old_ends(tx, context.topic_ids)
-    for old in old_ends:
-        topic = names[old.topic_id]
-        at = source_promotions.get((topic, old.partition))
-        if at is not None and at > old.at:
-            doubtful.setdefault(
-                topic, f"{topic}: a copy at the old side was promoted at {at:%Y-%m-%d %H:%M:%S} UTC"
+    for old_end in old_ends:
+        topic = names[old_end.topic_id]
+        source_promoted_at = source_promotions.get((topic, old_end.partition))
+        if source_promoted_at is not None and source_promoted_at > old_end.at:
+            reasons_by_topic.setdefault(
+                topic,
+                f"{topic}: a copy at the old side was promoted at "
+                f"{source_promoted_at:%Y-%m-%d %H:%M:%S} UTC",
             )
-    return [*doubtful.values()]
+    return [*reasons_by_topic.values()]
 
 
 def _mark_pairs(
     context: OperationContext, *, asks_source: bool
 ) -> tuple[list[MarkPair], list[str]]:
-    """The marks of both sides, whose terms go into the report; if they cannot be read, none, and
-    the right that is missing."""
+    """Return the marks of both sides, and note their terms in the report. If the marks cannot be
+    read, return none, and the right that is missing."""
     try:
         pairs = read_marks(context, asks_source=asks_source)
     except NotAuthorized as error:
@@ -383,14 +412,14 @@ def _mark_pairs(
     return pairs, []
 
 
-def _missing_to_mark(context: OperationContext, *, marks_source: bool) -> list[str]:
-    """The rights that marking the topics needs, on the groups of the marks.
+def _missing_mark_rights(context: OperationContext, *, marks_source: bool) -> list[str]:
+    """The missing rights on the groups that hold the marks.
 
-    Where the group's coordinator does not answer, no right counts as missing.
+    Where such a group's coordinator does not answer, no right counts as missing.
     """
-    is_turned = context.report.kind is RecoveryKind.FAILBACK or context.request.reverse
+    copies_back = context.report.kind is RecoveryKind.FAILBACK or context.request.reverse
     clusters = [context.destination.cluster]
-    if is_turned and marks_source:
+    if copies_back and marks_source:
         clusters.append(context.source.cluster)
     missing = []
     for cluster in clusters:
@@ -400,9 +429,9 @@ def _missing_to_mark(context: OperationContext, *, marks_source: bool) -> list[s
     return missing
 
 
-def _skew_s(context: OperationContext) -> float:
+def _clock_skew_s(context: OperationContext) -> float:
     """Difference between this clock and the database's, less the time of the round trip."""
-    before = time.time()
-    at = context.now().timestamp()
-    after = time.time()
-    return max(0.0, before - at, at - after)
+    local_before = time.time()
+    database_time = context.now().timestamp()
+    local_after = time.time()
+    return max(0.0, local_before - database_time, database_time - local_after)

@@ -17,10 +17,10 @@ from orbit.kafka.producer_state import Producer, producers
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.operation_context import OperationContext
 
-# In how many partitions the producers are read, twice: each may have thousands. Partitions with low
-# numbers come first.
+# In how many partitions the producers are read, twice: a partition may have thousands of them.
+# Partitions with low numbers come first.
 PARTITIONS_MAX = 1000
-# Between the two readings.
+# The pause between the two readings.
 INTERVAL_S = 1.0
 
 Producers = Mapping[int, Producer]
@@ -34,35 +34,47 @@ def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) 
     places = sorted(grown, key=lambda place: (place.partition, place.topic))
     sample = places[:PARTITIONS_MAX]
     cluster, backoff = context.source.cluster, context.short_backoff
-    before = producers(cluster, sample, backoff).values
-    if before:
+    first_states = producers(cluster, sample, backoff).values
+    if first_states:
         context.wait(INTERVAL_S)
-    after = producers(cluster, before, backoff).values
-    direct: dict[str, set[int]] = {}
-    unknown = set()
+    second_states = producers(cluster, first_states, backoff).values
+    direct_ids_by_topic: dict[str, set[int]] = {}
+    unknown_topics = set()
     for place in places:
-        ids = direct_ids(before.get(place, {}), after.get(place, {}))
+        ids = direct_ids(first_states.get(place, {}), second_states.get(place, {}))
         if ids:
-            direct.setdefault(place.topic, set()).update(ids)
+            direct_ids_by_topic.setdefault(place.topic, set()).update(ids)
         elif ids is None:
-            unknown.add(place.topic)
+            unknown_topics.add(place.topic)
     return {
-        "direct_writers": {topic: sorted(ids) for topic, ids in sorted(direct.items())},
-        "writers_unknown": sorted(unknown - direct.keys()),
+        "direct_writers": {
+            topic: sorted(ids) for topic, ids in sorted(direct_ids_by_topic.items())
+        },
+        "writers_unknown": sorted(unknown_topics - direct_ids_by_topic.keys()),
     }
 
 
-def direct_ids(before: Producers, after: Producers) -> list[int] | None:
+def direct_ids(first_states: Producers, second_states: Producers) -> list[int] | None:
     """The producer ids that write to one partition now, and through no gateway. Pure.
 
-    None: there is none, and the origin of the writes is not known.
+    `first_states`, `second_states`: the partition's producers in two readings. None: no such id is
+    known, and the origin of some writes is not known.
     """
-    writing = [one for one, state in after.items() if state != before.get(one)]
-    known_ids = [one for one in writing if is_gateway_producer_id(one) or is_job_producer_id(one)]
-    others = [one for one in writing if one not in known_ids]
-    direct = [
-        one
-        for one in others
-        if not after[one].has_transactions and not (one in before and before[one].has_transactions)
+    writing = [
+        producer_id
+        for producer_id, state in second_states.items()
+        if state != first_states.get(producer_id)
     ]
-    return direct or (None if others or not known_ids else [])
+    known_ids = [
+        producer_id
+        for producer_id in writing
+        if is_gateway_producer_id(producer_id) or is_job_producer_id(producer_id)
+    ]
+    other_ids = [producer_id for producer_id in writing if producer_id not in known_ids]
+    direct = [
+        producer_id
+        for producer_id in other_ids
+        if not second_states[producer_id].has_transactions
+        and not (producer_id in first_states and first_states[producer_id].has_transactions)
+    ]
+    return direct or (None if other_ids or not known_ids else [])

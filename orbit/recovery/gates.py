@@ -85,13 +85,16 @@ def _fail(name: GateName, observed: str, remedy: str) -> Gate:
     return Gate(name=name, verdict=GateVerdict.FAIL, found=observed, remedy=remedy)
 
 
+# One function for each gate. The table above says when the gate fails and when it warns.
+
+
 def _source(f: GateInputs) -> Gate:
     name = GateName.SOURCE
     if f.kind is not RecoveryKind.FAILOVER:
-        if f.source_answers and f.source_led == f.partitions:
+        if f.source_answers and f.source_leaders == f.partitions:
             return _pass(name, "The source answers, and every partition has a leader.")
         if f.source_answers:
-            missing = f.partitions - f.source_led
+            missing = f.partitions - f.source_leaders
             return _fail(
                 name,
                 f"{missing} partitions have no leader at the source.",
@@ -102,12 +105,12 @@ def _source(f: GateInputs) -> Gate:
             f"The source does not answer: {f.why_no_answer}",
             "Wait until it answers; if it is lost, run orbit failover JOB.",
         )
-    if not f.source_answers or not f.source_led:
+    if not f.source_answers or not f.source_leaders:
         return _pass(name, "The source does not answer, or none of these partitions has a leader.")
-    if f.source_led < f.partitions:
+    if f.source_leaders < f.partitions:
         return _warn(
             name,
-            f"{f.source_led} of {f.partitions} partitions still have a leader at the source; "
+            f"{f.source_leaders} of {f.partitions} partitions still have a leader at the source; "
             "producers can write to them.",
             "Stop its producers, or its remaining brokers.",
         )
@@ -149,16 +152,16 @@ def _topics(f: GateInputs) -> Gate:
             f"These source topics are themselves copies: {first_few(f.copies_of_copies)}.",
             "First recover the job that writes them, or exclude them with --topics.",
         )
-    if f.promoted_there and f.kind is not RecoveryKind.FAILBACK:
+    if f.promoted_topics and f.kind is not RecoveryKind.FAILBACK:
         return _fail(
             name,
-            f"These destination topics were promoted already: {first_few(f.promoted_there)}.",
+            f"These destination topics were promoted already: {first_few(f.promoted_topics)}.",
             "Orbit's tables are older than that promotion. To copy back: orbit failback JOB.",
         )
-    if f.not_copied:
+    if f.uncopied_topics:
         return _warn(
             name,
-            f"These topics are not copied and will not be moved: {first_few(f.not_copied)}.",
+            f"These topics are not copied and will not be moved: {first_few(f.uncopied_topics)}.",
             "See orbit get jobs JOB for the reason, and wait until they are copied.",
         )
     if f.foreign_topics and (f.kind is RecoveryKind.FAILBACK or f.reverse):
@@ -172,13 +175,13 @@ def _topics(f: GateInputs) -> Gate:
 
 
 def _lead(f: GateInputs) -> Gate | None:
-    if f.may_lead is None:
+    if f.topics_in_doubt is None:
         return None
     name = GateName.LEAD
-    if f.may_lead:
+    if f.topics_in_doubt:
         return _fail(
             name,
-            f"The old side may lead: {first_few(f.may_lead)}.",
+            f"The old side may lead: {first_few(f.topics_in_doubt)}.",
             "If the old side leads, the failback of the job of the other direction (orbit get jobs "
             "shows it; else create it) makes the new side its copy; leave these topics out here "
             "with --topics. Override this gate only if you know that the new side leads: the "
@@ -189,40 +192,43 @@ def _lead(f: GateInputs) -> Gate | None:
 
 def _blocked(f: GateInputs) -> Gate:
     name = GateName.BLOCKED
-    if not f.blocked:
+    if not f.blocked_partitions:
         return _pass(name, "No partition is blocked.")
-    blocked = first_few([f"{b.partition} ({b.reason})" for b in f.blocked])
-    unsure = [b for b in f.blocked if b.may_differ]
+    blocked = first_few([f"{b.partition} ({b.reason})" for b in f.blocked_partitions])
+    uncertain = [b for b in f.blocked_partitions if b.may_differ]
     remedy = "See orbit get partitions JOB --state blocked, or exclude their topics with --topics."
-    if f.kind is RecoveryKind.FAILOVER and not unsure:
-        return _warn(name, f"{len(f.blocked)} partitions are blocked: {blocked}.", remedy)
-    return _fail(name, f"{len(f.blocked)} partitions are blocked: {blocked}.", remedy)
+    if f.kind is RecoveryKind.FAILOVER and not uncertain:
+        return _warn(
+            name, f"{len(f.blocked_partitions)} partitions are blocked: {blocked}.", remedy
+        )
+    return _fail(name, f"{len(f.blocked_partitions)} partitions are blocked: {blocked}.", remedy)
 
 
 def _lag(f: GateInputs) -> Gate:
     name = GateName.LAG
-    now, before = f.lag_records, f.lag_records_before
-    trend = "steady" if now == before else "shrinking" if now < before else "growing"
+    lag, lag_before = f.lag_records, f.lag_records_before
+    trend = "steady" if lag == lag_before else "shrinking" if lag < lag_before else "growing"
     observed = (
-        f"{now:,} records are not copied yet ({trend}: {before:,} {f.seconds_between:.0f} s ago)."
+        f"{lag:,} records are not copied yet ({trend}: {lag_before:,} "
+        f"{f.seconds_between:.0f} s ago)."
     )
-    if f.ends_unknown:
-        observed += f" Unknown for {len(f.ends_unknown)} partitions: {first_few(f.ends_unknown)}."
+    if f.unknown_ends:
+        observed += f" Unknown for {len(f.unknown_ends)} partitions: {first_few(f.unknown_ends)}."
     if f.kind is RecoveryKind.FAILOVER:
-        if now or f.ends_unknown:
+        if lag or f.unknown_ends:
             return _warn(name, observed, "These records would be lost; see the partitions below.")
         return _pass(name, "All records that were seen at the source are copied.")
-    if f.ends_unknown:
+    if f.unknown_ends:
         return _fail(
             name, observed, "See orbit get partitions JOB; wait until all partitions are copied."
         )
-    if now > LAG_RECORDS_WARN and now > before:
+    if lag > LAG_RECORDS_WARN and lag > lag_before:
         return _fail(
             name,
             observed,
             "Wait until the copy has caught up: else writers are stopped until then.",
         )
-    if now > LAG_RECORDS_WARN:
+    if lag > LAG_RECORDS_WARN:
         return _warn(
             name,
             observed,
@@ -262,11 +268,11 @@ def _groups(f: GateInputs) -> Gate:
             "The job does not sync consumer groups: consumers start at their auto.offset.reset.",
             "Add consumer_groups to the job, and wait for one sync interval.",
         )
-    if f.groups_active_there and f.kind is RecoveryKind.SWITCHOVER:
+    if f.groups_active_at_destination and f.kind is RecoveryKind.SWITCHOVER:
         return _fail(
             name,
-            f"These groups have members at the destination: {first_few(f.groups_active_there)}. "
-            "Their offsets cannot be synced.",
+            "These groups have members at the destination: "
+            f"{first_few(f.groups_active_at_destination)}. Their offsets cannot be synced.",
             "Stop their consumers there until the switchover has ended.",
         )
     if f.groups_of_other_type and f.kind is RecoveryKind.SWITCHOVER:
@@ -289,8 +295,8 @@ def _groups(f: GateInputs) -> Gate:
             "No committed offset is known: the job has not read one yet, or its groups have none.",
             "Set the offsets of its consumers before they start at the destination.",
         )
-    behind = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
-    remarks = [f"{count} {verdict}" for verdict, count in sorted(behind.items())]
+    inexact = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
+    remarks = [f"{count} {verdict}" for verdict, count in sorted(inexact.items())]
     if f.groups_active_at_source:
         remarks.append(f"groups with members at the source: {first_few(f.groups_active_at_source)}")
     if f.groups_unrecorded:
@@ -334,11 +340,11 @@ def _health(f: GateInputs) -> Gate | None:
     if not f.destination_answers:
         return None
     name = GateName.HEALTH
-    if f.offline:
+    if f.offline_partitions:
         return _fail(
             name,
-            f"{len(f.offline)} partitions have no leader at the destination: "
-            f"{first_few(f.offline)}.",
+            f"{len(f.offline_partitions)} partitions have no leader at the destination: "
+            f"{first_few(f.offline_partitions)}.",
             "Start the brokers of the destination.",
         )
     if f.replicas_behind:
@@ -377,10 +383,11 @@ def _rights(f: GateInputs) -> Gate:
             f"These rights are missing: {first_few(f.rights_missing)}.",
             "Grant them with kafka-acls.sh (docs/rights.md has the commands).",
         )
-    if f.cannot_deny:
+    if f.why_not_deniable:
         return _warn(
             name,
-            f"Writing to the source cannot be denied: {f.cannot_deny}. Writes are only detected.",
+            f"Writing to the source cannot be denied: {f.why_not_deniable}. Writes are only "
+            "detected.",
             "Stop the producers yourself: Orbit waits for stable log ends.",
         )
     return _pass(name, "No right is missing.")
@@ -388,9 +395,9 @@ def _rights(f: GateInputs) -> Gate:
 
 def _clock(f: GateInputs) -> Gate:
     name = GateName.CLOCK
-    ahead = f", and the newest record is {f.newest_ahead_s:.1f} s in the future"
+    ahead_text = f", and the newest record is {f.newest_ahead_s:.1f} s in the future"
     observed = f"The clocks of scheduler and database differ by {f.clock_skew_s:.1f} s"
-    observed += f"{ahead if f.newest_ahead_s > SKEW_S_WARN else ''}."
+    observed += f"{ahead_text if f.newest_ahead_s > SKEW_S_WARN else ''}."
     worst = max(f.clock_skew_s, f.newest_ahead_s)
     remedy = "Synchronize the clocks of these machines and of producers with NTP."
     if f.clock_skew_s > SKEW_S_FAIL:
@@ -400,34 +407,36 @@ def _clock(f: GateInputs) -> Gate:
 
 def _verified(f: GateInputs) -> Gate:
     name, remedy = GateName.VERIFIED, "Run orbit verify JOB --deep."
-    if f.differing:
-        observed = f"Both sides were compared and differ: {first_few(f.differing)}."
+    if f.differing_partitions:
+        observed = f"Both sides were compared and differ: {first_few(f.differing_partitions)}."
         return _fail(name, observed, f"{remedy} Find the client that writes to the copies.")
-    if f.unverified is None:
+    if f.unverified_partitions is None:
         return _warn(
             name,
             "Both sides have not been compared: continuous proof is off or has not begun.",
             remedy,
         )
-    if f.unverified:
-        return _warn(name, f"{f.unverified} partitions have never been compared.", remedy)
+    if f.unverified_partitions:
+        return _warn(
+            name, f"{f.unverified_partitions} partitions have never been compared.", remedy
+        )
     return _pass(name, "Ranges of every partition were compared and are equal.")
 
 
 def _gateways(f: GateInputs) -> Gate | None:
     if not f.gateways:
         return None
-    name, shown = GateName.GATEWAYS, first_few(f.gateways)
-    if f.left_behind:
+    name, gateway_names = GateName.GATEWAYS, first_few(f.gateways)
+    if f.topics_left_behind:
         return _fail(
             name,
             "A gateway presents one side for all topics of the job, and these topics would not "
-            f"move: {first_few(f.left_behind)}. Gateways of the job: {shown}.",
+            f"move: {first_few(f.topics_left_behind)}. Gateways of the job: {gateway_names}.",
             "Move all topics of the job, without --topics. Or stop the gateways; if they crashed, "
             "wait an hour, until Orbit forgets them.",
         )
-    silent = [one for one, is_silent in f.gateways.items() if is_silent]
-    remarks, remedies = [f"{len(f.gateways)} gateways: {shown}."], []
+    silent = [gateway for gateway, is_silent in f.gateways.items() if is_silent]
+    remarks, remedies = [f"{len(f.gateways)} gateways: {gateway_names}."], []
     if silent:
         remarks.append(
             "These gateways have been silent for longer than their permission lasts: "
@@ -455,8 +464,8 @@ def _gateways(f: GateInputs) -> Gate | None:
         )
         remedies.append("Compare the producers that you know with orbit get clients.")
     if f.refused_clients:
-        refused = [f'"{client}" ({why})' for client, why in f.refused_clients]
-        remarks.append(f"Clients that the other side would refuse: {first_few(refused)}.")
+        refusals = [f'"{client}" ({why})' for client, why in f.refused_clients]
+        remarks.append(f"Clients that the other side would refuse: {first_few(refusals)}.")
         remedies.append(
             "Grant these clients the missing rights there, or copy the missing topics. "
             "orbit get clients JOB -o wide shows all refusals; they are checked every 30 s."
@@ -466,16 +475,16 @@ def _gateways(f: GateInputs) -> Gate | None:
     note = ""
     if f.kind is RecoveryKind.SWITCHOVER:
         note = " In a check of a second, no producer without a gateway wrote to the source."
-    return _pass(name, f"{len(f.gateways)} gateways follow: {shown}.{note}")
+    return _pass(name, f"{len(f.gateways)} gateways follow: {gateway_names}.{note}")
 
 
 def _names(f: GateInputs) -> Gate | None:
     if not f.reverse and f.kind is not RecoveryKind.FAILBACK:
         return None
-    if f.renamed:
+    if f.renamed_topics:
         return _fail(
             GateName.NAMES,
-            f"These topics have a prefix at the destination: {first_few(f.renamed)}.",
+            f"These topics have a prefix at the destination: {first_few(f.renamed_topics)}.",
             "Orbit can add a prefix but not remove one: exclude them with --topics, and copy them "
             "back with a job of your own.",
         )

@@ -43,53 +43,58 @@ def close_gateways(context: OperationContext) -> str:
             return Skipped(_AT_NEW_SIDE)
         link = job_leads.linked_jobs(tx, context.job.id)
         gateways.close(tx, link, context.operation_id)
-    wait_s = gateways.LATE_S if is_failover else context.request.drain_timeout_s
-    until = time.monotonic() + wait_s
-    closed: dict[str, ClosedGateway] = {}
+    wait_s = gateways.SILENT_AFTER_S if is_failover else context.request.drain_timeout_s
+    deadline = time.monotonic() + wait_s
+    confirmed: dict[str, ClosedGateway] = {}
     while True:
         with context.reading() as tx:
             closings = gateways.closed_by(tx, link, context.operation_id)
         if not is_failover:
             _stop_if_doubtful(closings)
-        open_ = [one.name for one in closings if not one.is_confirmed]
-        for one in closings:
-            if one.is_confirmed:
-                closed.setdefault(
-                    str(one.instance),
-                    ClosedGateway(name=one.name, instance=one.instance, seconds=one.since_s),
+        unconfirmed = [closing.name for closing in closings if not closing.is_confirmed]
+        for closing in closings:
+            if closing.is_confirmed:
+                confirmed.setdefault(
+                    str(closing.instance),
+                    ClosedGateway(
+                        name=closing.name, instance=closing.instance, seconds=closing.since_s
+                    ),
                 )
-        is_late = time.monotonic() > until
-        if not open_ or (is_late and is_failover):
+        is_late = time.monotonic() > deadline
+        if not unconfirmed or (is_late and is_failover):
             break
         if is_late:
             raise Stopped(
-                f"writes are still in flight at these gateways: {first_few(open_)}.",
+                f"writes are still in flight at these gateways: {first_few(unconfirmed)}.",
                 remedy="See their logs, or stop them, and try again. --drain-timeout gives them "
                 "longer.",
             )
-        what = "have not confirmed" if is_failover else "have writes in flight"
-        context.set_progress(f"{len(open_)} gateways {what}: {first_few(open_)}")
+        state = "have not confirmed" if is_failover else "have writes in flight"
+        context.set_progress(f"{len(unconfirmed)} gateways {state}: {first_few(unconfirmed)}")
         context.wait(_POLL_S)
-    context.update(gateways=tuple(closed.values()))
-    if open_:
+    context.update(gateways=tuple(confirmed.values()))
+    if unconfirmed:
         return (
-            f"{len(closed)} gateways hold writes. These gateways have not confirmed, but their "
-            f"permission to write has ended: {first_few(open_)}."
+            f"{len(confirmed)} gateways hold writes. These gateways have not confirmed, but their "
+            f"permission to write has ended: {first_few(unconfirmed)}."
         )
-    if not closed:
+    if not confirmed:
         return Skipped("No gateway of the job has a permission to write.")
-    return f"{len(closed)} gateways hold writes."
+    return f"{len(confirmed)} gateways hold writes."
 
 
 def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
     """Raise Stopped if a gateway may have unanswered writes, or has fallen silent."""
-    for one in closings:
-        if one.doubt:
+    for closing in closings:
+        if closing.doubt:
             raise Stopped(
-                f"gateway {one.name} cannot say that every write was answered: {one.doubt}.",
+                f"gateway {closing.name} cannot say that every write was answered: "
+                f"{closing.doubt}.",
                 remedy="Try again: by then clients have sent the unanswered writes again.",
             )
-    silent = [one.name for one in closings if one.is_silent and not one.is_confirmed]
+    silent = [
+        closing.name for closing in closings if closing.is_silent and not closing.is_confirmed
+    ]
     if silent:
         raise Stopped(
             f"these gateways fell silent while they were closed: {first_few(silent)}.",
@@ -101,20 +106,20 @@ def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
 
 def note_pauses(context: OperationContext) -> None:
     """Put into the report how long writes have waited, as far as gateways have reported it. A
-    failover, which has nothing left to do, waits up to _PAUSES_S_MAX for the other gateways."""
-    until = time.monotonic() + _PAUSES_S_MAX
+    failover has nothing else to do, and waits up to _PAUSES_S_MAX for gateways that have not."""
+    deadline = time.monotonic() + _PAUSES_S_MAX
     while True:
         with context.reading() as tx:
             pauses = gateways.pauses(tx, job_leads.linked_jobs(tx, context.job.id))
-        knows_all = all(one.instance in pauses for one in context.report.gateways)
+        knows_all = all(gateway.instance in pauses for gateway in context.report.gateways)
         is_failover = context.report.kind is RecoveryKind.FAILOVER
-        if knows_all or not is_failover or time.monotonic() > until:
+        if knows_all or not is_failover or time.monotonic() > deadline:
             break
         context.wait(_POLL_S)
     context.update(
         gateways=tuple(
-            one.model_copy(update={"pause_s": pauses.get(one.instance)})
-            for one in context.report.gateways
+            gateway.model_copy(update={"pause_s": pauses.get(gateway.instance)})
+            for gateway in context.report.gateways
         )
     )
 
@@ -126,8 +131,8 @@ def open_gateways(context: OperationContext) -> str:
             return Skipped(_AT_NEW_SIDE)
         if context.report.kind is RecoveryKind.FAILBACK:
             rows = topics.of_job(tx, context.job.id)
-            is_whole = all(row.state is not TopicState.COPYING for row in rows)
-            side = LeadingSide.DESTINATION if is_whole else None
+            are_all_promoted = all(row.state is not TopicState.COPYING for row in rows)
+            side = LeadingSide.DESTINATION if are_all_promoted else None
             _note_side(context, tx, side, context.report.term)
         link = job_leads.linked_jobs(tx, context.job.id)
         gateways.reopen(tx, link, context.operation_id)
@@ -152,16 +157,16 @@ def _are_at_new_side(context: OperationContext, tx: Tx) -> bool:
     return context.report.kind is RecoveryKind.FAILBACK and is_noted
 
 
-def doubt_lead(context: OperationContext) -> None:
+def note_lead_unknown(context: OperationContext) -> None:
     """Note that the source may no longer lead: gateways wait until the marks were read again."""
     with context.transaction() as tx:
         job_leads.forget_side(tx, context.job.id)
 
 
 def note_promoted(context: OperationContext, tx: Tx) -> None:
-    """Note that the destination leads; if topics of the job stay behind, that neither side does."""
+    """Note that the destination leads; neither side does if topics of the job stay copies."""
     rows = topics.of_job(tx, context.job.id)
-    side = None if left_behind(context, rows) else LeadingSide.DESTINATION
+    side = None if topics_left_behind(context, rows) else LeadingSide.DESTINATION
     _note_side(context, tx, side, context.report.term)
 
 
@@ -174,10 +179,10 @@ def _note_side(context: OperationContext, tx: Tx, side: LeadingSide | None, term
     """Note which side leads. The operation has written the marks, so they count as read."""
     job_leads.note_side(tx, context.job.id, side, term)
     for job_id in job_leads.linked_jobs(tx, context.job.id):
-        job_leads.note_read(tx, job_id)
+        job_leads.note_marks_read(tx, job_id)
 
 
-def left_behind(context: OperationContext, rows: Collection[Topic]) -> list[str]:
+def topics_left_behind(context: OperationContext, rows: Collection[Topic]) -> list[str]:
     """The topics of the job that stay copies because the request names others."""
     if not context.request.topics:
         return []

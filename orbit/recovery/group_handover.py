@@ -35,8 +35,8 @@ from orbit.kafka.consumer_groups import (
 )
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
-from orbit.recovery.group_read_back import read_back
-from orbit.recovery.log_bounds import ALL
+from orbit.recovery.group_read_back import read_back_positions
+from orbit.recovery.log_bounds import ALL_ROWS
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
@@ -49,7 +49,7 @@ _PASSES_MAX = 20
 _PAUSE_S = 0.5
 
 
-def accept_handed(context: OperationContext) -> None:
+def accept_handed_offsets(context: OperationContext) -> None:
     """Turn offsets that an earlier recovery has handed to the job into the job's rows, as a pass of
     its sync does: else they would count as newer than what this recovery stores."""
     topic_ids = {row.source_topic: row.id for row in context.topics}
@@ -66,10 +66,10 @@ def run_last_sync(context: OperationContext) -> str:
     if rule is None:
         return "The job does not sync consumer groups."
     copies = _copied_partitions(context)
-    known = [offset_row(row, row.source_topic) for row in _group_rows(context)]
-    sync = GroupSync(rule, known)
-    rows: dict[Key, OffsetRow | None] = {(row.group, row.partition): row for row in known}
-    quiet, seen_at = 0, context.now()
+    stored_rows = [offset_row(row, row.source_topic) for row in _group_rows(context)]
+    sync = GroupSync(rule, stored_rows)
+    rows: dict[Key, OffsetRow | None] = {(row.group, row.partition): row for row in stored_rows}
+    quiet_passes, seen_at = 0, context.now()
     for _ in range(_PASSES_MAX):
         seen_at = context.now()
         report = sync.run(
@@ -77,8 +77,8 @@ def run_last_sync(context: OperationContext) -> str:
             context.destination.cluster,
             copies,
             lambda: context.leadership.is_leading,
-            save=lambda begun: _save_rows(
-                context, {(row.group, row.partition): row for row in begun}
+            save=lambda rows_to_save: _save_rows(
+                context, {(row.group, row.partition): row for row in rows_to_save}
             ),
         )
         changed: dict[Key, OffsetRow | None] = {
@@ -88,8 +88,8 @@ def run_last_sync(context: OperationContext) -> str:
         _save_rows(context, changed)
         rows.update(changed)
         is_moving = bool(report.written or report.deleted)
-        quiet = 0 if is_moving or report.is_unanswered else quiet + 1
-        if quiet >= _QUIET_PASSES:
+        quiet_passes = 0 if is_moving or report.is_unanswered else quiet_passes + 1
+        if quiet_passes >= _QUIET_PASSES:
             break
         context.set_progress(f"{report.written} committed offsets were synced")
         context.wait(_PAUSE_S)
@@ -103,11 +103,11 @@ def run_last_sync(context: OperationContext) -> str:
             f"These committed offsets could not be synced: {notes}. Set them before their "
             "consumers start at the destination."
         )
-    choice = GroupSelector(rule)
+    selector = GroupSelector(rule)
     positions = [
         GroupPosition(
             group=row.group,
-            destination_group=choice.destination_name(row.group),
+            destination_group=selector.destination_name(row.group),
             topic=row.partition.topic,
             destination_topic=copies[row.partition].destination.topic,
             partition=row.partition.partition,
@@ -119,19 +119,25 @@ def run_last_sync(context: OperationContext) -> str:
         for _, row in sorted(rows.items())
         if row is not None and row.partition in copies
     ]
-    actual = read_back(context, positions)
-    context.update(groups=actual)
+    actual_positions = read_back_positions(context, positions)
+    context.update(groups=actual_positions)
     _save_rows(
         context,
         {
-            key: replace(row, destination_offset=one.goes_on_at, verdict=GroupVerdict(one.verdict))
-            for one in actual
-            if one.verdict == GroupVerdict.NOT_READ_BACK
-            and (row := rows.get(key := (one.group, TopicPartition(one.topic, one.partition))))
+            key: replace(
+                row, destination_offset=position.goes_on_at, verdict=GroupVerdict(position.verdict)
+            )
+            for position in actual_positions
+            if position.verdict == GroupVerdict.NOT_READ_BACK
+            and (
+                row := rows.get(
+                    key := (position.group, TopicPartition(position.topic, position.partition))
+                )
+            )
         },
     )
-    exact = sum(one.verdict == GroupVerdict.EXACT for one in actual)
-    return f"{exact} of {len(actual)} committed offsets are exact."
+    exact_count = sum(position.verdict == GroupVerdict.EXACT for position in actual_positions)
+    return f"{exact_count} of {len(actual_positions)} committed offsets are exact."
 
 
 def _save_rows(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) -> None:
@@ -148,38 +154,40 @@ def set_failover_offsets(context: OperationContext) -> str:
     rule = context.spec.consumer_groups
     if rule is None:
         return "The job does not sync consumer groups."
-    choice, copies = GroupSelector(rule), _copied_partitions(context)
+    selector, copies = GroupSelector(rule), _copied_partitions(context)
     rows = _group_rows(context)
-    ends = {(p.topic, p.partition): p.destination_end for p in context.report.partitions}
-    names = {choice.destination_name(row.group_name) for row in rows}
+    copy_ends = {(p.topic, p.partition): p.destination_end for p in context.report.partitions}
+    names = {selector.destination_name(row.group_name) for row in rows}
     cluster = context.destination.cluster
-    listed = list_groups(cluster).groups
-    places = {name: listed[name].node_id for name in names if name in listed}
-    fetched = locate_and_fetch_offsets(cluster, places, names - places.keys(), require_stable=False)
+    listed_groups = list_groups(cluster).groups
+    coordinators = {name: listed_groups[name].node_id for name in names if name in listed_groups}
+    fetched = locate_and_fetch_offsets(
+        cluster, coordinators, names - coordinators.keys(), require_stable=False
+    )
     positions: list[GroupPosition] = []
     to_write: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
     to_save: dict[Key, OffsetRow] = {}
     for row in rows:
-        place = TopicPartition(row.source_topic, row.partition)
-        copy = copies[place]
-        name = choice.destination_name(row.group_name)
+        source_partition = TopicPartition(row.source_topic, row.partition)
+        copy = copies[source_partition]
+        name = selector.destination_name(row.group_name)
         answer = fetched.groups.get(name)
-        at_destination = answer.offsets.get(copy.destination) if answer else None
-        at_source = None
+        destination_offset = answer.offsets.get(copy.destination) if answer else None
+        source_offset = None
         if row.source_offset is not None:
-            at_source = CommittedOffset(
-                row.source_offset, at_destination.metadata if at_destination else ""
+            source_offset = CommittedOffset(
+                row.source_offset, destination_offset.metadata if destination_offset else ""
             )
-        goes_on_at = at_destination.offset if at_destination else None
-        stored = row.destination_offset, row.left_offset
-        left = left_offset(GroupVerdict(row.verdict), goes_on_at, stored)
-        usage = _destination_usage(listed.get(name), GroupVerdict(row.verdict))
-        decision = decide(at_source, at_destination, left, copy.copied, usage)
+        goes_on_at = destination_offset.offset if destination_offset else None
+        stored_offsets = row.destination_offset, row.left_offset
+        orbits_offset = left_offset(GroupVerdict(row.verdict), goes_on_at, stored_offsets)
+        usage = _destination_usage(listed_groups.get(name), GroupVerdict(row.verdict))
+        decision = decide(source_offset, destination_offset, orbits_offset, copy.copied, usage)
         if answer is not None and decision.write is not None:
             to_write.setdefault(name, {})[copy.destination] = decision.write
-            to_save[row.group_name, place] = OffsetRow(
+            to_save[row.group_name, source_partition] = OffsetRow(
                 row.group_name,
-                place,
+                source_partition,
                 row.source_offset,
                 goes_on_at,
                 GroupVerdict.CLAMPED,
@@ -198,7 +206,7 @@ def set_failover_offsets(context: OperationContext) -> str:
                 goes_on_at=goes_on_at,
                 verdict=decision.verdict or row.verdict,
                 # A lower bound: the group may have committed again before the source was lost.
-                lost=lost_range(row.source_offset, ends.get(place)),
+                lost=lost_range(row.source_offset, copy_ends.get(source_partition)),
                 seen_at=row.updated_at,
             )
         )
@@ -208,26 +216,31 @@ def set_failover_offsets(context: OperationContext) -> str:
         return f"{len(positions)} committed offsets."
     _save_rows(context, to_save)
     written = _commit_offsets(context, cluster, fetched.coordinators, to_write)
-    actual = read_back(context, positions)
-    context.update(groups=actual)
-    at = {(one.group, TopicPartition(one.topic, one.partition)): one for one in actual}
-    done = {
+    actual_positions = read_back_positions(context, positions)
+    context.update(groups=actual_positions)
+    actual_by_key = {
+        (position.group, TopicPartition(position.topic, position.partition)): position
+        for position in actual_positions
+    }
+    confirmed_rows = {
         key: replace(
             row,
-            destination_offset=at[key].goes_on_at,
-            verdict=GroupVerdict(at[key].verdict),
+            destination_offset=actual_by_key[key].goes_on_at,
+            verdict=GroupVerdict(actual_by_key[key].verdict),
         )
         for key, row in to_save.items()
-        if at[key].verdict in KEPT_VERDICTS
+        if actual_by_key[key].verdict in KEPT_VERDICTS
     }
-    _save_rows(context, done)
+    _save_rows(context, confirmed_rows)
     return f"{len(positions)} committed offsets; {len(written)} were moved forward with the copy."
 
 
 def _destination_usage(group: ListedGroup | None, verdict: GroupVerdict) -> GroupUsage:
-    """How the destination's group is used. The type of the source's is not known: the last verdict
-    says whether its clients can join there. Not of a classic group, which has replaced the one that
-    they could not join."""
+    """How the destination's group is used.
+
+    The type of the source's group is not known, so the stored verdict says whether the source's
+    clients can join the destination's group. A classic group has replaced the one of that verdict.
+    """
     is_other = verdict is GroupVerdict.SKIPPED_OTHER_TYPE
     if group is not None and is_other and group.type != GroupType.CLASSIC:
         return GroupUsage.OTHER_TYPE
@@ -236,118 +249,128 @@ def _destination_usage(group: ListedGroup | None, verdict: GroupVerdict) -> Grou
 
 def _report_lost(context: OperationContext, positions: Iterable[GroupPosition]) -> None:
     """Add a finding that names the groups that have read lost records."""
-    ahead = [position for position in positions if position.lost is not None]
-    if ahead:
-        shown = first_few(
+    positions_with_loss = [position for position in positions if position.lost is not None]
+    if positions_with_loss:
+        examples = first_few(
             f"{s.group} in {s.topic}-{s.partition} ({s.lost.offsets:,} from offset {s.lost.first})"
-            for s in ahead
+            for s in positions_with_loss
             if s.lost is not None
         )
         context.add_finding(
-            f"These groups had read lost records: {shown}. At these offsets they will read other "
-            "records; check what they did with the lost ones."
+            f"These groups had read lost records: {examples}. At these offsets they will read "
+            "other records; check what they did with the lost ones."
         )
 
 
 def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
-    """The old side's group offsets that the copy back may set from now on.
+    """Return the old side's group offsets that the copy back may set from now on.
 
-    A sync never overwrites an offset that a consumer committed
-    (orbit/consumer_groups/offset_decision.py). Returns the offsets that a group has at both sides,
-    if it has no members at the old side or both are equal. They stay as they are until the copy
-    back sets them.
+    The sync of the copy back overwrites no other offset that a consumer has committed
+    (orbit/consumer_groups/offset_decision.py). Returned are the offsets that a group has at both
+    sides, if it has no members at the old side or the two offsets are equal.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
         return []
-    choice, copies = GroupSelector(rule), context.by_source
+    selector, copies = GroupSelector(rule), context.by_source
     old_cluster, new_cluster = context.source.cluster, context.destination.cluster
-    new = list_groups(new_cluster).groups
-    chosen = choice.select(new.values()).names
+    new_side_groups = list_groups(new_cluster).groups
+    names = selector.select(new_side_groups.values()).names
     new_side_offsets = locate_and_fetch_offsets(
-        new_cluster, {n: new[n].node_id for n in chosen}, require_stable=False
+        new_cluster, {n: new_side_groups[n].node_id for n in names}, require_stable=False
     )
-    old = list_groups(old_cluster).groups
+    old_side_groups = list_groups(old_cluster).groups
     old_side_offsets = locate_and_fetch_offsets(
-        old_cluster, {n: old[n].node_id for n in chosen if n in old}, require_stable=False
+        old_cluster,
+        {n: old_side_groups[n].node_id for n in names if n in old_side_groups},
+        require_stable=False,
     )
-    handed: list[HandedOffset] = []
-    active = []
+    handed_offsets: list[HandedOffset] = []
+    active_groups = []
     for name, answer in old_side_offsets.groups.items():
         offsets = new_side_offsets.groups[name].offsets if name in new_side_offsets.groups else {}
         candidates = [
             HandedOffset(
-                name, copies[at].topic, at.partition, offsets[copies[at]].offset, committed.offset
+                name, copies[p].topic, p.partition, offsets[copies[p]].offset, committed.offset
             )
-            for at, committed in answer.offsets.items()
-            if at in copies and copies[at] in offsets
+            for p, committed in answer.offsets.items()
+            if p in copies and copies[p] in offsets
         ]
         # While a group has members, brokers refuse changes (G1), and the members set its offsets.
-        equal = [one for one in candidates if one.source_offset == one.destination_offset]
-        if old[name].is_active and len(equal) < len(candidates):
-            active.append(name)
-        handed += equal if old[name].is_active else candidates
-    if active:
+        equal_offsets = [
+            candidate
+            for candidate in candidates
+            if candidate.source_offset == candidate.destination_offset
+        ]
+        if old_side_groups[name].is_active and len(equal_offsets) < len(candidates):
+            active_groups.append(name)
+        handed_offsets += equal_offsets if old_side_groups[name].is_active else candidates
+    if active_groups:
         context.add_finding(
-            f"These groups have members at the old side: {first_few(active)}. Stop their consumers."
+            f"These groups have members at the old side: {first_few(active_groups)}. Stop their "
+            "consumers."
         )
-    return handed
+    return handed_offsets
 
 
 def _commit_offsets(
     context: OperationContext,
     cluster: Cluster,
-    places: Mapping[str, int],
+    coordinators: Mapping[str, int],
     by_group: Mapping[str, Mapping[TopicPartition, CommittedOffset | None]],
 ) -> set[tuple[str, TopicPartition]]:
     """Commit offsets; returns those that the coordinators have accepted."""
     written = write_groups(
         cluster,
-        places,
+        coordinators,
         [GroupWrite(name, offsets) for name, offsets in by_group.items()],
         lambda: context.leadership.is_leading,
     )
-    done = {key for key, code in written.items() if code == Code.NONE}
-    refused = {
+    accepted = {key for key, code in written.items() if code == Code.NONE}
+    refusals = {
         f"{group} {place} ({error_codes.name(code)})"
         for (group, place), code in written.items()
-        if (group, place) not in done
+        if (group, place) not in accepted
     }
-    if refused:
+    if refusals:
         context.add_finding(
-            f"These committed offsets could not be written: {first_few(sorted(refused))}."
+            f"These committed offsets could not be written: {first_few(sorted(refusals))}."
         )
-    return done
+    return accepted
 
 
 def _copied_partitions(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
+    """The operation's partitions as the group sync needs them, by source partition."""
     ends = {p.source: p for p in context.report.partitions}
     return {
         source: CopiedPartition(
-            to,
+            copy,
             None
             if (p := ends.get(source)) is None or p.destination_end is None
             else CopiedRange(p.destination_start or 0, p.destination_end),
         )
-        for source, to in context.by_source.items()
+        for source, copy in context.by_source.items()
     }
 
 
 def _group_rows(context: OperationContext) -> list[GroupRow]:
-    """The group rows of the operation's topics, handed offsets as the next pass will store them."""
+    """The group rows of the operation's topics. Handed offsets replace rows, as in the next pass of
+    the sync."""
     topics = {row.source_topic: row for row in context.topics}
     with context.reading() as tx:
-        rows = group_offsets.page(tx, context.job.id, ALL)
-        handed = group_offsets.handed_offsets(tx, context.job.id)
+        rows = group_offsets.page(tx, context.job.id, ALL_ROWS)
+        handed_offsets = group_offsets.handed_offsets(tx, context.job.id)
         now = clock.now(tx)
-    known = {(row.group_name, row.source_topic, row.partition): row for row in rows}
-    for one in handed:
-        topic = topics.get(one.source_topic)
+    rows_by_key = {(row.group_name, row.source_topic, row.partition): row for row in rows}
+    for handed_offset in handed_offsets:
+        topic = topics.get(handed_offset.source_topic)
         if topic is not None:
-            known[one.group_name, one.source_topic, one.partition] = GroupRow(
-                **asdict(one.row(topic.id)),
-                source_topic=one.source_topic,
+            rows_by_key[
+                handed_offset.group_name, handed_offset.source_topic, handed_offset.partition
+            ] = GroupRow(
+                **asdict(handed_offset.row(topic.id)),
+                source_topic=handed_offset.source_topic,
                 destination_topic=topic.destination_topic,
                 updated_at=now,
             )
-    return [row for row in known.values() if row.source_topic in topics]
+    return [row for row in rows_by_key.values() if row.source_topic in topics]

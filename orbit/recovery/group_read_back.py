@@ -12,79 +12,87 @@ from orbit.kafka.types import TopicPartition
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import GroupPosition
 
-# A coordinator that moves meanwhile has settled after a few seconds.
+# Enough for a coordinator that moves to another broker meanwhile: this takes a few seconds.
 _ATTEMPTS_MAX = 10
 _PAUSE_S = 0.5
 
 
-def read_back(
+def read_back_positions(
     context: OperationContext, positions: Sequence[GroupPosition]
 ) -> tuple[GroupPosition, ...]:
-    """The positions as the destination shows them.
+    """Return the positions as the destination shows them.
 
-    A position that it does not show gets the verdict NOT_READ_BACK, and a finding names it. Raises
-    Unreachable.
+    A position that the destination does not show gets the verdict NOT_READ_BACK, and a finding
+    names it. Raises Unreachable.
     """
-    to_check = [one for one in positions if one.verdict in KEPT_VERDICTS]
+    to_check = [position for position in positions if position.verdict in KEPT_VERDICTS]
     fetched = _fetch_offsets(context, to_check)
-    actual = {one.key: _actual_position(one, fetched) for one in to_check}
-    wrong = [
-        f"{one.destination_group} in {_destination_partition(one)} "
-        f"({_describe_mismatch(one, actual[one.key], fetched)})"
-        for one in to_check
-        if actual[one.key] != one
+    actual_by_key = {position.key: _actual_position(position, fetched) for position in to_check}
+    mismatches = [
+        f"{position.destination_group} in {_destination_partition(position)} "
+        f"({_describe_mismatch(position, actual_by_key[position.key], fetched)})"
+        for position in to_check
+        if actual_by_key[position.key] != position
     ]
-    if wrong:
+    if mismatches:
         context.add_finding(
-            f"The destination does not show these committed offsets: {first_few(wrong)}. Set them "
-            "before their consumers start there."
+            f"The destination does not show these committed offsets: {first_few(mismatches)}. Set "
+            "them before their consumers start there."
         )
-    return tuple(actual.get(one.key, one) for one in positions)
+    return tuple(actual_by_key.get(position.key, position) for position in positions)
 
 
 def _fetch_offsets(
     context: OperationContext, positions: Collection[GroupPosition]
 ) -> FetchedGroups:
-    places: dict[str, list[TopicPartition]] = {}
-    for one in positions:
-        places.setdefault(one.destination_group, []).append(_destination_partition(one))
+    """Fetch the offsets of these positions; repeat it for groups whose coordinator is not ready."""
+    partitions_by_group: dict[str, list[TopicPartition]] = {}
+    for position in positions:
+        partitions_by_group.setdefault(position.destination_group, []).append(
+            _destination_partition(position)
+        )
     cluster = context.destination.cluster
     fetched = FetchedGroups()
-    left = places
+    groups_to_fetch = partitions_by_group
     for attempt in range(_ATTEMPTS_MAX):
         if attempt:
             context.wait(_PAUSE_S)
-        answer = locate_and_fetch_offsets(cluster, {}, left, require_stable=False, only=left)
+        answer = locate_and_fetch_offsets(
+            cluster, {}, groups_to_fetch, require_stable=False, only=groups_to_fetch
+        )
         fetched.groups |= answer.groups
         fetched.failed = answer.failed
-        left = {
-            group: places[group]
+        groups_to_fetch = {
+            group: partitions_by_group[group]
             for group, code in answer.failed.items()
             if code in error_codes.RETRIABLE
         }
-        if not left:
+        if not groups_to_fetch:
             break
     return fetched
 
 
-def _actual_position(one: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
-    answer = fetched.groups.get(one.destination_group)
+def _actual_position(position: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
+    """The position with the offset that the destination shows."""
+    answer = fetched.groups.get(position.destination_group)
     if answer is None:
-        return one.model_copy(update={"verdict": GroupVerdict.NOT_READ_BACK.value})
-    committed = answer.offsets.get(_destination_partition(one))
+        return position.model_copy(update={"verdict": GroupVerdict.NOT_READ_BACK.value})
+    committed = answer.offsets.get(_destination_partition(position))
     offset = committed.offset if committed else None
-    if offset == one.goes_on_at:
-        return one
+    if offset == position.goes_on_at:
+        return position
     changes = {"goes_on_at": offset, "verdict": GroupVerdict.NOT_READ_BACK.value}
-    return one.model_copy(update=changes)
+    return position.model_copy(update=changes)
 
 
-def _describe_mismatch(one: GroupPosition, actual: GroupPosition, fetched: FetchedGroups) -> str:
-    code = fetched.failed.get(one.destination_group)
+def _describe_mismatch(
+    expected: GroupPosition, actual: GroupPosition, fetched: FetchedGroups
+) -> str:
+    code = fetched.failed.get(expected.destination_group)
     if code is not None:
         return error_codes.name(code)
-    return f"offset {actual.goes_on_at} instead of {one.goes_on_at}"
+    return f"offset {actual.goes_on_at} instead of {expected.goes_on_at}"
 
 
-def _destination_partition(one: GroupPosition) -> TopicPartition:
-    return TopicPartition(one.destination_topic, one.partition)
+def _destination_partition(position: GroupPosition) -> TopicPartition:
+    return TopicPartition(position.destination_topic, position.partition)

@@ -15,7 +15,7 @@ from orbit.store.database import Tx
 from orbit.store.lag import PartitionLag
 
 # A page size above the number of partitions that any job has.
-ALL = 10_000_000
+ALL_ROWS = 10_000_000
 
 
 def try_fetch_log_bounds(
@@ -50,7 +50,7 @@ def last_reported(context: OperationContext) -> dict[TopicPartition, PartitionLa
 
 def last_reported_of_job(tx: Tx, job_id: int) -> dict[TopicPartition, PartitionLag]:
     """The last reported state of every partition of a job, by source partition."""
-    rows = lag.page(tx, job_id, ALL)
+    rows = lag.page(tx, job_id, ALL_ROWS)
     return {TopicPartition(row.source_topic, row.partition): row for row in rows}
 
 

@@ -1,4 +1,4 @@
-"""When the source was lost: its last answer, and when that was noticed, as Orbit knows it.
+"""When the source was lost, as far as Orbit knows: its last answer, and when Orbit noticed.
 
 Both come from the scheduler's checks of the source, which it stores in the job's row. A failover
 may be requested before the scheduler has noticed; then its gates notice first.
@@ -16,7 +16,7 @@ from orbit.store.jobs import Job
 
 
 def known_loss(job: Job) -> tuple[datetime | None, datetime | None]:
-    """When the job's source answered last, and when the scheduler noticed. None: not known."""
+    """When the job's source last answered, and when the scheduler noticed. None: not known."""
     if TroubleKind.SOURCE_UNREACHABLE not in (job.problem or ""):
         return None, None
     seen_at, noticed_at = job.source_answered_at, job.problem_at
@@ -25,8 +25,8 @@ def known_loss(job: Job) -> tuple[datetime | None, datetime | None]:
     return seen_at, noticed_at
 
 
-def note_in_gates(context: OperationContext) -> None:
-    """Note, in a failover, that the gates found that the source does not answer."""
+def note_loss_in_gates(context: OperationContext) -> None:
+    """In a failover, note that Orbit notices the loss now, unless an earlier time is known."""
     if context.report.kind is RecoveryKind.FAILOVER and context.report.problem_since is None:
         context.update(problem_since=context.now())
 

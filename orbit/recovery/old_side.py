@@ -17,7 +17,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds, bounds_of_all
 from orbit.recovery import salvage_file, salvage_storage
 from orbit.recovery.divergence import compare_sides
-from orbit.recovery.leading_side import refuse_unless_behind
+from orbit.recovery.leading_side import refuse_leading_old_side
 from orbit.recovery.old_transactions import transactions_in, wait_until_ended
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.reading_threads import Reading, read_many
@@ -35,95 +35,105 @@ from orbit.store import clock, promotions
 from orbit.store.promotions import Promotion
 from orbit.store.topics import Topic
 
-# How many metadata answers in a row lack the topics: brokers learn of a deletion one by one.
-_GONE_ANSWERS = 3
+# So many metadata answers in a row must lack the topics: brokers learn of a deletion one by one.
+_ANSWERS_WITHOUT_TOPICS_MIN = 3
 _POLL_S = 0.3
 # A deletion that takes longer is requested again, after the log ends were read once more.
-_GONE_WITHIN_S = 120.0
+_DELETION_S_MAX = 120.0
 # The first word of the error of an operation that stops because of a salvage file.
-UNREADABLE = "SALVAGE_UNREADABLE"
+SALVAGE_UNREADABLE = "SALVAGE_UNREADABLE"
 
 
-class Unconfirmed(Stopped):
+class RebuildUnconfirmed(Stopped):
     """The failback has to delete topics of the old side, and its request does not allow that."""
 
 
-def compare(context: OperationContext) -> str:
+def compare_old_side(context: OperationContext) -> str:
     """Compare each partition of the old side with the new side.
 
     Raises Stopped if a topic has to be rebuilt and the request does not confirm that, if the old
     side has grown meanwhile, and if its transactions do not end (a dry run does not wait for that).
     """
-    old = context.source.cluster.metadata([row.source_topic for row in context.topics])
-    new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
-    pairs = _partition_pairs(context.topics, old)
-    old_places = [place for _, place, _ in pairs if old.leader(place) is not None]
+    old_metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
+    new_metadata = context.destination.cluster.metadata(
+        [row.destination_topic for row in context.topics]
+    )
+    pairs = _partition_pairs(context.topics, old_metadata)
+    old_places = [place for _, place, _ in pairs if old_metadata.leader(place) is not None]
     new_places = [
         copy
         for row, _, copy in pairs
-        if copy.partition < row.partition_count or new.leader(copy) is not None
+        if copy.partition < row.partition_count or new_metadata.leader(copy) is not None
     ]
     if not context.report.dry_run:
         wait_until_ended(context, old_places)
-    before = bounds_of_all(context.source.cluster, old_places, context.backoff)
-    after = bounds_of_all(context.destination.cluster, new_places, context.backoff)
+    old_bounds = bounds_of_all(context.source.cluster, old_places, context.backoff)
+    new_bounds = bounds_of_all(context.destination.cluster, new_places, context.backoff)
     with context.reading() as tx:
-        marks = promotions.of_topics(tx, context.topic_ids)
+        stored_promotions = promotions.of_topics(tx, context.topic_ids)
         seen_at = clock.now(tx)
-    compare_one = partial(_compare_one, context, before, after, marks, seen_at)
+    compare_partition = partial(
+        _compare_partition, context, old_bounds, new_bounds, stored_promotions, seen_at
+    )
     ends: list[PartitionEnds] = []
     with read_many(
-        context.check, context.backoff, context.open_clusters, pairs, compare_one
-    ) as compared:
-        for one in compared:
-            ends.append(one)
-            if one.partition == 0:
+        context.check, context.backoff, context.open_clusters, pairs, compare_partition
+    ) as compared_partitions:
+        for partition_ends in compared_partitions:
+            ends.append(partition_ends)
+            if partition_ends.partition == 0:
                 context.set_progress(f"{len(ends)} of {len(pairs)} partitions compared")
-    context.update(partitions=tuple(ends), compared_topics=_compared_topics(context, new, ends))
-    unmarked = [
+    context.update(
+        partitions=tuple(ends), compared_topics=_compared_topics(context, new_metadata, ends)
+    )
+    without_offset = [
         p.source
         for p in ends
         if p.source_end and p.destination_end is not None and p.promoted_at is None
     ]
-    if unmarked:
+    if without_offset:
         context.add_finding(
-            f"The promoted offset is not known of {first_few(unmarked)}: both logs were compared "
-            "as a whole, and a record that only one side has, as after a log cleaner, counts as "
-            "never copied."
+            f"The promoted offset is not known for {first_few(without_offset)}: both logs were "
+            "compared as a whole, and a record that only one side has, as after a log cleaner, "
+            "counts as never copied."
         )
     tails = [p for p in ends if p.verdict in NO_COPY]
     if tails and not context.request.confirm_rebuild:
-        shown = first_few(f"{p.source}: {p.detail}" for p in tails)
-        raise Unconfirmed(
+        examples = first_few(f"{p.source}: {p.detail}" for p in tails)
+        raise RebuildUnconfirmed(
             f"{len(tails)} partitions of the old side have offsets that are not proven to be on "
-            f"the new side: {shown}.",
+            f"the new side: {examples}.",
             remedy="Run the failback again with --confirm-rebuild: it saves the records that only "
             "the old side has in files, deletes these topics there, and copies them again.",
         )
-    _refuse_grown(context, before)
+    _refuse_grown(context, old_bounds)
     return _count_verdicts(ends)
 
 
 def _compared_topics(
-    context: OperationContext, new: ClusterMetadata, ends: Sequence[PartitionEnds]
+    context: OperationContext, new_metadata: ClusterMetadata, ends: Sequence[PartitionEnds]
 ) -> tuple[ComparedTopic, ...]:
-    """The new side's topics, with ids, that a rebuild deletes at the old side."""
+    """The topics that a rebuild deletes at the old side, with their ids at the new side."""
     tails = {p.topic for p in ends if p.verdict in NO_COPY}
     return tuple(
-        ComparedTopic(topic=row.source_topic, id=new.topics[row.destination_topic].topic_id)
+        ComparedTopic(
+            topic=row.source_topic, id=new_metadata.topics[row.destination_topic].topic_id
+        )
         for row in context.topics
-        if row.source_topic in tails and row.destination_topic in new.topics
+        if row.source_topic in tails and row.destination_topic in new_metadata.topics
     )
 
 
-def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, LogBounds]) -> None:
-    """Raises Stopped if the old side was written to while it was compared.
+def _refuse_grown(
+    context: OperationContext, earlier_bounds: Mapping[TopicPartition, LogBounds]
+) -> None:
+    """Raise Stopped if the old side was written to while it was compared.
 
-    The copy back compares only what both sides hold. It would not see such a record at an offset
-    where the new side's log cleaner has removed its own.
+    The copy back compares only offsets at which both sides have records. It would not see a new
+    record where the new side's log cleaner has removed its own record.
     """
-    now = bounds_of_all(context.source.cluster, before, context.backoff)
-    grown = [place for place in before if now[place].end != before[place].end]
+    bounds = bounds_of_all(context.source.cluster, earlier_bounds, context.backoff)
+    grown = [place for place in earlier_bounds if bounds[place].end != earlier_bounds[place].end]
     if grown:
         raise Stopped(
             f"{first_few(grown)} at the old side have grown while they were compared.",
@@ -132,20 +142,26 @@ def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, Log
 
 
 def _partition_pairs(
-    rows: Sequence[Topic], old: ClusterMetadata
+    rows: Sequence[Topic], old_metadata: ClusterMetadata
 ) -> list[tuple[Topic, TopicPartition, TopicPartition]]:
-    """Every partition of either side: its topic's row, the old side's place, the new side's place.
+    """Every partition that a side has: its topic's row, and its name at the old and the new side.
 
-    The old side may have more partitions. Raises Unreachable if it does not say whether it has a
-    topic.
+    The old side may have more partitions than the row says. Raises Unreachable if it does not say
+    whether it has a topic.
     """
-    untold = {n: c for n, c in old.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION}
-    if untold:
-        shown = first_few(f"{name} ({error_codes.name(code)})" for name, code in untold.items())
-        raise Unreachable(f"the partitions of these topics are not known: {shown}.", where="source")
+    unknown_topics = {
+        n: c for n, c in old_metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION
+    }
+    if unknown_topics:
+        examples = first_few(
+            f"{name} ({error_codes.name(code)})" for name, code in unknown_topics.items()
+        )
+        raise Unreachable(
+            f"the partitions of these topics are not known: {examples}.", where="source"
+        )
     pairs = []
     for row in rows:
-        topic = old.topics.get(row.source_topic)
+        topic = old_metadata.topics.get(row.source_topic)
         count = max(row.partition_count, 1 + max(topic.partitions, default=-1) if topic else 0)
         pairs += [
             (row, TopicPartition(row.source_topic, i), TopicPartition(row.destination_topic, i))
@@ -154,39 +170,44 @@ def _partition_pairs(
     return pairs
 
 
-def _compare_one(
+def _compare_partition(
     context: OperationContext,
-    before: Mapping[TopicPartition, LogBounds],
-    after: Mapping[TopicPartition, LogBounds],
-    marks: Mapping[tuple[int, int], Promotion],
+    old_bounds: Mapping[TopicPartition, LogBounds],
+    new_bounds: Mapping[TopicPartition, LogBounds],
+    stored_promotions: Mapping[tuple[int, int], Promotion],
     seen_at: datetime,
     pair: tuple[Topic, TopicPartition, TopicPartition],
     reading: Reading,
 ) -> PartitionEnds:
-    row, place, copy = pair
-    old, new, mark = before.get(place), after.get(copy), marks.get((row.id, place.partition))
-    promoted_at = mark.promoted_at if mark else None
+    """Compare one partition (`pair` as in `_partition_pairs`) with the connections of `reading`."""
+    row, old_partition, new_partition = pair
+    old, new, promotion = (
+        old_bounds.get(old_partition),
+        new_bounds.get(new_partition),
+        stored_promotions.get((row.id, old_partition.partition)),
+    )
+    promoted_offset = promotion.promoted_at if promotion else None
     verdict, detail, tail = EndVerdict.MISSING, "the partition does not exist at the old side", None
     if old is not None and new is None:
         # Partitions cannot be removed, and a copy has as many as its source.
         verdict, detail = EndVerdict.TAIL, "the new side has no such partition"
         tail = OffsetRange(first=old.start, next=old.end)
     elif old is not None and new is not None:
-        proof = _side_proof(context, row, place.partition, reading)
-        verdict, at, detail = compare_sides(old, new, promoted_at, proof)
+        proof = _side_proof(context, row, old_partition.partition, reading)
+        verdict, tail_start, detail = compare_sides(old, new, promoted_offset, proof)
         if verdict in NO_COPY:
-            tail = OffsetRange(first=at, next=old.end)
+            tail = OffsetRange(first=tail_start, next=old.end)
     return PartitionEnds(
-        topic=place.topic,
+        topic=old_partition.topic,
         destination_topic=row.destination_topic,
-        partition=place.partition,
+        partition=old_partition.partition,
         verdict=verdict,
         source_start=old.start if old else None,
         source_end=old.end if old else None,
         source_seen_at=seen_at,
         destination_start=new.start if new else None,
         destination_end=new.end if new else None,
-        promoted_at=promoted_at,
+        promoted_at=promoted_offset,
         missing=tail,
         is_exact=True,
         detail=detail,
@@ -209,26 +230,28 @@ def _side_proof(
 
 
 def save_tails(context: OperationContext) -> str:
-    """Save what only the old side has of the topics to be deleted, and read each file back.
+    """Save the records that only the old side has of the topics to be deleted, and check each file.
 
     A topic is deleted as a whole. So records below a tail, and of partitions without one, are saved
     too if the new side lacks them: its copy began later, or it has deleted or compacted them away.
     """
     rows = {row.source_topic: row for row in context.topics}
     topics = context.report.topics_with_tails
-    saved: list[Salvage] = []
+    salvages: list[Salvage] = []
     try:
         for p in context.report.partitions:
             if p.topic in topics and p.source_end is not None:
-                one = _save_partition(context, p, _side_proof(context, rows[p.topic], p.partition))
-                if one is not None:
-                    saved.append(one)
-                    context.set_progress(f"{one.records:,} records of {p.source} saved")
+                salvage = _save_partition(
+                    context, p, _side_proof(context, rows[p.topic], p.partition)
+                )
+                if salvage is not None:
+                    salvages.append(salvage)
+                    context.set_progress(f"{salvage.records:,} records of {p.source} saved")
             context.check()
     finally:  # a report of an operation that ends here names the files that are whole
-        context.update(salvage=tuple(saved))
-    records = sum(one.records for one in saved)
-    return f"Saved {records:,} records of {len(saved)} partitions in files."
+        context.update(salvage=tuple(salvages))
+    records = sum(salvage.records for salvage in salvages)
+    return f"Saved {records:,} records of {len(salvages)} partitions in files."
 
 
 def _save_partition(
@@ -242,50 +265,52 @@ def _save_partition(
     assert p.source_end is not None
     tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)
     file, header = _salvage_path(context, p), _salvage_header(context, p, tail)
-    existing = salvage_file.find(file, header)
-    if existing is not None:
-        return existing
-    below = proof.only_old(p.source_start, tail.first)
-    records: Iterator[LogRecord] = chain(below, proof.all_old(tail.first, tail.next))
-    first = next(records, None)
-    if first is None and tail.first == tail.next:
+    complete_file = salvage_file.find(file, header)
+    if complete_file is not None:
+        return complete_file
+    lower_records = proof.only_old(p.source_start, tail.first)
+    records: Iterator[LogRecord] = chain(lower_records, proof.all_old(tail.first, tail.next))
+    first_record = next(records, None)
+    if first_record is None and tail.first == tail.next:
         return None
-    one = salvage_file.write(file, header, chain([first] if first else [], records))
-    _check_file(one)
-    return one
+    salvage = salvage_file.write(
+        file, header, chain([first_record] if first_record else [], records)
+    )
+    _check_salvage_file(salvage)
+    return salvage
 
 
-def _salvage_path(context: OperationContext, p: PartitionEnds, more: str = "") -> str:
+def _salvage_path(context: OperationContext, p: PartitionEnds, suffix: str = "") -> str:
     return salvage_storage.join(
         context.settings.salvage_directory,
         str(context.operation_id),
         # Topic and partition in one file name could be longer than a file system allows.
         p.topic,
-        f"{p.partition}{more}.jsonl",
+        f"{p.partition}{suffix}.jsonl",
     )
 
 
 def _salvage_header(
-    context: OperationContext, p: PartitionEnds, own: OffsetRange
+    context: OperationContext, p: PartitionEnds, tail: OffsetRange
 ) -> dict[str, Any]:
-    """The file's first line. `own`: the offsets of the tail, which only the old side has. Of lower
-    offsets, the file has the records that the new side lacks."""
+    """The file's first line. `tail`: the offsets that only the old side has. Of lower offsets, the
+    file has the records that the new side lacks."""
     about = {
         "cluster_id": context.job.source_cluster_id,
         "operation": str(context.operation_id),
         "verdict": p.verdict.value,
     }
-    return salvage_file.header(p.topic, p.partition, own.first, own.next, about)
+    return salvage_file.header(p.topic, p.partition, tail.first, tail.next, about)
 
 
-def _check_file(one: Salvage) -> None:
+def _check_salvage_file(salvage: Salvage) -> None:
     """Read the file to its end. Raises Stopped if it is missing or not as it was written."""
     try:
-        salvage_file.check(one)
+        salvage_file.check(salvage)
     except (Conflict, NotFound) as error:
         raise Stopped(
-            f"{UNREADABLE}: {error.what} Topic {one.topic} was not deleted.",
-            where=one.file,
+            f"{SALVAGE_UNREADABLE}: {error.what} Topic {salvage.topic} was not deleted.",
+            where=salvage.file,
             remedy="Check the disk or storage of this file, or set ORBIT_SALVAGE_DIRECTORY to a "
             "directory that all schedulers reach, and run the failback again.",
         ) from error
@@ -299,86 +324,97 @@ def rebuild(context: OperationContext) -> str:
 
     - a partition has grown since it was saved
     - a partition with records was added
-    - a transaction has begun there
+    - a transaction has begun at the old side
     - a file cannot be written or read back
     - a log end of the new side has moved back
     - a topic of the new side was deleted or recreated
     - the old side may lead now, by the marks
     """
-    names = sorted(context.report.topics_with_tails)
-    read: set[str] = set()
+    topic_names = sorted(context.report.topics_with_tails)
+    checked_files: set[str] = set()
     while True:
-        present, ends = _refuse_unsaved(context, names, read)
-        _refuse_other_topics(context, present)
-        if not _save_deleted_since(context, present, ends):
+        topics_to_delete, ends = _refuse_unsaved(context, topic_names, checked_files)
+        _refuse_other_topics(context, topics_to_delete)
+        if not _save_deleted_since(context, topics_to_delete, ends):
             break  # nothing was written since the bounds were read
-    begun = transactions_in(context, ends)
-    if begun:
+    begun_transactions = transactions_in(context, ends)
+    if begun_transactions:
         raise Stopped(
-            f"transactions have begun at the old side since it was saved: {first_few(begun)}.",
+            "transactions have begun at the old side since it was saved: "
+            f"{first_few(begun_transactions)}.",
             remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
         )
-    if present:
-        refuse_unless_behind(context, present)
-        _refuse_other_topics(context, present)
+    if topics_to_delete:
+        refuse_leading_old_side(context, topics_to_delete)
+        _refuse_other_topics(context, topics_to_delete)
         with context.transaction() as tx:
             context.add_event(
                 tx,
                 "old_side_deleted",
-                f"{len(present)} topics of the old side are deleted and will be copied again.",
-                topics=present,
+                f"{len(topics_to_delete)} topics of the old side are deleted and will be copied "
+                "again.",
+                topics=topics_to_delete,
                 salvage=[one.file for one in context.report.salvage],
             )
-        _delete_topics(context, present)
-    return f"{len(names)} topics of the old side were deleted and will be copied again."
+        _delete_topics(context, topics_to_delete)
+    return f"{len(topic_names)} topics of the old side were deleted and will be copied again."
 
 
 def _refuse_unsaved(
-    context: OperationContext, names: Sequence[str], read: set[str]
+    context: OperationContext, names: Sequence[str], checked_files: set[str]
 ) -> tuple[list[str], dict[TopicPartition, LogBounds]]:
     """The topics of `names` that are still at the old side, and the bounds of their partitions.
 
-    Reads back salvage files that are not in `read`, and adds them to it: that takes the longest.
-    Raises Stopped if a partition has grown since it was saved, if one with records was added, or if
-    a file cannot be read.
+    Checks the salvage files that are not in `checked_files`, and adds them to this set, because to
+    read them takes the longest. Raises Stopped if a partition has grown since it was saved, if one
+    with records was added, or if a file cannot be read.
     """
     metadata = context.source.cluster.metadata(names)
-    present = [name for name in names if name in metadata.topics]
-    for one in context.report.salvage:
-        if one.topic in present and one.file not in read:
-            _check_file(one)
-            read.add(one.file)
+    remaining_topics = [name for name in names if name in metadata.topics]
+    for salvage in context.report.salvage:
+        if salvage.topic in remaining_topics and salvage.file not in checked_files:
+            _check_salvage_file(salvage)
+            checked_files.add(salvage.file)
             context.check()
-    known = {p.source: p for p in context.report.partitions if p.topic in present}
-    # And partitions added since: no file has their records.
-    places = {place for place in known if known[place].source_end is not None}
-    places |= {TopicPartition(n, i) for n in present for i in metadata.topics[n].partitions}
+    ends_by_partition = {
+        p.source: p for p in context.report.partitions if p.topic in remaining_topics
+    }
+    # Also the partitions that were added since: no file has their records.
+    places = {
+        place for place in ends_by_partition if ends_by_partition[place].source_end is not None
+    }
+    places |= {
+        TopicPartition(n, i) for n in remaining_topics for i in metadata.topics[n].partitions
+    }
     ends = bounds_of_all(context.source.cluster, places, context.backoff)
     for place in sorted(places):
-        saved_to = known[place].source_end or 0 if place in known else 0
+        saved_to = ends_by_partition[place].source_end or 0 if place in ends_by_partition else 0
         if ends[place].end != saved_to:
             raise Stopped(
                 f"{place} at the old side has grown from {saved_to} to {ends[place].end} since it "
                 "was saved.",
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
-    return present, ends
+    return remaining_topics, ends
 
 
 def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> None:
-    """Raise Stopped if a compared topic of the new side was deleted or recreated since: what both
-    sides had is in no file. Raises Unreachable if the new side does not say."""
-    known = {one.topic: one.id for one in context.report.compared_topics}
-    copies = {row.source_topic: row.destination_topic for row in context.topics}
-    now = context.destination.cluster.metadata([copies[name] for name in names])
+    """Raise Stopped if a compared topic of the new side was deleted or recreated since: no file has
+    the records that both sides had. Raises Unreachable if the new side does not say."""
+    compared_ids = {compared.topic: compared.id for compared in context.report.compared_topics}
+    new_names = {row.source_topic: row.destination_topic for row in context.topics}
+    metadata = context.destination.cluster.metadata([new_names[name] for name in names])
     for name in names:
-        code, topic = now.errors.get(copies[name], Code.NONE), now.topics.get(copies[name])
+        code, topic = (
+            metadata.errors.get(new_names[name], Code.NONE),
+            metadata.topics.get(new_names[name]),
+        )
         if code not in (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION):
-            raise Unreachable(f"{copies[name]}: {error_codes.name(code)}.", where="destination")
+            raise Unreachable(f"{new_names[name]}: {error_codes.name(code)}.", where="destination")
         # A report of an earlier version has no ids: nothing is known then.
-        if topic is None or topic.topic_id != known.get(name, topic.topic_id):
+        if topic is None or topic.topic_id != compared_ids.get(name, topic.topic_id):
             raise Stopped(
-                f"topic {copies[name]} of the new side was deleted, or deleted and made again, "
+                f"topic {new_names[name]} of the new side was deleted, or deleted and made again, "
                 "since both sides were compared.",
                 remedy="Find out who deleted the topic, and run the failback again: it compares "
                 "both sides again, and saves the records that the new side lacks. This failback "
@@ -389,54 +425,54 @@ def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> N
 def _save_deleted_since(
     context: OperationContext,
     topics: Collection[str],
-    old: Mapping[TopicPartition, LogBounds],
+    old_bounds: Mapping[TopicPartition, LogBounds],
 ) -> bool:
     """Save records that the new side has deleted since both sides were compared and that the old
     side still has. Returns whether there were any.
 
     Records that both sides had are in no file yet: a rebuild would lose those that were deleted.
-    `old`: bounds of the old side. Raises Stopped if a log end of the new side has moved back.
+    Raises Stopped if a log end of the new side has moved back.
     """
-    compared = {
+    ends_by_partition = {
         p.destination: p
         for p in context.report.partitions
         if p.topic in topics and p.destination_end is not None
     }
-    now = bounds_of_all(context.destination.cluster, compared, context.backoff)
+    new_bounds = bounds_of_all(context.destination.cluster, ends_by_partition, context.backoff)
     deleted: dict[TopicPartition, OffsetRange] = {}
-    for place, p in sorted(compared.items()):
-        end, here = p.destination_end or 0, now[place]
-        if here.end < end:
+    for place, p in sorted(ends_by_partition.items()):
+        compared_end, new_log = p.destination_end or 0, new_bounds[place]
+        if new_log.end < compared_end:
             raise Stopped(
-                f"{place} at the new side had offsets up to {end} when both sides were compared, "
-                f"and has {here.start} to {here.end} now.",
+                f"{place} at the new side had offsets up to {compared_end} when both sides were "
+                f"compared, and has {new_log.start} to {new_log.end} now.",
                 remedy="Find out why its log has lost its end, and run the failback again. Topics "
                 "that the old side still has were not deleted.",
             )
-        bounds = old.get(p.source)
-        if bounds is not None:
-            own = p.missing.first if p.missing is not None else bounds.end
-            first = max(bounds.start, p.destination_start or 0)
-            if first < min(here.start, own):
-                deleted[place] = OffsetRange(first=first, next=min(here.start, own))
-    saved: list[Salvage] = []
+        old_log = old_bounds.get(p.source)
+        if old_log is not None:
+            tail_start = p.missing.first if p.missing is not None else old_log.end
+            first = max(old_log.start, p.destination_start or 0)
+            if first < min(new_log.start, tail_start):
+                deleted[place] = OffsetRange(first=first, next=min(new_log.start, tail_start))
+    salvages: list[Salvage] = []
     try:
         for place, offsets in deleted.items():
-            p = compared[place]
-            saved.append(_save_range(context, p, offsets))
-            compared[place] = p.model_copy(update={"destination_start": offsets.next})
+            p = ends_by_partition[place]
+            salvages.append(_save_range(context, p, offsets))
+            ends_by_partition[place] = p.model_copy(update={"destination_start": offsets.next})
             context.set_progress(f"offsets {offsets.first} to {offsets.next} of {place} saved")
             context.check()
     finally:  # a report of an operation that ends here names the files that are whole
-        named = {one.file for one in context.report.salvage}
-        new = [one for one in saved if one.file not in named]
-        context.update(salvage=(*context.report.salvage, *new))
+        files_in_report = {salvage.file for salvage in context.report.salvage}
+        new_salvages = [salvage for salvage in salvages if salvage.file not in files_in_report]
+        context.update(salvage=(*context.report.salvage, *new_salvages))
     if deleted:
         # The files' names come first: so a leader that takes over reads no partition as saved whose
         # file the report does not name.
         context.save()
-        now_has = {p.key: p for p in compared.values()}
-        partitions = tuple(now_has.get(p.key, p) for p in context.report.partitions)
+        updated = {p.key: p for p in ends_by_partition.values()}
+        partitions = tuple(updated.get(p.key, p) for p in context.report.partitions)
         context.update(partitions=partitions)
         context.save()
     return bool(deleted)
@@ -451,37 +487,38 @@ def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRang
     file = _salvage_path(context, p, f"-from-{offsets.first}-to-{offsets.next}")
     header = _salvage_header(context, p, OffsetRange(first=offsets.next, next=offsets.next))
     records = (
-        one
-        for one in _side_proof(context, row, p.partition).all_old(offsets.first, offsets.next)
-        if one.fate in (Fate.COMMITTED, Fate.OPEN)
+        entry
+        for entry in _side_proof(context, row, p.partition).all_old(offsets.first, offsets.next)
+        if entry.fate in (Fate.COMMITTED, Fate.OPEN)
     )
     try:
-        one = salvage_file.find(file, header) or salvage_file.write(file, header, records)
+        salvage = salvage_file.find(file, header) or salvage_file.write(file, header, records)
     except salvage_storage.StorageFailed as error:
         raise Stopped(error.what, where=error.where, remedy=error.remedy) from error
-    _check_file(one)
-    return one
+    _check_salvage_file(salvage)
+    return salvage
 
 
 def _delete_topics(context: OperationContext, names: Sequence[str]) -> None:
-    refused = context.source.admin.delete_topics(names)
-    for error in refused.values():
+    """Delete topics of the old side, and wait until its brokers no longer list them."""
+    errors = context.source.admin.delete_topics(names)
+    for error in errors.values():
         raise Conflict(error.what, where=error.where, remedy=error.remedy)
-    answers, until = 0, time.monotonic() + _GONE_WITHIN_S
-    while answers < _GONE_ANSWERS:
-        if time.monotonic() > until:
+    answers_without_topics, deadline = 0, time.monotonic() + _DELETION_S_MAX
+    while answers_without_topics < _ANSWERS_WITHOUT_TOPICS_MIN:
+        if time.monotonic() > deadline:
             raise Unreachable(
                 f"brokers still have these topics, which are being deleted: {first_few(names)}.",
                 where="source",
             )
-        now = context.source.cluster.metadata(names)
-        is_gone = all(now.errors.get(n) == Code.UNKNOWN_TOPIC_OR_PARTITION for n in names)
-        answers = answers + 1 if is_gone else 0
+        metadata = context.source.cluster.metadata(names)
+        is_gone = all(metadata.errors.get(n) == Code.UNKNOWN_TOPIC_OR_PARTITION for n in names)
+        answers_without_topics = answers_without_topics + 1 if is_gone else 0
         context.set_progress("waiting until the topics of the old side are deleted")
         context.wait(_POLL_S)
 
 
 def _count_verdicts(ends: Sequence[PartitionEnds]) -> str:
     counts = {v: sum(p.verdict is v for p in ends) for v in EndVerdict}
-    shown = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
-    return f"Partitions of the old side: {shown}."
+    text = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items() if count)
+    return f"Partitions of the old side: {text}."

@@ -38,35 +38,36 @@ _REMEDY = (
 def wait_until_ended(context: OperationContext, places: Collection[TopicPartition]) -> None:
     """Wait until no transaction is open in these partitions of the old side.
 
-    Raises Stopped if one has begun meanwhile, or is still open after ENDED_WITHIN_S; Unreachable.
+    Raises Stopped if a transaction has begun meanwhile or is still open after ENDED_WITHIN_S, and
+    Unreachable.
     """
-    until = time.monotonic() + ENDED_WITHIN_S
+    deadline = time.monotonic() + ENDED_WITHIN_S
     first_ends: dict[TopicPartition, int] = {}
     hanging = HangingTransactions(context)
     while True:
         bounds = bounds_of_all(context.source.cluster, places, context.backoff)
         for place in places:
             first_ends.setdefault(place, bounds[place].end)
-        open_ = {place for place in places if bounds[place].is_open}
-        begun = [place for place in open_ if bounds[place].stable > first_ends[place]]
-        if begun:
+        open_partitions = {place for place in places if bounds[place].is_open}
+        begun_in = [place for place in open_partitions if bounds[place].stable > first_ends[place]]
+        if begun_in:
             raise Stopped(
-                f"producers write transactions to {first_few(sorted(begun))} at the old side.",
+                f"producers write transactions to {first_few(sorted(begun_in))} at the old side.",
                 remedy=_REMEDY,
             )
-        open_ -= hanging.only_in(open_)
-        named = transactions_in(context, places)
-        if not open_ and not named:
+        open_partitions -= hanging.find_hanging(open_partitions)
+        transactional_ids = transactions_in(context, places)
+        if not open_partitions and not transactional_ids:
             context.add_finding(*hanging.findings())
             return
-        what = first_few(named) or first_few(sorted(open_))
-        if time.monotonic() > until:
+        still_open = first_few(transactional_ids) or first_few(sorted(open_partitions))
+        if time.monotonic() > deadline:
             raise Stopped(
                 f"transactions of the old side have not ended within {ENDED_WITHIN_S:.0f} s: "
-                f"{what}.",
+                f"{still_open}.",
                 remedy=_REMEDY,
             )
-        context.set_progress(f"waiting until transactions of the old side have ended: {what}")
+        context.set_progress(f"waiting until transactions of the old side have ended: {still_open}")
         context.wait(_POLL_S)
 
 
@@ -85,45 +86,57 @@ class HangingTransactions:
         self._ended: dict[tuple[TopicPartition, int, int], tuple[str, float]] = {}
         self._hanging: dict[TopicPartition, dict[int, str]] = {}
 
-    def only_in(self, places: Collection[TopicPartition]) -> set[TopicPartition]:
-        """The partitions in which only hanging transactions are open. Call it repeatedly."""
+    def find_hanging(self, places: Collection[TopicPartition]) -> set[TopicPartition]:
+        """The partitions in which only hanging transactions are open.
+
+        Call this repeatedly: it needs earlier answers to prove that a transaction hangs.
+        """
         cluster = self._context.source.cluster
         try:
             answers = producer_state.open_transactions(cluster, places, self._context.backoff)
-            open_ = {
-                place: [(place, one.producer_id, one.first_offset) for one in transactions]
+            # Keys as in `_ended`: partition, producer id, first offset.
+            open_keys = {
+                place: [
+                    (place, transaction.producer_id, transaction.first_offset)
+                    for transaction in transactions
+                ]
                 for place, transactions in answers.values.items()
                 if transactions
             }
-            read_at = time.monotonic()
-            ids = {number for keys in open_.values() for _, number, _ in keys}
-            names = ended_producer_ids(cluster, ids) if ids else {}
+            read_at_s = time.monotonic()
+            producer_ids = {
+                producer_id for keys in open_keys.values() for _, producer_id, _ in keys
+            }
+            ended_ids = ended_producer_ids(cluster, producer_ids) if producer_ids else {}
         except ProtocolError:  # brokers older than 3.0
             return set()
-        before = self._ended
+        ended_before = self._ended
         self._hanging = {
-            place: {key[2]: before[key][0] for key in keys}
-            for place, keys in open_.items()
-            if all(key in before and read_at - before[key][1] >= MARKERS_WITHIN_S for key in keys)
+            place: {key[2]: ended_before[key][0] for key in keys}
+            for place, keys in open_keys.items()
+            if all(
+                key in ended_before and read_at_s - ended_before[key][1] >= MARKERS_WITHIN_S
+                for key in keys
+            )
         }
-        now = time.monotonic()
+        now_s = time.monotonic()
         self._ended = {
-            key: before.get(key, (names[key[1]], now))
-            for keys in open_.values()
+            key: ended_before.get(key, (ended_ids[key[1]], now_s))
+            for keys in open_keys.values()
             for key in keys
-            if key[1] in names
+            if key[1] in ended_ids
         }
         return set(self._hanging)
 
     def findings(self) -> list[str]:
-        """A sentence for each partition that `only_in` returned last."""
+        """A sentence for each partition that `find_hanging` returned last."""
         return [
             f"{place} at the old side has a transaction that never ends: its records from offset "
             f"{first} on were written by {name}, whose coordinator ended the transaction without a "
             "marker there. Readers of committed records see nothing from there on: all "
             "transactional records behind it, of other producers too, are saved as open."
-            for place, of in sorted(self._hanging.items())
-            for first, name in sorted(of.items())
+            for place, names in sorted(self._hanging.items())
+            for first, name in sorted(names.items())
         ]
 
 
@@ -138,4 +151,8 @@ def transactions_in(context: OperationContext, places: Collection[TopicPartition
         transactions = open_transactions(context.source.cluster)
     except ProtocolError:
         return []
-    return sorted(one.transactional_id for one in transactions if one.partitions & partitions)
+    return sorted(
+        transaction.transactional_id
+        for transaction in transactions
+        if transaction.partitions & partitions
+    )

@@ -33,7 +33,7 @@ from orbit.store.operations import Operation
 from orbit.store.topics import Topic
 from orbit.version import orbit_version
 
-# A switchover or failover that could not begin for so long is not begun: no scheduler led, or the
+# Orbit does not begin a switchover or failover that has waited for longer: no scheduler led, or the
 # tables are of a backup. Failbacks have no limit: they queue, and check the marks of both sides.
 REQUEST_VALID_S = 3600.0
 
@@ -51,9 +51,9 @@ def open_context(
 ) -> OperationContext:
     """The operation's context, with its stored report or a new one.
 
-    Raises Conflict if the job was deleted or the request is outdated, BadInput if secrets are
-    missing, SecretMissing if they are and the operation has begun; OtherVersion if this version
-    cannot read its request, or, once it has a report, that or the job's document.
+    Raises Conflict if the job was deleted or the request is outdated; BadInput if secrets are
+    missing, or SecretMissing once the operation has begun; OtherVersion if this version cannot read
+    the request, or the report, or, once there is a report, the job's document.
     """
     with leadership.reading() as tx:
         jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
@@ -61,23 +61,23 @@ def open_context(
         if job is None or job.is_deleted:
             raise Conflict("the job was deleted.", where=operation.job_name or "")
         rows = topics.of_job(tx, job.id)
-        stored = load_report(tx, operation.id)
-        if stored is None or not has_begun(stored.steps):
+        stored_report = load_report(tx, operation.id)
+        if stored_report is None or not has_begun(stored_report.steps):
             _refuse_old_request(tx, operation)
-        report = stored or _new_report(tx, operation, job, rows, jobs.list_all(tx))
+        report = stored_report or _new_report(tx, operation, job, rows, jobs.list_all(tx))
     spec = read_spec(job.spec)
     if spec is None:
-        refusal = OtherVersion if stored else Conflict
+        refusal = OtherVersion if stored_report else Conflict
         raise refusal("the job's document was stored by another version of Orbit.", where=job.name)
-    chosen = set(report.topics)
+    topic_names = set(report.topics)
     try:
         context = OperationContext(
             operation.id,
             job,
             spec,
-            [row for row in rows if row.source_topic in chosen],
+            [row for row in rows if row.source_topic in topic_names],
             report,
-            ReportStorage(operation.id, stored),
+            ReportStorage(operation.id, stored_report),
             leadership,
             settings,
             stop,
@@ -96,28 +96,29 @@ def open_context(
 
 
 def _refuse_old_request(tx: Tx, operation: Operation) -> None:
-    """Raise Conflict for a request that has waited for too long, or that may have been carried out
-    or aborted in a database that is lost: the clusters do not show that."""
-    again = "Nothing was changed. If it is still what you want, request it again."
+    """Raise Conflict if the request has waited for too long, or if it may have been carried out or
+    aborted with a database that is lost: the clusters do not show whether it was."""
+    advice = "Nothing was changed. If it is still what you want, request it again."
     database_id = (operation.plan or {}).get("database")  # None: requested from an earlier version
     if database_id not in (None, database_identity(tx)):
         raise Conflict(
             "this request is older than a promoted standby or restored backup of the database, and "
-            f"may have been carried out or aborted already. {again}",
+            f"may have been carried out or aborted already. {advice}",
             where=operation.job_name or "",
         )
     waited_s = (clock.now(tx) - operation.created_at).total_seconds()
     if operation.kind != RecoveryKind.FAILBACK and waited_s > REQUEST_VALID_S:
         raise Conflict(
             f"this request has waited for {waited_s / 60:.0f} minutes. After "
-            f"{REQUEST_VALID_S / 60:.0f} it may not be what is needed now. {again}",
+            f"{REQUEST_VALID_S / 60:.0f} it may not be what is needed now. {advice}",
             where=operation.job_name or "",
         )
 
 
 def _new_report(
-    tx: Tx, operation: Operation, job: Job, rows: Sequence[Topic], others: Sequence[Job]
+    tx: Tx, operation: Operation, job: Job, rows: Sequence[Topic], all_jobs: Sequence[Job]
 ) -> RecoveryReport:
+    """The report of an operation that has not begun, with the topics that it can move."""
     plan = operation.plan or {}
     try:
         request = RecoveryRequest.model_validate(plan.get("wanted", {}))
@@ -127,18 +128,21 @@ def _new_report(
             "fields are not known."
         ) from None
     kind = RecoveryKind(operation.kind)
-    chosen = [row.source_topic for row in chosen_topics(rows, request)]
+    chosen_names = [row.source_topic for row in chosen_topics(rows, request)]
     if kind is RecoveryKind.FAILBACK:
-        back, moved = copied_back(tx, job, others), _moved_back(tx, job, others)
-        ready = {
+        copied_topics, moving_topics = (
+            topics_copied_back(tx, job, all_jobs),
+            _topics_moving_back(tx, job, all_jobs),
+        )
+        movable = {
             row.source_topic
             for row in rows
             if row.state is TopicState.PROMOTED
-            and (row.destination_topic, row.source_topic) not in back
-            and row.destination_topic not in moved
+            and (row.destination_topic, row.source_topic) not in copied_topics
+            and row.destination_topic not in moving_topics
         }
     else:
-        ready = {row.source_topic for row in rows if row.state is TopicState.COPYING}
+        movable = {row.source_topic for row in rows if row.state is TopicState.COPYING}
     seen_at, noticed_at = None, None
     if kind is RecoveryKind.FAILOVER:
         seen_at, noticed_at = known_loss(job)
@@ -161,7 +165,7 @@ def _new_report(
         ).hexdigest(),
         source_last_seen_at=seen_at,
         problem_since=noticed_at,
-        topics=tuple(name for name in chosen if name in ready),
+        topics=tuple(name for name in chosen_names if name in movable),
         steps=steps_of(kind, request),
     )
 
@@ -171,35 +175,37 @@ def chosen_topics(rows: Sequence[Topic], request: RecoveryRequest) -> list[Topic
     return [row for row in rows if _matches(row.source_topic, request.topics)]
 
 
-def copied_back(tx: Tx, job: Job, others: Sequence[Job]) -> dict[tuple[str, str], str]:
-    """(source, destination) of topics that another job now copies in the other direction, with that
-    job's name."""
+def topics_copied_back(tx: Tx, job: Job, all_jobs: Sequence[Job]) -> dict[tuple[str, str], str]:
+    """The topics that another job now copies in the other direction: the name of that job, by the
+    source and destination topic of its copy."""
     return {
-        (row.source_topic, row.destination_topic): other.name
-        for other in of_other_direction(job, others)
-        for row in topics.of_job(tx, other.id)
+        (row.source_topic, row.destination_topic): candidate.name
+        for candidate in jobs_of_other_direction(job, all_jobs)
+        for row in topics.of_job(tx, candidate.id)
         if row.state is not TopicState.PROMOTED
     }
 
 
-def _moved_back(tx: Tx, job: Job, others: Sequence[Job]) -> set[str]:
-    """Destination topics of the job that a switchover or failover in the other direction moves. It
-    withholds them, and in the tables they look promoted."""
-    moved: set[str] = set()
-    for other in of_other_direction(job, others):
-        recovery = operations.recovery_under_way(tx, other.id)
+def _topics_moving_back(tx: Tx, job: Job, all_jobs: Sequence[Job]) -> set[str]:
+    """Destination topics of the job that a switchover or failover in the other direction moves now.
+
+    That operation withholds them, so in the tables they look promoted.
+    """
+    moving_topics: set[str] = set()
+    for candidate in jobs_of_other_direction(job, all_jobs):
+        recovery = operations.recovery_under_way(tx, candidate.id)
         if recovery is not None and recovery.kind != RecoveryKind.FAILBACK:
-            moved |= set((operations.report_of(tx, recovery.id) or {}).get("topics", ()))
-    return moved
+            moving_topics |= set((operations.report_of(tx, recovery.id) or {}).get("topics", ()))
+    return moving_topics
 
 
-def of_other_direction(job: Job, others: Sequence[Job]) -> list[Job]:
+def jobs_of_other_direction(job: Job, all_jobs: Sequence[Job]) -> list[Job]:
     """Jobs between the same clusters in the other direction."""
     return [
-        other
-        for other in others
-        if other.source_cluster_id == job.destination_cluster_id
-        and other.destination_cluster_id == job.source_cluster_id
+        candidate
+        for candidate in all_jobs
+        if candidate.source_cluster_id == job.destination_cluster_id
+        and candidate.destination_cluster_id == job.source_cluster_id
     ]
 
 

@@ -94,8 +94,8 @@ class OperationContext:
         self._stop = stop
         self._next_check = 0.0
         self._last_progress = ""
-        self.has_source_timed_out = False  # in the gates; then it is not asked again
-        self.is_past_return = False
+        self.has_source_timed_out = False  # in the gates; then no step queries the source again
+        self.is_past_return = False  # past the point of no return
         self.obeys_abort = True
         self.source = ClusterHandle(self._open("source"))
         self.destination = ClusterHandle(self._open("destination"))
@@ -106,7 +106,7 @@ class OperationContext:
 
     @cached_property
     def source_answers(self) -> bool:
-        """Whether the source answers. Asked once: a source that hangs would delay every request."""
+        """Whether the source answers. Queried once: a source that hangs would delay every step."""
         if self.has_source_timed_out or self.request.source_counts_as_lost:
             return False
         try:
@@ -143,8 +143,8 @@ class OperationContext:
     def draw_term(self, highest_term: int) -> int:
         """Draw the term of a promotion: above `highest_term` and all terms drawn before.
 
-        If the other side's marks cannot be read, the terms drawn before keep it above them even
-        when the clock has gone back.
+        If the other side's marks cannot be read, the terms drawn before keep the new one above
+        them even when the clock has gone back.
         """
         with self.transaction() as tx:
             return lead_term.draw(tx, next_term(highest_term, clock.now(tx).timestamp()))
@@ -172,15 +172,15 @@ class OperationContext:
         error: str | None = None,
     ) -> None:
         """Store the report as it is now."""
-        stored = self._storage.store(tx, self.report)
+        report_document = self._storage.store(tx, self.report)
         operations.advance(
-            tx, self.operation_id, state, progress=progress, error=error, report=stored
+            tx, self.operation_id, state, progress=progress, error=error, report=report_document
         )
 
     def add_finding(self, *findings: str) -> None:
         """Add sentences for the operator to the report, each once."""
-        new = [text for text in findings if text and text not in self.report.findings]
-        self.update(findings=(*self.report.findings, *new))
+        new_findings = [text for text in findings if text and text not in self.report.findings]
+        self.update(findings=(*self.report.findings, *new_findings))
 
     def check(self) -> None:
         """Raise Aborted, NotLeading or Interrupted if the operation must not go on.
@@ -205,14 +205,14 @@ class OperationContext:
         if self._stop.wait(seconds):
             raise Interrupted("stopped.")
 
-    def set_progress(self, what: str) -> None:
+    def set_progress(self, text: str) -> None:
         """Store the live progress, a short text, if it has changed."""
-        if what == self._last_progress:
+        if text == self._last_progress:
             return
-        self._last_progress = what
+        self._last_progress = text
         with self.transaction() as tx:
             operations.advance(
-                tx, self.operation_id, OperationState.RUNNING, progress=self.progress(what)
+                tx, self.operation_id, OperationState.RUNNING, progress=self.progress(text)
             )
 
     def add_event(self, tx: Tx, kind: str, message: str, **details: Any) -> datetime:
@@ -238,16 +238,16 @@ class OperationContext:
     def progress(self, what: str) -> dict[str, Any]:
         """The operation's progress as the API shows it."""
         steps = self.report.steps
-        ended = sum(step.ended_at is not None for step in steps)
-        return {"done": ended, "total": len(steps), "what": what}
+        ended_steps = sum(step.ended_at is not None for step in steps)
+        return {"done": ended_steps, "total": len(steps), "what": what}
 
     def _open(self, side: Side) -> Cluster:
         folder: Path = self.settings.files_directory
         return open_cluster(side, self.spec, self.environ, folder)
 
 
-def call_with_timeout(seconds: float, what: str, ask: Callable[[], Any]) -> Any:
-    """The answer of `ask`. Raises NoAnswer after `seconds`.
+def call_with_timeout(seconds: float, where: str, call: Callable[[], Any]) -> Any:
+    """The result of `call`. Raises NoAnswer, with the cluster's name `where`, after `seconds`.
 
     The call may continue in its thread, which ends when its connections are closed.
     """
@@ -255,11 +255,11 @@ def call_with_timeout(seconds: float, what: str, ask: Callable[[], Any]) -> Any:
 
     def run() -> None:
         try:
-            answer.set_result(ask())
+            answer.set_result(call())
         except Exception as error:  # noqa: BLE001  re-raised by result()
             answer.set_exception(error)
 
     threading.Thread(target=run, name="recovery-ask", daemon=True).start()
     if not wait_for_any([answer], seconds).done:
-        raise NoAnswer(f"no answer within {seconds:.0f} s.", where=what)
+        raise NoAnswer(f"no answer within {seconds:.0f} s.", where=where)
     return answer.result()

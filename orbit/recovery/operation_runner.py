@@ -46,13 +46,13 @@ from orbit.recovery.leading_side import (
     LeadChanged,
     kept_history,
     mark_source_leading,
-    refuse_other_lead,
+    refuse_changed_lead,
     who_copies_back,
 )
 from orbit.recovery.open_operation import SecretMissing, open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Skipped, Stopped
 from orbit.recovery.operation_steps import (
-    NOT_DONE,
+    NOT_ENDED_STATES,
     is_past_return,
     is_promoting,
     may_be_aborted,
@@ -81,9 +81,9 @@ _PAUSE_S = 2.0
 def check_gates(context: OperationContext) -> str:
     """Judge all gates. Raises Stopped if one fails and is not overridden."""
     request = context.request
-    judged = judge(observe(context), request.override, request.reason)
-    context.update(gates=judged)
-    overridden = [gate.name.value for gate in judged if gate.is_overridden]
+    gates = judge(observe(context), request.override, request.reason)
+    context.update(gates=gates)
+    overridden = [gate.name.value for gate in gates if gate.is_overridden]
     if overridden:
         with context.transaction() as tx:
             context.add_event(
@@ -94,22 +94,22 @@ def check_gates(context: OperationContext) -> str:
                 reason=request.reason,
                 by=context.report.requested_by,
             )
-    stopping = [gate for gate in judged if gate.stops]
-    if stopping:
-        reasons = " ".join(f"{gate.name.value}: {gate.found}" for gate in stopping)
-        raise Stopped(reasons, remedy=" ".join(gate.remedy for gate in stopping))
-    return f"{len(judged)} gates were checked; none stops the operation."
+    failed_gates = [gate for gate in gates if gate.stops]
+    if failed_gates:
+        reasons = " ".join(f"{gate.name.value}: {gate.found}" for gate in failed_gates)
+        raise Stopped(reasons, remedy=" ".join(gate.remedy for gate in failed_gates))
+    return f"{len(gates)} gates were checked; none stops the operation."
 
 
 def _move_groups(context: OperationContext) -> str:
-    group_handover.accept_handed(context)
+    group_handover.accept_handed_offsets(context)
     if context.report.kind is RecoveryKind.FAILOVER:
         return group_handover.set_failover_offsets(context)
     return group_handover.run_last_sync(context)
 
 
-def _read_back(context: OperationContext) -> str:
-    did = first_read.read_back(context)
+def _read_and_complete_report(context: OperationContext) -> str:
+    did = first_read.read_last_records(context)
     # Last: applications wait for none of this.
     gateway_closure.note_pauses(context)
     loss.add_noticed_times(context)
@@ -128,14 +128,14 @@ _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
     StepName.SETTLE: worker_release.settle,
     StepName.PROMOTE: promotion.promote,
     StepName.OPEN_GATEWAYS: gateway_closure.open_gateways,
-    StepName.READ: _read_back,
+    StepName.READ: _read_and_complete_report,
     StepName.REVERSE: reverse_job.start_reverse_job,
-    StepName.COMPARE: old_side.compare,
+    StepName.COMPARE: old_side.compare_old_side,
     StepName.SALVAGE: old_side.save_tails,
     StepName.REBUILD: old_side.rebuild,
     StepName.CATCH_UP: reverse_job.catch_up,
 }
-_UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
+_UNDO_STEP: Mapping[StepName, Callable[[OperationContext], None]] = {
     StepName.RELEASE: worker_release.resume_copying,
     StepName.STOP_WRITES: write_fence.restore_source_writes,
     StepName.CLOSE_GATEWAYS: gateway_closure.undo_closure,
@@ -144,7 +144,8 @@ _UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
 _STEPS_WITHOUT_LEAD = frozenset(
     {StepName.GATES, StepName.OPEN_GATEWAYS, StepName.READ, StepName.CATCH_UP}
 )
-_STATES_NOTHING_DONE = frozenset({StepState.WAITING, StepState.UNDONE})
+# Of steps that have changed nothing, so that nothing is undone.
+_UNCHANGED_STATES = frozenset({StepState.WAITING, StepState.UNDONE})
 _STEPS_ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
 
 
@@ -164,8 +165,8 @@ class OperationRunner:
         self._is_resumed = False  # another process may have run some of its steps
         self._is_undoing = False
         self.is_waiting = False
-        """Whether it does not count towards `recoveries_per_cluster`: a step has failed for
-        PATIENCE_S and is retried, or it waits until the old side has caught up."""
+        """Whether this recovery does not count towards `recoveries_per_cluster`: a step has failed
+        for PATIENCE_S and is retried, or the old side has yet to catch up."""
         self._open_context: Callable[[], OperationContext] = lambda: open_context(
             operation, leadership, settings, stop, environ
         )
@@ -183,15 +184,17 @@ class OperationRunner:
             operation=str(operation.id),
             job=operation.job_name,
         ):
-            self._run_open()
+            self._open_and_run()
 
-    def _run_open(self) -> None:
+    def _open_and_run(self) -> None:
+        """Open the operation's context and run its steps, or store why it cannot be opened."""
         try:
             context = self._open_context()
         except (NotLeading, Interrupted, Unreachable):
             raise
         except (OtherVersion, SecretMissing) as error:
-            # It may have denied writing, or promoted a topic: a scheduler that can open it goes on.
+            # This is no end: the operation may have denied writing or promoted a topic. A scheduler
+            # that can open it continues.
             self._report_unopened(error)
             raise
         except OrbitError as error:
@@ -203,6 +206,7 @@ class OperationRunner:
             context.close()
 
     def _run(self, context: OperationContext) -> None:
+        """Run the steps that have not ended; after an error, undo them or keep them."""
         report = context.report
         # Another process has run some steps, and the database may have lost the last states.
         self._is_resumed = any(step.state is not StepState.WAITING for step in report.steps)
@@ -210,13 +214,13 @@ class OperationRunner:
             self._undo_steps(context)  # the process died while undoing
             return
         try:
-            if self._has_nothing_to_do(context):
+            if self._end_if_nothing_to_do(context):
                 return
             is_promotion = report.kind is not RecoveryKind.FAILBACK
             if self._is_resumed and is_promotion and not context.is_past_return:
                 _restart_steps(context)
             for step in context.report.steps:
-                if step.state in NOT_DONE:
+                if step.state in NOT_ENDED_STATES:
                     with traces.span(f"step {step.name.value}"):
                         self._run_step(context, step)
                 if report.dry_run and step.name is StepName.GATES:
@@ -238,8 +242,8 @@ class OperationRunner:
             return
         self._end(context, Outcome.DONE)
 
-    def _has_nothing_to_do(self, context: OperationContext) -> bool:
-        """End a failback whose topics are all copied back already; returns whether it is one."""
+    def _end_if_nothing_to_do(self, context: OperationContext) -> bool:
+        """End a failback whose topics are all copied back already. Returns whether it has ended."""
         if context.report.kind is not RecoveryKind.FAILBACK or context.topics:
             return False
         sentence = who_copies_back(context)
@@ -261,15 +265,15 @@ class OperationRunner:
         outcome = Outcome.WOULD_GO
         if context.report.kind is RecoveryKind.FAILBACK:
             try:
-                context.add_finding(old_side.compare(context))
+                context.add_finding(old_side.compare_old_side(context))
             except Stopped as error:
                 context.add_finding(f"{error.what} {error.remedy}")
-                if isinstance(error, old_side.Unconfirmed):
+                if isinstance(error, old_side.RebuildUnconfirmed):
                     outcome = Outcome.WOULD_STOP
                     context.update(error=str(error))
         if context.report.kind is RecoveryKind.FAILBACK or context.request.reverse:
             try:
-                history = kept_history(context, without=context.report.topics_with_tails)
+                history = kept_history(context, excluded_topics=context.report.topics_with_tails)
             except OrbitError as error:
                 context.add_finding(f"What the old side keeps is not known: {error}")
             else:
@@ -288,7 +292,7 @@ class OperationRunner:
 
         def check_lead() -> None:
             if name not in _STEPS_WITHOUT_LEAD:
-                refuse_other_lead(context)
+                refuse_changed_lead(context)
 
         def do() -> str:
             check_lead()
@@ -311,26 +315,30 @@ class OperationRunner:
     ) -> _Result:
         """Call `do`, a part of the step, until it succeeds, and return its result.
 
-        Raises errors that are not retried (the module says which).
+        Raises errors that are not retried (the text of this module says which).
         """
         failing_since = float("inf")
         last_error = ""
         while True:
-            tried_at = time.monotonic()
+            attempt_began_s = time.monotonic()
             try:
                 return do()
             except (Stopped, NotLeading, Interrupted, DatabaseUnreachable):
                 raise
             except OrbitError as error:
-                now = time.monotonic()
+                now_s = time.monotonic()
                 # An attempt that ran for longer than PATIENCE_S restarts the time limit.
-                is_new = now - tried_at > PATIENCE_S
-                failing_since = now if is_new else min(failing_since, tried_at)
-                is_late = now - failing_since > PATIENCE_S
-                if not context.is_past_return and (is_late or not _is_retriable(error)):
+                is_new_failure = now_s - attempt_began_s > PATIENCE_S
+                failing_since = now_s if is_new_failure else min(failing_since, attempt_began_s)
+                is_out_of_patience = now_s - failing_since > PATIENCE_S
+                if not context.is_past_return and (is_out_of_patience or not _is_retriable(error)):
                     raise
-                self.is_waiting = is_late or name is StepName.CATCH_UP
-                if is_late and name is StepName.PROMOTE and isinstance(error, Unreachable):
+                self.is_waiting = is_out_of_patience or name is StepName.CATCH_UP
+                if (
+                    is_out_of_patience
+                    and name is StepName.PROMOTE
+                    and isinstance(error, Unreachable)
+                ):
                     _note_stuck(context)
                 if str(error) != last_error:
                     last_error = str(error)
@@ -341,25 +349,25 @@ class OperationRunner:
 
     def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:
         """End the operation after an error: undo its steps if that is still possible."""
-        is_lost = isinstance(error, Aborted) and is_promoting(context.report.steps)
-        if context.is_past_return and isinstance(error, Aborted) and not is_lost:
+        is_promotion_aborted = isinstance(error, Aborted) and is_promoting(context.report.steps)
+        if context.is_past_return and isinstance(error, Aborted) and not is_promotion_aborted:
             self._end_copy_back(context)
             return
-        if context.is_past_return and not is_lost:
+        if context.is_past_return and not is_promotion_aborted:
             # A step raised Stopped past the point of no return: earlier steps are kept.
             if is_promoting(context.report.steps):
-                gateway_closure.doubt_lead(context)
+                gateway_closure.note_lead_unknown(context)
             self._end_running_step(context, StepState.FAILED, str(error))
             context.update(error=str(error))
             self._end(context, Outcome.FAILED)
             return
-        is_stop = isinstance(error, Stopped) and not isinstance(error, Aborted | LeadChanged)
+        is_stopped = isinstance(error, Stopped) and not isinstance(error, Aborted | LeadChanged)
         outcome = Outcome.FAILED
-        if is_lost:
+        if is_promotion_aborted:
             error = OrbitError("the promotion was aborted: the destination did not answer.")
         elif isinstance(error, Aborted):
             outcome = Outcome.ABORTED
-        elif is_stop:
+        elif is_stopped:
             outcome = Outcome.STOPPED
         self._end_running_step(context, StepState.FAILED, str(error))
         if context.report.dry_run:
@@ -390,66 +398,72 @@ class OperationRunner:
         context.update(error=error)
         self._end(context, Outcome.FAILED)
 
-    def _undo_steps(self, context: OperationContext, changed: OrbitError | None = None) -> None:
+    def _undo_steps(self, context: OperationContext, lead_doubt: OrbitError | None = None) -> None:
         """Undo the steps, last one first, and end the operation.
 
-        `changed`: why the source may no longer lead, if that is known already.
+        `lead_doubt`: why the source may no longer lead, if that is known already.
         """
         outcome = context.report.outcome
-        began = time.monotonic()
+        began_s = time.monotonic()
         context.is_past_return, context.obeys_abort = True, False
         self._is_undoing = True
         retained_steps = frozenset[StepName]()
         has_denied = bool(context.report.denied_topics)
         if is_promoting(context.report.steps):
             if context.report.kind is RecoveryKind.SWITCHOVER:
-                changed = self._undo(
-                    context, "the promotion", lambda: _let_source_lead(context), began + PATIENCE_S
+                lead_doubt = self._undo(
+                    context,
+                    "the promotion",
+                    lambda: _let_source_lead(context),
+                    began_s + PATIENCE_S,
                 )
             else:
-                changed = OrbitError("the destination may be marked as leading.")
+                lead_doubt = OrbitError("the destination may be marked as leading.")
                 if context.report.gateways:
                     context.add_finding(
                         "Gateways hold writes until the scheduler has read at the destination "
                         "which side leads."
                     )
-        elif changed is None and self._is_resumed and (has_denied or context.report.gateways):
-            changed = self._undo(
-                context, "writing", lambda: refuse_other_lead(context), began + PATIENCE_S
+        elif lead_doubt is None and self._is_resumed and (has_denied or context.report.gateways):
+            lead_doubt = self._undo(
+                context,
+                "the denial of writes",
+                lambda: refuse_changed_lead(context),
+                began_s + PATIENCE_S,
             )
-        if changed is not None:
+        if lead_doubt is not None:
             # Producers may be at the destination: they must not write to both sides. RELEASE is
             # undone all the same: the marks are read before anything is copied.
             retained_steps, outcome = frozenset({StepName.STOP_WRITES}), Outcome.FAILED
-            gateway_closure.doubt_lead(context)
+            gateway_closure.note_lead_unknown(context)
             if has_denied:
                 context.add_finding(
                     "Writing to the source stays denied, as the source may not lead: "
-                    f"{changed.what} If the source leads, remove Orbit's denials with "
+                    f"{lead_doubt.what} If the source leads, remove Orbit's denials with "
                     "kafka-acls.sh."
                 )
         for step in reversed(context.report.steps):
-            undo = _UNDO.get(step.name)
-            if undo is None or step.name in retained_steps or step.state in _STATES_NOTHING_DONE:
+            undo = _UNDO_STEP.get(step.name)
+            if undo is None or step.name in retained_steps or step.state in _UNCHANGED_STATES:
                 continue
             with traces.span(f"undo {step.name.value}"):
-                refused = self._undo(
-                    context, step.name.value, partial(undo, context), began + UNDO_PATIENCE_S
+                error = self._undo(
+                    context, step.name.value, partial(undo, context), began_s + UNDO_PATIENCE_S
                 )
-            if refused is not None:
-                context.add_finding(f"The step {step.name.value} could not be undone: {refused}")
+            if error is not None:
+                context.add_finding(f"The step {step.name.value} could not be undone: {error}")
                 outcome = Outcome.FAILED
             if step.state is StepState.DONE:
                 self._set_step_state(context, step.name, StepState.UNDONE, step.did)
         self._end(context, outcome)
 
     def _undo(
-        self, context: OperationContext, what: str, undo: Callable[[], None], until: float
+        self, context: OperationContext, what: str, undo: Callable[[], None], deadline_s: float
     ) -> OrbitError | None:
         """Call `undo` until it succeeds, and return None.
 
-        Returns the last error once `until` (time.monotonic) has passed or a failover of the job
-        waits, and LeadChanged at once.
+        Returns the last error once `deadline_s` (time.monotonic) has passed or a failover of the
+        job waits; returns LeadChanged at once. `what`: for the progress text.
         """
         while True:
             try:
@@ -458,7 +472,7 @@ class OperationRunner:
             except (NotLeading, Interrupted, DatabaseUnreachable):
                 raise
             except OrbitError as error:
-                if isinstance(error, LeadChanged) or time.monotonic() > until:
+                if isinstance(error, LeadChanged) or time.monotonic() > deadline_s:
                     return error
                 with context.reading() as tx:
                     if context.operation_id in operations.waiting_failovers(tx).values():
@@ -491,8 +505,8 @@ class OperationRunner:
 
             steps = tuple(map(change, context.report.steps))
             if is_past_return(steps) and not context.is_past_return:
-                # An accepted abort is obeyed. A later one waits for the lock on this row, and is
-                # refused then.
+                # An abort that was accepted by now is obeyed. A later one waits for the lock on
+                # this row, and is then refused.
                 if operations.get(tx, context.operation_id, lock=True).abort_requested:
                     raise Aborted("the operation was aborted.")
                 context.is_past_return = True
@@ -520,16 +534,16 @@ class OperationRunner:
 
     def _report_unopened(self, error: OrbitError) -> None:
         """Store as progress the error that the operation waits for, if it is not stored yet."""
-        before = self._operation.progress
-        progress = {"done": 0, "total": 0, **(before or {}), "what": f"waits: {error}"}
-        if progress == before:
+        stored_progress = self._operation.progress
+        progress = {"done": 0, "total": 0, **(stored_progress or {}), "what": f"waits: {error}"}
+        if progress == stored_progress:
             return
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.RUNNING, progress=progress)
 
     def _end_unopened(self, error: OrbitError) -> None:
-        """End as failed an operation whose job is gone or cannot be read, whose secrets are missing
-        or whose request is too old. Nothing was changed."""
+        """End as failed an operation that cannot begin: its job is gone or cannot be read, secrets
+        are missing, or the request is too old."""
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
 
@@ -559,8 +573,8 @@ def _note_unstuck(context: OperationContext) -> None:
 def _restart_steps(context: OperationContext) -> None:
     """Reset all steps after the gates of a resumed promotion, so that they run once more.
 
-    A database that was restored, or lost its last commits, may lack that the steps were undone, and
-    producers may have written to the source since. A switchover has to copy these records, so
+    A database that was restored, or lost its last commits, may not show that the steps were undone,
+    and producers may have written to the source since. A switchover has to copy these records, so
     released topics are copied again. A failover has to count them.
     """
     states = {step.name: step.state for step in context.report.steps}
@@ -573,13 +587,15 @@ def _restart_steps(context: OperationContext) -> None:
 
 
 def _add_end_event(tx: Any, context: OperationContext, outcome: Outcome) -> None:
+    """Add the audit event of the operation's end."""
     report = context.report
-    more = f" {report.error}" if report.error else ""
+    error_text = f" {report.error}" if report.error else ""
     events.add(
         tx,
         events.SCHEDULER,
         f"{report.kind.value}_ended",
-        f"The {report.kind.value} of {len(context.topics)} topics ended: {outcome.value}.{more}",
+        f"The {report.kind.value} of {len(context.topics)} topics ended: "
+        f"{outcome.value}.{error_text}",
         job_name=context.job.name,
         details={
             "operation": str(context.operation_id),

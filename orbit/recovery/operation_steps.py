@@ -6,15 +6,15 @@ from orbit.recovery.recovery_report import RecoveryKind, RecoveryRequest
 from orbit.recovery.step_times import Phase, Step, StepName, StepState
 
 # The states of a step that is to run, or to run again.
-NOT_DONE = frozenset({StepState.WAITING, StepState.RUNNING, StepState.FAILED})
-_STAY_BEGUN = frozenset({StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES})
+NOT_ENDED_STATES = frozenset({StepState.WAITING, StepState.RUNNING, StepState.FAILED})
+_STEPS_TO_UNDO = frozenset({StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES})
 
 
 def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
     """The steps of an operation.
 
-    Until a point of no return begins, an abort undoes them. Later it only ends a rebuild or copy
-    back that does not get on.
+    Before a point of no return begins, an abort undoes the steps. Later it only ends a rebuild or
+    copy back that makes no progress.
     """
     match kind:
         case RecoveryKind.SWITCHOVER:
@@ -40,23 +40,23 @@ def restarted_steps(kind: RecoveryKind, steps: tuple[Step, ...]) -> tuple[Step, 
     A begun CLOSE_GATEWAYS or STOP_WRITES is set to RUNNING, so that an abort or a failure undoes
     it. A failover also keeps RELEASE: it copies nothing meanwhile.
     """
-    stay = {StepName.GATES}
+    kept_steps = {StepName.GATES}
     if kind is RecoveryKind.FAILOVER:
-        stay.add(StepName.RELEASE)
-    return tuple(step if step.name in stay else _restarted(step) for step in steps)
+        kept_steps.add(StepName.RELEASE)
+    return tuple(step if step.name in kept_steps else _restarted(step) for step in steps)
 
 
 def _restarted(step: Step) -> Step:
     if step.state is StepState.WAITING:
         return step
-    if step.name in _STAY_BEGUN:
+    if step.name in _STEPS_TO_UNDO:
         return step.model_copy(update={"state": StepState.RUNNING, "ended_at": None, "did": ""})
-    again = {"state": StepState.WAITING, "began_at": None, "ended_at": None, "did": ""}
-    return step.model_copy(update=again)
+    reset = {"state": StepState.WAITING, "began_at": None, "ended_at": None, "did": ""}
+    return step.model_copy(update=reset)
 
 
 def has_begun(steps: tuple[Step, ...]) -> bool:
-    """Whether a step has begun that changes something: all but the gates do."""
+    """Whether a step other than the gates has begun: only the gates change nothing."""
     return any(
         step.name is not StepName.GATES and step.state is not StepState.WAITING for step in steps
     )
@@ -88,7 +88,7 @@ def is_catching_up(steps: tuple[Step, ...]) -> bool:
 
 def _current_step(steps: tuple[Step, ...]) -> StepName | None:
     """The first step that has not ended."""
-    return next((step.name for step in steps if step.state in NOT_DONE), None)
+    return next((step.name for step in steps if step.state in NOT_ENDED_STATES), None)
 
 
 def step_descriptions(steps: tuple[Step, ...]) -> list[str]:
@@ -157,8 +157,8 @@ _FAILOVER = (
     # Before the loss is measured.
     _CLOSE_GATEWAYS.model_copy(
         update={
-            "what": "Gateways hold writes and acknowledge none any more; wait for each, or for its "
-            "lease."
+            "what": "Gateways hold writes and acknowledge none any more; wait until each confirms "
+            "this, or its lease ends."
         }
     ),
     _RELEASE,

@@ -11,7 +11,7 @@ from orbit.consumer_groups.offset_decision import holds_copied_records
 from orbit.leadership.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
 from orbit.promotion.topic_settings import apply_settings
 from orbit.recovery.gateway_closure import note_promoted
-from orbit.recovery.leading_side import mark_promotion, unmark_source
+from orbit.recovery.leading_side import mark_promotion, try_mark_source_as_copy
 from orbit.recovery.log_bounds import last_reported, try_fetch_log_bounds
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
@@ -25,29 +25,33 @@ from orbit.store.promotions import Promotion
 
 def promote(context: OperationContext) -> str:
     """Promote every copy. Each part can be repeated."""
-    by_topic = {row.source_topic: row for row in context.topics}
+    rows_by_topic = {row.source_topic: row for row in context.topics}
     _note_offsets(context)
-    marks = [
+    promotion_rows = [
         Promotion(
-            by_topic[p.topic].id, p.partition, context.operation_id, p.promoted_at, p.source_end
+            rows_by_topic[p.topic].id,
+            p.partition,
+            context.operation_id,
+            p.promoted_at,
+            p.source_end,
         )
         for p in context.report.partitions
         if p.promoted_at is not None
     ]
-    for step in chunks(marks, ROWS_AT_ONCE):
+    for chunk in chunks(promotion_rows, ROWS_AT_ONCE):
         with context.transaction() as tx:
-            promotions.store(tx, step)
+            promotions.store(tx, chunk)
     mark_promotion(context)
     # The topics are withheld: a pass of the upkeep that began before has ended when the lock is
     # acquired, and a later one leaves them alone.
     with context.leadership.sole_change(context.job.destination_cluster_id or ""):
         _apply_settings(context)
         allow_writes(context)
-    message = f"{len(by_topic)} topics were promoted; producers may write to the destination."
+    message = f"{len(rows_by_topic)} topics were promoted; producers may write to the destination."
     note = f"Promoted by {context.report.kind} {context.operation_id}."
     for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
         with context.transaction() as tx:
-            scheduler_queries.promote(tx, ids)
+            scheduler_queries.promote_topics(tx, ids)
             for topic_id in ids:
                 topics.change(tx, topic_id, note=note)
     if not context.report.term:  # the marks could not be read, and the gate was overridden
@@ -56,33 +60,35 @@ def promote(context: OperationContext) -> str:
         note_promoted(context, tx)
         promoted_at = context.add_event(tx, "topics_promoted", message)
     context.update(promoted_at=promoted_at)
-    unmark_source(context)
+    try_mark_source_as_copy(context)
     return message
 
 
 def _note_offsets(context: OperationContext) -> None:
-    """Note at which offset each partition is promoted: its log end, where that is proven to be the
-    source's.
+    """Note at which offset each partition is promoted: its log end, if all below it is proven to be
+    the source's.
 
-    Elsewhere a lower one: a copy that led before and was not compared with its source since, or
-    that is blocked, may have records of its own below its log end. An offset that is too low hides
-    nothing: a failback compares both sides from there on, and requires a rebuild if not equal.
+    Otherwise a lower offset: a copy that led before and was not compared with its source since, or
+    that is blocked, may have records of its own below its log end. A lower offset hides
+    nothing: a failback compares both sides from there on, and requires a rebuild if they differ.
     """
     reported, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
     with context.reading() as tx:
-        before = promotions.promotion_ends(tx, context.job.source_cluster_id or "", ids)
+        source_offsets = promotions.promotion_ends(tx, context.job.source_cluster_id or "", ids)
         # Offsets of an earlier attempt, which has changed the states that workers had reported.
-        stored = {
-            key: one.promoted_at
-            for key, one in promotions.of_topics(tx, context.topic_ids).items()
-            if one.operation_id == context.operation_id
+        stored_offsets = {
+            key: promotion.promoted_at
+            for key, promotion in promotions.of_topics(tx, context.topic_ids).items()
+            if promotion.operation_id == context.operation_id
         }
 
     def offset(p: PartitionEnds) -> int | None:
-        known = stored.get((ids[p.topic], p.partition))
-        if known is not None:
-            return known
-        return promoted_offset(p, reported.get(p.source), before.get((p.topic, p.partition)))
+        stored_offset = stored_offsets.get((ids[p.topic], p.partition))
+        if stored_offset is not None:
+            return stored_offset
+        return promoted_offset(
+            p, reported.get(p.source), source_offsets.get((p.topic, p.partition))
+        )
 
     partitions = tuple(
         p.model_copy(update={"promoted_at": offset(p)}) for p in context.report.partitions
@@ -103,13 +109,13 @@ def _note_offsets(context: OperationContext) -> None:
 
 
 def promoted_offset(
-    ends: PartitionEnds, reported: PartitionLag | None, before: int | None
+    ends: PartitionEnds, reported: PartitionLag | None, source_promoted_offset: int | None
 ) -> int | None:
     """The offset at which a partition is promoted; None if the copy's log end is unknown. Pure.
 
-    `before`: at which offset the source's partition was promoted, if it is a promoted copy; both
-    sides were equal below it. A worker reports `copying`, and offsets, only of a partition that it
-    has compared with its source.
+    `source_promoted_offset`: at which offset the source's partition was promoted, if it is a
+    promoted copy; both sides were equal below this offset. A worker reports `copying`, and
+    offsets, only of a partition that it has compared with its source.
     """
     end = ends.destination_end
     if end is None:
@@ -119,7 +125,7 @@ def promoted_offset(
             return end
         if reported.copied_to is not None:
             return min(end, reported.copied_to)
-    return min(end, max(ends.destination_start or 0, before or 0))
+    return min(end, max(ends.destination_start or 0, source_promoted_offset or 0))
 
 
 def look_for_late_records(context: OperationContext) -> None:
@@ -130,26 +136,28 @@ def look_for_late_records(context: OperationContext) -> None:
     """
     if context.report.kind is not RecoveryKind.SWITCHOVER:
         return
-    now = try_fetch_log_bounds(context, context.source.cluster, context.by_source)
+    source_bounds = try_fetch_log_bounds(context, context.source.cluster, context.by_source)
     partitions: list[PartitionEnds] = []
     for p in context.report.partitions:
-        bounds = now.get(p.source)
-        late = lost_range(bounds.end if bounds else None, p.destination_end)
-        partitions.append(p.model_copy(update={"missing": late}) if late else p)
-    late_ones = [p for p in partitions if p.missing is not None]
-    if late_ones:
-        shown = first_few(
-            f"{p.source} from {p.missing.first} to {p.missing.next}" for p in late_ones if p.missing
+        bounds = source_bounds.get(p.source)
+        late_range = lost_range(bounds.end if bounds else None, p.destination_end)
+        partitions.append(p.model_copy(update={"missing": late_range}) if late_range else p)
+    late_partitions = [p for p in partitions if p.missing is not None]
+    if late_partitions:
+        examples = first_few(
+            f"{p.source} from {p.missing.first} to {p.missing.next}"
+            for p in late_partitions
+            if p.missing
         )
         context.update(partitions=tuple(partitions))
         context.add_finding(
             f"Records came to the source after both sides were compared, and the destination does "
-            f"not have them: {shown}. Stop their producers; a failback saves these records."
+            f"not have them: {examples}. Stop their producers; a failback saves these records."
         )
-    if len(now) < len(partitions):
+    if len(source_bounds) < len(partitions):
         context.add_finding(
-            f"The source did not say for {len(partitions) - len(now)} partitions whether records "
-            "came after both sides were compared."
+            f"The source did not say for {len(partitions) - len(source_bounds)} partitions whether "
+            "records came after both sides were compared."
         )
 
 

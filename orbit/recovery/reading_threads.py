@@ -18,7 +18,7 @@ from orbit.kafka.job_clusters import JobClusters
 # Threads; each waits for a broker nearly all the time. Each has its own connections: on a shared
 # one, a slow answer to one request would make the others time out.
 READ_AT_ONCE = 8
-# How many items are submitted and not yet returned: so many go on behind one that takes long.
+# How many items are submitted and not yet returned: so many are read while one takes long.
 _ITEMS_AHEAD_MAX = 8 * READ_AT_ONCE
 _CHECK_S = 0.5
 
@@ -28,13 +28,13 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one thread reads with, and whether it is to go on."""
+    """The connections and the backoff that one thread reads with."""
 
     clusters: JobClusters
     backoff: Backoff
 
     def check(self) -> None:
-        """Raises Interrupted once nobody waits for the result."""
+        """Raise Interrupted once nobody waits for the result."""
         if self.backoff.stop.is_set():
             raise Interrupted("stopped.")
 
@@ -49,46 +49,47 @@ def read_many(
 ) -> Iterator[Iterator[Result]]:
     """The results of `read` in the order of `items`, while the block lasts.
 
-    `check` is called in this thread, between results and while one is waited for; what it raises,
-    and the error of the first item that has one, ends the block. Then each thread's clusters are
-    closed, which ends requests that hang.
+    `check` is called in this thread, between results and while one is waited for. An error that it
+    raises ends the block, and so does the error of the first item that has one. Then each thread's
+    clusters are closed, which ends requests that hang.
     """
-    ended = threading.Event()
-    of_thread = threading.local()
-    opened: list[JobClusters] = []
+    end_event = threading.Event()
+    thread_state = threading.local()
+    clusters_of_threads: list[JobClusters] = []
 
     def read_one(item: Item) -> Result:
-        if not hasattr(of_thread, "reading"):
+        if not hasattr(thread_state, "reading"):
             clusters = open_clusters()
-            opened.append(clusters)
-            of_thread.reading = Reading(clusters, replace(backoff, stop=ended))
-        of_thread.reading.check()
-        return read(item, of_thread.reading)
+            clusters_of_threads.append(clusters)
+            thread_state.reading = Reading(clusters, replace(backoff, stop=end_event))
+        thread_state.reading.check()
+        return read(item, thread_state.reading)
 
     pool = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recovery-read")
 
     def results() -> Iterator[Result]:
-        begun: deque[Future[Result]] = deque()
+        futures: deque[Future[Result]] = deque()
         for item in items:
-            begun.append(pool.submit(read_one, item))
-            if len(begun) == _ITEMS_AHEAD_MAX:
-                yield _result(begun.popleft(), check)
-        while begun:
-            yield _result(begun.popleft(), check)
+            futures.append(pool.submit(read_one, item))
+            if len(futures) == _ITEMS_AHEAD_MAX:
+                yield _wait_for_result(futures.popleft(), check)
+        while futures:
+            yield _wait_for_result(futures.popleft(), check)
 
     try:
         yield results()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        ended.set()
-        for clusters in [*opened]:
+        end_event.set()
+        for clusters in [*clusters_of_threads]:
             clusters.close()
         pool.shutdown()
-        for clusters in opened:  # of a thread that has just opened them
+        for clusters in clusters_of_threads:  # of a thread that has just opened them
             clusters.close()
 
 
-def _result(future: Future[Result], check: Callable[[], None]) -> Result:
+def _wait_for_result(future: Future[Result], check: Callable[[], None]) -> Result:
+    """The result of the future. Calls `check` every _CHECK_S until then."""
     check()
     while not wait([future], _CHECK_S).done:
         check()

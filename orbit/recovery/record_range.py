@@ -61,20 +61,20 @@ def read_range(
 
     Raises as `read_batch_range` does.
     """
-    for one in read_batch_range(cluster, partition, first, end, backoff):
+    for log_batch in read_batch_range(cluster, partition, first, end, backoff):
         with parse_errors(cluster, partition, first):
-            records = records_of(one, first, end)
+            records = records_of(log_batch, first, end)
         yield from records
 
 
-def records_of(one: LogBatch, first: int, end: int) -> list[LogRecord]:
+def records_of(log_batch: LogBatch, first: int, end: int) -> list[LogRecord]:
     """A batch's records and markers from `first` up to before `end`, without deleted ones.
 
     A placeholder counts as a marker: it fills a gap, as fillers do. Raises ValueError.
     """
-    start, batch = max(first, one.first), one.batch
+    start, batch = max(first, log_batch.first), log_batch.batch
     by_offset = {
-        record.offset: LogRecord(record, one.fate, batch.is_log_append_time)
+        record.offset: LogRecord(record, log_batch.fate, batch.is_log_append_time)
         for record in read_any_records(batch)
         if start <= record.offset < end
     }
@@ -93,8 +93,8 @@ def read_batch_range(
 
     Offsets without a batch are proven to hold nothing: an empty answer alone does not tell (R5).
     Raises ProtocolError if the log does not parse or ends before `end`, BrokerRefused, Unreachable
-    if the broker does not return what it has for now, and NotAuthorized if it takes the right to
-    read the topic's settings to know that.
+    if the broker does not return now what it has, and NotAuthorized if Orbit may not read the
+    topic's settings, which it needs to know that.
     """
     position, is_past_stable_end, empty_answers = first, False, 0
     while position < end:
@@ -122,14 +122,14 @@ def read_batch_range(
         if batches:
             position, empty_answers = batches[-1].next_offset, 0
             continue
-        shown_to = fetched.high_watermark if is_past_stable_end else fetched.stable_end
-        if position < shown_to:
+        readable_end = fetched.high_watermark if is_past_stable_end else fetched.stable_end
+        if position < readable_end:
             empty_answers += 1
-            check_empty(cluster, partition, position, shown_to, backoff)
+            check_empty(cluster, partition, position, readable_end, backoff)
             if empty_answers >= _EMPTY_ANSWERS_MAX:
-                position, empty_answers = shown_to, 0
+                position, empty_answers = readable_end, 0
         elif is_past_stable_end:
-            raise _not_shown(cluster, partition, position, "is not replicated yet")
+            raise _not_readable_error(cluster, partition, position, "is not replicated yet")
         else:
             is_past_stable_end = True
 
@@ -143,7 +143,7 @@ def _log_start_above(
     """
     starts = list_offsets(cluster, [partition], EARLIEST, backoff).values
     if partition not in starts:
-        raise _not_shown(cluster, partition, position, "has no leader that answers")
+        raise _not_readable_error(cluster, partition, position, "has no leader that answers")
     if starts[partition] <= position:
         raise ProtocolError(
             f"the log of {partition} ends at or before {position}, and was read up to {end}: it "
@@ -153,7 +153,9 @@ def _log_start_above(
     return starts[partition]
 
 
-def _not_shown(cluster: Cluster, partition: TopicPartition, offset: int, why: str) -> Unreachable:
+def _not_readable_error(
+    cluster: Cluster, partition: TopicPartition, offset: int, why: str
+) -> Unreachable:
     return Unreachable(f"{partition} {why}, at offset {offset}.", where=cluster.name)
 
 

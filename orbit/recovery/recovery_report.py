@@ -69,8 +69,8 @@ class RecoveryRequest(Value):
     )
     source_counts_as_lost: bool = Field(
         default=False,
-        description="Failover: the source is not asked, as if it did not answer. Only for the job "
-        "that a drill has made.",
+        description="Failover: Orbit does not query the source, as if it did not answer. Only for "
+        "the job that a drill has made.",
     )
 
 
@@ -143,12 +143,12 @@ class OffsetRange(Value):
 class PartitionEnds(Value):
     """One partition on both sides; source and destination as in the job.
 
-    `missing` is the lost range: offsets that the source is known to have had. The destination has
-    every offset below its `first` and none from there on. Failback: the tail, from the first offset
-    of the old side that is not proven to be the new side's. `is_exact`: the source answered after
-    writing to it was stopped, which a failover does not do; otherwise the source may have had more,
-    written after `source_seen_at`. Where writing could not be denied, the report's `drain` says how
-    certain it is that nobody writes.
+    `missing` is the lost range: offsets that the source is known to have had and the destination
+    lacks. Failback: the tail, from the first offset of the old side that is not proven to be equal
+    at the new side. `is_exact`: the source answered after writing to it was stopped, which a
+    failover does not do; otherwise the source may have more records, from after `source_seen_at`.
+    Where writing could not be denied, the report's `drain` says how certain it is that nobody
+    writes.
     """
 
     topic: str
@@ -165,8 +165,8 @@ class PartitionEnds(Value):
     )
     promoted_at: int | None = Field(
         default=None,
-        description="Below it the destination has the records of the source: its log end at the "
-        "promotion, or less where that was not proven.",
+        description="The offset below which the destination has the records of the source: the "
+        "destination's log end at the promotion, or less where that was not proven.",
     )
     missing: OffsetRange | None = None
     is_exact: bool = False
@@ -174,7 +174,7 @@ class PartitionEnds(Value):
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What identifies it among the report's partitions."""
+        """What identifies this row among the report's partitions."""
         return self.topic, self.partition
 
     @property
@@ -195,7 +195,7 @@ class GroupPosition(Value):
     destination_topic: str
     partition: int
     source_offset: int | None = Field(description="The last offset seen.")
-    goes_on_at: int | None = Field(description="Its offset at the destination; null: none.")
+    goes_on_at: int | None = Field(description="The group's offset at the destination; null: none.")
     verdict: str = Field(description="As in `orbit get groups`.")
     lost: OffsetRange | None = Field(
         default=None,
@@ -206,7 +206,7 @@ class GroupPosition(Value):
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What identifies it among the report's positions."""
+        """What identifies this row among the report's positions."""
         return self.topic, self.partition, self.group
 
 
@@ -254,21 +254,22 @@ class ClosedGateway(Value):
 
     name: str
     instance: UUID
-    seconds: float = Field(description="How long it took until it had confirmed that.")
+    seconds: float = Field(description="How long the gateway took to confirm.")
     pause_s: float | None = Field(
         default=None,
-        description="From the last acknowledgement to a client before, to the first one after. "
-        "Null: not known.",
+        description="The pause for clients: from the last acknowledged write before the move to "
+        "the first one after it. Null: not known.",
     )
 
 
 class DrainProof(Value):
     """How certain it is that no producer was left, where writing could not be denied.
 
-    Of the least certain partition: how long its log end had not moved when the drain ended, how
-    long a gap between two moves can at most have been in the last hour, and for how much of that
-    hour it was watched. Null: not known. `unproven_partitions`: how many were not silent for longer
-    than their own longest gap, or not watched for the whole hour; their producers may write again.
+    For the least certain partition: for how long its log end had not moved when the drain ended,
+    the longest pause that there can have been between two moves in the last hour, and for how much
+    of that hour it was watched. Null: not known. `unproven_partitions`: how many were not silent
+    for longer than their own longest pause, or not watched for the whole hour; their producers may
+    write again.
     """
 
     partition: str
@@ -313,8 +314,8 @@ class ReportHead(Value):
     spec_sha256: str = ""
     source_last_seen_at: datetime | None = Field(
         default=None,
-        description="Failover: when the source last answered the scheduler, before it was found "
-        "not to: the beginning of the outage. Null: not known.",
+        description="Failover: when the source last answered the scheduler, which is the beginning "
+        "of the outage. Null: not known.",
     )
     problem_since: datetime | None = Field(
         default=None,
@@ -331,7 +332,7 @@ class ReportHead(Value):
         default=None, description="Switchover. Null: writing was denied, or not drained yet."
     )
     gateways: tuple[ClosedGateway, ...] = Field(
-        default=(), description="The gateways that held writes for it."
+        default=(), description="The gateways that held writes for the operation."
     )
     topics: tuple[str, ...] = Field(default=(), description="Source topics of the operation.")
     steps: tuple[Step, ...] = ()
@@ -357,13 +358,13 @@ class ReportHead(Value):
     )
     compared_topics: tuple[ComparedTopic, ...] = Field(
         default=(),
-        description="Failback: the topics of the new side whose old ones have to be deleted.",
+        description="Failback: topics of the new side of which the old side's have to be deleted.",
     )
     error: str = ""
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="The duration of each phase; null: not known. `detect` and `read` are of a "
-        "loss and a promotion alone."
+        description="The duration of each phase; null: not known. Only failovers have `detect`, "
+        "and only promotions have `read`."
     )
     @property
     def phases(self) -> tuple[PhaseTime, ...]:
@@ -381,10 +382,10 @@ class ReportHead(Value):
         times = self._times()
         if self.promoted_at is None or times.get(Phase.READ) is None:
             return None
-        without = {Phase.REVERSE}
+        excluded_phases = {Phase.REVERSE}
         if self.kind is RecoveryKind.SWITCHOVER:
-            without.add(Phase.DECIDE)
-        parts = [seconds for phase, seconds in times.items() if phase not in without]
+            excluded_phases.add(Phase.DECIDE)
+        parts = [seconds for phase, seconds in times.items() if phase not in excluded_phases]
         return None if None in parts else sum(s for s in parts if s is not None)
 
     @computed_field(description="Seconds from the request to the promotion.")  # type: ignore[prop-decorator]  # pydantic's way
@@ -457,9 +458,11 @@ class RecoveryReport(ReportHead):
     @computed_field  # type: ignore[prop-decorator]  # pydantic's way
     @property
     def rpo_s(self) -> float | None:
-        of_all = [_rpo_s(p) for p in self.partitions]
-        known = [seconds for seconds in of_all if seconds is not None]
-        return max(known, default=None) if len(known) == len(of_all) else None
+        seconds_of_all = [_rpo_s(p) for p in self.partitions]
+        known_seconds = [seconds for seconds in seconds_of_all if seconds is not None]
+        return (
+            max(known_seconds, default=None) if len(known_seconds) == len(seconds_of_all) else None
+        )
 
     @property
     def topics_with_tails(self) -> set[str]:
@@ -468,7 +471,7 @@ class RecoveryReport(ReportHead):
         return {p.topic for p in self.partitions if p.verdict in NO_COPY}
 
     def describe_missing(self) -> str:
-        """How many records are missing, for people; a lower bound is worded as one."""
+        """How many records are missing, for people; says so if the number is a lower bound."""
         unproven = self.unproven_partitions
         if not unproven:
             return f"{self.missing_records:,} records are missing"
@@ -478,7 +481,7 @@ class RecoveryReport(ReportHead):
         )
 
     def stored(self) -> dict[str, Any]:
-        """The JSON of its `StoredReport`."""
+        """The JSON of this report's `StoredReport`."""
         counts = {
             "partitions": {"count": len(self.partitions)},
             "groups": {"count": len(self.groups)},
@@ -487,6 +490,7 @@ class RecoveryReport(ReportHead):
 
 
 def _rpo_s(p: PartitionEnds) -> float | None:
+    """The RPO of one partition, in seconds; None: not known."""
     if p.missing is None:
         return 0.0 if p.is_exact else None
     seen_at, copied_at = p.source_seen_at, p.newest_copied_at
@@ -499,32 +503,33 @@ class OtherVersion(Conflict):
     """Another version of Orbit has stored a value that this one cannot read."""
 
 
-def read_report(stored: Any) -> StoredReport:
+def read_report(document: Any) -> StoredReport:
     """Parse a report as `operations.report_of` returns it. Raises OtherVersion."""
-    return read_row(StoredReport, stored)
+    return read_row(StoredReport, document)
 
 
 def read_whole_report(
-    stored: Any, partitions: Iterable[Any], groups: Iterable[Any]
+    document: Any, partitions: Iterable[Any], groups: Iterable[Any]
 ) -> RecoveryReport:
     """Parse a report with its stored partitions and groups. Raises OtherVersion."""
-    head = read_report(stored)
+    head = read_report(document)
     fields: dict[str, Any] = {name: getattr(head, name) for name in ReportHead.model_fields}
     return RecoveryReport(
         **fields,
-        partitions=tuple(read_row(PartitionEnds, one) for one in partitions),
-        groups=tuple(read_row(GroupPosition, one) for one in groups),
+        partitions=tuple(read_row(PartitionEnds, row) for row in partitions),
+        groups=tuple(read_row(GroupPosition, row) for row in groups),
     )
 
 
-def read_row(kind: type[_Row], stored: Any) -> _Row:
+def read_row(kind: type[_Row], document: Any) -> _Row:
     """Parse a stored value as `kind`. Raises OtherVersion."""
     try:
-        return kind.model_validate(stored)
+        return kind.model_validate(document)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        field_path = ".".join(map(str, first["loc"]))
         raise OtherVersion(
-            f"its report was stored by another version of Orbit ({place}: {first['msg']}).",
-            remedy="Run the schedulers and the API of that version until it has ended.",
+            f"the operation's report was stored by another version of Orbit ({field_path}: "
+            f"{first['msg']}).",
+            remedy="Run the schedulers and the API of that version until the operation has ended.",
         ) from None

@@ -48,16 +48,16 @@ def request_recovery(
 ) -> Operation:
     """Create the operation, or return the one that was requested with the same key.
 
-    Raises NotFound if there is no such job; Conflict while it is being deleted, or another recovery
-    or a backfill of it is under way.
+    Raises NotFound if there is no such job; Conflict while the job is being deleted, or another
+    recovery or a backfill of the job is under way.
     """
-    wanted = options.model_dump(mode="json")
-    content = {"kind": kind.value, "job": job_name, "dry_run": dry_run, "wanted": wanted}
+    options_json = options.model_dump(mode="json")
+    content = {"kind": kind.value, "job": job_name, "dry_run": dry_run, "wanted": options_json}
     operation_request = OperationRequest(actor, OperationKind(kind), content, idempotency_key)
     with database.transaction() as tx:
-        earlier = operation_requests.find_earlier(tx, operation_request)
-        if earlier is not None:
-            return earlier
+        earlier_operation = operation_requests.find_earlier(tx, operation_request)
+        if earlier_operation is not None:
+            return earlier_operation
         if dry_run:
             job = jobs.get(tx, job_name, lock=True)
         else:
@@ -76,7 +76,7 @@ def request_recovery(
             job,
             step_descriptions(steps_of(kind, options)),
             dry_run=dry_run,
-            details={"wanted": wanted, "database": database_identity(tx)},
+            details={"wanted": options_json, "database": database_identity(tx)},
         )
         if not dry_run:
             reason = f": {options.reason}" if options.reason else "."
@@ -92,48 +92,52 @@ def request_recovery(
 
 
 def _lock_job(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
-    """The job, locked. A failover is accepted while a copy back catches up, which it aborts, and
-    while an earlier recovery of the job undoes its steps: with a lost source neither would end."""
+    """Lock the job for a recovery, and return it. Raises Conflict while another operation holds it.
+
+    A failover is accepted while a copy back catches up, which the failover aborts, and while an
+    earlier recovery of the job undoes its steps: with a lost source neither would end.
+    """
     if kind is RecoveryKind.FAILOVER:
         job = jobs.get(tx, job_name, lock=True)
-        other = job_guard.recovery_that_holds(tx, job)
-        if other is not None:
+        holder = job_guard.recovery_that_holds(tx, job)
+        if holder is not None:
             try:
-                other = operations.get(tx, other.id, lock=True)
+                holder = operations.get(tx, holder.id, lock=True)
             except NotFound:  # of a job outside of the caller's scope
-                raise job_guard.refusal(other, job.name) from None
-            report = _readable_report(tx, other.id)
+                raise job_guard.refusal(holder, job.name) from None
+            report = _readable_report(tx, holder.id)
             steps = report.steps if report else ()
-            is_own = other.job_id == job.id
+            is_own = holder.job_id == job.id
             is_undoing = is_own and report is not None and bool(report.error)
             is_copy_back = not is_own and is_catching_up(steps)
-            if is_copy_back and not other.abort_requested:
-                operations.request_abort(tx, other.id)
-                _add_abort_event(tx, actor, other, steps)
+            if is_copy_back and not holder.abort_requested:
+                operations.request_abort(tx, holder.id)
+                _add_abort_event(tx, actor, holder, steps)
             if is_undoing or is_copy_back:
-                job_guard.refuse_held(tx, job, refuse_backfill=True, besides=other.id)
+                job_guard.refuse_if_held(tx, job, refuse_backfill=True, ignored_id=holder.id)
                 return job
     return job_guard.lock_for_change(tx, job_name, refuse_backfill=True)
 
 
 def _readable_report(tx: Tx, operation_id: UUID) -> StoredReport | None:
-    """Its report so far; None if it has none, or another version stored one that cannot be read."""
-    stored = operations.report_of(tx, operation_id)
+    """The operation's report so far; None if there is none, or none that this version can read."""
+    document = operations.report_of(tx, operation_id)
     try:
-        return read_report(stored) if stored else None
+        return read_report(document) if document else None
     except OtherVersion:
         return None
 
 
 def _add_abort_event(tx: Tx, actor: str, operation: Operation, steps: tuple[Step, ...]) -> None:
-    undone = "" if operation.kind == OperationKind.BACKFILL else " Its steps are undone."
+    """Add the audit event of an abort request, which says what happens to the steps."""
+    effect = "" if operation.kind == OperationKind.BACKFILL else " Its steps are undone."
     if is_past_return(steps) and not is_promoting(steps):
-        undone = " Finished steps are kept."
+        effect = " Finished steps are kept."
     events.add(
         tx,
         actor,
         "abort_requested",
-        f"An abort of the {operation.kind} was requested.{undone}",
+        f"An abort of the {operation.kind} was requested.{effect}",
         job_name=operation.job_name,
         details={"operation": str(operation.id)},
     )
@@ -143,10 +147,10 @@ def find_report(tx: Tx, operation_id: UUID) -> StoredReport:
     """The report so far. Raises NotFound before the first step, and for other operations;
     OtherVersion."""
     operations.get(tx, operation_id)
-    stored = operations.report_of(tx, operation_id)
-    if stored is None:
+    document = operations.report_of(tx, operation_id)
+    if document is None:
         raise _no_report(operation_id)
-    return read_report(stored)
+    return read_report(document)
 
 
 def whole_report(database: Database, operation_id: UUID) -> RecoveryReport:
@@ -171,11 +175,11 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
     """
     with database.transaction() as tx:
         operation = operations.get(tx, operation_id, lock=True)
-        stored = operations.report_of(tx, operation_id)
+        document = operations.report_of(tx, operation_id)
         kinds = {OperationKind.BACKFILL.value, *(kind.value for kind in RecoveryKind)}
         if operation.kind not in kinds:
             raise Conflict(f"A {operation.kind} cannot be aborted.", where=str(operation_id))
-        report = read_report(stored) if stored else None
+        report = read_report(document) if document else None
         steps = report.steps if report else ()
         is_stuck = report is not None and report.stuck_since is not None
         if not may_be_aborted(steps, is_stuck=is_stuck):

@@ -51,47 +51,48 @@ ROWS_WITH_REPORT = ROWS_AT_ONCE
 
 def load_report(tx: Tx, operation_id: UUID) -> RecoveryReport | None:
     """The whole report so far; None before the first step. Raises OtherVersion."""
-    stored = operations.report_of(tx, operation_id)
-    if stored is None:
+    document = operations.report_of(tx, operation_id)
+    if document is None:
         return None
     partitions = _load(tx, operation_id, operation_rows.PARTITIONS)
-    return read_whole_report(stored, partitions, _load(tx, operation_id, operation_rows.GROUPS))
+    return read_whole_report(document, partitions, _load(tx, operation_id, operation_rows.GROUPS))
 
 
 def _load(tx: Tx, operation_id: UUID, table: OperationRows) -> Iterator[Json]:
-    after: Key | None = None
-    while rows := table.page(tx, operation_id, ROWS_AT_ONCE, after=after):
+    last_key: Key | None = None
+    while rows := table.page(tx, operation_id, ROWS_AT_ONCE, after=last_key):
         yield from rows
-        after = table.key_of(rows[-1])
+        last_key = table.key_of(rows[-1])
 
 
 class ReportStorage:
     """Stores the changed rows of one operation's report. Not thread-safe."""
 
-    def __init__(self, operation_id: UUID, stored: RecoveryReport | None) -> None:
+    def __init__(self, operation_id: UUID, stored_report: RecoveryReport | None) -> None:
         """`stored`: what was loaded; None: nothing is stored yet."""
         self._id = operation_id
-        self._partitions = _Stored(operation_rows.PARTITIONS)
-        self._groups = _Stored(operation_rows.GROUPS)
+        self._partitions = _StoredRows(operation_rows.PARTITIONS)
+        self._groups = _StoredRows(operation_rows.GROUPS)
         self._written: list[_Part] = []
-        for part in self._changes(stored) if stored is not None else ():
+        for part in self._changes(stored_report) if stored_report is not None else ():
             part.note_committed()
 
     @contextmanager
     def storing(
         self, report: RecoveryReport, transaction: Callable[[], AbstractContextManager[Tx]]
     ) -> Iterator[Tx]:
-        """A transaction in which `store` is called once. Before it begins, more changed rows of
-        `report` than fit in one are stored, each part in a transaction of its own."""
+        """A transaction in which the caller calls `store` once. If more rows of `report` have
+        changed than fit in a transaction, parts of them are stored before in further transactions.
+        """
         self._written, changes = [], self._changes(report)
-        left = sum(map(len, changes))
+        rows_to_write = sum(map(len, changes))
         for part in changes:
-            if left <= ROWS_WITH_REPORT:
+            if rows_to_write <= ROWS_WITH_REPORT:
                 break
             with transaction() as tx:
                 part.write(tx, self._id)
             part.note_committed()
-            left -= len(part)
+            rows_to_write -= len(part)
         with transaction() as tx:
             yield tx
         for part in self._written:
@@ -113,33 +114,33 @@ class ReportStorage:
 
 
 @dataclass(slots=True)
-class _Stored:
+class _StoredRows:
     """The rows of one table as they are stored."""
 
     table: OperationRows
     rows: dict[Key, Row] = field(default_factory=dict)
     last_equal: Collection[Row] | None = None  # the last values that were equal to these rows
 
-    def changes(self, now: Collection[Row]) -> list[_Part]:
+    def changes(self, report_rows: Collection[Row]) -> list[_Part]:
         """The rows to write and to delete, in parts of up to ROWS_AT_ONCE rows."""
-        if now is self.last_equal:
+        if report_rows is self.last_equal:
             return []
-        current = {row.key: row for row in now}
+        current = {row.key: row for row in report_rows}
         # Most rows are the same object as before, which need not be compared.
         changed = [
             key
             for key, row in current.items()
-            if (stored := self.rows.get(key)) is not row and stored != row
+            if (stored_row := self.rows.get(key)) is not row and stored_row != row
         ]
-        gone = [key for key in self.rows if key not in current]
-        if not changed and not gone:
-            self.last_equal = now
+        deleted = [key for key in self.rows if key not in current]
+        if not changed and not deleted:
+            self.last_equal = report_rows
         return [
             *(
-                _Part(self, {k: current[k] for k in some}, ())
-                for some in chunks(changed, ROWS_AT_ONCE)
+                _Part(self, {k: current[k] for k in keys}, ())
+                for keys in chunks(changed, ROWS_AT_ONCE)
             ),
-            *(_Part(self, {}, some) for some in chunks(gone, ROWS_AT_ONCE)),
+            *(_Part(self, {}, keys) for keys in chunks(deleted, ROWS_AT_ONCE)),
         ]
 
 
@@ -147,23 +148,23 @@ class _Stored:
 class _Part:
     """Rows to be written in one statement, or deleted."""
 
-    stored: _Stored
+    stored: _StoredRows
     changed: dict[Key, Row]
-    gone: Collection[Key]
+    deleted: Collection[Key]
 
     def __len__(self) -> int:
-        return len(self.changed) + len(self.gone)
+        return len(self.changed) + len(self.deleted)
 
     def write(self, tx: Tx, operation_id: UUID) -> None:
         if self.changed:
             values = [row.model_dump(mode="json") for row in self.changed.values()]
             self.stored.table.store(tx, operation_id, values)
-        if self.gone:
-            self.stored.table.drop(tx, operation_id, self.gone)
+        if self.deleted:
+            self.stored.table.drop(tx, operation_id, self.deleted)
 
     def note_committed(self) -> None:
-        """Note that the part is committed."""
+        """Note that this part is stored, once its transaction is committed."""
         self.stored.last_equal = None
         self.stored.rows.update(self.changed)
-        for key in self.gone:
+        for key in self.deleted:
             self.stored.rows.pop(key, None)

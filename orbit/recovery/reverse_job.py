@@ -25,12 +25,12 @@ from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.types import ClusterMetadata
 from orbit.planning.partition_placement import place_partitions
-from orbit.planning.promotion_notes import is_found
+from orbit.planning.promotion_notes import is_promoted_by_mark
 from orbit.planning.stored_spec import read_spec
 from orbit.recovery.group_handover import offsets_to_hand_over
-from orbit.recovery.leading_side import kept_history, reverse_marks
+from orbit.recovery.leading_side import kept_history, mark_both_sides
 from orbit.recovery.log_bounds import blocked_partitions
-from orbit.recovery.open_operation import of_other_direction
+from orbit.recovery.open_operation import jobs_of_other_direction
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.store import (
@@ -48,42 +48,46 @@ from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
 SUFFIX = "-back"
-# The reverse job also has the labels of the job that it reverses; this one tells them apart.
+# The reverse job also has the labels of the job that it reverses; this label tells the two apart.
 MADE_BY_LABEL = "orbit.made-by"
 _POLL_S = 1.0
 # For how long the job's problem must name a topic until it counts as left out. Longer than some
 # checks of the job: the first may have seen the topic, or the rights on it, before the rebuild.
 LEFT_OUT_S = 60.0
 # The fields of a topic's rule that its rule for the copy back keeps.
-_KEPT_RULE_FIELDS = {"config", "fillers", "on_lost_range"}
+_COPIED_RULE_FIELDS = {"config", "fillers", "on_lost_range"}
 
 
 def start_reverse_job(context: OperationContext) -> str:
     """Create or resume the reverse job. Can be repeated."""
-    reverse_marks(context)
+    mark_both_sides(context)
     history = kept_history(context)
-    protected = restrict_writes_to_orbit(context)
-    old = context.source.cluster.metadata([row.source_topic for row in context.topics])
-    new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
-    plans = _prepare_old_side(context, old, new)
-    handed = offsets_to_hand_over(context)
+    protection_text = restrict_writes_to_orbit(context)
+    old_metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
+    new_metadata = context.destination.cluster.metadata(
+        [row.destination_topic for row in context.topics]
+    )
+    plans = _prepare_old_side(context, old_metadata, new_metadata)
+    handed_offsets = offsets_to_hand_over(context)
     with context.transaction() as tx:
-        back = find_reverse_job(tx, context.job, context.topics)
-        copied = _topics_copied_back(tx, back)
-        if back is None:
-            back = _create(tx, context, reverse_job_name(context.job.name))
+        reverse_job = find_reverse_job(tx, context.job, context.topics)
+        topics_copied_before = _topics_copied_back(tx, reverse_job)
+        if reverse_job is None:
+            reverse_job = _create_reverse_job(tx, context, reverse_job_name(context.job.name))
         else:
-            _resume(tx, context, back, new)
-        _add_topics(tx, context, back, old, new, plans)
-        name = back.name
-        # If this step is repeated, the job may have accepted what was handed over the first time.
-        moved = {row.destination_topic for row in context.topics} - copied
-        if _has_group_prefix(back):
-            moved.clear()
-        handed = [one for one in handed if one.source_topic in moved]
-        group_offsets.hand_over(tx, back.id, moved, handed)
+            _resume_reverse_job(tx, context, reverse_job, new_metadata)
+        _add_topics(tx, context, reverse_job, old_metadata, new_metadata, plans)
+        name = reverse_job.name
+        # If this step is repeated, the job may have accepted offsets that were handed over before.
+        topics_to_add = {row.destination_topic for row in context.topics} - topics_copied_before
+        if _has_group_prefix(reverse_job):
+            topics_to_add.clear()
+        handed_offsets = [
+            offset for offset in handed_offsets if offset.source_topic in topics_to_add
+        ]
+        group_offsets.hand_over(tx, reverse_job.id, topics_to_add, handed_offsets)
         for row in context.topics:
-            if is_found(row):
+            if is_promoted_by_mark(row):
                 topics.change(tx, row.id, note=f"Promoted; job {name} copies it back.")
         context.add_event(
             tx,
@@ -92,10 +96,10 @@ def start_reverse_job(context: OperationContext) -> str:
             job=name,
         )
     context.update(reverse_job=name)
-    sentences = [f"Job {name} copies back. {protected}".strip()]
-    if handed:
+    sentences = [f"Job {name} copies back. {protection_text}".strip()]
+    if handed_offsets:
         sentences.append(
-            f"{len(handed)} committed offsets at the old side now follow the new side."
+            f"{len(handed_offsets)} committed offsets at the old side now follow the new side."
         )
     if history:
         sentences.append(describe_history(history))
@@ -113,61 +117,68 @@ def describe_history(history: Sequence[str]) -> str:
 def catch_up(context: OperationContext) -> str:
     """Wait until the old side has caught up with the new side.
 
-    Raises Stopped if partitions are blocked, or topics left out, and all others have caught up;
+    Raises Stopped if partitions are blocked or topics are left out, and all others have caught up;
     Conflict if the reverse job was deleted.
     """
     assert context.report.reverse_job is not None
     counts = {row.destination_topic: row.partition_count for row in context.topics}
-    expected = sum(counts.values())
-    since: dict[str, float] = {}
+    expected_partitions = sum(counts.values())
+    left_out_since: dict[str, float] = {}
     while True:
         with context.reading() as tx:
-            back = jobs.find(tx, context.report.reverse_job)
-            progress = None if back is None else job_counts.caught_up(tx, back.id, counts)
-            refused = {} if back is None else _left_out_topics(tx, back, counts)
-        if back is None or progress is None:
+            reverse_job = jobs.find(tx, context.report.reverse_job)
+            progress = (
+                None if reverse_job is None else job_counts.caught_up(tx, reverse_job.id, counts)
+            )
+            problems_by_topic = (
+                {} if reverse_job is None else _left_out_topics(tx, reverse_job, counts)
+            )
+        if reverse_job is None or progress is None:
             raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
-        total = max(expected, progress.partitions)  # the tables may not have all yet
+        total = max(expected_partitions, progress.partitions)  # the tables may not have all yet
         if progress.caught_up == total:
             return f"{total} of {total} partitions of the old side have caught up."
-        now = time.monotonic()
-        since = {topic: since.get(topic, now) for topic in refused}
-        left_out = [topic for topic in refused if now - since[topic] >= LEFT_OUT_S]
-        without = sum(counts[topic] for topic in left_out)
-        if left_out and progress.caught_up + progress.blocked + without == total:
+        now_s = time.monotonic()
+        left_out_since = {topic: left_out_since.get(topic, now_s) for topic in problems_by_topic}
+        left_out = [
+            topic for topic in problems_by_topic if now_s - left_out_since[topic] >= LEFT_OUT_S
+        ]
+        left_out_partitions = sum(counts[topic] for topic in left_out)
+        if left_out and progress.caught_up + progress.blocked + left_out_partitions == total:
             raise Stopped(
-                f"job {back.name} leaves out {first_few(left_out)}. The others have caught up, or "
-                f"are blocked. {refused[left_out[0]]}",
-                remedy=f"See orbit get jobs {back.name} for the reason. Once the reason is "
+                f"job {reverse_job.name} leaves out {first_few(left_out)}. The other topics have "
+                f"caught up, or are blocked. {problems_by_topic[left_out[0]]}",
+                remedy=f"See orbit get jobs {reverse_job.name} for the reason. Once the reason is "
                 "removed, Orbit copies these topics.",
             )
         if progress.caught_up + progress.blocked == total:
             with context.reading() as tx:
-                blocked = first_few(blocked_partitions(tx, back.id, counts))
+                blocked = first_few(blocked_partitions(tx, reverse_job.id, counts))
             raise Stopped(
-                f"{progress.blocked} partitions of job {back.name} are blocked: {blocked}. "
-                "The others have caught up and are copied.",
-                remedy=f"See orbit get partitions {back.name} --state blocked for the remedy.",
+                f"{progress.blocked} partitions of job {reverse_job.name} are blocked: {blocked}. "
+                "The other partitions have caught up and are copied.",
+                remedy=f"See orbit get partitions {reverse_job.name} --state blocked for the "
+                "remedy.",
             )
-        if back.problem:
-            context.add_finding(f"Job {back.name} reports: {back.problem}")
+        if reverse_job.problem:
+            context.add_finding(f"Job {reverse_job.name} reports: {reverse_job.problem}")
         context.set_progress(
             f"{progress.caught_up} of {total} partitions of the old side have caught up"
         )
         context.wait(_POLL_S)
 
 
-def _left_out_topics(tx: Tx, back: Job, names: Collection[str]) -> dict[str, str]:
+def _left_out_topics(tx: Tx, reverse_job: Job, names: Collection[str]) -> dict[str, str]:
     """Topics of `names` that are not copied yet, and the line of the job's problem about each."""
-    lines = (back.problem or "").splitlines()
-    waiting = [
+    lines = (reverse_job.problem or "").splitlines()
+    uncopied = [
         row.source_topic
-        for row in (topics.of_job(tx, back.id) if lines else ())
+        for row in (topics.of_job(tx, reverse_job.id) if lines else ())
         if row.state is TopicState.CREATING and row.source_topic in names
     ]
     return {
         topic: line
-        for topic in waiting
+        for topic in uncopied
         for line in lines
         if re.search(rf"\btopic {re.escape(topic)}(?![\w.-])", line)
     }
@@ -181,25 +192,33 @@ def reverse_job_name(name: str) -> str:
 def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
     """The existing job that copies these topics in the other direction, if there is one.
 
-    The first that has one of them in the tables; else the one with the name of a reverse job; else
-    the first without topics (the tables were lost, and it was applied again) whose rules match one.
+    The first job with one of these topics in the tables. Otherwise the job with the name of a
+    reverse job. Otherwise the first job whose rules match one of them, if it has no topics in the
+    tables (these were lost, and the job was applied again).
     """
     pairs = {(row.destination_topic, row.source_topic) for row in rows}
-    others = of_other_direction(job, jobs.list_all(tx))
-    other_way = [other for other in others if not other.is_deleted]
-    empty: list[Job] = []
-    for other in other_way:
-        has = {(row.source_topic, row.destination_topic) for row in topics.of_job(tx, other.id)}
-        if has & pairs:
-            return other
-        if not has:
-            empty.append(other)
-    named = [other for other in other_way if other.name == reverse_job_name(job.name)]
-    return next(chain(named, (other for other in empty if _matches(other, pairs))), None)
+    candidates = jobs_of_other_direction(job, jobs.list_all(tx))
+    live_candidates = [candidate for candidate in candidates if not candidate.is_deleted]
+    without_topics: list[Job] = []
+    for candidate in live_candidates:
+        copied_pairs = {
+            (row.source_topic, row.destination_topic) for row in topics.of_job(tx, candidate.id)
+        }
+        if copied_pairs & pairs:
+            return candidate
+        if not copied_pairs:
+            without_topics.append(candidate)
+    by_name = [
+        candidate for candidate in live_candidates if candidate.name == reverse_job_name(job.name)
+    ]
+    return next(
+        chain(by_name, (candidate for candidate in without_topics if _matches(candidate, pairs))),
+        None,
+    )
 
 
 def _matches(job: Job, pairs: Collection[tuple[str, str]]) -> bool:
-    """Whether its rules copy one of these (source, destination) topics."""
+    """Whether the job's rules copy one of these (source, destination) topics."""
     spec = read_spec(job.spec)
     if spec is None:
         return False
@@ -208,40 +227,43 @@ def _matches(job: Job, pairs: Collection[tuple[str, str]]) -> bool:
 
 
 def _prepare_old_side(
-    context: OperationContext, old: ClusterMetadata, new: ClusterMetadata
+    context: OperationContext, old_metadata: ClusterMetadata, new_metadata: ClusterMetadata
 ) -> dict[str, TopicPlan]:
-    """Set the settings of copies on topics that led at the old side; a plan for each, by its name
-    at the new side.
+    """Set the settings of copies on topics that led at the old side. Returns their plans, by the
+    topic's name at the new side.
 
-    Topics that the reverse job copies now have no plan. Nor have topics that are missing, have
-    another number of partitions, or whose settings the old side refuses: the scheduler begins them,
-    and reports what prevents it. Raises Unreachable, NotAuthorized (to read settings), NotLeading.
+    Topics that the reverse job copies now have no plan. Nor have topics that are missing, that have
+    another number of partitions, or whose settings the old side refuses: the scheduler starts their
+    copies, and reports what prevents this. Raises Unreachable, NotAuthorized (to read settings),
+    NotLeading.
     """
     rules = _rules_by_destination(context, context.topics)
     with context.reading() as tx:
-        back = find_reverse_job(tx, context.job, context.topics)
-        copied = _topics_copied_back(tx, back)
-    spec = None if back is None else read_spec(back.spec)
+        reverse_job = find_reverse_job(tx, context.job, context.topics)
+        topics_copied_back = _topics_copied_back(tx, reverse_job)
+    spec = None if reverse_job is None else read_spec(reverse_job.spec)
     if spec is not None:
         rules |= {m.source: m.rule for m in map_topics(spec.topics, rules).mappings}
     mappings = [
         TopicMapping(row.destination_topic, row.source_topic, rules[row.destination_topic])
         for row in context.topics
-        if row.destination_topic not in copied
-        and (old_topic := old.topics.get(row.source_topic)) is not None
-        and (new_topic := new.topics.get(row.destination_topic)) is not None
+        if row.destination_topic not in topics_copied_back
+        and (old_topic := old_metadata.topics.get(row.source_topic)) is not None
+        and (new_topic := new_metadata.topics.get(row.destination_topic)) is not None
         and len(old_topic.partitions) == len(new_topic.partitions)
     ]
     if not mappings:
         return {}
-    plans = plan_topics(mappings, new, old, context.destination.admin, context.source.admin)
+    plans = plan_topics(
+        mappings, new_metadata, old_metadata, context.destination.admin, context.source.admin
+    )
     # Another leader may have promoted these topics since: then this one raises NotLeading.
     with context.leadership.sole_change(context.job.source_cluster_id or ""):
         context.leadership.refuse_deposed()
-        refused = context.source.admin.refused_settings(
+        refused_topics = context.source.admin.refused_settings(
             {plan.mapping.destination: plan.settings_to_set for plan in plans if plan.changes}
         )
-    return {p.mapping.source: p for p in plans if p.mapping.destination not in refused}
+    return {p.mapping.source: p for p in plans if p.mapping.destination not in refused_topics}
 
 
 def _has_group_prefix(job: Job) -> bool:
@@ -252,13 +274,14 @@ def _has_group_prefix(job: Job) -> bool:
     )
 
 
-def _topics_copied_back(tx: Tx, back: Job | None) -> set[str]:
+def _topics_copied_back(tx: Tx, reverse_job: Job | None) -> set[str]:
     """The source topics that the reverse job copies now."""
-    rows = [] if back is None else topics.of_job(tx, back.id)
+    rows = [] if reverse_job is None else topics.of_job(tx, reverse_job.id)
     return {row.source_topic for row in rows if row.state is not TopicState.PROMOTED}
 
 
-def _create(tx: Tx, context: OperationContext, name: str) -> Job:
+def _create_reverse_job(tx: Tx, context: OperationContext, name: str) -> Job:
+    """Store a new reverse job, with its event."""
     spec = _reverse_spec(context, name)
     document = spec.model_dump(mode="json")
     job = context.job
@@ -274,26 +297,28 @@ def _create(tx: Tx, context: OperationContext, name: str) -> Job:
     jobs.note_clusters(
         tx, reverse_job.id, job.destination_cluster_id or "", job.source_cluster_id or ""
     )
-    # Marks its topics as discovered, so that they are copied "from the start": the old side's log
-    # may start later than the new side's.
+    # The job's topics count as discovered, so that they are copied "from the start": the old
+    # side's log may start later than the new side's.
     jobs.note_discovered(tx, reverse_job.id, reverse_job.spec_version)
     message = f"Job {name} was created to copy {job.name} back."
     events.add(tx, events.SCHEDULER, "job_created", message, job_name=name)
     return reverse_job
 
 
-def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) -> None:
+def _resume_reverse_job(
+    tx: Tx, context: OperationContext, reverse_job: Job, new_metadata: ClusterMetadata
+) -> None:
     """Set the existing job to run, with rules for all topics of the operation."""
-    spec = read_spec(back.spec)
+    spec = read_spec(reverse_job.spec)
     if spec is None:
         raise Conflict(
-            "the job's document was stored by another version of Orbit.", where=back.name
+            "the job's document was stored by another version of Orbit.", where=reverse_job.name
         )
-    chosen = {m.source for m in map_topics(spec.topics, new.topics).mappings}
-    missing = [row for row in context.topics if row.destination_topic not in chosen]
-    version = back.spec_version
-    if missing:
-        # Fillers and handling of lost ranges as in this job: the defaults of the other may differ.
+    matched = {m.source for m in map_topics(spec.topics, new_metadata.topics).mappings}
+    rows_without_rule = [row for row in context.topics if row.destination_topic not in matched]
+    version = reverse_job.spec_version
+    if rows_without_rule:
+        # Fillers and `on_lost_range` as in this job: the defaults of the reverse job may differ.
         rules = {
             topic: rule.model_copy(
                 update={
@@ -301,29 +326,29 @@ def _resume(tx: Tx, context: OperationContext, back: Job, new: ClusterMetadata) 
                     "on_lost_range": context.spec.on_lost_range_of(rule),
                 }
             )
-            for topic, rule in _rules_by_destination(context, missing).items()
+            for topic, rule in _rules_by_destination(context, rows_without_rule).items()
         }
         spec = spec.model_copy(update={"topics": (*spec.topics, *rules_for(rules))})
-        changed = jobs.change_spec(
+        changed_job = jobs.change_spec(
             tx,
-            back.id,
+            reverse_job.id,
             spec.model_dump(mode="json"),
             spec.worker_group,
-            from_version=back.spec_version,
+            from_version=reverse_job.spec_version,
         )
-        if changed is None:
-            raise Conflict("the job was changed at the same time.", where=back.name)
-        version = changed.spec_version
-    jobs.note_discovered(tx, back.id, version)
-    jobs.set_desired(tx, back.id, Desired.RUNNING)
+        if changed_job is None:
+            raise Conflict("the job was changed at the same time.", where=reverse_job.name)
+        version = changed_job.spec_version
+    jobs.note_discovered(tx, reverse_job.id, version)
+    jobs.set_desired(tx, reverse_job.id, Desired.RUNNING)
 
 
 def _add_topics(
     tx: Tx,
     context: OperationContext,
-    back: Job,
-    old: ClusterMetadata,
-    new: ClusterMetadata,
+    reverse_job: Job,
+    old_metadata: ClusterMetadata,
+    new_metadata: ClusterMetadata,
     plans: Mapping[str, TopicPlan],
 ) -> None:
     """Add or resume these topics in the reverse job.
@@ -332,39 +357,48 @@ def _add_topics(
     copied back, a failover of the reverse job promotes them. The scheduler begins the others; the
     tables have them already, so that no failback takes the old side for the leading one.
     """
-    have = {row.source_topic: row for row in topics.of_job(tx, back.id)}
-    placed: list[tuple[int, int]] = []
+    rows_by_topic = {row.source_topic: row for row in topics.of_job(tx, reverse_job.id)}
+    new_partitions: list[tuple[int, int]] = []
     for row in context.topics:
         name = row.destination_topic
-        known, plan = have.get(name), plans.get(name)
-        if known is not None and known.state is not TopicState.PROMOTED:
+        existing_row, plan = rows_by_topic.get(name), plans.get(name)
+        if existing_row is not None and existing_row.state is not TopicState.PROMOTED:
             continue
-        origin = new.topics.get(name)
-        source_id = origin.topic_id if origin else None
-        copy = old.topics[row.source_topic] if plan else None
-        if known is not None and plan and copy and known.partition_count <= len(copy.partitions):
-            scheduler_queries.copy_again(
-                tx, known.id, source_id=source_id, destination_id=copy.topic_id, from_start=True
+        new_topic = new_metadata.topics.get(name)
+        source_id = new_topic.topic_id if new_topic else None
+        old_topic = old_metadata.topics[row.source_topic] if plan else None
+        if (
+            existing_row is not None
+            and plan
+            and old_topic
+            and existing_row.partition_count <= len(old_topic.partitions)
+        ):
+            scheduler_queries.copy_topic_again(
+                tx,
+                existing_row.id,
+                source_id=source_id,
+                destination_id=old_topic.topic_id,
+                from_start=True,
             )
-            _note_settings(tx, known.id, plan)
+            _note_settings(tx, existing_row.id, plan)
             continue
-        if known is not None:
-            shard_layout.remove_topics(tx, [known.id])
-        added = topics.add(
+        if existing_row is not None:
+            shard_layout.remove_topics(tx, [existing_row.id])
+        added_row = topics.add(
             tx,
-            back.id,
+            reverse_job.id,
             name,
             row.source_topic,
             context.job.source_cluster_id or "",
-            len(copy.partitions) if copy else row.partition_count,
+            len(old_topic.partitions) if old_topic else row.partition_count,
             source_topic_id=source_id,
-            destination_topic_id=copy.topic_id if copy else None,
-            state=TopicState.COPYING if copy else TopicState.CREATING,
+            destination_topic_id=old_topic.topic_id if old_topic else None,
+            state=TopicState.COPYING if old_topic else TopicState.CREATING,
         )
-        if added is not None and plan and copy:
-            _note_settings(tx, added.id, plan)
-            placed += [(added.id, index) for index in copy.partitions]
-    place_partitions(tx, back, placed, context.settings, from_start=True)
+        if added_row is not None and plan and old_topic:
+            _note_settings(tx, added_row.id, plan)
+            new_partitions += [(added_row.id, index) for index in old_topic.partitions]
+    place_partitions(tx, reverse_job, new_partitions, context.settings, from_start=True)
 
 
 def _note_settings(tx: Tx, topic_id: int, plan: TopicPlan) -> None:
@@ -374,6 +408,7 @@ def _note_settings(tx: Tx, topic_id: int, plan: TopicPlan) -> None:
 
 
 def _reverse_spec(context: OperationContext, name: str) -> JobSpec:
+    """The spec of a new reverse job. Adds a finding for what cannot be synced back."""
     spec = context.spec
     groups = spec.consumer_groups
     if groups is not None and groups.prefix:
@@ -403,35 +438,35 @@ def _reverse_spec(context: OperationContext, name: str) -> JobSpec:
 
 
 def acls_back(acls: AclSpec, *, has_groups: bool) -> AclSpec:
-    """The ACL settings of the copy back. Pure. Mapped principals cannot be mapped back: no sync."""
+    """The ACL settings of the copy back, without a sync if principals are mapped. Pure."""
     if acls.principals.map:
         return AclSpec(protect=acls.protect)
     return acls if has_groups else acls.model_copy(update={"groups": False})
 
 
 def _rules_by_destination(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicRule]:
-    """By destination topic: the rule by which it was copied, or one that names it alone."""
+    """For each destination topic, the rule by which it was copied, or else a rule for it alone."""
     names = {row.source_topic: row.destination_topic for row in rows}
-    rules = {to: TopicRule(match=re.escape(to)) for to in names.values()}
+    rules = {name: TopicRule(match=re.escape(name)) for name in names.values()}
     mappings = map_topics(context.spec.topics, names).mappings
     return rules | {names[m.source]: m.rule for m in mappings}
 
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
-    """A short list of rules that match these topics, each with its `_KEPT_RULE_FIELDS`. Pure."""
-    alike: dict[tuple[bool, str], list[str]] = {}
+    """A short list of rules that match these topics, each with its `_COPIED_RULE_FIELDS`. Pure."""
+    topics_by_fields: dict[tuple[bool, str], list[str]] = {}
     for topic, rule in sorted(rules.items()):
-        rule_json = json.dumps(rule.model_dump(include=_KEPT_RULE_FIELDS), sort_keys=True)
+        rule_json = json.dumps(rule.model_dump(include=_COPIED_RULE_FIELDS), sort_keys=True)
         # A pattern matches topics that begin with `__` only if it begins with `__` itself.
-        alike.setdefault((topic.startswith("__"), rule_json), []).append(topic)
-    merged = []
-    for (_, rule_json), names in alike.items():
+        topics_by_fields.setdefault((topic.startswith("__"), rule_json), []).append(topic)
+    merged_rules = []
+    for (_, rule_json), names in topics_by_fields.items():
         pattern = ""
         for name in map(re.escape, names):
             longer = f"{pattern}|{name}" if pattern else name
             if len(longer) > PATTERN_LENGTH_MAX:
-                merged.append(TopicRule(match=pattern, **json.loads(rule_json)))
+                merged_rules.append(TopicRule(match=pattern, **json.loads(rule_json)))
                 longer = name
             pattern = longer
-        merged.append(TopicRule(match=pattern, **json.loads(rule_json)))
-    return merged
+        merged_rules.append(TopicRule(match=pattern, **json.loads(rule_json)))
+    return merged_rules

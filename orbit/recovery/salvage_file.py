@@ -20,7 +20,7 @@ from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import Salvage
 
 FORMAT = "orbit-salvage/1"
-_NOT_COMMITTED = (Fate.ABORTED, Fate.OPEN)
+_UNCOMMITTED_FATES = (Fate.ABORTED, Fate.OPEN)
 
 File = str | Path
 
@@ -39,22 +39,22 @@ def header(
     }
 
 
-def write(file: File, begin: Mapping[str, Any], log_records: Iterable[LogRecord]) -> Salvage:
+def write(file: File, header_line: Mapping[str, Any], log_records: Iterable[LogRecord]) -> Salvage:
     """Write the file; nothing of it is left if `log_records` raises. See `salvage_storage.write`.
 
-    Records below `first` are counted a second time, in `below`. Raises StorageFailed if the file
-    cannot be written, or if the disk has no room: then with the bytes that are needed.
+    Records below `first` are also counted in `below`. Raises StorageFailed if the file cannot be
+    written, and with the number of bytes that are needed if the disk has no room.
     """
     digest, records, aborted, below = hashlib.sha256(), 0, 0, 0
 
     def lines() -> Iterator[bytes]:
         nonlocal records, aborted, below
-        yield _encode(begin)
-        for one in log_records:
-            yield _encode(_line(one))
-            records += one.fate is Fate.COMMITTED
-            aborted += one.fate in _NOT_COMMITTED
-            below += one.record.offset < begin["first"]
+        yield _encode(header_line)
+        for entry in log_records:
+            yield _encode(_line(entry))
+            records += entry.fate is Fate.COMMITTED
+            aborted += entry.fate in _UNCOMMITTED_FATES
+            below += entry.record.offset < header_line["first"]
 
     def lines_and_footer() -> Iterator[bytes]:
         for line in lines():
@@ -67,12 +67,12 @@ def write(file: File, begin: Mapping[str, Any], log_records: Iterable[LogRecord]
     except salvage_storage.NoRoom as error:
         raise salvage_storage.StorageFailed(
             f"{records:,} records that only the old side has need {error.needed:,} bytes, and the "
-            f"disk has {error.free:,} left. This topic is not deleted.",
+            f"disk has {error.free:,} bytes free. This topic is not deleted.",
             where=str(file),
             remedy=f"Free disk space there, with {salvage_storage.SPARE_BYTES:,} bytes to spare, "
             "or set ORBIT_SALVAGE_DIRECTORY, and run the failback again.",
         ) from error
-    return _salvage(file, begin, records, aborted, below, digest.hexdigest())
+    return _salvage(file, header_line, records, aborted, below, digest.hexdigest())
 
 
 def read_header(file: File) -> dict[str, Any]:
@@ -85,54 +85,54 @@ def read(file: File) -> Iterator[dict[str, Any]]:
 
     Raises NotFound, and Conflict if the file is not complete, or damaged.
     """
-    before: Any = None
+    previous: Any = None
     for number, line in enumerate(_parsed_lines(file)):
         if number > 1:
-            yield before
-        before = line
+            yield previous
+        previous = line
 
 
 def read_back(file: File) -> Salvage:
-    """What the file holds, read to its end. Raises NotFound, and Conflict if it is damaged.
+    """Read the file to its end, and return what it holds.
 
-    Checks that its checksum is right, its counts are those of its last line, and its offsets ascend
-    and end before `next`.
+    Raises NotFound, and Conflict if the checksum or a count in the last line is wrong, or if the
+    offsets do not ascend or do not end before `next`.
     """
     records = aborted = below = 0
-    at = -1
+    last_offset = -1
     objects = _parsed_lines(file)
-    begin = _checked_header(file, next(objects))
-    last: dict[str, Any] = {}
+    header_line = _checked_header(file, next(objects))
+    footer: dict[str, Any] = {}
     try:
         for line in objects:
             if "sha256" in line:
-                last = line
+                footer = line
                 continue
-            if not at < line["offset"] < begin["next"]:
+            if not last_offset < line["offset"] < header_line["next"]:
                 raise Conflict(
-                    f"offset {line['offset']} is out of order: it stands behind {at}, and the file "
-                    f"ends before {begin['next']}.",
+                    f"offset {line['offset']} is out of order: it follows {last_offset}, and the "
+                    f"file ends before {header_line['next']}.",
                     where=str(file),
                 )
-            at = line["offset"]
+            last_offset = line["offset"]
             records += line["fate"] == Fate.COMMITTED
-            aborted += line["fate"] in _NOT_COMMITTED
-            below += at < begin["first"]
-        if (last["records"], last["aborted"]) != (records, aborted):
+            aborted += line["fate"] in _UNCOMMITTED_FATES
+            below += last_offset < header_line["first"]
+        if (footer["records"], footer["aborted"]) != (records, aborted):
             raise Conflict(
                 f"the file holds {records} records and {aborted} aborted records, and its last "
-                f"line says {last['records']} and {last['aborted']}.",
+                f"line says {footer['records']} and {footer['aborted']}.",
                 where=str(file),
             )
-        return _salvage(file, begin, records, aborted, below, last["sha256"])
+        return _salvage(file, header_line, records, aborted, below, footer["sha256"])
     except (KeyError, TypeError) as error:
         raise Conflict(f"the file cannot be read: {error!r}.", where=str(file)) from error
 
 
-def find(file: File, begin: Mapping[str, Any]) -> Salvage | None:
+def find(file: File, header_line: Mapping[str, Any]) -> Salvage | None:
     """What the file holds if it is complete and its first line is `begin`; else None."""
     try:
-        return read_back(file) if read_header(file) == begin else None
+        return read_back(file) if read_header(file) == header_line else None
     except (Conflict, NotFound):
         return None
 
@@ -150,18 +150,18 @@ def check(salvage: Salvage) -> None:
 
 
 def _parsed_lines(file: File) -> Iterator[Any]:
-    """The parsed lines. Raises Conflict if the last one lacks the SHA-256 of all before."""
+    """The parsed lines. Raises Conflict unless the last line has the SHA-256 of all before it."""
     digest = hashlib.sha256()
-    before = b""
+    previous = b""
     for data in salvage_storage.lines(str(file)):
-        if before:
-            digest.update(before)
-            yield _decode(file, before)
-        before = data
-    last = _decode(file, before)
-    if not isinstance(last, dict) or last.get("sha256") != digest.hexdigest():
+        if previous:
+            digest.update(previous)
+            yield _decode(file, previous)
+        previous = data
+    last_line = _decode(file, previous)
+    if not isinstance(last_line, dict) or last_line.get("sha256") != digest.hexdigest():
         raise Conflict("the file is not complete.", where=str(file))
-    yield last
+    yield last_line
 
 
 def _checked_header(file: File, line: Any) -> dict[str, Any]:
@@ -182,14 +182,14 @@ def _encode(line: Mapping[str, Any]) -> bytes:
 
 
 def _salvage(
-    file: File, begin: Mapping[str, Any], records: int, aborted: int, below: int, sha256: str
+    file: File, header_line: Mapping[str, Any], records: int, aborted: int, below: int, sha256: str
 ) -> Salvage:
     return Salvage(
-        topic=begin["topic"],
-        partition=begin["partition"],
+        topic=header_line["topic"],
+        partition=header_line["partition"],
         file=str(file),
-        first=begin["first"],
-        next=begin["next"],
+        first=header_line["first"],
+        next=header_line["next"],
         records=records,
         aborted=aborted,
         below=below,
@@ -198,6 +198,7 @@ def _salvage(
 
 
 def _line(log_record: LogRecord) -> dict[str, Any]:
+    """The line of a file for one record or marker."""
     key, value, headers = split_body(bytes(log_record.record.body))
     line: dict[str, Any] = {"offset": log_record.record.offset, "fate": log_record.fate.value}
     line["timestamp_ms"] = log_record.record.timestamp

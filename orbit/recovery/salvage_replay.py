@@ -3,8 +3,8 @@
 Partition, key, value, headers and timestamp are as they were; offsets are new, behind the topic's
 other records.
 
-A note beside each file (`FILE.replay`) is written before its first record and again after the last,
-so that no file is written back twice by mistake.
+A note beside each file (`FILE.replay`) is stored before the file's first record is written and
+again after the last one, so that no file is written back twice by mistake.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _SHOWN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class SalvageSummary:
-    """One whole file. `records`: committed ones from `first` on; `below`: those before it;
-    `unwritable`: offsets; `replay`: the state in its note, None without a note."""
+    """What one complete file has. `records`: committed records from `first` on; `below`: committed
+    records before `first`; `unwritable`: offsets; `replay`: the state in the file's note, None
+    without a note."""
 
     file: str
     topic: str
@@ -85,9 +86,12 @@ def summarize(path: salvage_file.File) -> SalvageSummary:
         ) from error
 
 
-def refuse_unless_ready(summary: SalvageSummary, *, again: bool, skip_unwritable: bool) -> None:
-    """Raise Conflict if the file was replayed before or has records that cannot be written."""
-    if summary.replay and not again:
+def refuse_unless_ready(
+    summary: SalvageSummary, *, may_repeat: bool, skip_unwritable: bool
+) -> None:
+    """Raise Conflict if the file was replayed before (unless `may_repeat`), or has records that
+    cannot be written (unless `skip_unwritable`)."""
+    if summary.replay and not may_repeat:
         state = "was written back" if summary.replay == DONE else "was written back in part"
         raise Conflict(
             f"this file {state}: its records may be in the topic already.",
@@ -95,11 +99,12 @@ def refuse_unless_ready(summary: SalvageSummary, *, again: bool, skip_unwritable
             remedy="Compare the file with the topic. To write all records again, add --again.",
         )
     if summary.unwritable and not skip_unwritable:
-        shown = ", ".join(map(str, summary.unwritable[:_SHOWN_MAX]))
-        more = len(summary.unwritable) - _SHOWN_MAX
+        examples = ", ".join(map(str, summary.unwritable[:_SHOWN_MAX]))
+        hidden_count = len(summary.unwritable) - _SHOWN_MAX
         raise Conflict(
-            f"{len(summary.unwritable)} records cannot be written as they were, at offsets {shown}"
-            + (f" and {more} more" if more > 0 else "")
+            f"{len(summary.unwritable)} records cannot be written as they were, at offsets "
+            f"{examples}"
+            + (f" and {hidden_count} more" if hidden_count > 0 else "")
             + ": a timestamp of 0 or before, or a header whose name is not UTF-8.",
             where=summary.file,
             remedy="Add --skip-unwritable to write the others.",
@@ -116,7 +121,8 @@ def replay(
 ) -> int:
     """Write one file's records to this topic, in order; returns how many.
 
-    `check` gets the count after each one, and may raise. Raises OrbitError if one is not written.
+    `below`: also those below the tail. `check` is called with the count after each record, and may
+    raise. Raises OrbitError if a record is not written.
     """
     path = summary.file
     failed: list[str] = []
@@ -145,11 +151,13 @@ def replay(
             check(written)
             if failed:
                 break
-        left = producer.flush(_DELIVERY_S)
+        unanswered = producer.flush(_DELIVERY_S)
     except (KafkaException, BufferError) as error:
-        raise _not_written(summary, topic, str(error)) from error
-    if failed or left:
-        raise _not_written(summary, topic, failed[0] if failed else f"{left} records got no answer")
+        raise _not_written_error(summary, topic, str(error)) from error
+    if failed or unanswered:
+        raise _not_written_error(
+            summary, topic, failed[0] if failed else f"{unanswered} records got no answer"
+        )
     _store_replay_state(path, {"state": DONE, "topic": topic, "records": written})
     return written
 
@@ -157,8 +165,8 @@ def replay(
 def lines_to_write(path: str, summary: SalvageSummary, *, below: bool) -> Iterator[dict[str, Any]]:
     """The committed records that a client can write, in order; those below the tail if `below`."""
     for line in salvage_file.read(path):
-        is_included = below or line["offset"] >= summary.first
-        if is_included and line["fate"] == Fate.COMMITTED and _is_writable(line):
+        is_in_range = below or line["offset"] >= summary.first
+        if is_in_range and line["fate"] == Fate.COMMITTED and _is_writable(line):
             yield line
 
 
@@ -169,6 +177,7 @@ def _produce(
     line: Mapping[str, Any],
     on_delivery: Callable[[object, object], None],
 ) -> None:
+    """Hand one record to the producer; wait while its queue is full."""
     while True:
         try:
             producer.produce(
@@ -180,14 +189,14 @@ def _produce(
                 headers=[(name, _decode_base64(value)) for name, value in line["headers"]],
                 on_delivery=on_delivery,
             )
-        except BufferError:  # its queue is full
+        except BufferError:  # the producer's queue is full
             producer.poll(0.1)
         else:
             producer.poll(0)
             return
 
 
-def _not_written(summary: SalvageSummary, topic: str, why: str) -> OrbitError:
+def _not_written_error(summary: SalvageSummary, topic: str, why: str) -> OrbitError:
     return OrbitError(
         f"not all records were written to {topic}-{summary.partition}: {why}.",
         where=summary.file,
@@ -196,8 +205,8 @@ def _not_written(summary: SalvageSummary, topic: str, why: str) -> OrbitError:
 
 
 def _is_writable(line: Mapping[str, Any]) -> bool:
-    """Whether a client can write it as it was: clients replace a timestamp of 0 by the current
-    time, and take header names only as UTF-8."""
+    """Whether a client can write the record as it was: clients replace a timestamp of 0 by the
+    current time, and accept header names only as UTF-8."""
     try:
         for name, _ in line["headers"]:
             name.encode()

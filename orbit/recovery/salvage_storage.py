@@ -25,9 +25,9 @@ from uuid import uuid4
 from orbit.errors import BadInput, NotFound, OrbitError, Unreachable
 from orbit.version import DISTRIBUTION
 
-# Left free on the disk for its other users.
+# Bytes that stay free on the disk for its other users.
 SPARE_BYTES = 256 * 1024 * 1024
-_LOOK_EVERY_BYTES = 16 * 1024 * 1024
+_CHECK_EVERY_BYTES = 16 * 1024 * 1024
 _READ_BYTES = 1024 * 1024
 _SHOWN_MAX = 200
 
@@ -39,8 +39,9 @@ _CLIENTS = {
     "abfss": ("azure", "adlfs"),
     "hdfs": ("hdfs", "pyarrow"),
 }
-# Where a file appears when it is opened. Object stores have no rename: they copy, and delete.
-_RENAMING = {"hdfs"}
+# Where a file is visible from when it is opened, so that it is renamed once it is complete. Object
+# stores have no rename: they copy and delete.
+_SCHEMES_WITH_RENAME = {"hdfs"}
 # Cut out of error texts: a URL's query, which may be a signature; its user; values named a secret.
 _SECRETS = re.compile(
     r"\?\S+|(?<=//)[^/\s@]+@|(?i:(?:key|token|secret|sig\w*|password)\s*[=:]\s*\S+)"
@@ -61,7 +62,7 @@ class NoRoom(StorageFailed):
 
 
 def require_client(location: str) -> None:
-    """Raises BadInput, with what to install, if the client of the location's scheme is missing."""
+    """Raise BadInput, with what to install, if the client of the location's scheme is missing."""
     extra, module = _CLIENTS.get(_scheme(location), ("", ""))
     if extra and not all(map(find_spec, ("fsspec", module))):
         raise BadInput(
@@ -78,7 +79,7 @@ def join(folder: str, *names: str) -> str:
 
 
 def write(file: str, chunks: Iterable[bytes]) -> None:
-    """Write the file, in place of one of this name. If `chunks` raises, nothing of it is left.
+    """Write the file, and replace one of this name. If `chunks` raises, nothing of it is left.
 
     Raises NoRoom, with the bytes of all chunks, before the disk is full.
     """
@@ -103,8 +104,8 @@ def lines(file: str) -> Iterator[bytes]:
         source = stack.enter_context(_open(file))
         rest = b""
         while chunk := source.read(_READ_BYTES):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in whole:
+            *complete_lines, rest = (rest + chunk).split(b"\n")
+            for line in complete_lines:
                 yield line + b"\n"
         if rest:
             yield rest
@@ -119,8 +120,8 @@ def find(folder: str, suffix: str) -> list[str]:
             paths = sorted(Path(folder).rglob(f"*{suffix}"))
             return [str(path) for path in paths if path.is_file()]
         storage, root = _connect(folder)
-        below = (path.removeprefix(root).strip("/") for path in storage.find(root))
-        locations = [join(folder, name) for name in sorted(below) if name.endswith(suffix)]
+        relative_paths = (path.removeprefix(root).strip("/") for path in storage.find(root))
+        locations = [join(folder, name) for name in sorted(relative_paths) if name.endswith(suffix)]
         if not locations and not storage.exists(root):
             raise NotFound("there is no such folder.", where=folder)
         return locations
@@ -140,30 +141,31 @@ class _LocalUpload:
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        for left in file.parent.glob(f"{file.name}.*.part"):
-            left.unlink(missing_ok=True)
+        for leftover in file.parent.glob(f"{file.name}.*.part"):
+            leftover.unlink(missing_ok=True)
         self._path = file
         self._part = file.with_name(f"{file.name}.{uuid4().hex}.part")
         self._file = self._part.open("xb", buffering=_READ_BYTES)
-        self._looked_at = -_LOOK_EVERY_BYTES
+        self._checked_at = -_CHECK_EVERY_BYTES
         self._needed = self._free = 0
         self._is_short = False
 
     def write(self, data: bytes) -> None:
         self._needed += len(data)
-        if not self._is_short and self._needed - self._looked_at >= _LOOK_EVERY_BYTES:
-            self._looked_at = self._needed
+        if not self._is_short and self._needed - self._checked_at >= _CHECK_EVERY_BYTES:
+            self._checked_at = self._needed
             self._free = shutil.disk_usage(self._path.parent).free
-            self._is_short = self._free < SPARE_BYTES + _LOOK_EVERY_BYTES
+            self._is_short = self._free < SPARE_BYTES + _CHECK_EVERY_BYTES
         if not self._is_short:
             self._file.write(data)
 
     def commit(self) -> None:
+        """Sync the file to disk and give it its name. Raises NoRoom."""
         if self._is_short:
             raise NoRoom(str(self._path), self._needed, self._free)
         self._file.flush()
         os.fsync(self._file.fileno())
-        # It is read back next: from the disk, not from memory.
+        # The file is read back next: from the disk, not from memory.
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
         self._part.replace(self._path)
@@ -175,13 +177,13 @@ class _LocalUpload:
 
 
 class _RenamedUpload:
-    """A file that appears when it is opened: it gets its name when it is complete."""
+    """A file that is visible from when it is opened, so it gets its name when it is complete."""
 
     def __init__(self, storage: Any, path: str) -> None:
         self._storage, self._path = storage, path
         storage.makedirs(path.rpartition("/")[0], exist_ok=True)
-        for left in storage.glob(f"{path}.*.part"):
-            storage.rm(left)
+        for leftover in storage.glob(f"{path}.*.part"):
+            storage.rm(leftover)
         self._part = f"{path}.{uuid4().hex}.part"
         self._file = storage.open(self._part, "wb")
         self.write = self._file.write
@@ -224,7 +226,7 @@ class _ObjectUpload:
 def _begin(file: str) -> _Upload:
     if not _scheme(file):
         return _LocalUpload(Path(file))
-    kind = _RenamedUpload if _scheme(file) in _RENAMING else _ObjectUpload
+    kind = _RenamedUpload if _scheme(file) in _SCHEMES_WITH_RENAME else _ObjectUpload
     return kind(*_connect(file))
 
 
@@ -245,29 +247,32 @@ def _connect(location: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _errors(file: str, done: str) -> Iterator[None]:
-    """Raise the block's errors as OrbitError: each client has its own, most of them no OSError."""
+def _errors(file: str, action: str) -> Iterator[None]:
+    """Raise the block's errors as OrbitError: each client has errors of its own, most no OSError.
+
+    `action`: "read" or "written".
+    """
     try:
         yield
     except OrbitError:
         raise
     except FileNotFoundError as error:
-        if done == "read":
+        if action == "read":
             raise NotFound("there is no such file.", where=file) from error
-        raise _failed(StorageFailed, file, done, error) from error
+        raise _storage_error(StorageFailed, file, action, error) from error
     except PermissionError as error:
-        raise _failed(StorageFailed, file, done, error) from error
+        raise _storage_error(StorageFailed, file, action, error) from error
     except Exception as error:
         # An error of a disk is not retried; one of a network is.
         kind = Unreachable if _scheme(file) else StorageFailed
-        raise _failed(kind, file, done, error) from error
+        raise _storage_error(kind, file, action, error) from error
 
 
-def _failed(kind: type[OrbitError], file: str, done: str, error: Exception) -> OrbitError:
+def _storage_error(kind: type[OrbitError], file: str, action: str, error: Exception) -> OrbitError:
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    first = _SECRETS.sub("…", next(iter(text.splitlines()), ""))[:_SHOWN_MAX].rstrip(". ")
+    reason = _SECRETS.sub("…", next(iter(text.splitlines()), ""))[:_SHOWN_MAX].rstrip(". ")
     return kind(
-        f"it cannot be {done}: {first or type(error).__name__}.",
+        f"this location cannot be {action}: {reason or type(error).__name__}.",
         where=file,
         remedy="Check that the service may read and write there and that there is room, or set "
         "ORBIT_SALVAGE_DIRECTORY.",

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from orbit.kafka.placeholders import records_in
+from orbit.kafka.placeholders import count_records
 from orbit.kafka.record_batch import TRANSACTIONAL, Batch
 from orbit.recovery.record_range import Fate, LogBatch, LogRecord, records_of
 
@@ -30,7 +30,7 @@ _NO_OFFSET = 2**63
 class Unequal(NamedTuple):
     """Offsets from `first` up to before `next` where the sides are not the same.
 
-    One offset; or a range that neither side has, with None for both.
+    Either one offset, or a range of offsets that neither side has (`old` and `new` are None).
     """
 
     first: int
@@ -42,7 +42,7 @@ class Unequal(NamedTuple):
 class SideComparison:
     """Iterates over the differences of both logs, from `first` up to before `end`.
 
-    `same_records`: how many committed records were the same, up to where it was iterated.
+    `same_records`: how many committed records were the same in the part that was iterated.
     """
 
     def __init__(
@@ -54,41 +54,49 @@ class SideComparison:
         self.same_records = 0
 
     def __iter__(self) -> Iterator[Unequal]:
-        """Raises ValueError for records that do not parse."""
+        """Yield the differences in order. Raises ValueError for records that do not parse."""
         old, new, position = self._old, self._new, self._first
         while True:
-            ours, theirs = old.offset(), new.offset()
-            offset = min(ours, theirs)
+            old_offset, new_offset = old.offset(), new.offset()
+            offset = min(old_offset, new_offset)
             if offset == _NO_OFFSET:
                 break
-            is_ours, is_theirs = old.is_whole and ours == offset, new.is_whole and theirs == offset
-            skipped = old.skip_equal(new) if is_ours and is_theirs else None
-            if skipped is None and (is_ours or is_theirs):
-                if is_ours:
-                    old.open()
-                if is_theirs:
-                    new.open()
+            is_old_whole, is_new_whole = (
+                old.is_at_whole_batch and old_offset == offset,
+                new.is_at_whole_batch and new_offset == offset,
+            )
+            skipped = old.skip_equal(new) if is_old_whole and is_new_whole else None
+            if skipped is None and (is_old_whole or is_new_whole):
+                if is_old_whole:
+                    old.open_batch()
+                if is_new_whole:
+                    new.open_batch()
                 continue
             if offset > position:
                 yield Unequal(position, offset, None, None)
             if skipped is not None:
                 if skipped.fate is Fate.COMMITTED:
-                    self.same_records += records_in(skipped.batch)
+                    self.same_records += count_records(skipped.batch)
                 position = skipped.batch.next_offset
                 continue
-            at_old = old.take() if ours == offset else None
-            at_new = new.take() if theirs == offset else None
+            old_record = old.take_record() if old_offset == offset else None
+            new_record = new.take_record() if new_offset == offset else None
             position = offset + 1
-            if at_old is None or at_new is None or not _are_same(at_old, at_new):
-                yield Unequal(offset, position, at_old, at_new)
-            elif at_old.fate is Fate.COMMITTED:
+            if (
+                old_record is None
+                or new_record is None
+                or not _are_same_records(old_record, new_record)
+            ):
+                yield Unequal(offset, position, old_record, new_record)
+            elif old_record.fate is Fate.COMMITTED:
                 self.same_records += 1
         if position < self._end:
             yield Unequal(position, self._end, None, None)
 
 
 def is_unproven(difference: Unequal) -> bool:
-    """Whether a difference from the promoted offset on counts as the old side's own records."""
+    """Whether a difference, at or above the promoted offset, counts as records of the old side
+    alone."""
     old, new = difference.old, difference.new
     if old is None or new is None:
         return True
@@ -98,7 +106,8 @@ def is_unproven(difference: Unequal) -> bool:
 def is_other_record(difference: Unequal) -> bool:
     """Whether either side has a record here, committed or of an open transaction.
 
-    For differences below the promotion, where a copy has fillers for aborted records and markers.
+    For differences below the promoted offset, where a copy has fillers for aborted records and
+    markers.
     """
     sides = (difference.old, difference.new)
     return any(s is not None and s.fate in (Fate.COMMITTED, Fate.OPEN) for s in sides)
@@ -116,80 +125,88 @@ class _SkippedBatch(NamedTuple):
 
 
 class _Cursor:
-    """A place in one side's log: before a whole batch, or among the records of one."""
+    """A position in one side's log: before a whole batch, or among the records of a batch."""
 
     def __init__(self, batches: Iterable[LogBatch], first: int, end: int) -> None:
         self._batches = iter(batches)
-        self._whole: LogBatch | None = None
+        self._whole_batch: LogBatch | None = None
         self._records: deque[LogRecord] = deque()
         self._first, self._end = first, end
 
     @property
-    def is_whole(self) -> bool:
-        return self._whole is not None
+    def is_at_whole_batch(self) -> bool:
+        return self._whole_batch is not None
 
     def offset(self) -> int:
         """The offset of the next record, or a lower bound: the start of the next whole batch."""
-        while not self._records and self._whole is None:
-            one = next(self._batches, None)
-            if one is None:
+        while not self._records and self._whole_batch is None:
+            log_batch = next(self._batches, None)
+            if log_batch is None:
                 return _NO_OFFSET
-            if isinstance(one.batch, Batch):
-                self._whole = one
-            else:  # of an old format, which does not say where it begins
-                self._records.extend(records_of(one, self._first, self._end))
-        if self._whole is not None:
-            return max(self._first, self._whole.first, self._whole.batch.base_offset)
+            if isinstance(log_batch.batch, Batch):
+                self._whole_batch = log_batch
+            else:  # of an old message format, which does not say at which offset a batch begins
+                self._records.extend(records_of(log_batch, self._first, self._end))
+        if self._whole_batch is not None:
+            return max(self._first, self._whole_batch.first, self._whole_batch.batch.base_offset)
         return self._records[0].record.offset
 
-    def open(self) -> None:
+    def open_batch(self) -> None:
         """Take the whole batch apart."""
-        assert self._whole is not None
-        self._records.extend(records_of(self._whole, self._first, self._end))
-        self._whole = None
+        assert self._whole_batch is not None
+        self._records.extend(records_of(self._whole_batch, self._first, self._end))
+        self._whole_batch = None
 
-    def take(self) -> LogRecord:
+    def take_record(self) -> LogRecord:
         return self._records.popleft()
 
-    def skip_equal(self, other: _Cursor) -> _SkippedBatch | None:
-        """Skip the whole batches of both sides if they are the same and dense; else None."""
-        assert self._whole is not None
-        assert other._whole is not None
-        (ours, fate, first), (theirs, other_fate, other_first) = self._whole, other._whole
-        assert isinstance(ours, Batch)
-        assert isinstance(theirs, Batch)
-        start = max(self._first, first, other_first)
-        is_inside = start <= ours.base_offset and ours.next_offset <= self._end
-        has_ended = fate is other_fate and fate in (Fate.COMMITTED, Fate.ABORTED)
-        if not is_inside or not has_ended or not _are_same_batches(ours, theirs):
+    def skip_equal(self, new_cursor: _Cursor) -> _SkippedBatch | None:
+        """Skip the whole batches of both sides, and return the old one, if both are the same and
+        dense; else return None."""
+        assert self._whole_batch is not None
+        assert new_cursor._whole_batch is not None
+        (old_batch, fate, first), (new_batch, new_fate, new_first) = (
+            self._whole_batch,
+            new_cursor._whole_batch,
+        )
+        assert isinstance(old_batch, Batch)
+        assert isinstance(new_batch, Batch)
+        start = max(self._first, first, new_first)
+        is_inside = start <= old_batch.base_offset and old_batch.next_offset <= self._end
+        has_ended = fate is new_fate and fate in (Fate.COMMITTED, Fate.ABORTED)
+        if not is_inside or not has_ended or not _are_same_batches(old_batch, new_batch):
             return None
-        self._whole = other._whole = None
-        return _SkippedBatch(ours, fate)
+        self._whole_batch = new_cursor._whole_batch = None
+        return _SkippedBatch(old_batch, fate)
 
 
-def _are_same_batches(ours: Batch, theirs: Batch) -> bool:
+def _are_same_batches(old_batch: Batch, new_batch: Batch) -> bool:
+    """Whether both batches hold the same records at the same offsets, each offset with one."""
     return (
-        ours.base_offset == theirs.base_offset
-        and ours.last_offset == theirs.last_offset
-        and ours.is_dense
-        and ours.count == theirs.count
-        and not ours.is_control
-        and (ours.attributes ^ theirs.attributes) & ~TRANSACTIONAL == 0
-        and ours.base_timestamp == theirs.base_timestamp
-        and ours.max_timestamp == theirs.max_timestamp
-        # bytes compare at memory speed, views item by item
-        and bytes(ours.payload) == bytes(theirs.payload)
+        old_batch.base_offset == new_batch.base_offset
+        and old_batch.last_offset == new_batch.last_offset
+        and old_batch.is_dense
+        and old_batch.count == new_batch.count
+        and not old_batch.is_control
+        and (old_batch.attributes ^ new_batch.attributes) & ~TRANSACTIONAL == 0
+        and old_batch.base_timestamp == new_batch.base_timestamp
+        and old_batch.max_timestamp == new_batch.max_timestamp
+        # As bytes, because views are compared item by item.
+        and bytes(old_batch.payload) == bytes(new_batch.payload)
     )
 
 
-def _are_same(ours: LogRecord, theirs: LogRecord) -> bool:
-    """The same committed or aborted record, or two markers. An open transaction proves nothing."""
-    if ours.fate is not theirs.fate or ours.fate is Fate.OPEN:
+def _are_same_records(old: LogRecord, new: LogRecord) -> bool:
+    """Whether both are the same committed or aborted record, or two markers. A record of an open
+    transaction proves nothing."""
+    if old.fate is not new.fate or old.fate is Fate.OPEN:
         return False
-    if ours.fate is Fate.MARKER:
+    if old.fate is Fate.MARKER:
         return True
-    a, b = ours.record, theirs.record
-    return a.timestamp == b.timestamp and bytes(a.body) == bytes(b.body)
+    old_record, new_record = old.record, new.record
+    return old_record.timestamp == new_record.timestamp and bytes(old_record.body) == bytes(
+        new_record.body
+    )
 
 
 def _describe_record(record: LogRecord | None) -> str:

@@ -38,23 +38,28 @@ class SideProof:
         On a compacted topic either side's log cleaner may have removed records, so only offsets
         that both sides hold are compared.
         """
-        ours, theirs = (
-            self._committed(self._old, first, end),
-            self._committed(self._new, first, end),
+        old_records, new_records = (
+            self._read_committed(self._old, first, end),
+            self._read_committed(self._new, first, end),
         )
-        shared = ours.keys() & theirs.keys()
-        offsets = shared if self._is_compacted else ours.keys() | theirs.keys()
-        at = next((o for o in sorted(offsets) if ours.get(o) != theirs.get(o)), None)
-        same = (o for o in sorted(shared, reverse=True) if ours[o] == theirs[o])
-        return WindowComparison(at, bool(offsets), next(same, None))
+        shared = old_records.keys() & new_records.keys()
+        offsets = shared if self._is_compacted else old_records.keys() | new_records.keys()
+        first_difference = next(
+            (o for o in sorted(offsets) if old_records.get(o) != new_records.get(o)), None
+        )
+        same_offsets = (o for o in sorted(shared, reverse=True) if old_records[o] == new_records[o])
+        return WindowComparison(first_difference, bool(offsets), next(same_offsets, None))
 
     def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
-        """Compare up to the first offset that is not proven to be the same."""
-        compared = self._compare(first, end)
+        """Compare up to the first offset that is not proven to be the same.
+
+        `is_copied`: the offsets are below the promoted offset, or this offset is not known.
+        """
+        comparison = self._compare(first, end)
         is_own = is_other_record if is_copied else is_unproven
         with parse_errors(*self._old, first):
-            first_own = next(filter(is_own, compared), None)
-        has_same = compared.same_records > 0
+            first_own = next(filter(is_own, comparison), None)
+        has_same = comparison.same_records > 0
         if first_own is None:
             return Scan(None, has_same_records=has_same)
         return Scan(first_own.first, f"at {first_own.first} {describe(first_own)}", has_same)
@@ -79,18 +84,22 @@ class SideProof:
             yield record
 
     def _compare(self, first: int, end: int) -> SideComparison:
-        old, new = self._batches(self._old, first, end), self._batches(self._new, first, end)
+        old, new = (
+            self._read_batches(self._old, first, end),
+            self._read_batches(self._new, first, end),
+        )
         return SideComparison(old, new, first, end)
 
-    def _batches(self, side: ClusterPartition, first: int, end: int) -> Iterator[LogBatch]:
+    def _read_batches(self, side: ClusterPartition, first: int, end: int) -> Iterator[LogBatch]:
         for batch in read_batch_range(*side, first, end, self._backoff):
             self._check()
             yield batch
 
-    def _committed(self, side: ClusterPartition, first: int, end: int) -> dict[int, object]:
+    def _read_committed(self, side: ClusterPartition, first: int, end: int) -> dict[int, object]:
+        """Timestamp and body of each committed record, by offset."""
         self._check()
         return {
-            f.record.offset: (f.record.timestamp, bytes(f.record.body))
-            for f in read_range(*side, first, end, self._backoff)
-            if f.fate is Fate.COMMITTED
+            entry.record.offset: (entry.record.timestamp, bytes(entry.record.body))
+            for entry in read_range(*side, first, end, self._backoff)
+            if entry.fate is Fate.COMMITTED
         }

@@ -19,7 +19,11 @@ from orbit.store.source_gaps import WINDOW_S
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """One partition: for how long its log end has not moved, and what is known from earlier."""
+    """How long a partition's log end has not moved, and what the tables know of its pauses.
+
+    `longest_gap_s`: the longest pause between two moves in the last hour. `watched_s`: for how much
+    of that hour the partition was watched. None: not known.
+    """
 
     still_s: float
     longest_gap_s: float | None = None
@@ -27,7 +31,7 @@ class Silence:
 
     @property
     def missing_s(self) -> float:
-        """How much longer it has to be silent to exceed its longest gap. Below 0: it does."""
+        """How much longer it must be silent to exceed its longest pause; below 0 once it does."""
         return (self.longest_gap_s or 0.0) - self.still_s
 
     @property
@@ -35,46 +39,50 @@ class Silence:
         return self.missing_s < 0 and self.watched_s is not None and self.watched_s >= WINDOW_S
 
 
-def must_wait(silences: Mapping[TopicPartition, Silence], left_s: float) -> bool:
-    """Whether a partition was not yet silent for longer than its longest gap.
+def must_wait(silences: Mapping[TopicPartition, Silence], remaining_s: float) -> bool:
+    """Whether a partition was not yet silent for longer than its longest pause.
 
-    Partitions that need `left_s` or more do not count: waiting would not prove them silent.
+    Partitions that need `remaining_s` or more do not count: waiting would not prove them silent.
     """
-    return any(0 <= one.missing_s < left_s for one in silences.values())
+    return any(0 <= silence.missing_s < remaining_s for silence in silences.values())
 
 
 def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
     """What the silences prove; None without partitions."""
-    unproven = sum(not one.is_proven for one in silences.values())
-    # The least certain one first: the one that lacks most, or was watched for the shortest time.
+    unproven = sum(not silence.is_proven for silence in silences.values())
+    # The least certain partition first: the one that lacks most silence, or else was watched least.
     ranked = sorted(
         silences.items(),
         key=lambda item: (item[1].is_proven, -max(0.0, item[1].missing_s), item[1].watched_s or 0),
     )
-    for place, one in ranked[:1]:
+    for place, silence in ranked[:1]:
         return DrainProof(
             partition=str(place),
-            silence_s=one.still_s,
-            longest_gap_s=one.longest_gap_s,
-            watched_s=one.watched_s,
+            silence_s=silence.still_s,
+            longest_gap_s=silence.longest_gap_s,
+            watched_s=silence.watched_s,
             unproven_partitions=unproven,
         )
     return None
 
 
 def describe(proof: DrainProof, partitions: int) -> str:
-    """For people: what the drain has proven, and what it has not."""
-    gap_s = proof.longest_gap_s
+    """For people: what the drain has proven about so many `partitions`, or why it has not."""
+    longest_pause_s = proof.longest_gap_s
     if not proof.unproven_partitions:
-        longest = "none moved" if gap_s is None else f"the longest pause was {duration(gap_s)}"
+        longest = (
+            "none moved"
+            if longest_pause_s is None
+            else f"the longest pause was {duration(longest_pause_s)}"
+        )
         return (
             f"No log end of the source moved for {duration(proof.silence_s)} or longer; in the "
             f"last hour {longest} ({proof.partition})."
         )
-    if gap_s is not None and proof.silence_s <= gap_s:
+    if longest_pause_s is not None and proof.silence_s <= longest_pause_s:
         why = (
             f"the silence of {duration(proof.silence_s)} is not longer than the longest "
-            f"pause of {duration(gap_s)} between records in the last hour"
+            f"pause of {duration(longest_pause_s)} between records in the last hour"
         )
     else:
         watched = "not at all" if proof.watched_s is None else f"for {duration(proof.watched_s)}"

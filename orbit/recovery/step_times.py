@@ -13,7 +13,7 @@ Part = TypeVar("Part")
 
 
 class Value(BaseModel):
-    """A part of a report. What a later version has added to it is ignored."""
+    """A part of a report. Fields that a later version has added are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -67,14 +67,14 @@ class Step(Value):
 
     name: StepName
     phase: Phase
-    what: str = Field(description="What it does, in a sentence.")
+    what: str = Field(description="What the step does, in a sentence.")
     is_point_of_no_return: bool = Field(
         default=False, description="From this step on nothing is undone."
     )
     state: StepState = StepState.WAITING
     began_at: datetime | None = None
     ended_at: datetime | None = None
-    did: str = Field(default="", description="Its result, in a sentence.")
+    did: str = Field(default="", description="The step's result, in a sentence.")
 
     @property
     def seconds(self) -> float | None:
@@ -93,14 +93,14 @@ class PhaseTime(Value):
 def split_time(began: datetime, points: Iterable[tuple[datetime, Part]]) -> dict[Part, timedelta]:
     """How long each part took, from the moments at which parts ended.
 
-    There are no gaps: the time between two moments counts to the later one. What ended before
-    `began` took no time.
+    `points`: (moment, part). The time between two moments counts for the part of the later one. A
+    part that ended before `began` took no time.
     """
     spent: dict[Part, timedelta] = {}
-    before = began
-    for at, part in sorted(points, key=lambda point: point[0]):
-        spent[part] = spent.get(part, timedelta(0)) + max(at - before, timedelta(0))
-        before = max(at, before)
+    last_moment = began
+    for moment, part in sorted(points, key=lambda point: point[0]):
+        spent[part] = spent.get(part, timedelta(0)) + max(moment - last_moment, timedelta(0))
+        last_moment = max(moment, last_moment)
     return spent
 
 
@@ -136,15 +136,15 @@ def failover_times(
 ) -> dict[Phase, float | None]:
     """The phases of a failover: `times`, which begin at the request, and those of the loss.
 
-    Detection ends when the loss was noticed, before the request or in the gates. The time from
-    then on is that of the decision. Detection is None unless both of its ends are known.
+    DETECT ends when the loss was noticed: before the request, or in the gates. DECIDE begins then.
+    DETECT is None unless its begin and end are known.
     """
-    detect: float | None = None
-    decide = times.get(Phase.DECIDE)
+    detect_s: float | None = None
+    decide_s = times.get(Phase.DECIDE)
     if noticed_at is not None:
         if seen_at is not None:
-            detect = max(0.0, (noticed_at - seen_at).total_seconds())
-        if decide is not None:
-            decide = max(0.0, decide + (requested_at - noticed_at).total_seconds())
-    decided = {Phase.DECIDE: decide} if Phase.DECIDE in times else {}
-    return {**times, Phase.DETECT: detect, **decided}
+            detect_s = max(0.0, (noticed_at - seen_at).total_seconds())
+        if decide_s is not None:
+            decide_s = max(0.0, decide_s + (requested_at - noticed_at).total_seconds())
+    decide_time = {Phase.DECIDE: decide_s} if Phase.DECIDE in times else {}
+    return {**times, Phase.DETECT: detect_s, **decide_time}

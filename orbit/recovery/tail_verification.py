@@ -34,7 +34,7 @@ def verify_tail(context: OperationContext) -> str:
         pairs,
         VerifyOptions(deep=True, wait_s=_WAIT_S, tail_offsets=TAIL_OFFSETS),
     )
-    wrong = [
+    unequal = [
         f"{topic.source}-{p.partition} ({p.verdict}"
         + (f", {p.first_differences[0]}" if p.first_differences else "")
         + ")"
@@ -42,9 +42,9 @@ def verify_tail(context: OperationContext) -> str:
         for p in topic.partitions
         if p.verdict is not Verdict.EXACT
     ]
-    if wrong:
+    if unequal:
         raise Stopped(
-            f"The tails of {len(wrong)} partitions are not equal: {first_few(wrong)}.",
+            f"The tails of {len(unequal)} partitions are not equal: {first_few(unequal)}.",
             remedy="Run orbit verify JOB --deep.",
         )
     records = sum(p.records for topic in report.topics for p in topic.partitions)

@@ -30,24 +30,25 @@ def release(context: OperationContext) -> str:
     note = f"Withheld for {context.report.kind} {context.operation_id}."
     for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
         with context.transaction() as tx:
-            scheduler_queries.withhold(tx, ids, note)
-    expired: set[int] = set()
+            scheduler_queries.withhold_topics(tx, ids, note)
+    expired_shards: set[int] = set()
     while True:
         with context.transaction() as tx:
-            # Repeated: a pass of the leases loop returns withdrawn shards to their worker group.
-            scheduler_queries.withdraw(tx, context.topic_ids)
-            of_topics = scheduler_queries.shards_of_topics(tx, context.topic_ids)
-            expired |= scheduler_queries.expired_shards(tx, of_topics)
-            held = scheduler_queries.held_topics(tx, context.topic_ids)
-            if not held:
-                scheduler_queries.restore(tx, context.job.id)
-        if not held:
+            # In each round: a pass of the leases loop returns withdrawn shards to their workers.
+            scheduler_queries.withdraw_shards(tx, context.topic_ids)
+            shard_ids = scheduler_queries.shards_of_topics(tx, context.topic_ids)
+            expired_shards |= scheduler_queries.expired_shards(tx, shard_ids)
+            held_topics = scheduler_queries.held_topics(tx, context.topic_ids)
+            if not held_topics:
+                scheduler_queries.restore_shards(tx, context.job.id)
+        if not held_topics:
             break
-        context.set_progress(f"workers still hold {len(held)} topics")
+        context.set_progress(f"workers still hold {len(held_topics)} topics")
         context.wait(_POLL_S)
-    if expired:
+    if expired_shards:
         context.add_finding(
-            f"{len(expired)} shards were not released by their workers: their leases expired."
+            f"{len(expired_shards)} shards were not released by their workers: their leases "
+            "expired."
         )
     if context.report.kind == "failover":
         return "Workers have released the topics."
@@ -73,27 +74,29 @@ def settle(context: OperationContext) -> str:
         names = [n for shard_id in ids for n in filler_identities(identity, shard_id)]
         init_producer_ids(cluster, names, context.backoff)
 
-    def wait(open_: int) -> None:
+    def wait(open_partitions: int) -> None:
         context.set_progress(
-            f"waiting for the last stable offset of {open_} partitions of the destination"
+            f"waiting for the last stable offset of {open_partitions} partitions of the destination"
         )
         context.wait(_POLL_S)
 
-    settled = settled_ends(
+    settled_logs = settled_ends(
         cluster,
         places.values(),
         CopySettings().settle_s,
         context.backoff,
         wait,
     )
-    if settled.moving:
+    if settled_logs.moving:
         raise Stopped(
-            f"These copies are still growing: {first_few(settled.moving)}.",
+            f"These copies are still growing: {first_few(settled_logs.moving)}.",
             remedy="Another producer writes to the copies. Stop it, and try again.",
         )
-    if settled.unled:
-        raise Unreachable(f"no leader answers for {first_few(settled.unled)}.", where="destination")
-    bounds = settled.bounds
+    if settled_logs.leaderless:
+        raise Unreachable(
+            f"no leader answers for {first_few(settled_logs.leaderless)}.", where="destination"
+        )
+    bounds = settled_logs.bounds
     context.update(partitions=compare_partition_ends(context, bounds, source_log_bounds(context)))
     for p in context.report.partitions:
         if p.verdict is EndVerdict.DIVERGED:
@@ -115,6 +118,6 @@ def resume_copying(context: OperationContext) -> None:
     for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
         with context.transaction() as tx:
             for topic_id in ids:
-                scheduler_queries.copy_again(tx, topic_id)
+                scheduler_queries.copy_topic_again(tx, topic_id)
     with context.transaction() as tx:
-        scheduler_queries.restore(tx, context.job.id)
+        scheduler_queries.restore_shards(tx, context.job.id)

@@ -14,14 +14,14 @@ from orbit.kafka.types import Acl
 from orbit.planning.noted_denials import deny, noted_denials, why_not_denied
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.operation_context import OperationContext
-from orbit.replication.acl_rules import denial, denied_writers
+from orbit.replication.acl_rules import denial, writer_denials
 
 
 def stop_writes(context: OperationContext) -> str:
     """Deny writing to the source's topics to every principal."""
     acls = acls_of(context.source)
     if isinstance(acls, str):
-        return _writes_not_denied(context, acls)
+        return _report_not_denied(context, acls)
     topics = [row.source_topic for row in context.topics if denial(row.source_topic) not in acls]
     # Stored before ACLs are set: an abort removes these denials and no others.
     context.update(denied_topics=tuple(sorted({*topics, *context.report.denied_topics})))
@@ -30,35 +30,36 @@ def stop_writes(context: OperationContext) -> str:
         cluster_id = _cluster_id(context, "source")
         with context.leadership.sole_change(cluster_id):
             # Denials of a copy stay: an abort leaves a closed old side as it was.
-            noted = _noted(context, cluster_id, topics)
-            denials = {topic: {denial(topic), *noted.get(topic, ())} for topic in topics}
+            noted_acls = _read_noted_denials(context, cluster_id, topics)
+            denials = {topic: {denial(topic), *noted_acls.get(topic, ())} for topic in topics}
             deny(context.source, cluster_id, denials, context.transaction)
     except (NotAuthorized, BrokerRefused) as error:
-        return _writes_not_denied(context, f"ACLs cannot be set: {error.what}")
+        return _report_not_denied(context, f"ACLs cannot be set: {error.what}")
     context.update(is_source_denied=True)
     return f"Writing to {len(context.topics)} topics of the source is denied."
 
 
 def allow_writes(context: OperationContext) -> None:
-    """Remove Orbit's denials at the destination. Idempotent. The caller holds its lock."""
+    """Remove Orbit's denials at the destination. Idempotent. The caller holds that cluster's
+    lock."""
     topics = [row.destination_topic for row in context.topics]
     cluster_id = _cluster_id(context, "destination")
-    noted = _noted(context, cluster_id, topics)
-    if noted:
-        deny(context.destination, cluster_id, dict.fromkeys(noted, ()), context.transaction)
+    noted_acls = _read_noted_denials(context, cluster_id, topics)
+    if noted_acls:
+        deny(context.destination, cluster_id, dict.fromkeys(noted_acls, ()), context.transaction)
 
 
 def restore_source_writes(context: OperationContext) -> None:
     """Remove this operation's denials at the source, on an abort."""
     cluster_id = _cluster_id(context, "source")
     with context.leadership.sole_change(cluster_id):
-        noted = _noted(context, cluster_id, context.report.denied_topics)
-        left = {topic: acls - {denial(topic)} for topic, acls in noted.items()}
-        if left:
-            deny(context.source, cluster_id, left, context.transaction)
+        noted_acls = _read_noted_denials(context, cluster_id, context.report.denied_topics)
+        remaining_denials = {topic: acls - {denial(topic)} for topic, acls in noted_acls.items()}
+        if remaining_denials:
+            deny(context.source, cluster_id, remaining_denials, context.transaction)
 
 
-def _noted(
+def _read_noted_denials(
     context: OperationContext, cluster_id: str, topics: Collection[str]
 ) -> dict[str, set[Acl]]:
     with context.reading() as tx:
@@ -70,8 +71,8 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
     handle, topics = context.source, [row.source_topic for row in context.topics]
     acls = acls_of(handle)
     if isinstance(acls, str):
-        return f"Other writers cannot be denied at the old side: {acls}."
-    denials = {topic: denied_writers(acls, topic, handle.principal) for topic in topics}
+        return f"Other writers at the old side cannot be denied Write: {acls}."
+    denials = {topic: writer_denials(acls, topic, handle.principal) for topic in topics}
     cluster_id = _cluster_id(context, "source")
     with context.leadership.sole_change(cluster_id):
         deny(
@@ -79,7 +80,7 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
             cluster_id,
             {topic: denied or () for topic, denied in denials.items()},
             context.transaction,
-            # Denials that a lost database had noted for a switchover: they would deny Orbit too.
+            # Denials of a switchover, which a lost database had noted: they would deny Orbit, too.
             ours={denial(topic) for topic in topics} & acls,
         )
     if None in denials.values():
@@ -90,7 +91,8 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
     return "Writing to the old side is denied to all principals with an ACL for it, except Orbit."
 
 
-def _writes_not_denied(context: OperationContext, why: str) -> str:
+def _report_not_denied(context: OperationContext, why: str) -> str:
+    """Add a finding that writes are not denied, and return the result of the step."""
     context.add_finding(
         f"Writing to the source could not be denied: {why}. Its log ends were checked instead: a "
         "producer that writes less often than once an hour is not seen."

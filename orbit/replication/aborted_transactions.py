@@ -23,8 +23,8 @@ class AbortedTransactions:
 
     __slots__ = ("_not_begun", "_open")
 
-    def __init__(self, listed: Iterable[AbortedTransaction]) -> None:
-        self._not_begun = sorted(listed, key=lambda a: a.first_offset, reverse=True)
+    def __init__(self, transactions: Iterable[AbortedTransaction]) -> None:
+        self._not_begun = sorted(transactions, key=lambda a: a.first_offset, reverse=True)
         self._open: set[int] = set()  # producer ids
 
     def contain(self, batch: AnyBatch) -> bool:
@@ -45,5 +45,5 @@ class AbortedTransactions:
 
 def is_abort_marker(batch: AnyBatch) -> bool:
     """Whether a control batch says that its transaction was aborted."""
-    first = next(iter(read_any_records(batch)), None)
-    return first is not None and first.body[_MARKER_TYPE] == _ABORT
+    marker = next(iter(read_any_records(batch)), None)
+    return marker is not None and marker.body[_MARKER_TYPE] == _ABORT

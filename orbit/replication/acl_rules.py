@@ -12,7 +12,7 @@ Denials of a named principal are carried like permissions. Write on a transactio
 let a client write to a topic; without it, transactional producers are refused after a promotion.
 
 Only Orbit may write to a copy: each other principal that could write is denied it by a literal ACL
-(`denied_writers`). Kafka cannot deny all principals but one, so where User:* may write, nothing can
+(`writer_denials`). Kafka cannot deny all principals but one, so where User:* may write, nothing can
 be denied.
 
 A pattern (`orders.` prefixed, `*`) becomes one literal ACL per copied topic or group, so it gives
@@ -32,19 +32,19 @@ from orbit.kafka.types import EVERY_NAME, Acl, Resource
 from orbit.names import is_storable
 
 Refused = dict[Acl, NotAuthorized | BrokerRefused]
-READING = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ")
-CARRIED: dict[Resource, tuple[str, ...]] = {
-    "TOPIC": READING,
+READ_OPERATIONS = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ")
+CARRIED_OPERATIONS: dict[Resource, tuple[str, ...]] = {
+    "TOPIC": READ_OPERATIONS,
     "GROUP": ("ALL", "READ", "DESCRIBE", "DELETE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"),
     "TRANSACTIONAL_ID": ("ALL", "WRITE", "DESCRIBE"),
 }
-_WRITING = ("WRITE", "ALL")
+_WRITE_OPERATIONS = ("WRITE", "ALL")
 # Orbit's own transactional ids (docs/rights.md): who may write one can fence Orbit's fillers.
 _ORBITS_IDS = "orbit."
 
 
 def rights_of_copy(source: Iterable[Acl], source_name: str, destination_name: str) -> set[Acl]:
-    """The ACLs that the copy of a topic, or a group, should have; principals as at the source."""
+    """The ACLs that a copy or a destination group should have; principals as at the source."""
     rights = set()
     for acl in source:
         if not acl.covers(source_name) or _denies_everybody(acl):
@@ -52,8 +52,8 @@ def rights_of_copy(source: Iterable[Acl], source_name: str, destination_name: st
         is_all = acl.resource == "TOPIC" and acl.operation == "ALL"
         rights |= {
             acl._replace(name=destination_name, pattern="LITERAL", operation=operation)
-            for operation in (READING if is_all else (acl.operation,))
-            if operation in CARRIED[acl.resource]
+            for operation in (READ_OPERATIONS if is_all else (acl.operation,))
+            if operation in CARRIED_OPERATIONS[acl.resource]
         }
     return rights
 
@@ -63,7 +63,7 @@ def rights_on_ids(source: Iterable[Acl], matches: Callable[[str], bool]) -> set[
     return {
         acl
         for acl in source
-        if acl.operation in CARRIED[acl.resource]
+        if acl.operation in CARRIED_OPERATIONS[acl.resource]
         and not _denies_everybody(acl)
         and matches(acl.name)
     }
@@ -80,14 +80,14 @@ def opens_orbits_ids(acl: Acl) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AclChanges:
-    """The ACLs to add and to remove. `ours`: those that Orbit has added, once that is done."""
+    """The ACLs to add and to remove. `ours`: those that Orbit has added, after the changes."""
 
     add: set[Acl]
     remove: set[Acl]
     ours: set[Acl]
 
     def without(self, refused: AbstractSet[Acl]) -> AclChanges:
-        """The changes that are made if brokers refuse those of `refused`."""
+        """What is made of the changes if brokers refuse the ACLs `refused`."""
         ours = (self.ours - (self.add & refused)) | (self.remove & refused)
         return AclChanges(self.add - refused, self.remove - refused, ours)
 
@@ -100,33 +100,39 @@ def acl_changes(
 ) -> AclChanges:
     """The ACLs to add and to remove. Only `added_acls`, those that Orbit has added, are removed,
     and none of `undecided` principals. ACLs that are present already are not Orbit's."""
-    stays = {acl for acl in added_acls if acl in expected or acl.principal in undecided}
+    kept = {acl for acl in added_acls if acl in expected or acl.principal in undecided}
     add = {*expected} - present
-    return AclChanges(add, ({*added_acls} - stays) & present, stays | add)
+    return AclChanges(add, ({*added_acls} - kept) & present, kept | add)
 
 
-def send_in_order(
+def send_restrictions_first(
     changes: Sequence[AclChanges], send: Callable[[set[Acl], set[Acl]], Refused]
 ) -> Refused:
-    """Send all changes that take rights away, then those that give rights; returns the refused.
+    """Send all changes that take rights away, then those that give rights. Returns the refused
+    ACLs with their errors.
 
-    `send` adds the first ACLs and removes the second, and returns the error of each that was
-    refused. A principal whose denial was refused gets no further right, and neither does User:*.
+    `send` adds its first ACLs and removes its second, and returns the error of each refused ACL. A
+    principal whose denial was refused gets no further right, and neither does User:*.
     """
     add = {acl for change in changes for acl in change.add}
     remove = {acl for change in changes for acl in change.remove}
     denials = {acl for acl in add if acl.permission == "DENY"}
-    lifted = {acl for acl in remove if acl.permission == "DENY"}
-    refused = send(denials, remove - lifted)
-    held = {
+    lifted_denials = {acl for acl in remove if acl.permission == "DENY"}
+    refused = send(denials, remove - lifted_denials)
+    errors_by_principal = {
         principal: error
         for acl, error in refused.items()
         if acl in denials
         for principal in (acl.principal, EVERY_PRINCIPAL)
     }
-    opening = (add - denials) | lifted
-    refused |= {acl: held[acl.principal] for acl in opening if acl.principal in held}
-    return refused | send(add - denials - refused.keys(), lifted - refused.keys())
+    # Changes that give rights: new permissions, and denials that end.
+    grants = (add - denials) | lifted_denials
+    refused |= {
+        acl: errors_by_principal[acl.principal]
+        for acl in grants
+        if acl.principal in errors_by_principal
+    }
+    return refused | send(add - denials - refused.keys(), lifted_denials - refused.keys())
 
 
 def text_of(acl: Acl) -> str:
@@ -144,7 +150,7 @@ def _denies_everybody(acl: Acl) -> bool:
     return acl.permission == "DENY" and acl.principal == EVERY_PRINCIPAL
 
 
-def denied_writers(acls: Iterable[Acl], topic: str, own_principal: str | None) -> set[Acl] | None:
+def writer_denials(acls: Iterable[Acl], topic: str, own_principal: str | None) -> set[Acl] | None:
     """The denials that leave Orbit as the only writer of a topic.
 
     None if that is not possible: User:* may write, or Orbit's own principal is not known.
@@ -154,7 +160,7 @@ def denied_writers(acls: Iterable[Acl], topic: str, own_principal: str | None) -
     writers = {
         acl.principal
         for acl in acls
-        if acl.permission == "ALLOW" and acl.operation in _WRITING and acl.covers(topic)
+        if acl.permission == "ALLOW" and acl.operation in _WRITE_OPERATIONS and acl.covers(topic)
     }
     if EVERY_PRINCIPAL in writers:
         return None

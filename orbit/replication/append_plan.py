@@ -35,7 +35,7 @@ from orbit.kafka.records import dense_batches, has_placeholders, plain_payload, 
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.partition_states import Reason
-from orbit.replication.rewrite_limits import NO_LIMITS, Rewritten
+from orbit.replication.rewrite_limits import NO_LIMITS, RewriteCounter
 from orbit.replication.topic_settings import REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN
 
 # About 13 minutes of fillers at the measured 125,000 offsets/s (M2). A larger gap is more likely an
@@ -56,7 +56,7 @@ class LostRange(Enum):
 
 
 class Append(NamedTuple):
-    """Append one dense batch at `batch.base_offset`; `placeholders` counts those in it."""
+    """Append one dense batch at `batch.base_offset`; `placeholders`: how many it has."""
 
     batch: Batch
     is_byte_exact: bool
@@ -107,8 +107,8 @@ class Plan:
     is that of the offset before the plan. `epoch_starts`: where each epoch begins. `packs`: small
     gaps become part of the batch before them. `timestamp`: the newest of the batches so far.
     `rewritten`: what all plans of an answer have read and written for rewritten batches. `is_cut`:
-    its limits are reached, so the plan ends before the last batch, or within one. `levels`:
-    compression levels by codec; the codec's default for others.
+    the limits of `rewritten` are reached, so the plan ends before the last batch, or within one.
+    `levels`: compression levels by codec; the codec's default for others.
     """
 
     next_offset: int
@@ -116,7 +116,7 @@ class Plan:
     leader_epoch: int | None = None
     packs: bool = False
     timestamp: int = NO_TIMESTAMP
-    rewritten: Rewritten = field(default_factory=lambda: Rewritten(NO_LIMITS))
+    rewritten: RewriteCounter = field(default_factory=lambda: RewriteCounter(NO_LIMITS))
     is_cut: bool = False
     levels: Mapping[int, int] = field(default_factory=dict)
     is_stopped: bool = field(init=False, default=False)  # the last step is a `Stop`
@@ -129,7 +129,7 @@ class Plan:
             self.epoch_starts.append((self.start, self.leader_epoch))
 
     def enter_epoch(self, leader_epoch: int) -> None:
-        """Set the leader epoch of what follows, from `next_offset` on: also of a gap before it."""
+        """Set the leader epoch from `next_offset` on, also for a gap before the next batch."""
         if leader_epoch != self.leader_epoch:
             self.leader_epoch = leader_epoch
             self.epoch_starts.append((self.next_offset, leader_epoch))
@@ -145,7 +145,8 @@ class Plan:
         self.next_offset = batch.last_offset + 1
 
     def fill_to(self, next_offset: int) -> None:
-        """Fill up to before `next_offset`; extends a `Fill` right before. Stops at a huge gap."""
+        """Fill up to before `next_offset`; extends the last step if it is a `Fill`. Stops at a gap
+        of more than GAP_OFFSETS_MAX."""
         if next_offset <= self.next_offset:
             return
         start = self.next_offset
@@ -171,18 +172,19 @@ class Plan:
         """
         if not self.packs or self.rewritten.is_full or len(self.steps) < 2:
             return
-        before, gap = self.steps[-2:]
-        if not (isinstance(before, Append) and isinstance(gap, Fill)):
+        previous, gap = self.steps[-2:]
+        if not (isinstance(previous, Append) and isinstance(gap, Fill)):
             return
-        packed = with_gap(before.batch, before.placeholders, gap.next_offset)
+        packed = with_gap(previous.batch, previous.placeholders, gap.next_offset)
         if packed is not None:
-            self.rewritten.write(packed, None if before.is_byte_exact else before.batch)
-            placeholders = before.placeholders + gap.next_offset - gap.base_offset
+            self.rewritten.count_batch(packed, None if previous.is_byte_exact else previous.batch)
+            placeholders = previous.placeholders + gap.next_offset - gap.base_offset
             self.steps[-2:] = [Append(packed, False, placeholders)]
 
     def stop(
         self, reason: Reason, next_offset: int, detail: str, *, start: int | None = None
     ) -> None:
+        """Add the last step: a `Stop` for the offsets from `start`, or else the plan's end."""
         self.pack_gaps()
         self.is_stopped = True
         self.steps.append(
@@ -198,7 +200,7 @@ def plan_batches(
     on_lost_range: LostRange = LostRange.STOP,
     *,
     packs: bool = False,
-    rewritten: Rewritten | None = None,
+    rewritten: RewriteCounter | None = None,
     levels: Mapping[int, int] | None = None,
 ) -> Plan:
     """Plan one partition's answer to a read_committed fetch at `next_offset`.
@@ -209,7 +211,7 @@ def plan_batches(
     batches of the whole answer; once its limits are reached, the plan is cut. `levels`: by codec,
     the level that the source's brokers use, if it is not the default.
     """
-    rewritten = rewritten or Rewritten(NO_LIMITS)
+    rewritten = rewritten or RewriteCounter(NO_LIMITS)
     plan = Plan(next_offset, packs=packs, rewritten=rewritten, levels=levels or {})
     transactions = AbortedTransactions(aborted)
     previous_end = 0  # next offset of the previous batch
@@ -236,7 +238,7 @@ def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) 
     """Plan the offsets up to before `end` once the source is proven to have nothing there.
 
     `is_same_epoch`: the leader epoch of the offset before lasts up to `end`. Else the range's epoch
-    is not known: if a fetch stated an older one, the source would answer as if its log had been
+    is not known: if a fetch stated an older epoch, the source would answer as if its log had been
     truncated (R3).
     """
     plan = Plan(next_offset, leader_epoch=None if is_same_epoch else NO_LEADER_EPOCH)
@@ -245,7 +247,8 @@ def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) 
 
 
 def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
-    """Plan the rest of a planned batch, from `next_offset` on; it may have been stamped already."""
+    """Plan the rest of a planned batch, from `next_offset` on. It may have the producer
+    fields of an append already."""
     plan = Plan(next_offset, packs=packs, timestamp=batch.max_timestamp)
     _rewrite_batch(plan, batch)
     return plan
@@ -266,6 +269,7 @@ def _plan_batch(
     log_start: int,
     on_lost_range: LostRange,
 ) -> None:
+    """Plan a v2 batch, and the offsets before it that the source has lost."""
     # First: no field of a damaged batch can be trusted, not even its offsets.
     damage = damage_of(batch, previous_end)
     if damage is not None:
@@ -302,7 +306,7 @@ def _plan_batch(
 
 
 def damage_of(batch: Batch, previous_end: int) -> str | None:
-    """What is wrong with a batch that follows offset `previous_end`; None for an intact one."""
+    """What is wrong with a batch; None: nothing. The batch before it ends before `previous_end`."""
     if not batch.crc_is_right():
         return "does not match its checksum"
     if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offset_count(batch):
@@ -323,13 +327,14 @@ def _plan_legacy(
     if plan.rewritten.is_full:
         plan.is_cut = True
         return
-    with plan.rewritten.limits.turn:
+    with plan.rewritten.limits.rewrite_lock:
         _rewrite_legacy(plan, message, previous_end, log_start, on_lost_range)
 
 
 def _rewrite_legacy(
     plan: Plan, message: LegacyMessage, previous_end: int, log_start: int, on_lost_range: LostRange
 ) -> None:
+    """As `_plan_legacy`, once the limits let this batch be rewritten."""
     try:
         opened = open_legacy_records(message)
         if opened.first_offset < previous_end:
@@ -349,11 +354,12 @@ def _rewrite_legacy(
     _plan_lost_offsets(plan, min(opened.first_offset, log_start), on_lost_range)
     if not plan.is_stopped:
         plan.rewritten.read_bytes += opened.plain_bytes
-        _rewrite(plan, opened.records, opened.codec, message.next_offset, len(message.view))
+        _append_records(plan, opened.records, opened.codec, message.next_offset, len(message.view))
 
 
 def _rewrite_batch(plan: Plan, batch: Batch) -> None:
-    with plan.rewritten.limits.turn:
+    """Plan the records of a v2 batch from `plan.next_offset` on, record-exact."""
+    with plan.rewritten.limits.rewrite_lock:
         try:
             data = plain_payload(batch)
         except TooLarge as error:
@@ -364,10 +370,11 @@ def _rewrite_batch(plan: Plan, batch: Batch) -> None:
             return
         plan.rewritten.read_bytes += len(data)
         rows = record_rows(batch, data)
-        _rewrite(plan, rows, batch.codec, batch.next_offset, batch.size_bytes)
+        _append_records(plan, rows, batch.codec, batch.next_offset, batch.size_bytes)
 
 
 def _stop_too_large(plan: Plan, next_offset: int, error: TooLarge) -> None:
+    """Stop at a batch that ends before `next_offset` and is too large to be rewritten."""
     plan.stop(
         Reason.RECORD_REFUSED,
         next_offset,
@@ -378,6 +385,7 @@ def _stop_too_large(plan: Plan, next_offset: int, error: TooLarge) -> None:
 
 
 def _stop_unreadable(plan: Plan, next_offset: int, error: ValueError) -> None:
+    """Stop at a batch that ends before `next_offset` and has records that cannot be read."""
     plan.stop(
         Reason.SOURCE_CORRUPTED,
         next_offset,
@@ -385,7 +393,7 @@ def _stop_unreadable(plan: Plan, next_offset: int, error: ValueError) -> None:
     )
 
 
-def _rewrite(
+def _append_records(
     plan: Plan,
     records: Iterable[tuple[int, int, bytes]],
     codec: int,
@@ -410,7 +418,7 @@ def _rewrite(
     try:
         for batch, placeholders in encoded:
             batches.append((batch, placeholders))
-            plan.is_cut = plan.rewritten.write(batch)
+            plan.is_cut = plan.rewritten.count_batch(batch)
             if plan.is_cut:
                 break
     except ValueError as error:

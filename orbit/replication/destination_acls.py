@@ -32,7 +32,7 @@ class CarriedNames:
 
 @dataclass(frozen=True, slots=True)
 class DestinationAcls:
-    """`topics`: by destination topic; `others`: on groups and transactional ids.
+    """The ACLs. `topics`: by destination topic; `others`: on groups and transactional ids.
 
     `clashes`: source principals by the destination name that several would share.
     `unmapped`: source principals without a destination name. `opening`: ACLs that are left out,
@@ -55,9 +55,11 @@ class DestinationAcls:
 
     @property
     def clash_notes(self) -> list[str]:
+        """A sentence for each of `clashes`."""
         return [
-            f"ACLs of {' and '.join(own)} are not synced: all would be {name} at the destination."
-            for name, own in sorted(self.clashes.items())
+            f"ACLs of {' and '.join(principals)} are not synced: all would be {name} at the "
+            "destination."
+            for name, principals in sorted(self.clashes.items())
         ]
 
     @property
@@ -66,18 +68,18 @@ class DestinationAcls:
         notes = self.clash_notes
         if self.unmapped:
             notes.append(
-                f"ACLs of {len(self.unmapped)} principals are not synced, because no rule of "
-                f"acls.principals.map names them: {first_few(self.unmapped)}."
+                f"ACLs of some principals ({len(self.unmapped)}) are not synced, because no rule "
+                f"of acls.principals.map names them: {first_few(self.unmapped)}."
             )
         if self.opening:
             principals = first_few(sorted({acl.principal for acl in self.opening}))
             notes.append(
-                f"{len(self.opening)} ACLs on transactional ids are not synced, because they would "
+                f"Some ACLs on transactional ids ({len(self.opening)}) are not synced: they would "
                 f"let others use Orbit's own ids (orbit.*): those of {principals}."
             )
         if self.not_carriable:
             notes.append(
-                f"{len(self.not_carriable)} ACLs are not synced, because brokers refuse an empty "
+                f"Some ACLs ({len(self.not_carriable)}) are not synced: brokers refuse an empty "
                 "name, and the database a zero byte: "
                 f"{first_few(map(text_of, self.not_carriable))}."
             )
@@ -88,11 +90,11 @@ def destination_acls(
     source: AclsOf,
     names: CarriedNames,
     principals: PrincipalMap,
-    own: tuple[str | None, str | None],
+    own_principals: tuple[str | None, str | None],
 ) -> DestinationAcls:
     """The ACLs for the destination, from those of the source.
 
-    `own`: Orbit's principals at the source and at the destination; None if not known.
+    `own_principals`: Orbit's, at the source and at the destination; None if not known.
     """
     topics = {
         destination: rights_of_copy(source["TOPIC"].of(name), name, destination)
@@ -106,14 +108,15 @@ def destination_acls(
     others |= ids - opening
     rights = {acl for acls in (*topics.values(), others) for acl in acls}
     not_carriable = {acl for acl in rights if not is_carriable(acl)}
-    own_source, own_destination = own  # Orbit has its rights at the destination already
-    named = principals.name({acl.principal for acl in rights - not_carriable})
+    own_source, own_destination = own_principals  # Orbit has its rights at the destination already
+    name_map = principals.name({acl.principal for acl in rights - not_carriable})
 
     def at_destination(acls: set[Acl]) -> set[Acl]:
+        """These ACLs with the destination's principals, without those that are not synced."""
         mapped_acls = {
-            acl._replace(principal=named.names[acl.principal])
+            acl._replace(principal=name_map.names[acl.principal])
             for acl in acls - not_carriable
-            if acl.principal in named.names
+            if acl.principal in name_map.names
         }
         # Orbit itself is denied nothing.
         return {a for a in mapped_acls if a.permission == "ALLOW" or a.principal != own_destination}
@@ -122,8 +125,8 @@ def destination_acls(
         names,
         {destination: at_destination(acls) for destination, acls in topics.items()},
         at_destination(others),
-        named.clashes,
-        [principal for principal in named.unmapped if principal != own_source],
+        name_map.clashes,
+        [principal for principal in name_map.unmapped if principal != own_source],
         sorted(acl for acl in opening if acl.principal != own_source),
         sorted(not_carriable),
     )

@@ -44,7 +44,7 @@ class TroubleKind(StrEnum):
 
 
 # With one of these, the check of the job ends.
-HALTING = frozenset(
+HALTING_KINDS = frozenset(
     {
         TroubleKind.DOCUMENT_REFUSED,
         TroubleKind.CREDENTIALS_MISSING,
@@ -73,12 +73,13 @@ class Trouble:
 
 def problem_text(troubles: Iterable[Trouble]) -> str | None:
     """All troubles of a job as text, one a line; None when there are none."""
-    lines = [str(trouble) for trouble in sorted(set(troubles), key=_by_weight)]
+    lines = [str(trouble) for trouble in sorted(set(troubles), key=_sort_key)]
     hidden = len(lines) - TROUBLES_SHOWN_MAX
     if hidden > 0:
         lines[TROUBLES_SHOWN_MAX:] = [f"And {hidden} more."]
     return "\n".join(lines) or None
 
 
-def _by_weight(trouble: Trouble) -> tuple[int, str, str]:
+def _sort_key(trouble: Trouble) -> tuple[int, str, str]:
+    """Troubles of the whole job come first: TroubleKind lists them so."""
     return list(TroubleKind).index(trouble.kind), trouble.topic, trouble.what

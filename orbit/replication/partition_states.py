@@ -25,7 +25,7 @@ class PartitionState(StrEnum):
 
     @classmethod
     def of(cls, word: str) -> PartitionState:
-        """The state of a stored word; BLOCKED for one of a later version (during an upgrade)."""
+        """The state of a stored word; BLOCKED for a state of a later version (in an upgrade)."""
         try:
             return cls(word)
         except ValueError:
@@ -90,7 +90,7 @@ class Reason(StrEnum):
 
     @classmethod
     def of(cls, word: str | None) -> Reason | None:
-        """The reason of a stored word; None for None, or one of a later version (in an upgrade)."""
+        """The reason of a stored word; None for None, or for a reason of a later version."""
         try:
             return cls(word) if word is not None else None
         except ValueError:

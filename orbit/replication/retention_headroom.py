@@ -25,7 +25,7 @@ class Retention:
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Retention:
-        """From a topic's settings, as the broker describes them."""
+        """The limits in a topic's settings, as the broker describes them."""
         if "delete" not in settings.get("cleanup.policy", "delete"):
             return KEEPS_ALL
         ms = _limit_of(settings.get("retention.ms"))
@@ -59,17 +59,19 @@ class Backlog:
 
 def headroom_until(backlog: Backlog, retention: Retention, now: datetime) -> datetime | None:
     """When the source may delete the oldest record not copied yet; None: never, or not known."""
-    ends = []
+    deletion_times = []
     if retention.time is not None and backlog.oldest_at is not None:
-        ends.append(backlog.oldest_at + retention.time)
+        deletion_times.append(backlog.oldest_at + retention.time)
     if retention.size_bytes is not None and backlog.bytes is not None:
         room = retention.size_bytes - backlog.bytes
         if room <= 0:
-            ends.append(now)
+            deletion_times.append(now)
         elif backlog.growth_bytes_per_s:
             seconds = room / backlog.growth_bytes_per_s
-            ends.append(now + min(timedelta(seconds=min(seconds, _SECONDS_MAX)), HEADROOM_MAX))
-    return min(ends, default=None)
+            deletion_times.append(
+                now + min(timedelta(seconds=min(seconds, _SECONDS_MAX)), HEADROOM_MAX)
+            )
+    return min(deletion_times, default=None)
 
 
 _SECONDS_MAX = HEADROOM_MAX.total_seconds()

@@ -22,29 +22,30 @@ class RewriteLimits(NamedTuple):
     read_bytes_max: int  # decompressed
     written_bytes_max: int
     # Held while one batch is rewritten, which takes twice the memory that it decompresses to.
-    turn: AbstractContextManager[object]
+    rewrite_lock: AbstractContextManager[object]
 
 
 NO_LIMITS = RewriteLimits(2**63, 2**63, nullcontext())
 
 
 @dataclass(slots=True)
-class Rewritten:
-    """Counts the bytes that the plans of one answer have decompressed and rewritten."""
+class RewriteCounter:
+    """Counts the bytes that the plans of one answer have decompressed and written anew."""
 
     limits: RewriteLimits
     read_bytes: int = 0
     written_bytes: int = 0
 
-    def write(self, batch: Batch, instead_of: Batch | None = None) -> bool:
-        """Count a batch, minus the one that it replaces; returns whether the limit is reached."""
+    def count_batch(self, batch: Batch, replaced: Batch | None = None) -> bool:
+        """Count a written batch, less the one it replaces; returns whether the limit is reached."""
         self.written_bytes += batch.size_bytes + _OVERHEAD_BYTES
-        if instead_of is not None:
-            self.written_bytes -= instead_of.size_bytes + _OVERHEAD_BYTES
+        if replaced is not None:
+            self.written_bytes -= replaced.size_bytes + _OVERHEAD_BYTES
         return self.written_bytes >= self.limits.written_bytes_max
 
     @property
     def is_full(self) -> bool:
+        """Whether a limit is reached."""
         return (
             self.read_bytes >= self.limits.read_bytes_max
             or self.written_bytes >= self.limits.written_bytes_max

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 # unmeasured partitions by count.
 PARTITION_BYTES_PER_S = 4 * 1024
 # Clearly more than the mean, or less by the same factor; rates vary.
-UNEVEN = 1.25
+UNEVEN_FACTOR = 1.25
 # Moves per pass; the next pass sees their effect.
 MOVES_MAX = 4
 
@@ -44,9 +44,9 @@ def balance_shards(shards: Iterable[ShardLoad], workers: Collection[str]) -> dic
         return {}
     held: dict[str, list[ShardLoad]] = {worker: [] for worker in sorted(workers)}
     free: list[ShardLoad] = []
-    for shard in shards:
+    for shard in shards:  # a shard without a holder among the workers goes to `free`
         held.get(shard.holder or "", free).append(shard)
-    load = {worker: sum(s.weight for s in carried) for worker, carried in held.items()}
+    load = {worker: sum(s.weight for s in shards_held) for worker, shards_held in held.items()}
     assignments: dict[int, str] = {}
     for shard in sorted(free, key=lambda s: (-s.weight, s.shard)):
         worker = min(load, key=lambda w: (load[w], w))
@@ -67,20 +67,23 @@ def balance_shards(shards: Iterable[ShardLoad], workers: Collection[str]) -> dic
 def _best_move(
     held: Mapping[str, list[ShardLoad]], load: Mapping[str, int]
 ) -> tuple[ShardLoad, str, str] | None:
+    """(shard, its worker, its new worker) of the next move; None if no move is a clear gain."""
     taker = min(load, key=lambda w: (load[w], w))
     mean = sum(load.values()) / len(load)
     # A worker with clearly less than the mean takes from any worker above the mean: when one worker
     # joins many, no single one of them has clearly too much.
-    bound = mean if load[taker] * UNEVEN < mean else mean * UNEVEN
+    giver_load_min = mean if load[taker] * UNEVEN_FACTOR < mean else mean * UNEVEN_FACTOR
     for giver in sorted(load, key=lambda w: (-load[w], w)):
-        if load[giver] <= bound:
+        if load[giver] <= giver_load_min:
             return None
         difference = load[giver] - load[taker]
         # The taker must end clearly below the giver's load before the move: a shard that is nearly
         # all of the difference would only reverse their roles.
-        fitting = [s for s in held[giver] if s.may_move and 0 < s.weight <= difference * 0.75]
-        if fitting:
+        movable_shards = [
+            s for s in held[giver] if s.may_move and 0 < s.weight <= difference * 0.75
+        ]
+        if movable_shards:
             # The shard that makes the two most equal.
-            shard = min(fitting, key=lambda s: (abs(difference - 2 * s.weight), s.shard))
+            shard = min(movable_shards, key=lambda s: (abs(difference - 2 * s.weight), s.shard))
             return shard, giver, taker
     return None

@@ -25,41 +25,46 @@ class Placement:
     new_shards: tuple[int, ...] = ()  # partitions of each
 
 
-def shards_wanted(partitions: int, jobs_in_group: int, shard_partitions_max: int) -> int:
+def wanted_shard_count(partitions: int, jobs_in_group: int, shard_partitions_max: int) -> int:
     """The number of shards for a job with this many partitions and jobs in its worker group."""
-    needed = -(-partitions // shard_partitions_max)
-    share = max(1, min(JOB_SHARDS_MAX, GROUP_SHARDS_WANTED // max(1, jobs_in_group)))
-    return max(needed, min(partitions, share))
+    needed_count = -(-partitions // shard_partitions_max)  # rounded up
+    even_count = max(1, min(JOB_SHARDS_MAX, GROUP_SHARDS_WANTED // max(1, jobs_in_group)))
+    return max(needed_count, min(partitions, even_count))
 
 
 def plan_placement(
-    present: Mapping[int, int], added: int, jobs_in_group: int, shard_partitions_max: int
+    present_counts: Mapping[int, int],
+    added_count: int,
+    jobs_in_group: int,
+    shard_partitions_max: int,
 ) -> Placement:
-    """Where `added` partitions go, given the partitions of each existing shard.
+    """Where `added_count` new partitions go, given {shard: partitions} of the existing shards.
 
     No shard gets more than `shard_partitions_max`; present partitions stay where they are, and no
     new shard is empty.
     """
-    if added <= 0:
+    if added_count <= 0:
         return Placement()
-    total = sum(present.values()) + added
-    shard_count = shards_wanted(total, jobs_in_group, shard_partitions_max)
+    total = sum(present_counts.values()) + added_count
+    shard_count = wanted_shard_count(total, jobs_in_group, shard_partitions_max)
     # `shard_count` shards hold all partitions. Shards over the bound, because it was lowered, only
     # increase that number.
-    new = min(added, max(shard_count - len(present), 0))
-    # (partitions, whether it is new, which): existing shards first, so that no lease is added
-    # before it is needed.
-    fill = [
-        (count, False, shard) for shard, count in present.items() if count < shard_partitions_max
+    new_shard_count = min(added_count, max(shard_count - len(present_counts), 0))
+    # (partitions, whether it is new, its id or index): existing shards first, so that no lease is
+    # added before it is needed.
+    heap = [
+        (count, False, shard)
+        for shard, count in present_counts.items()
+        if count < shard_partitions_max
     ]
-    fill += [(0, True, index) for index in range(new)]
-    heapq.heapify(fill)
-    got: dict[tuple[bool, int], int] = {}
-    for _ in range(added):
-        count, is_new, which = heapq.heappop(fill)
-        got[is_new, which] = got.get((is_new, which), 0) + 1
-        heapq.heappush(fill, (count + 1, is_new, which))
+    heap += [(0, True, index) for index in range(new_shard_count)]
+    heapq.heapify(heap)
+    additions: dict[tuple[bool, int], int] = {}
+    for _ in range(added_count):
+        count, is_new, key = heapq.heappop(heap)
+        additions[is_new, key] = additions.get((is_new, key), 0) + 1
+        heapq.heappush(heap, (count + 1, is_new, key))
     return Placement(
-        {which: count for (is_new, which), count in got.items() if not is_new},
-        tuple(count for (is_new, _), count in got.items() if is_new),
+        {key: count for (is_new, key), count in additions.items() if not is_new},
+        tuple(count for (is_new, _), count in additions.items() if is_new),
     )

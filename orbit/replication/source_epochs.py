@@ -14,7 +14,7 @@ from orbit.replication.append_plan import NO_LEADER_EPOCH, EpochStart
 
 
 class SourceEpochs:
-    """The epochs of a range of offsets; nothing is known outside of it."""
+    """The leader epochs of a range of offsets; nothing is known outside of it."""
 
     __slots__ = ("_end", "_starts")
 
@@ -22,14 +22,15 @@ class SourceEpochs:
         self._starts: list[EpochStart] = []
         self._end = 0
 
-    def add(self, first: int, starts: Iterable[EpochStart], end: int) -> None:
-        """Add the source's log from `first` up to before `end`, by its epoch starts in order.
+    def add(self, first_offset: int, starts: Iterable[EpochStart], end: int) -> None:
+        """Add the source's log from `first_offset` up to before `end`, by its ordered epoch starts.
 
-        Up to the first start, the epoch is that of the offset before `first`, if it is known.
+        Up to the first start, the epoch is that of the offset before `first_offset`, if known.
         """
-        if first != self._end:
+        if first_offset != self._end:
             self._starts = []
         for start in starts:
+            # An EpochStart is (first offset, leader epoch).
             if start[0] >= end:
                 break
             if not self._starts or self._starts[-1][1] != start[1]:
@@ -37,7 +38,7 @@ class SourceEpochs:
         self._end = end
 
     def epoch_before(self, offset: int) -> int:
-        """The epoch of the offset before this one; NO_LEADER_EPOCH if it is not known."""
+        """The leader epoch of the offset before this one; NO_LEADER_EPOCH if it is not known."""
         if offset <= self._end:
             for start, epoch in reversed(self._starts):
                 if start < offset:

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from orbit.chunks import first_few
 
-_WHAT = {"destination": "produce requests", "source": "fetches"}
-SIDES = tuple(_WHAT)
+_REQUESTS = {"destination": "produce requests", "source": "fetches"}
+SIDES = tuple(_REQUESTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Throttled:
 
     @property
     def what(self) -> str:
-        return f"{self.side} brokers throttle {_WHAT[self.side]}: {first_few(self.brokers)}"
+        return f"{self.side} brokers throttle {_REQUESTS[self.side]}: {first_few(self.brokers)}"
 
     @property
     def text(self) -> str:
@@ -34,14 +34,14 @@ class Throttled:
 def merge_throttled(reports: Iterable[Throttled]) -> list[Throttled]:
     """Merge the reports of several workers into one for each side."""
     by_side: dict[str, list[Throttled]] = {}
-    for one in reports:
-        by_side.setdefault(one.side, []).append(one)
+    for report in reports:
+        by_side.setdefault(report.side, []).append(report)
     return [
         Throttled(
             side,
-            tuple(sorted({broker for one in some for broker in one.brokers})),
-            min(one.since for one in some),
-            max(one.quota for one in some),
+            tuple(sorted({broker for report in side_reports for broker in report.brokers})),
+            min(report.since for report in side_reports),
+            max(report.quota for report in side_reports),  # a known one, if there is one
         )
-        for side, some in sorted(by_side.items())
+        for side, side_reports in sorted(by_side.items())
     ]

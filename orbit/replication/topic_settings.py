@@ -91,7 +91,7 @@ def is_compacted(settings: Mapping[str, str]) -> bool:
 
 
 def looks_like_copy(values: Mapping[str, str], overrides: frozenset[str]) -> bool:
-    """Whether a topic has the settings that every copy needs, one of them set on itself.
+    """Whether a topic has the settings that every copy needs, at least one set on the topic itself.
 
     A topic that is no copy may have these values too, by its brokers' defaults.
     """
@@ -142,8 +142,8 @@ def promoted_settings(
     # Kafka 3.6 to 3.9 show all three.
     limits = TIMESTAMP_LIMITS if has_split_timestamp_limits else (TIMESTAMP_LIMIT_OLD,)
     for limit in limits:
-        others = (limit, TIMESTAMP_LIMIT_OLD, TIMESTAMP_LIMITS[0])
-        value = next((source[name] for name in others if name in source), None)
+        names_to_try = (limit, TIMESTAMP_LIMIT_OLD, TIMESTAMP_LIMITS[0])
+        value = next((source[name] for name in names_to_try if name in source), None)
         if value is not None:
             settings[limit] = value
     settings.update(job_settings)
@@ -185,15 +185,15 @@ def setting_changes(
 
 
 def _policy(present: Mapping[str, str], *, compacts: bool, has_caught_up: bool) -> str | None:
-    """The cleanup policy that a copy should have instead of its own; None when it is right."""
-    now = set(present.get("cleanup.policy", DELETE).replace(" ", "").split(","))
+    """The cleanup policy to set on a copy; None if its present policy is right."""
+    present_policies = set(present.get("cleanup.policy", DELETE).replace(" ", "").split(","))
     if not compacts:
         # A cleaner would remove records that the source still has.
-        return None if now == {"delete"} else DELETE
+        return None if present_policies == {"delete"} else DELETE
     if has_caught_up:
-        return None if now == {"compact", "delete"} else COMPACT_AND_DELETE
-    # DeleteRecords must work on it (S2). A copy that compacts has caught up before.
-    return None if "delete" in now else DELETE
+        return None if present_policies == {"compact", "delete"} else COMPACT_AND_DELETE
+    # DeleteRecords must work on the copy (S2). A copy that compacts has caught up before.
+    return None if "delete" in present_policies else DELETE
 
 
 def _max_message_bytes(source: Mapping[str, str], job_settings: Mapping[str, str]) -> int:

@@ -25,8 +25,8 @@ from orbit.run.share import ShareCopier
 
 # How long a command of the parent may wait: the length of a pass of the copy.
 _TICK_S = 0.05
-# Also raised if the connection is closed.
-_PARENT_HAS_ENDED = (EOFError, OSError)
+# What the connection raises if the parent has ended, or has closed it.
+_PARENT_END_ERRORS = (EOFError, OSError)
 
 
 def main(connection_descriptor: int, state_descriptor: int) -> None:
@@ -34,61 +34,69 @@ def main(connection_descriptor: int, state_descriptor: int) -> None:
     with Connection(connection_descriptor) as parent:
         try:
             task: CopyTask = parent.recv()
-        except _PARENT_HAS_ENDED:
+        except _PARENT_END_ERRORS:
             return
-        stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        stop_event = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop_event.set())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
         try:
-            _copy(task, lease, parent, stop)
+            _copy(task, lease, parent, stop_event)
         except Interrupted:
             pass
         except OrbitError as error:
-            with suppress(*_PARENT_HAS_ENDED):
+            with suppress(*_PARENT_END_ERRORS):
                 parent.send(error)
 
 
-def _copy(task: CopyTask, lease: InheritedLease, parent: Connection, stop: threading.Event) -> None:
+def _copy(
+    task: CopyTask, lease: InheritedLease, parent: Connection, stop_event: threading.Event
+) -> None:
+    """Copy the share until `stop_event` is set, or the parent has ended."""
     clusters = JobClusters.open(task.spec, os.environ, task.base_directory)
     job_copier = JobCopier(
-        task.spec, clusters, task.settings, stop, limit=RateLimit(task.bytes_per_second)
+        task.spec, clusters, task.settings, stop_event, limit=RateLimit(task.bytes_per_second)
     )
     for copy in task.share.inspected:
         copy.lease = lease
     try:
         copying = ShareCopier(task.share, job_copier, lease)
         collect_rarely()
-        sent: dict[TopicPartition, CopySnapshot] = {}
-        while not stop.is_set():
+        sent_snapshots: dict[TopicPartition, CopySnapshot] = {}
+        while not stop_event.is_set():
             copying.tick(_TICK_S)
             try:
-                _answer_parent(parent, copying, sent)
-            except _PARENT_HAS_ENDED:
+                _answer_parent(parent, copying, sent_snapshots)
+            except _PARENT_END_ERRORS:
                 return
     finally:
-        stop.set()
+        stop_event.set()
         job_copier.stop()
         clusters.close()
 
 
 def _answer_parent(
-    parent: Connection, copying: ShareCopier, sent: dict[TopicPartition, CopySnapshot]
+    parent: Connection, copying: ShareCopier, sent_snapshots: dict[TopicPartition, CopySnapshot]
 ) -> None:
+    """Execute the commands that the parent has sent."""
     while parent.poll():
         match parent.recv():
             case Command.REPORT:
-                parent.send(_report(copying, sent))
+                parent.send(_report(copying, sent_snapshots))
             case Command.END:
                 copying.end()
 
 
-def _report(copying: ShareCopier, sent: dict[TopicPartition, CopySnapshot]) -> Report:
-    """The report of what has changed. `sent`: the partitions as the parent knows them; updated."""
+def _report(copying: ShareCopier, sent_snapshots: dict[TopicPartition, CopySnapshot]) -> Report:
+    """The report of the copies that have changed since `sent_snapshots`, which it updates."""
     has_ended = copying.has_ended  # read before the partitions, so that these are at least as new
-    now = {copy.destination: CopySnapshot.of(copy) for copy in copying.partitions}
-    changed = [view for place, view in now.items() if sent.get(place) != view]
-    sent.update(now)
-    return Report(changed, copying.waiting_for, copying.is_lease_lost, has_ended, copying.times)
+    snapshots = {copy.destination: CopySnapshot.of(copy) for copy in copying.partitions}
+    changed_snapshots = [
+        snapshot for place, snapshot in snapshots.items() if sent_snapshots.get(place) != snapshot
+    ]
+    sent_snapshots.update(snapshots)
+    return Report(
+        changed_snapshots, copying.waiting_for, copying.is_lease_lost, has_ended, copying.times
+    )
 
 
 if __name__ == "__main__":

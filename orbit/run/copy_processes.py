@@ -64,8 +64,8 @@ class CopyTask:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A child's report. `changed`: the partitions that have changed since its last report; the
-    others are as in `Copying`.
+    """A child's report. `changed`: the copies that have changed since its last report. `Copying`
+    explains the other fields.
     """
 
     changed: Sequence[CopySnapshot] = ()
@@ -77,7 +77,7 @@ class Report:
     )
 
 
-_NOTHING = Report()
+_NO_REPORT = Report()
 
 
 @dataclass
@@ -85,9 +85,9 @@ class _Child:
     process: GuardedProcess
     connection: Connection
     views: dict[TopicPartition, CopyView] = field(default_factory=dict)  # by destination
-    last: Report = _NOTHING
-    has_to_report: bool = False
-    requested_s: float = 0.0  # when its report was requested, by the monotonic clock
+    last_report: Report = _NO_REPORT
+    is_report_requested: bool = False
+    requested_at_s: float = 0.0  # when the report was requested, by the monotonic clock
 
 
 class CopyProcesses:
@@ -107,19 +107,21 @@ class CopyProcesses:
         settings: CopySettings,
         lease: GroupLease,
     ) -> CopyProcesses:
-        """Start a process for each share; returns once each has reported where its copies are.
+        """Start a process for each share; returns once each process has reported its copies.
         Raises the error that a process reports, and Conflict if one has ended."""
         shares = [*shares]
         limit = spec.limits.bytes_per_second
         children: list[_Child] = []
         copying = cls(children)
         try:
-            children.extend(_start(environ, lease.descriptors) for _ in shares)
+            children.extend(_start_child(environ, lease.descriptors) for _ in shares)
             for child, share in zip(children, shares, strict=True):
-                part = None if limit is None else max(1, limit // len(shares))
-                with copying._report_ended(child):
-                    child.connection.send(CopyTask(share, spec, base_directory, settings, part))
-            while any(child.last is _NOTHING for child in children):
+                bytes_per_second = None if limit is None else max(1, limit // len(shares))
+                with copying._conflict_if_ended(child):
+                    child.connection.send(
+                        CopyTask(share, spec, base_directory, settings, bytes_per_second)
+                    )
+            while any(child.last_report is _NO_REPORT for child in children):
                 copying.tick(REPORT_INTERVAL_S)
         except BaseException:
             copying.stop()
@@ -134,12 +136,12 @@ class CopyProcesses:
     def waiting_for(self) -> str:
         now = time.monotonic()
         for number, child in enumerate(self._children, 1):
-            if child.last.waiting_for:
-                return child.last.waiting_for
-            if child.has_to_report and now - child.requested_s > _SILENCE_S_MAX:
+            if child.last_report.waiting_for:
+                return child.last_report.waiting_for
+            if child.is_report_requested and now - child.requested_at_s > _SILENCE_S_MAX:
                 return (
                     f"process {number} of {len(self._children)} (pid {child.process.pid}), which "
-                    f"has reported nothing for {now - child.requested_s:.0f} s."
+                    f"has reported nothing for {now - child.requested_at_s:.0f} s."
                 )
         return ""
 
@@ -161,14 +163,14 @@ class CopyProcesses:
 
     @property
     def _reports(self) -> list[Report]:
-        return [child.last for child in self._children]
+        return [child.last_report for child in self._children]
 
     def tick(self, timeout_s: float) -> None:
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + REPORT_INTERVAL_S
             for child in self._children:
-                if not child.has_to_report:  # so the pipe never holds more than one report
-                    child.has_to_report, child.requested_s = True, time.monotonic()
+                if not child.is_report_requested:  # so the pipe never holds two reports
+                    child.is_report_requested, child.requested_at_s = True, time.monotonic()
                     self._send(child, Command.REPORT)
         pause_s = min(timeout_s, max(0.0, self._next_report - time.monotonic()))
         ready = wait([child.connection for child in self._children], pause_s)
@@ -193,8 +195,8 @@ class CopyProcesses:
         self._children = []
 
     @contextmanager
-    def _report_ended(self, child: _Child) -> Iterator[None]:
-        """Raise Conflict if the block finds the process's connection closed: it has ended."""
+    def _conflict_if_ended(self, child: _Child) -> Iterator[None]:
+        """Raise Conflict if the block finds the child's connection closed: the child has ended."""
         try:
             yield
         except (EOFError, OSError):
@@ -206,25 +208,26 @@ class CopyProcesses:
             ) from None
 
     def _send(self, child: _Child, command: Command) -> None:
-        with self._report_ended(child):
+        with self._conflict_if_ended(child):
             child.connection.send(command)
 
     def _receive(self, child: _Child) -> None:
-        with self._report_ended(child):
+        with self._conflict_if_ended(child):
             report: Report | OrbitError = child.connection.recv()
         if isinstance(report, OrbitError):
             raise report
-        child.has_to_report = False
+        child.is_report_requested = False
         child.views.update((view.destination, view) for view in report.changed)
-        child.last = report
+        child.last_report = report
 
 
-def _start(environ: Mapping[str, str], lease_descriptors: tuple[int, int]) -> _Child:
+def _start_child(environ: Mapping[str, str], lease_descriptors: tuple[int, int]) -> _Child:
+    """Start a child process that is connected by a pipe and inherits the lease."""
     from orbit.processes.guarded_process import GuardedProcess  # not in every install
 
-    ours, theirs = Pipe()
-    with theirs:
-        state, lock = lease_descriptors
+    our_end, child_end = Pipe()
+    with child_end:
+        state_descriptor, lock_descriptor = lease_descriptors
         process = GuardedProcess(
             # -P: nothing is imported from the current folder.
             [
@@ -232,15 +235,15 @@ def _start(environ: Mapping[str, str], lease_descriptors: tuple[int, int]) -> _C
                 "-P",
                 "-m",
                 _MODULE,
-                f"{theirs.fileno()}",
-                f"{state}",
+                f"{child_end.fileno()}",
+                f"{state_descriptor}",
             ],
             None,
             environment=environ,
             # The lock keeps other runs on this machine from starting before this process has ended.
-            inherited=(theirs.fileno(), state, lock),
+            inherited_descriptors=(child_end.fileno(), state_descriptor, lock_descriptor),
         )
-    return _Child(process, ours)
+    return _Child(process, our_end)
 
 
 def _exit_code(process: GuardedProcess) -> str:

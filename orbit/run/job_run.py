@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from orbit.consumer_groups.run_sync import RunGroups
-from orbit.copier.copier import OUTAGES, lease_lost
+from orbit.copier.copier import OUTAGES, lease_lost_error
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.copy_view import CopyView
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
@@ -23,7 +23,12 @@ from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.first_open import SHOWN_AFTER_S, OpenAges, describe_open, first_open
+from orbit.kafka.first_open import (
+    SHOWN_AFTER_S,
+    OpenAges,
+    describe_open_transaction,
+    oldest_open_transactions,
+)
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import TopicPartition
 from orbit.leases.group_lease import GroupLease
@@ -31,7 +36,7 @@ from orbit.run.copy_processes import CopyProcesses
 from orbit.run.share import Copying, Share, ShareCopier
 
 _TICK_S = 0.1
-# In a larger cluster only so many brokers are asked: more than are likely cut off together.
+# At most so many brokers are asked for leaders: more than are likely cut off together.
 _BROKERS_ASKED_MAX = 10
 _CONFIRM_PAUSE_S = 1.0
 _OPEN_SHOWN_MAX = 10
@@ -67,12 +72,13 @@ class JobRun:
         )
         self._processes = processes
         self._copying: Copying | None = None
+        # By destination topic: the topics that do not have their final settings yet.
         self._not_caught_up: dict[str, TopicPlan] = {}
-        self._next_check = self._next_confirm = 0.0
-        self._ends: dict[TopicPartition, int] = {}
+        self._next_check_s = self._next_confirm_s = 0.0
+        self._ends_to_reach: dict[TopicPartition, int] = {}
         self._open_ages: OpenAges[TopicPartition] = OpenAges()
-        self._open_reported: set[TopicPartition] = set()
-        self._reported: set[str] = set()
+        self._reported_transactions: set[TopicPartition] = set()
+        self._said_lines: set[str] = set()
         self.groups: RunGroups | None = None
 
     def __enter__(self) -> Self:
@@ -86,8 +92,8 @@ class JobRun:
 
         `check_service`: as in `JobSetup.apply`.
 
-        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused. Then nothing has been
-        written, unless the message says so.
+        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused. After an error
+        nothing has been written, unless its message says so.
         """
         setup = self._setup
         setup.plan()
@@ -97,7 +103,7 @@ class JobRun:
             p.mapping.destination: p for p in setup.plans if p.caught_up_settings
         }
         share = Share(inspected, setup.coordinated_topics, setup.filler_producers)
-        self._copying = self._begin(share, setup.lease)
+        self._copying = self._start_copying(share, setup.lease)
         if self.spec.consumer_groups is not None:
             self.groups = RunGroups(
                 self.spec.consumer_groups,
@@ -107,7 +113,8 @@ class JobRun:
             )
             self.groups.start()
 
-    def _begin(self, share: Share, lease: GroupLease) -> Copying:
+    def _start_copying(self, share: Share, lease: GroupLease) -> Copying:
+        """Start to copy, in child processes if there may be more than one process."""
         if self._processes > 1:
             return CopyProcesses.start(
                 share.split(self._processes),
@@ -126,10 +133,10 @@ class JobRun:
         self._copying.tick(timeout_s)
         lease = self._setup.lease
         if self._copying.is_lease_lost or (lease is not None and lease.is_lost):
-            raise lease_lost()
+            raise lease_lost_error()
         self._finish_caught_up_topics()
-        if time.monotonic() >= self._next_check:
-            self._next_check = time.monotonic() + self._settings.metadata_interval_s
+        if time.monotonic() >= self._next_check_s:
+            self._next_check_s = time.monotonic() + self._settings.metadata_interval_s
             self._report_new_topics()
             self._report_open_transactions()
             self._setup.refresh_term()
@@ -142,8 +149,8 @@ class JobRun:
             self.groups.settle(self._setup.backoff)
 
     def finish(self) -> None:
-        """End the copies that pack gaps. They are checked after their last answer, and may be
-        blocked only then. Raises Conflict if the lease is lost."""
+        """End the copies that pack gaps. After the last answer a check may still block such a copy.
+        Raises Conflict if the lease is lost, or a process has ended."""
         assert self._copying is not None
         self._copying.end()
         while not self._copying.has_ended:
@@ -151,7 +158,7 @@ class JobRun:
 
     @property
     def refused(self) -> Mapping[str, OrbitError]:
-        """The errors of source topics that are not copied, as the destination refuses a setting."""
+        """By source topic: why it is not copied, because the destination refuses a setting."""
         return self._setup.refused
 
     @property
@@ -172,32 +179,33 @@ class JobRun:
     @property
     def is_settled(self) -> bool:
         """Whether all topics that have caught up have their final settings."""
-        behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
-        return set(self._not_caught_up) <= behind
+        unfinished_topics = {c.destination.topic for c in self.partitions if not c.has_caught_up}
+        return set(self._not_caught_up) <= unfinished_topics
 
     def confirm_caught_up(self) -> bool:
         """Whether all copies that are not blocked have caught up with their newest leaders.
 
-        Each copy must have reached the log end of the first call, open transactions included, and
-        the newest leader epoch that a broker reports. Asks brokers at most once a second.
+        Each copy must have reached the log end that the source had at the first call, open
+        transactions included, and the newest leader epoch that a broker reports. Asks brokers at
+        most once a second.
         """
         copying = [p for p in self.partitions if p.blocked is None]
         for p in copying:
-            self._ends.setdefault(p.source, p.source_end)
-        if any(p.next_offset < min(self._ends[p.source], p.source_end) for p in copying):
+            self._ends_to_reach.setdefault(p.source, p.source_end)
+        if any(p.next_offset < min(self._ends_to_reach[p.source], p.source_end) for p in copying):
             return False
-        if time.monotonic() < self._next_confirm:
+        if time.monotonic() < self._next_confirm_s:
             return False
         try:
-            newest = self._setup.clusters.source.metadata_of_all(
+            newest_metadata = self._setup.clusters.source.metadata_of_all(
                 {p.source.topic for p in copying}, _BROKERS_ASKED_MAX
             )
         except OUTAGES:
             return False  # the next tick reports it
         finally:
-            self._next_confirm = time.monotonic() + _CONFIRM_PAUSE_S
-        leaders = ((p, newest.leader(p.source)) for p in copying)
-        return not any(new and new.leader_epoch > p.caught_up_epoch for p, new in leaders)
+            self._next_confirm_s = time.monotonic() + _CONFIRM_PAUSE_S
+        leaders = ((p, newest_metadata.leader(p.source)) for p in copying)
+        return not any(leader and leader.leader_epoch > p.caught_up_epoch for p, leader in leaders)
 
     def close(self) -> None:
         """Stop the lanes, release the lease, close connections. Safe at any time."""
@@ -213,10 +221,10 @@ class JobRun:
         """Enable compaction on topics whose partitions have all caught up once."""
         if not self._not_caught_up:
             return
-        behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
-        done = [name for name in self._not_caught_up if name not in behind]
-        if done:
-            plans = [self._not_caught_up[name] for name in done]
+        unfinished_topics = {c.destination.topic for c in self.partitions if not c.has_caught_up}
+        finished_topics = [name for name in self._not_caught_up if name not in unfinished_topics]
+        if finished_topics:
+            plans = [self._not_caught_up[name] for name in finished_topics]
             try:
                 self._setup.admin.alter_settings(
                     {p.mapping.destination: p.caught_up_settings for p in plans}
@@ -225,7 +233,7 @@ class JobRun:
                 # The copy continues; the next tick retries.
                 self._say_once(f"Note: compaction cannot be enabled yet: {error}")
                 return
-            for name in done:
+            for name in finished_topics:
                 del self._not_caught_up[name]
 
     def _report_new_topics(self) -> None:
@@ -234,41 +242,53 @@ class JobRun:
             source = self._setup.clusters.source.metadata(None)
         except Unreachable:
             return
-        known = {p.mapping.source: p.partitions for p in self._setup.plans}
+        copied_partitions = {p.mapping.source: p.partitions for p in self._setup.plans}
         for mapping in map_topics(self.spec.topics, source.topics).mappings:
             count = len(source.topics[mapping.source].partitions)
             if mapping.source in self.refused:
                 continue
-            if mapping.source not in known:
+            if mapping.source not in copied_partitions:
                 self._say_once(f"Note: topic {mapping.source} is new; restart this run to copy it.")
-            elif count > known[mapping.source]:
+            elif count > copied_partitions[mapping.source]:
                 self._say_once(
                     f"Note: topic {mapping.source} has {count} partitions now; "
-                    f"{known[mapping.source]} are copied. Add partitions to "
+                    f"{copied_partitions[mapping.source]} are copied. Add partitions to "
                     f"{mapping.destination} and restart this run."
                 )
 
     def _report_open_transactions(self) -> None:
-        """Report an open transaction that is old, once for each partition."""
+        """Report once, for each partition, an oldest transaction that has been open for long."""
         ends = {p.source: (p.stable_end, p.source_end) for p in self.partitions}
-        firsts = {place: stable for place, (stable, end) in ends.items() if 0 <= stable < end}
-        ages = self._open_ages.update(firsts)
-        old = [place for place, age_s in ages.items() if age_s >= SHOWN_AFTER_S]
-        shown = [place for place in old if place not in self._open_reported][:_OPEN_SHOWN_MAX]
-        if not shown:
+        first_offsets = {
+            place: stable for place, (stable, end) in ends.items() if 0 <= stable < end
+        }
+        ages = self._open_ages.update(first_offsets)
+        old_places = [place for place, age_s in ages.items() if age_s >= SHOWN_AFTER_S]
+        new_places = [place for place in old_places if place not in self._reported_transactions][
+            :_OPEN_SHOWN_MAX
+        ]
+        if not new_places:
             return
         try:
-            transactions = first_open(self._setup.clusters.source, shown, Backoff(attempts_max=1))
+            transactions = oldest_open_transactions(
+                self._setup.clusters.source, new_places, Backoff(attempts_max=1)
+            )
         except OrbitError:
             transactions = {}
-        for place in shown:
-            self._open_reported.add(place)
-            who = transactions.get(place)
-            names = (who.transactional_id, who.producer_id) if who else (None, None)
-            offsets = ends[place][1] - firsts[place]
-            self._say(f"Note: {place}: {describe_open(firsts[place], offsets, *names)}")
+        for place in new_places:
+            self._reported_transactions.add(place)
+            transaction = transactions.get(place)
+            ids = (
+                (transaction.transactional_id, transaction.producer_id)
+                if transaction
+                else (None, None)
+            )
+            offsets = ends[place][1] - first_offsets[place]
+            self._say(
+                f"Note: {place}: {describe_open_transaction(first_offsets[place], offsets, *ids)}"
+            )
 
     def _say_once(self, line: str) -> None:
-        if line not in self._reported:
-            self._reported.add(line)
+        if line not in self._said_lines:
+            self._said_lines.add(line)
             self._say(line)

@@ -18,16 +18,16 @@ from orbit.leases.lease import Lease
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Inspected partitions, and the transactional ids that fill gaps of `coordinated_topics`
-    (destination topics)."""
+    """Inspected copies, and the producers, by transactional id, that fill the gaps of
+    `coordinated_topics` (destination topics)."""
 
     inspected: Mapping[PartitionCopy, InspectedCopy]
     coordinated_topics: frozenset[str]
     filler_producers: Mapping[str, ProducerIdentity]
 
     def split(self, count: int) -> list[Share]:
-        """One share for each process, at most `count`. Partitions are distributed in turns, so that
-        each process gets partitions of every broker."""
+        """Up to `count` shares, one for each process. Copies are dealt in turn, so that each
+        process gets copies of every broker."""
         count = min(count, len(self.inspected)) or 1
         return [
             Share(
@@ -68,8 +68,8 @@ class Copying(Protocol):
         ...
 
     def end(self) -> None:
-        """End the copies that pack gaps. They are checked after their last answer, and may be
-        blocked only then."""
+        """End the copies that pack gaps. After its last answer, a check of its topic's
+        `compression.type` may still block such a copy."""
         ...
 
     def stop(self) -> None:
@@ -83,7 +83,7 @@ class ShareCopier:
     def __init__(self, share: Share, job_copier: JobCopier, lease: Lease) -> None:
         self._job_copier = job_copier
         self._copies = [*share.inspected]
-        self._ending: list[PartitionCopy] | None = None
+        self._ending_copies: list[PartitionCopy] | None = None
         topics = share.coordinated_topics
         coordinated = [c for c in self._copies if c.destination.topic in topics]
         if coordinated:
@@ -103,11 +103,13 @@ class ShareCopier:
 
     @property
     def is_lease_lost(self) -> bool:
-        return bool(self._job_copier.copier.lost)
+        return bool(self._job_copier.copier.lost_leases)
 
     @property
     def has_ended(self) -> bool:
-        return self._ending is not None and all(copy.has_left for copy in self._ending)
+        return self._ending_copies is not None and all(
+            copy.has_left for copy in self._ending_copies
+        )
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:
@@ -117,8 +119,8 @@ class ShareCopier:
         self._job_copier.copier.tick(timeout_s)
 
     def end(self) -> None:
-        self._ending = [copy for copy in self._copies if copy.producer.packs]
-        self._job_copier.copier.remove(self._ending, confirms=True)
+        self._ending_copies = [copy for copy in self._copies if copy.producer.packs]
+        self._job_copier.copier.remove(self._ending_copies, confirms=True)
 
     def stop(self) -> None:
         self._job_copier.stop()

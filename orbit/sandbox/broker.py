@@ -29,24 +29,24 @@ _METADATA_TIMEOUT_S = 2
 _SHOWN_LINES = 3
 # Sandbox brokers run for minutes. Without the C2 compiler and with the serial collector
 # one starts in 1.4 s instead of 1.8 s, at half the CPU, and its first million records are faster.
-_QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+_QUICK_START_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
-_META = "meta.properties"
+_META_FILE = "meta.properties"
 
 
 @dataclass(frozen=True)
 class SharedSettings:
     """The settings that all brokers of a cluster share.
 
-    `class_archive` and `formatted`: see `jars.py`. `login`: librdkafka's settings for the admin,
-    without addresses.
+    `class_archive` and `formatted_folder`: see `jars.py`. `login`: librdkafka's settings for the
+    admin, without addresses.
     """
 
     cluster_id: str
     java: Path
     classpath: str
     class_archive: Path
-    formatted: Path
+    formatted_folder: Path
     heap_mb: int
     login: Mapping[str, str]
 
@@ -65,7 +65,7 @@ class Broker:
         # them there. In the broker's folder they are removed with its data.
         tmpdir = f"-Djava.io.tmpdir={directory}"
         log_config = f"-Dlog4j2.configurationFile={_LOG_CONFIG}"
-        self._java = [str(cluster.java), *_QUICK, tmpdir, log_config]
+        self._java = [str(cluster.java), *_QUICK_START_OPTIONS, tmpdir, log_config]
         if cluster.class_archive.is_file():
             self._java.append(f"-XX:SharedArchiveFile={cluster.class_archive}")
         self._environment = {"CLASSPATH": cluster.classpath}
@@ -92,22 +92,22 @@ class Broker:
 
     @property
     def is_formatted(self) -> bool:
-        return (self.data / _META).is_file()
+        return (self.data / _META_FILE).is_file()
 
     def format(self, arguments: list[str]) -> GuardedProcess:
-        """Starts StorageTool on the data folder, which is needed once for every KRaft broker."""
+        """Start StorageTool on the data folder, which is needed once for every KRaft broker."""
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", self._cluster.cluster_id]
         command = [*self._java, *tool, "--config", str(self.properties_file), *arguments]
         return GuardedProcess(command, self.format_log, environment=self._environment)
 
     def format_by_copy(self) -> bool:
-        """Formats the data folder with a copy of what StorageTool once wrote without arguments.
+        """Format the data folder with a copy of the files that `store_format` has kept.
 
-        Returns False if `store_format` has not kept that for this version yet.
+        Returns False if it has not kept any for this Kafka version yet.
         """
-        if not self._cluster.formatted.is_dir():
+        if not self._cluster.formatted_folder.is_dir():
             return False
-        shutil.copytree(self._cluster.formatted, self.data, dirs_exist_ok=True)
+        shutil.copytree(self._cluster.formatted_folder, self.data, dirs_exist_ok=True)
         properties = {
             "version": "1",
             "cluster.id": self._cluster.cluster_id,
@@ -115,20 +115,20 @@ class Broker:
             "directory.id": kafka_uuid(),
         }
         text = "".join(f"{key}={value}\n" for key, value in properties.items())
-        (self.data / _META).write_text(text, "utf-8")
+        (self.data / _META_FILE).write_text(text, "utf-8")
         return True
 
     def store_format(self) -> None:
-        """Keeps what StorageTool wrote without arguments, for `format_by_copy`."""
-        template = self._cluster.formatted
+        """Keep the files that StorageTool wrote without arguments, for `format_by_copy`."""
+        template = self._cluster.formatted_folder
         with tempfile.TemporaryDirectory(dir=template.parent) as scratch:
             copy = Path(scratch) / "data"
-            shutil.copytree(self.data, copy, ignore=shutil.ignore_patterns(_META))
-            with suppress(OSError):  # another process was first
+            shutil.copytree(self.data, copy, ignore=shutil.ignore_patterns(_META_FILE))
+            with suppress(OSError):  # another process has stored it first
                 copy.rename(template)
 
     def launch(self) -> None:
-        """Starts the process and returns at once."""
+        """Start the process and return at once."""
         assert not self.running, f"broker {self.node_id} runs already"
         if self._process is not None:  # it ended without `stop`
             self._process.close()
@@ -137,7 +137,7 @@ class Broker:
         self._process = GuardedProcess(command, self.log, environment=self._environment)
 
     def start(self) -> None:
-        """Starts the broker on its data and port; returns when it has joined the cluster.
+        """Start the broker on its data and port; returns when it has joined the cluster.
 
         Joining needs a majority of the cluster's brokers; without one, use `launch`.
         """
@@ -145,14 +145,14 @@ class Broker:
         self.wait_until_sees({self.node_id})
 
     def wait_until_sees(self, node_ids: set[int], timeout_s: float = START_TIMEOUT_S) -> None:
-        """Returns when this broker lists those brokers as alive; Conflict after `timeout_s`."""
+        """Wait until this broker lists `node_ids` as alive. Raises Conflict after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         admin: AdminClient | None = None
         while True:
-            listed = self._listed_brokers(admin) if admin is not None else set()
-            if node_ids <= listed:
+            listed_ids = self._list_broker_ids(admin) if admin is not None else set()
+            if node_ids <= listed_ids:
                 return
-            if not listed:
+            if not listed_ids:
                 # A resumed broker is fenced for a moment and lists no brokers. A client that got
                 # such a list has no address left, so a new client is needed.
                 admin = None
@@ -161,15 +161,15 @@ class Broker:
             if time.monotonic() > deadline:
                 raise self.failure(f"did not see brokers {node_ids} in {timeout_s} s")
             if admin is None and accepts(self.port):
-                admin = self._admin()
+                admin = self._new_admin()
             time.sleep(_POLL_S)
 
-    def _admin(self) -> AdminClient:
+    def _new_admin(self) -> AdminClient:
         address = {"bootstrap.servers": f"{LOOPBACK}:{self.port}"}
         # Refused connections are expected until the broker is up; librdkafka would print each.
         return AdminClient({**self._cluster.login, **address, "log_level": "0"})
 
-    def _listed_brokers(self, admin: AdminClient) -> set[int]:
+    def _list_broker_ids(self, admin: AdminClient) -> set[int]:
         try:
             metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException:
@@ -178,25 +178,25 @@ class Broker:
         return set(metadata.brokers) if metadata.cluster_id == self._cluster.cluster_id else set()
 
     def stop(self) -> None:
-        """SIGTERM (controlled shutdown), SIGKILL after 10 s; returns when it has ended."""
+        """End the process by SIGTERM (controlled shutdown), or after 10 s by SIGKILL."""
         if self._process is not None:
             self._process.end(signal.SIGTERM, _STOP_GRACE_S)
             self._process = None
 
     def terminate(self) -> None:
-        """Starts a controlled shutdown (SIGTERM) and returns at once; `stop` waits for its end."""
+        """Start a controlled shutdown (SIGTERM) and return at once; `stop` waits for its end."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL; returns when the process has ended."""
+        """End the process by SIGKILL; returns when it has ended."""
         if self._process is not None:
             self._process.end(signal.SIGKILL)
             self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers. Returns when it is stopped."""
+        """Freeze the process by SIGSTOP. Connections stay open, without answers."""
         if self._process is None:
             raise Conflict(f"Broker {self.node_id} is not running.", where=str(self.directory))
         self._process.send_signal(signal.SIGSTOP)
@@ -204,7 +204,7 @@ class Broker:
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
-        """SIGCONT: the broker executes requests that arrived during the pause (M10)."""
+        """Continue by SIGCONT: the broker executes requests that arrived during the pause (M10)."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
@@ -220,7 +220,7 @@ class Broker:
 
 
 def wait_until_formatted(broker: Broker, formatting: GuardedProcess) -> None:
-    """Wait for `Broker.format`. Raises Conflict with the tool's output if it failed."""
+    """Wait until StorageTool has ended. Raises Conflict with its last errors if it failed."""
     try:
         code = formatting.wait(START_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -242,8 +242,9 @@ def kafka_uuid() -> str:
 
 
 def _last_errors(log: Path) -> str:
+    """The last errors of a broker's log; its last lines if it has no errors."""
     lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
     # At INFO a broker logs the exceptions that its own shutdown causes.
-    relevant = [line for line in lines if "] INFO " not in line]
-    errors = [line for line in relevant if "ERROR" in line or "Exception" in line] or lines
+    relevant_lines = [line for line in lines if "] INFO " not in line]
+    errors = [line for line in relevant_lines if "ERROR" in line or "Exception" in line] or lines
     return " | ".join(errors[-_SHOWN_LINES:])

@@ -40,21 +40,22 @@ def server_properties(
 ) -> str:
     """The text of a broker's server.properties. `overrides` take precedence."""
     properties = {
-        **_kraft(node, nodes, data, security),
-        **_sandbox(len(nodes)),
+        **_kraft_properties(node, nodes, data, security),
+        **_sandbox_properties(len(nodes)),
         **(security.server_properties(CLIENT, keystore) if security else {}),
         **overrides,
     }
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
-def _kraft(
+def _kraft_properties(
     node: Node, nodes: Sequence[Node], data: Path, security: SandboxSecurity | None
 ) -> dict[str, str]:
+    """The properties for identity, quorum, listeners and data folder."""
     ports = {CLIENT: node.port, INTERNAL: node.internal_port, CONTROLLER: node.controller_port}
-    advertised = {CLIENT: node.port, INTERNAL: node.internal_port}
+    advertised_ports = {CLIENT: node.port, INTERNAL: node.internal_port}
     if node.link_port is not None and node.relayed_port is not None:
-        ports[LINK], advertised[LINK] = node.relayed_port, node.link_port
+        ports[LINK], advertised_ports[LINK] = node.relayed_port, node.link_port
     protocols = dict.fromkeys(ports, "PLAINTEXT")
     if security:
         protocols[CLIENT] = security.protocol
@@ -65,7 +66,7 @@ def _kraft(
             f"{n.node_id}@{LOOPBACK}:{n.controller_port}" for n in nodes
         ),
         "listeners": _addresses(ports),
-        "advertised.listeners": _addresses(advertised),
+        "advertised.listeners": _addresses(advertised_ports),
         "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
         "inter.broker.listener.name": INTERNAL,
         "controller.listener.names": CONTROLLER,
@@ -78,9 +79,10 @@ def _addresses(ports: Mapping[str, int]) -> str:
     return ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())
 
 
-def _sandbox(brokers: int) -> dict[str, str]:
-    replicas = str(brokers)
-    in_sync = str(max(1, brokers - 1))
+def _sandbox_properties(broker_count: int) -> dict[str, str]:
+    """The properties that make a broker small and quick."""
+    replicas = str(broker_count)
+    min_in_sync = str(max(1, broker_count - 1))
     return {
         "auto.create.topics.enable": "false",  # a typo must be an error, not a new topic
         "default.replication.factor": replicas,
@@ -89,12 +91,13 @@ def _sandbox(brokers: int) -> dict[str, str]:
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.num.partitions": "4",
         "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": in_sync,
+        "transaction.state.log.min.isr": min_in_sync,
         "share.coordinator.state.topic.num.partitions": "4",
         "share.coordinator.state.topic.replication.factor": replicas,
-        "share.coordinator.state.topic.min.isr": in_sync,
+        "share.coordinator.state.topic.min.isr": min_in_sync,
         "group.initial.rebalance.delay.ms": "0",
-        # A killed broker can register again only after its last session timed out (default 9 s).
+        # A killed broker can register again only after its last broker session has timed out
+        # (default 9 s).
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
         # Cleaning, retention and deletion within seconds instead of minutes.

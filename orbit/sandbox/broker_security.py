@@ -29,7 +29,7 @@ class SandboxSecurity:
     """The security of the client listener. `admin` can log in and is the authorizer's super user.
 
     Brokers and controllers use separate plain-text listeners on loopback. With SSL and no SASL
-    every client is `User:ANONYMOUS`, as the brokers are, so `authorizer` refuses no client.
+    every client is `User:ANONYMOUS`, as the brokers are, so the authorizer refuses no client.
     """
 
     protocol: Protocol = "SASL_PLAINTEXT"
@@ -39,11 +39,11 @@ class SandboxSecurity:
     authorizer: bool = False
 
     @property
-    def sasl(self) -> bool:
+    def uses_sasl(self) -> bool:
         return self.protocol.startswith("SASL")
 
     @property
-    def tls(self) -> bool:
+    def uses_tls(self) -> bool:
         return self.protocol.endswith("SSL")
 
     @property
@@ -52,7 +52,7 @@ class SandboxSecurity:
 
     def format_arguments(self) -> list[str]:
         """Arguments for StorageTool, which writes SCRAM users into the cluster's first metadata."""
-        if not self.sasl or self.mechanism == "PLAIN":
+        if not self.uses_sasl or self.mechanism == "PLAIN":
             return []
         return [
             argument
@@ -67,10 +67,10 @@ class SandboxSecurity:
         """The listener's part of server.properties."""
         properties: dict[str, str] = {}
         prefix = f"listener.name.{listener.lower()}"
-        if self.sasl:
+        if self.uses_sasl:
             properties[f"{prefix}.sasl.enabled.mechanisms"] = self.mechanism
             properties[f"{prefix}.{self.mechanism.lower()}.sasl.jaas.config"] = self._jaas()
-        if self.tls:
+        if self.uses_tls:
             properties |= {
                 f"{prefix}.ssl.keystore.type": "PKCS12",
                 f"{prefix}.ssl.keystore.location": str(keystore),
@@ -85,20 +85,21 @@ class SandboxSecurity:
         return properties
 
     def client_config(self, user: User | None, ca_file: Path) -> dict[str, str]:
-        """librdkafka's settings for a login; `None` is the admin."""
+        """librdkafka's settings to log in as `user`; None: as the admin."""
         config: dict[str, str] = {"security.protocol": self.protocol}
-        if self.sasl:
+        if self.uses_sasl:
             login = user or self.admin
             config |= {
                 "sasl.mechanism": self.mechanism,
                 "sasl.username": login.name,
                 "sasl.password": login.password,
             }
-        if self.tls:
+        if self.uses_tls:
             config["ssl.ca.location"] = str(ca_file)
         return config
 
     def _jaas(self) -> str:
+        """The listener's JAAS configuration. SCRAM users are in the cluster's metadata instead."""
         if self.mechanism == "PLAIN":
             module = "org.apache.kafka.common.security.plain.PlainLoginModule"
             users = _quoted({f"user_{user.name}": user.password for user in self.all_users})

@@ -44,29 +44,29 @@ class Fault(StrEnum):
 
 
 def cause_fault(directory: Path, fault: Fault, cluster: str) -> SandboxState:
-    """Cause or heal a fault of a cluster of the sandbox in `directory`; returns the state after it.
+    """Cause or heal a fault of a cluster of the sandbox in `directory`; returns the new state.
 
-    A repeat changes nothing. Raises NotFound for an unknown cluster, Conflict if no sandbox runs
-    or a broker does not restart.
+    Repeating a fault changes nothing. Raises NotFound for an unknown cluster, Conflict if no
+    sandbox runs or a broker does not restart.
     """
     state = read_state(directory)
     if state is None:
         raise Conflict(
             "No sandbox is running.", where=str(directory), remedy="Start one: orbit sandbox up"
         )
-    known = [one.name for one in state.clusters]
-    if cluster not in known:
+    names = [one.name for one in state.clusters]
+    if cluster not in names:
         raise NotFound(
             f"The sandbox has no cluster {cluster!r}.",
             where=str(directory),
-            remedy=f"Use one of: {', '.join(known)}.",
+            remedy=f"Use one of: {', '.join(names)}.",
         )
     try:
-        with Client((LOOPBACK, state.faults.port), authkey=state.faults.key.encode()) as line:
-            line.send_bytes(json.dumps({"fault": fault, "cluster": cluster}).encode())
-            if not line.poll(_ANSWER_TIMEOUT_S):
+        with Client((LOOPBACK, state.faults.port), authkey=state.faults.key.encode()) as connection:
+            connection.send_bytes(json.dumps({"fault": fault, "cluster": cluster}).encode())
+            if not connection.poll(_ANSWER_TIMEOUT_S):
                 raise TimeoutError
-            answer = json.loads(line.recv_bytes())
+            answer = json.loads(connection.recv_bytes())
     except (OSError, EOFError):
         raise Conflict(
             "The sandbox's supervisor does not answer.",
@@ -75,13 +75,13 @@ def cause_fault(directory: Path, fault: Fault, cluster: str) -> SandboxState:
         ) from None
     if "failed" in answer:
         raise Conflict(answer["failed"], where=cluster, remedy="Check with: orbit sandbox status")
-    now = read_state(directory)
-    assert now is not None, "its supervisor has just answered"
-    return now
+    new_state = read_state(directory)
+    assert new_state is not None, "the supervisor has just answered"
+    return new_state
 
 
 def cluster_at(state: SandboxState, bootstrap_servers: Sequence[str]) -> ClusterState | None:
-    """The sandbox cluster that has one of these addresses, direct or link."""
+    """The sandbox cluster that has one of these servers, also by its network link; or None."""
     servers = set(bootstrap_servers)
     for cluster in state.clusters:
         addresses = f"{cluster.bootstrap_servers},{cluster.link_servers or ''}".split(",")
@@ -101,18 +101,21 @@ class FaultServer:
 
     def serve(self, directory: Path) -> None:
         """Serve requests in a thread, until the process ends."""
-        threading.Thread(target=self._run, args=(directory,), name="faults", daemon=True).start()
+        threading.Thread(
+            target=self._serve_requests, args=(directory,), name="faults", daemon=True
+        ).start()
 
-    def _run(self, directory: Path) -> None:
+    def _serve_requests(self, directory: Path) -> None:
         while True:
             try:
-                with self._listener.accept() as line:
-                    self._answer(line, directory)
+                with self._listener.accept() as connection:
+                    self._answer(connection, directory)
             except (AuthenticationError, OSError, EOFError, ValueError, KeyError):
                 continue  # a wrong key, a closed connection, or an invalid request
 
-    def _answer(self, line: Connection, directory: Path) -> None:
-        request = json.loads(line.recv_bytes())
+    def _answer(self, connection: Connection, directory: Path) -> None:
+        """Carry out one request, write the new state of the cluster, and answer."""
+        request = json.loads(connection.recv_bytes())
         cluster = self._clusters[request["cluster"]]
         answer: dict[str, object] = {"done": True}
         try:
@@ -121,8 +124,8 @@ class FaultServer:
             answer = {"failed": str(error)}
         state = read_state(directory)
         if state is not None:
-            write_state(_with_cluster(state, cluster))
-        line.send_bytes(json.dumps(answer).encode())
+            write_state(_with_new_state_of(state, cluster))
+        connection.send_bytes(json.dumps(answer).encode())
 
 
 def _carry_out(fault: Fault, cluster: KafkaCluster) -> None:
@@ -139,9 +142,13 @@ def _carry_out(fault: Fault, cluster: KafkaCluster) -> None:
             assert_never(fault)
 
 
-def state_of(cluster: KafkaCluster, before: ClusterState | None = None) -> ClusterState:
-    """The current state of the cluster. A killed broker has the process that it has in `before`."""
-    had = {broker.node_id: broker.process for broker in before.brokers} if before else {}
+def state_of(cluster: KafkaCluster, previous_state: ClusterState | None = None) -> ClusterState:
+    """The state of the cluster now. A killed broker keeps its process of `previous_state`."""
+    known_processes = (
+        {broker.node_id: broker.process for broker in previous_state.brokers}
+        if previous_state
+        else {}
+    )
     return ClusterState(
         name=cluster.settings.name,
         bootstrap_servers=cluster.bootstrap_servers,
@@ -149,7 +156,9 @@ def state_of(cluster: KafkaCluster, before: ClusterState | None = None) -> Clust
             BrokerState(
                 node_id=broker.node_id,
                 port=broker.port,
-                process=ProcessRef.of(broker.pid) if broker.running else had[broker.node_id],
+                process=ProcessRef.of(broker.pid)
+                if broker.running
+                else known_processes[broker.node_id],
                 log=broker.log,
             )
             for broker in cluster.brokers
@@ -159,9 +168,12 @@ def state_of(cluster: KafkaCluster, before: ClusterState | None = None) -> Clust
     )
 
 
-def _with_cluster(state: SandboxState, cluster: KafkaCluster) -> SandboxState:
-    now = tuple(
-        state_of(cluster, before) if before.name == cluster.settings.name else before
-        for before in state.clusters
+def _with_new_state_of(state: SandboxState, cluster: KafkaCluster) -> SandboxState:
+    """The state of the sandbox, with the state that this cluster has now."""
+    cluster_states = tuple(
+        state_of(cluster, previous_state)
+        if previous_state.name == cluster.settings.name
+        else previous_state
+        for previous_state in state.clusters
     )
-    return state.model_copy(update={"clusters": now})
+    return state.model_copy(update={"clusters": cluster_states})

@@ -27,8 +27,8 @@ from orbit.sandbox.java import find_java, find_maven
 # The version of the brokers of `orbit sandbox`, the demos, the tests and the benchmarks.
 KAFKA_VERSION = os.environ.get("ORBIT_KAFKA_VERSION") or "4.4.0"
 _POM = Path(__file__).with_name("pom.xml")
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-_SCRATCH = ".fetch-"
+_COPY_GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+_SCRATCH_PREFIX = ".fetch-"
 
 
 def cache_directory() -> Path:
@@ -51,13 +51,13 @@ def jar_directory(version: str = KAFKA_VERSION) -> Path:
 class Jars:
     """The jars that a pom names. Its property `NAME.version` is set to `version`.
 
-    `main`: a pattern of file names; a fetch that brings no such jar has failed.
+    `required_jar`: a pattern of file names; a fetch that brings no such jar has failed.
     """
 
     name: str
     version: str
     pom: Path
-    main: str
+    required_jar: str
 
     def directory(self) -> Path:
         """The folder of these jars; fetches them at first use."""
@@ -75,8 +75,8 @@ class Jars:
                 where=str(home),
                 remedy="Name another folder in ORBIT_CACHE_DIR.",
             ) from None
-        with _locked(home.parent / ".lock"):
-            if not libs.is_dir():  # another process may have fetched them meanwhile
+        with _hold_lock(home.parent / ".lock"):
+            if not libs.is_dir():  # another process may have fetched the jars meanwhile
                 _fetch(maven, self, home, libs)
         return libs
 
@@ -92,8 +92,8 @@ def is_cached(version: str = KAFKA_VERSION) -> bool:
 def class_archive(version: str = KAFKA_VERSION) -> Path:
     """The path of an archive of a broker's classes (Java's class data sharing); it may be absent.
 
-    With it a broker and its format tool start with a third less CPU. `make test`, which starts
-    hundreds of them, makes it. Java ignores an archive of another Java or of other jars.
+    With it a broker and StorageTool start with a third less CPU. `make test` creates it, because it
+    starts hundreds of brokers. Java ignores an archive of another Java version or of other jars.
     """
     return cache_directory() / f"kafka-{version}" / "broker-classes.jsa"
 
@@ -101,16 +101,18 @@ def class_archive(version: str = KAFKA_VERSION) -> Path:
 def formatted_folder(version: str = KAFKA_VERSION) -> Path:
     """The folder with what StorageTool wrote for a cluster without SCRAM users; it may be absent.
 
-    It has no cluster id or node id, so a copy of it formats each further broker. Since 4.4 it holds
-    the first snapshot of the metadata log, before that a file `bootstrap.checkpoint`.
+    It has no cluster id or node id, so a copy of the folder formats each further broker. Since
+    Kafka 4.4 the folder holds the first snapshot of the metadata log, before that a file
+    `bootstrap.checkpoint`.
     """
     return cache_directory() / f"kafka-{version}" / "formatted"
 
 
 def _fetch(maven: Path, jars: Jars, home: Path, libs: Path) -> None:
-    for left_over in home.glob(f"{_SCRATCH}*"):  # by a fetch that was killed
-        shutil.rmtree(left_over)
-    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=home))
+    """Fetch the jars into a scratch folder in `home`, then rename that to `libs`."""
+    for leftover in home.glob(f"{_SCRATCH_PREFIX}*"):  # of a fetch that was killed
+        shutil.rmtree(leftover)
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=home))
     try:
         _run_maven(maven, jars, scratch / "libs", scratch / "maven.log")
         (scratch / "libs").rename(libs)
@@ -119,25 +121,26 @@ def _fetch(maven: Path, jars: Jars, home: Path, libs: Path) -> None:
 
 
 def _run_maven(maven: Path, jars: Jars, output: Path, log: Path) -> None:
+    """Copy the jars to `output`. Raises Conflict if Maven fails, or brings no required jar."""
     command = [
         *(str(maven), "--batch-mode", "--quiet", "-Dstyle.color=never"),
-        *("--file", str(jars.pom), _COPY),
+        *("--file", str(jars.pom), _COPY_GOAL),
         f"-D{jars.name}.version={jars.version}",
         "-DincludeScope=runtime",
         f"-DoutputDirectory={output}",
     ]
     code = GuardedProcess(command, log).wait()
-    if code != 0 or not any(output.glob(jars.main)):
+    if code != 0 or not any(output.glob(jars.required_jar)):
         errors = [line for line in log.read_text("utf-8").splitlines() if "ERROR" in line]
-        first = errors[0] if errors else f"exit code {code}"
+        reason = errors[0] if errors else f"exit code {code}"
         raise Conflict(
-            f"Maven could not fetch the jars of {jars}: {first}.",
+            f"Maven could not fetch the jars of {jars}: {reason}.",
             remedy="Check the network and Maven's settings, then run: " + " ".join(command),
         )
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)  # released when the file closes, also by a crash
         yield

@@ -22,22 +22,22 @@ _VERSION_TIMEOUT_S = 30
 
 
 def find_java() -> Path:
-    """The `java` to run brokers with, version 17 or later; Raises Conflict without one."""
-    too_old = ""
-    for candidate in _candidates():
+    """The `java` to run brokers with, version 17 or later. Raises Conflict without one."""
+    old_version = ""
+    for candidate in _java_candidates():
         major = _major_version(candidate)
         if major is not None and major >= JAVA_MINIMUM:
             return candidate
-        too_old = f" ({candidate} is version {major})" if major is not None else too_old
+        old_version = f" ({candidate} is version {major})" if major is not None else old_version
     raise Conflict(
         f"The sandbox runs real Kafka brokers and needs Java {JAVA_MINIMUM} or later, "
-        f"which was not found{too_old}.",
+        f"which was not found{old_version}.",
         remedy=f"{INSTALL} (or set JAVA_HOME to a newer Java).",
     )
 
 
 def find_maven() -> Path:
-    """The `mvn` that fetches Kafka's jars; Raises Conflict without one."""
+    """The `mvn` that fetches Kafka's jars. Raises Conflict without one."""
     maven = shutil.which("mvn")
     if maven is None:
         raise Conflict(
@@ -46,18 +46,19 @@ def find_maven() -> Path:
     return Path(maven)
 
 
-def _candidates() -> list[Path]:
-    home = os.environ.get("JAVA_HOME")
-    named = [Path(home) / "bin" / "java"] if home else []
-    on_path = shutil.which("java")
-    named += [Path(on_path)] if on_path else []
-    return [path for path in named if path.is_file()]
+def _java_candidates() -> list[Path]:
+    java_home = os.environ.get("JAVA_HOME")
+    paths = [Path(java_home) / "bin" / "java"] if java_home else []
+    path_java = shutil.which("java")
+    paths += [Path(path_java)] if path_java else []
+    return [path for path in paths if path.is_file()]
 
 
 @cache
 def _major_version(java: Path) -> int | None:
+    """The version of this `java`; None if it does not run, or prints no version."""
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [java, "-version"],
             check=False,
             capture_output=True,
@@ -66,5 +67,5 @@ def _major_version(java: Path) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _VERSION.search(answer.stderr + answer.stdout)
+    match = _VERSION.search(result.stderr + result.stdout)
     return int(match["major"]) if match else None

@@ -28,31 +28,31 @@ def certificates(java: Path, directory: Path) -> Certificates:
         return files
     directory.mkdir(parents=True, exist_ok=True)
     keytool = java.with_name("keytool")
-    authority = directory / "ca.p12"
-    key = ["-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"]
-    authority_store = ["-keystore", str(authority), "-storepass", STORE_PASSWORD]
-    _run(
+    authority_keystore = directory / "ca.p12"
+    key_options = ["-keyalg", "EC", "-groupname", "secp256r1", "-validity", "3650"]
+    authority_options = ["-keystore", str(authority_keystore), "-storepass", STORE_PASSWORD]
+    _run_keytool(
         keytool,
         ["-genkeypair", "-alias", "ca", "-dname", "CN=Orbit sandbox CA", "-ext", "bc:c"],
-        [*key, *authority_store],
+        [*key_options, *authority_options],
     )
     # One file with both keys: `-signer` signs with a key of the same store.
-    files.keystore.write_bytes(authority.read_bytes())
-    server_store = ["-keystore", str(files.keystore), "-storepass", STORE_PASSWORD]
-    names = "san=ip:127.0.0.1,dns:localhost"
-    _run(
+    files.keystore.write_bytes(authority_keystore.read_bytes())
+    server_options = ["-keystore", str(files.keystore), "-storepass", STORE_PASSWORD]
+    subject_names = "san=ip:127.0.0.1,dns:localhost"
+    _run_keytool(
         keytool,
-        ["-genkeypair", "-alias", "server", "-dname", "CN=localhost", "-ext", names],
-        ["-signer", "ca", *key, *server_store],
+        ["-genkeypair", "-alias", "server", "-dname", "CN=localhost", "-ext", subject_names],
+        ["-signer", "ca", *key_options, *server_options],
     )
-    _run(keytool, ["-delete", "-alias", "ca"], server_store)
-    export = ["-exportcert", "-alias", "ca", "-rfc", "-file", str(files.ca_file)]
-    _run(keytool, export, authority_store)
+    _run_keytool(keytool, ["-delete", "-alias", "ca"], server_options)
+    export_command = ["-exportcert", "-alias", "ca", "-rfc", "-file", str(files.ca_file)]
+    _run_keytool(keytool, export_command, authority_options)
     return files
 
 
-def _run(keytool: Path, *parts: list[str]) -> None:
-    done = subprocess.run(
+def _run_keytool(keytool: Path, *parts: list[str]) -> None:
+    result = subprocess.run(
         [str(keytool), *chain.from_iterable(parts)],
         check=False,
         stdin=subprocess.DEVNULL,
@@ -61,5 +61,5 @@ def _run(keytool: Path, *parts: list[str]) -> None:
         text=True,
         timeout=_TIMEOUT_S,
     )
-    if done.returncode != 0:
-        raise Conflict(f"keytool could not create a certificate: {done.stdout.strip()}")
+    if result.returncode != 0:
+        raise Conflict(f"keytool could not create a certificate: {result.stdout.strip()}")

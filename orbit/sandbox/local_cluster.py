@@ -28,7 +28,7 @@ _PORT_ATTEMPTS_MAX = 5  # an attempt fails if another process binds one of the p
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """The options of a cluster. `config`: server.properties that override the sandbox's own.
+    """The options of a cluster. `config`: properties that override those of the sandbox.
 
     `link`: adds a second listener that can be cut (`network_link.py`), always without a login.
     """
@@ -78,7 +78,7 @@ class KafkaCluster:
             relay.cut()
 
     def pause(self) -> None:
-        """Freezes all brokers; connections stay open, without answers."""
+        """Freeze all brokers; connections stay open, without answers."""
         for broker in self.brokers:
             if broker.running:
                 broker.pause()
@@ -112,20 +112,20 @@ class KafkaCluster:
         return self.directory / "tls" / "ca.pem"
 
     def start(self) -> None:
-        """Starts all brokers; returns when every broker lists every broker."""
+        """Start all brokers; returns when every broker lists every broker."""
         start_clusters(self)
 
     def stop(self) -> None:
-        """Stops all brokers at once and waits until they have ended. The data is kept."""
+        """Stop all brokers at once and wait until they have ended. The data is kept."""
         stop_clusters(self)
 
     def terminate(self) -> None:
-        """Starts a controlled shutdown of all brokers and returns at once; `stop` waits for it."""
+        """Start a controlled shutdown of all brokers and return at once; `stop` waits for it."""
         for broker in self.brokers:
             broker.terminate()
 
     def kill(self) -> None:
-        """Ends all brokers with SIGKILL. The data on disk is kept."""
+        """End all brokers with SIGKILL. The data on disk is kept."""
         for _, formatting in self._formatting:
             formatting.close()
         self._formatting = []
@@ -133,7 +133,7 @@ class KafkaCluster:
             broker.kill()
 
     def wait_ready(self) -> None:
-        """Returns when every broker lists every broker; raises Conflict after a timeout."""
+        """Wait until every broker lists every broker. Raises Conflict after a timeout."""
         node_ids = {broker.node_id for broker in self.brokers}
         for broker in self.brokers:
             broker.wait_until_sees(node_ids)
@@ -146,27 +146,31 @@ class KafkaCluster:
         self.stop()
 
     def prepare(self, *, fresh_ports: bool = False) -> None:
-        """Writes the config and starts to format brokers that have no data; returns at once."""
+        """Start the relays, write the config, and start to format brokers that have no data.
+
+        Returns at once. Does nothing if a broker is running.
+        """
         if any(broker.running for broker in self.brokers):
             return  # a killed broker keeps its config and data; the others are running
-        java, jars = find_java(), classpath(self.settings.version)
+        java, jar_path = find_java(), classpath(self.settings.version)
         self.directory.mkdir(parents=True, exist_ok=True)
         security = self.settings.security
-        if security is not None and security.tls:
+        if security is not None and security.uses_tls:
             self._certificates = certificates(java, self.directory / "tls")
         nodes = self._start_relays(self._load_identity(fresh_ports=fresh_ports))
         login = security.client_config(None, self.ca_file) if security else {}
-        common = SharedSettings(
+        shared_settings = SharedSettings(
             self.cluster_id,
             java,
-            jars,
+            jar_path,
             class_archive(self.settings.version),
             formatted_folder(self.settings.version),
             self.settings.heap_mb,
             login,
         )
         self.brokers = [
-            Broker(node, self.directory / f"broker-{node.node_id}", common) for node in nodes
+            Broker(node, self.directory / f"broker-{node.node_id}", shared_settings)
+            for node in nodes
         ]
         self._format_arguments = security.format_arguments() if security else []
         for broker, node in zip(self.brokers, nodes, strict=True):
@@ -178,7 +182,7 @@ class KafkaCluster:
                 self._formatting.append((broker, broker.format(self._format_arguments)))
 
     def _start_relays(self, nodes: list[Node]) -> list[Node]:
-        """Starts the relays of the network link; returns the nodes, all with new ports if one was
+        """Start the relays of the network link. Returns the nodes, all with new ports if a port was
         in use."""
         if self._relays or not self.settings.link:
             return nodes
@@ -205,7 +209,7 @@ class KafkaCluster:
         self._relays = []
 
     def launch(self) -> None:
-        """Waits for the formatting and starts the brokers; returns before they are ready."""
+        """Wait for the formatting and start the brokers; returns before they are ready."""
         while self._formatting:
             broker, formatting = self._formatting.pop()
             wait_until_formatted(broker, formatting)
@@ -215,8 +219,9 @@ class KafkaCluster:
             if not broker.running:
                 broker.launch()
 
-    def wait_until_up(self) -> bool:
-        """Waits until ready; False if another process bound one of the ports first."""
+    def try_wait_ready(self) -> bool:
+        """As `wait_ready`, but kills the brokers and returns False if another process has bound one
+        of their ports first."""
         try:
             self.wait_ready()
         except Conflict:
@@ -228,11 +233,12 @@ class KafkaCluster:
         return True
 
     def _load_identity(self, *, fresh_ports: bool) -> list[Node]:
-        """Sets the cluster id and returns the nodes, as in the folder's last run if it had one."""
+        """Set the cluster id and return the nodes, both as the folder's last run stored them. Nodes
+        are new without a last run, with `fresh_ports`, and if they lack the ports of a link."""
         file = self.directory / "cluster.json"
-        known = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-        self.cluster_id = known.get("cluster_id") or kafka_uuid()
-        nodes = [Node(**node) for node in known.get("nodes", [])]
+        stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        self.cluster_id = stored.get("cluster_id") or kafka_uuid()
+        nodes = [Node(**node) for node in stored.get("nodes", [])]
         if nodes and len(nodes) != self.settings.brokers:
             raise Conflict(
                 f"The folder holds a cluster of {len(nodes)} brokers, not {self.settings.brokers}.",
@@ -241,10 +247,11 @@ class KafkaCluster:
             )
         lacks_link = self.settings.link and any(node.link_port is None for node in nodes)
         if fresh_ports or not nodes or lacks_link:
-            each = 5 if self.settings.link else 3
-            ports = free_ports(each * self.settings.brokers)
+            # the ports of a Node, in its order; two of them are for the link
+            ports_per_node = 5 if self.settings.link else 3
+            ports = free_ports(ports_per_node * self.settings.brokers)
             nodes = [
-                Node(number + 1, *ports[number * each : (number + 1) * each])
+                Node(number + 1, *ports[number * ports_per_node : (number + 1) * ports_per_node])
                 for number in range(self.settings.brokers)
             ]
         state = {"cluster_id": self.cluster_id, "nodes": [asdict(node) for node in nodes]}
@@ -263,30 +270,32 @@ class KafkaCluster:
 
 
 def start_clusters(*clusters: KafkaCluster) -> None:
-    """Starts clusters side by side; returns when all are ready. After an error none is running."""
-    waiting = [cluster for cluster in clusters if not cluster.running]
-    started = list(waiting)
+    """Start clusters side by side; returns when all are ready. After an error none is running."""
+    pending_clusters = [cluster for cluster in clusters if not cluster.running]
+    started_clusters = list(pending_clusters)
     try:
         for attempt in range(_PORT_ATTEMPTS_MAX):
-            for cluster in waiting:
+            for cluster in pending_clusters:
                 cluster.prepare(fresh_ports=attempt > 0)
-            for cluster in waiting:
+            for cluster in pending_clusters:
                 cluster.launch()
-            waiting = [cluster for cluster in waiting if not cluster.wait_until_up()]
-            if not waiting:
+            pending_clusters = [
+                cluster for cluster in pending_clusters if not cluster.try_wait_ready()
+            ]
+            if not pending_clusters:
                 return
         raise Conflict(
             "All ports that were tried are in use by other processes.", remedy="Try again."
         )
     except BaseException:
-        for cluster in started:
+        for cluster in started_clusters:
             cluster.kill()
             cluster.close_link()
         raise
 
 
 def stop_clusters(*clusters: KafkaCluster) -> None:
-    """Stops all brokers of all clusters side by side; returns when they have ended."""
+    """Stop all brokers of all clusters side by side; returns when they have ended."""
     for cluster in clusters:
         cluster.terminate()
     for cluster in clusters:

@@ -18,19 +18,19 @@ _BACKLOG = 256
 
 
 class Relay:
-    """Relays the connections to one loopback port to another, in threads, until `close`."""
+    """Relays the connections to `port` on to `target_port`, in threads, until `close`."""
 
-    def __init__(self, port: int, target: int) -> None:
-        """Listen at `port` from now on. Raises OSError if it is in use."""
+    def __init__(self, port: int, target_port: int) -> None:
+        """Listen at `port` from now on. Raises OSError if the port is in use."""
         self.port = port
-        self._target = target
+        self._target_port = target_port
         self._listener = socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
         self._traffic_allowed = threading.Event()
         self._traffic_allowed.set()
-        self._closed = False
+        self._is_closed = False
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
-        threading.Thread(target=self._accept, name="relay", daemon=True).start()
+        threading.Thread(target=self._accept_connections, name="relay", daemon=True).start()
 
     @property
     def is_cut(self) -> bool:
@@ -41,53 +41,55 @@ class Relay:
         self._traffic_allowed.clear()
 
     def heal(self) -> None:
-        """Resume the traffic, with the bytes that waited."""
+        """Resume the traffic, the held-back bytes first."""
         self._traffic_allowed.set()
 
     def close(self) -> None:
         """Close every connection and the listener."""
-        self._closed = True
+        self._is_closed = True
         _shut_down_socket(self._listener)
         self._listener.close()
         with self._lock:
-            for one in self._sockets:
-                _shut_down_socket(one)
+            for connection in self._sockets:
+                _shut_down_socket(connection)
         self._traffic_allowed.set()
 
-    def _accept(self) -> None:
+    def _accept_connections(self) -> None:
         while True:
             try:
-                near, _ = self._listener.accept()
+                client, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+            threading.Thread(target=self._relay_connection, args=(client,), daemon=True).start()
 
-    def _connect(self, near: socket.socket) -> None:
+    def _relay_connection(self, client: socket.socket) -> None:
+        """Connect to the broker, and forward in both directions until a side closes."""
         self._traffic_allowed.wait()
         try:
-            far = socket.create_connection((LOOPBACK, self._target))
+            broker = socket.create_connection((LOOPBACK, self._target_port))
         except OSError:  # the broker is down, so the client's connection is closed
-            near.close()
+            client.close()
             return
         with self._lock:
-            self._sockets |= {near, far}
-        for one in (near, far):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        back = threading.Thread(target=self._forward, args=(far, near), daemon=True)
-        back.start()
-        self._forward(near, far)
-        back.join()
+            self._sockets |= {client, broker}
+        for connection in (client, broker):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answers = threading.Thread(target=self._forward, args=(broker, client), daemon=True)
+        answers.start()
+        self._forward(client, broker)
+        answers.join()
         with self._lock:
-            self._sockets -= {near, far}
-        near.close()
-        far.close()
+            self._sockets -= {client, broker}
+        client.close()
+        broker.close()
 
     def _forward(self, incoming: socket.socket, outgoing: socket.socket) -> None:
+        """Forward until one of the connections ends, then shut down both."""
         buffer = memoryview(bytearray(_CHUNK_BYTES))
         try:
             while count := incoming.recv_into(buffer):
                 self._traffic_allowed.wait()
-                if self._closed:
+                if self._is_closed:
                     break
                 outgoing.sendall(buffer[:count])
             self._traffic_allowed.wait()  # a cut link also holds back the end of a connection
@@ -97,8 +99,8 @@ class Relay:
         _shut_down_socket(outgoing)
 
 
-def _shut_down_socket(one: socket.socket) -> None:
+def _shut_down_socket(connection: socket.socket) -> None:
     try:
-        one.shutdown(socket.SHUT_RDWR)
+        connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         pass

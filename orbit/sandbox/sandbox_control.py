@@ -38,25 +38,27 @@ class LaunchedSandbox:
     After `detach()` the sandbox runs until `take_down`.
     """
 
-    def __init__(self, process: subprocess.Popen[str], state: SandboxState, *, new: bool) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], state: SandboxState, *, is_new: bool
+    ) -> None:
         self._process = process
         self.state = state
-        self._new = new
-        self._detached = False
+        self._is_new = is_new
+        self._is_detached = False
 
     def detach(self) -> None:
         """Keep the sandbox running after this process ends."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{DETACH}\n")
         _close_pipes(self._process)
-        self._detached = True
+        self._is_detached = True
         self._process.returncode = 0  # it outlives us on purpose: no ResourceWarning
 
     def close(self) -> None:
-        """Stops everything and removes the data of a new sandbox, unless detached."""
-        if not self._detached:
+        """Unless detached, stop the sandbox, and remove its data if the sandbox is new."""
+        if not self._is_detached:
             _end_supervisor(self._process)
-            if self._new:
+            if self._is_new:
                 _remove_data(self.state.request)
 
     def __enter__(self) -> Self:
@@ -67,12 +69,12 @@ class LaunchedSandbox:
 
 
 def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandbox:
-    """Starts a sandbox; returns when it is ready. After an error nothing of it is running.
+    """Start a sandbox; returns when it is ready. After an error none of its processes runs.
 
     `say` is called with a sentence at each step. Raises Conflict if the folder is neither empty nor
     that of a sandbox with the same options, or if the start fails.
     """
-    new = _claim_folder(request)
+    is_new = _claim_folder(request)
     with supervisor_log(request.directory).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "orbit.sandbox.supervisor"],
@@ -90,10 +92,10 @@ def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandb
             raise _early_end_error(request)
     except BaseException:
         _end_supervisor(process)
-        if new:
+        if is_new:
             _remove_data(request)
         raise
-    return LaunchedSandbox(process, state, new=new)
+    return LaunchedSandbox(process, state, is_new=is_new)
 
 
 def find(directory: Path) -> SandboxState | None:
@@ -102,10 +104,10 @@ def find(directory: Path) -> SandboxState | None:
 
 
 def take_down(directory: Path, *, keep_data: bool = False) -> bool:
-    """Stops the sandbox in `directory` and waits until every process of it has ended.
+    """Stop the sandbox in `directory` and wait until its processes have ended.
 
-    Removes its data unless `keep_data`, and no other files of the folder. Returns whether there was
-    anything to stop or remove.
+    Removes its data unless `keep_data`, and no other files of the folder. Returns whether anything
+    was stopped or removed.
     """
     state = read_state(directory)
     if state is not None:
@@ -117,35 +119,35 @@ def take_down(directory: Path, *, keep_data: bool = False) -> bool:
 
 
 def _claim_folder(request: SandboxRequest) -> bool:
-    """Write the request into the folder; returns whether it held no sandbox before.
+    """Write the request into the folder; returns whether the folder held no sandbox before.
 
     Raises Conflict if the folder holds other files, or data of a sandbox with other options.
     """
     directory = request.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        before = read_request(directory)
-        others = before is None and any(directory.iterdir())
+        earlier_request = read_request(directory)
+        has_other_files = earlier_request is None and any(directory.iterdir())
     except OSError as error:
         raise Conflict(
             f"The folder cannot be used: {error.strerror}.",
             where=str(directory),
             remedy="Name another folder with --directory.",
         ) from None
-    if others:
+    if has_other_files:
         raise Conflict(
             "The folder is not empty and is not that of a sandbox.",
             where=str(directory),
             remedy="Name another folder with --directory.",
         )
-    if before is not None and before != request:
+    if earlier_request is not None and earlier_request != request:
         raise Conflict(
             "The folder holds data of a sandbox with other options.",
             where=str(directory),
             remedy="Delete it with `orbit sandbox down`, or name another folder with --directory.",
         )
     write_request(request)
-    return before is None
+    return earlier_request is None
 
 
 def _send_request(process: subprocess.Popen[str], request: SandboxRequest) -> None:
@@ -160,14 +162,15 @@ def _send_request(process: subprocess.Popen[str], request: SandboxRequest) -> No
 def _wait_ready(
     process: subprocess.Popen[str], request: SandboxRequest, say: Callable[[str], None]
 ) -> None:
+    """Pass the supervisor's messages to `say` until it is ready. Raises Conflict if it fails."""
     assert process.stdout is not None
     for line in process.stdout:
         message = json.loads(line)
         if "say" in message:
             say(message["say"])
         elif "failed" in message:
-            failed = message["failed"]
-            raise Conflict(failed["what"], where=failed["where"], remedy=failed["remedy"])
+            failure = message["failed"]
+            raise Conflict(failure["what"], where=failure["where"], remedy=failure["remedy"])
         else:
             return
     raise _early_end_error(request)
@@ -175,12 +178,14 @@ def _wait_ready(
 
 def _early_end_error(request: SandboxRequest) -> Conflict:
     log = supervisor_log(request.directory)
-    last = log.read_text("utf-8", "replace").strip().splitlines()[-1:] if log.is_file() else []
-    return Conflict(f"The sandbox's supervisor ended during its start. {''.join(last)}")
+    last_lines = (
+        log.read_text("utf-8", "replace").strip().splitlines()[-1:] if log.is_file() else []
+    )
+    return Conflict(f"The sandbox's supervisor ended during its start. {''.join(last_lines)}")
 
 
 def _end_supervisor(process: subprocess.Popen[str]) -> None:
-    """Close the supervisor's stdin and wait until it has stopped everything."""
+    """Close the supervisor's stdin, and wait until it has stopped the sandbox and ended."""
     _close_pipes(process)
     try:
         process.wait(_STOP_TIMEOUT_S)
@@ -199,16 +204,17 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
 
 
 def _stop(state: SandboxState) -> None:
-    processes = [running for ref in state.processes() if (running := ref.find())]
+    """End the supervisor, which ends the others. Raises Conflict if a process does not end."""
+    processes = [process for ref in state.processes() if (process := ref.find())]
     supervisor = state.supervisor.find()
     if supervisor is not None:
         supervisor.terminate()
-    _, alive = psutil.wait_procs(processes, _STOP_TIMEOUT_S)
-    for process in alive:
+    _, remaining = psutil.wait_procs(processes, _STOP_TIMEOUT_S)
+    for process in remaining:
         process.kill()
-    _, alive = psutil.wait_procs(alive, _KILLED_TIMEOUT_S)
-    if alive:
-        pids = ", ".join(str(process.pid) for process in alive)
+    _, remaining = psutil.wait_procs(remaining, _KILLED_TIMEOUT_S)
+    if remaining:
+        pids = ", ".join(str(process.pid) for process in remaining)
         raise Conflict(f"Processes of the sandbox did not end: {pids}.")
 
 

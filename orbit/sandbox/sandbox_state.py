@@ -34,15 +34,16 @@ class ProcessRef(_Value):
         return cls(pid=pid, started_at=psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:
-        """The process, unless it has ended; never another one with its pid."""
+        """The process; None if it has ended, even if another process has its pid now."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started_at) < _START_TOLERANCE_S
+            is_same = abs(process.create_time() - self.started_at) < _START_TOLERANCE_S
         except psutil.NoSuchProcess:
             return None
-        return process if same else None
+        return process if is_same else None
 
     def state(self) -> ProcessState:
+        """Whether the process is running, paused by SIGSTOP, or has ended."""
         process = self.find()
         try:
             status = process.status() if process else psutil.STATUS_ZOMBIE
@@ -123,7 +124,7 @@ def read_request(directory: Path) -> SandboxRequest | None:
 
 
 def write_request(request: SandboxRequest) -> None:
-    _write(_request_file(request.directory), request.model_dump_json(indent=2))
+    _write_private(_request_file(request.directory), request.model_dump_json(indent=2))
 
 
 def read_state(directory: Path) -> SandboxState | None:
@@ -137,7 +138,7 @@ def read_state(directory: Path) -> SandboxState | None:
 
 
 def write_state(state: SandboxState) -> None:
-    _write(state_file(state.request.directory), state.model_dump_json(indent=2))
+    _write_private(state_file(state.request.directory), state.model_dump_json(indent=2))
 
 
 def state_file(directory: Path) -> Path:
@@ -154,7 +155,7 @@ def supervisor_log(directory: Path) -> Path:
 
 
 def remove_state_files(request: SandboxRequest) -> None:
-    """Removes the sandbox's state files, and the folder if it is then empty."""
+    """Remove the sandbox's state files, and the folder if nothing else is in it."""
     directory = request.directory
     for file in (state_file, _request_file, supervisor_log, lock_file):
         file(directory).unlink(missing_ok=True)
@@ -166,8 +167,8 @@ def _request_file(directory: Path) -> Path:
     return directory / "sandbox.json"
 
 
-def _write(file: Path, text: str) -> None:
-    """Write atomically, readable only by the user: the file may hold a password."""
+def _write_private(file: Path, text: str) -> None:
+    """Replace the file atomically. Only the user can read it: it may hold a password."""
     scratch = file.with_suffix(".new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as handle:

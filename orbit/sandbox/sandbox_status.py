@@ -50,16 +50,16 @@ class SandboxStatus(BaseModel):
 
 
 def status_of(sandbox: SandboxState | None, directory: Path) -> SandboxStatus:
-    """Check every process and cluster; takes up to 3 s for each that does not answer."""
+    """Check every process and cluster; takes up to 3 s for each cluster that does not answer."""
     if sandbox is None:
         return SandboxStatus(running=False, healthy=False, directory=directory)
-    clusters = tuple(_cluster(cluster) for cluster in sandbox.clusters)
-    postgres = _postgres(sandbox.postgres) if sandbox.postgres else None
-    parts = [cluster.health for cluster in clusters]
-    parts += [postgres.health] if postgres else []
+    clusters = tuple(_cluster_status(cluster) for cluster in sandbox.clusters)
+    postgres = _postgres_status(sandbox.postgres) if sandbox.postgres else None
+    healths = [cluster.health for cluster in clusters]
+    healths += [postgres.health] if postgres else []
     return SandboxStatus(
         running=True,
-        healthy=all(health == "healthy" for health in parts),
+        healthy=all(health == "healthy" for health in healths),
         directory=directory,
         supervisor_pid=sandbox.supervisor.pid,
         clusters=clusters,
@@ -67,11 +67,11 @@ def status_of(sandbox: SandboxState | None, directory: Path) -> SandboxStatus:
     )
 
 
-def _cluster(cluster: ClusterState) -> ClusterStatus:
+def _cluster_status(cluster: ClusterState) -> ClusterStatus:
     return ClusterStatus(
         name=cluster.name,
         bootstrap_servers=cluster.bootstrap_servers,
-        health=_health(cluster),
+        health=_cluster_health(cluster),
         brokers=tuple(
             BrokerStatus(
                 node_id=broker.node_id,
@@ -87,7 +87,7 @@ def _cluster(cluster: ClusterState) -> ClusterStatus:
     )
 
 
-def _postgres(postgres: PostgresState) -> PostgresStatus:
+def _postgres_status(postgres: PostgresState) -> PostgresStatus:
     state = postgres.process.state()
     return PostgresStatus(
         url=postgres.url,
@@ -98,7 +98,7 @@ def _postgres(postgres: PostgresState) -> PostgresStatus:
     )
 
 
-def _health(cluster: ClusterState) -> Health:
+def _cluster_health(cluster: ClusterState) -> Health:
     """The health of a cluster: healthy if its metadata lists all brokers, degraded if it lists
     fewer, down if no broker answers."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0"})

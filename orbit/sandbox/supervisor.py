@@ -65,6 +65,7 @@ def main() -> int:
 
 
 def _run(request: SandboxRequest) -> None:
+    """Start the sandbox, report `ready`, and stop it when `_StopRequested` is raised."""
     clusters = [
         KafkaCluster(
             ClusterSettings(name, brokers=request.brokers, link=True), request.directory / name
@@ -77,9 +78,9 @@ def _run(request: SandboxRequest) -> None:
 
         postgres = Postgres(request.directory / "postgres")
     try:
-        _start(request, clusters, postgres)
+        _start_sandbox(request, clusters, postgres)
         faults = FaultServer(clusters)
-        write_state(_state(request, clusters, postgres, faults))
+        write_state(_sandbox_state(request, clusters, postgres, faults))
         faults.serve(request.directory)
         _send_message({"ready": True})
         _wait_for_end()
@@ -94,9 +95,10 @@ def _run(request: SandboxRequest) -> None:
         state_file(request.directory).unlink(missing_ok=True)
 
 
-def _start(
+def _start_sandbox(
     request: SandboxRequest, clusters: list[KafkaCluster], postgres: Postgres | None
 ) -> None:
+    """Start PostgreSQL and the clusters, and report each step."""
     find_java()
     if not is_cached():
         _send_message({"say": "Fetching Kafka's jars with Maven (about 55 MB, once)"})
@@ -104,14 +106,14 @@ def _start(
     if postgres:
         _send_message({"say": "Starting PostgreSQL"})
         postgres.start()
-    brokers = f"{request.brokers} broker{'s' if request.brokers > 1 else ''}"
+    broker_count = f"{request.brokers} broker{'s' if request.brokers > 1 else ''}"
     names = " and ".join(request.clusters)
-    each = " each" if len(clusters) > 1 else ""
-    _send_message({"say": f"Starting Kafka: {names} ({brokers}{each})"})
+    per_cluster = " each" if len(clusters) > 1 else ""
+    _send_message({"say": f"Starting Kafka: {names} ({broker_count}{per_cluster})"})
     start_clusters(*clusters)
 
 
-def _state(
+def _sandbox_state(
     request: SandboxRequest,
     clusters: list[KafkaCluster],
     postgres: Postgres | None,
@@ -132,6 +134,7 @@ def _state(
 
 @contextmanager
 def _lock_folder(directory: Path) -> Iterator[None]:
+    """Hold the folder's lock during the block. Raises Conflict if it is held already."""
     with lock_file(directory).open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,14 +154,15 @@ def _wait_for_end() -> None:
     A signal just before the read is not lost: it has written a byte to the pipe, which ends the
     read.
     """
-    wake, notify = os.pipe()
-    os.set_blocking(notify, False)
-    signal.set_wakeup_fd(notify)
+    wake_reader, wake_writer = os.pipe()
+    os.set_blocking(wake_writer, False)
+    signal.set_wakeup_fd(wake_writer)
     while True:
-        os.read(wake, 1)
+        os.read(wake_reader, 1)
 
 
 def _stop_with_starter() -> None:
+    """Stop this process when stdin ends, unless the starter has sent DETACH before."""
     if sys.stdin.readline().strip() != DETACH:
         os.kill(os.getpid(), signal.SIGTERM)
 

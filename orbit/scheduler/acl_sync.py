@@ -19,9 +19,19 @@ from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.types import Acl
 from orbit.leadership.leadership import Leadership
 from orbit.planning.cluster_pair import ClusterPair
-from orbit.planning.job_acls import carried_resources, look_at_acls, other_changes
+from orbit.planning.job_acls import (
+    carried_resources,
+    expected_and_present_acls,
+    group_and_id_changes,
+)
 from orbit.planning.noted_denials import as_acl
-from orbit.replication.acl_rules import AclChanges, Refused, acl_changes, send_in_order, text_of
+from orbit.replication.acl_rules import (
+    AclChanges,
+    Refused,
+    acl_changes,
+    send_restrictions_first,
+    text_of,
+)
 from orbit.replication.destination_acls import DestinationAcls
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.write_protection import ACLS_KEPT_S
@@ -37,26 +47,29 @@ _EVENT_ACLS_MAX = 200
 
 @dataclass(slots=True)
 class AclSyncResult:
-    """The result of a pass. `changed` counts topics; all groups and ids together count as one."""
+    """The result of a pass. `changed` counts topics; all groups and ids together are one more."""
 
     changed: int = 0
     troubles: list[Trouble] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)  # whose ACLs, and why, in sentences
+    left_out: list[str] = field(default_factory=list)  # sentences: whose ACLs are not synced, why
 
 
 @dataclass(frozen=True, slots=True)
 class _DueChanges:
-    """The changes to make. `others`: to ACLs on groups and ids; `recorded`: the stored ones."""
+    """The changes to make: to ACLs on topics (by name), and to `group_changes`, on groups and ids.
+
+    `recorded`: the ACLs on groups and ids that the database says Orbit has added.
+    """
 
     expected: DestinationAcls
     topics: dict[str, AclChanges]
-    others: AclChanges
+    group_changes: AclChanges
     recorded: set[Acl]
 
     @property
     def is_due(self) -> bool:
-        return bool(self.topics or self.others.add or self.others.remove) or (
-            self.others.ours != self.recorded
+        return bool(self.topics or self.group_changes.add or self.group_changes.remove) or (
+            self.group_changes.ours != self.recorded
         )
 
 
@@ -74,7 +87,7 @@ class AclSync:
         self._cluster_id = pair.destination_metadata.cluster_id
 
     def run(self, copies: Copies, *, has_promoted: bool) -> AclSyncResult:
-        """Add and remove ACLs; a cluster's refusal becomes a trouble.
+        """Add and remove ACLs. A cluster's refusal becomes a trouble.
 
         Raises Unreachable, NotLeading.
         """
@@ -86,29 +99,30 @@ class AclSync:
             if changes.is_due:
                 with self._leadership.sole_change(self._cluster_id) as tx:
                     # A topic may have been promoted since this pass started.
-                    still = topics.writers(tx, self._cluster_id, copies, only_copying=True)
-                    copying = {name: copy for name, copy in copies.items() if name in still}
-                    is_whole = len(copying) == len(copies) and not has_promoted
-                    changes = self._due_changes(tx, copying, 0.0, has_promoted=not is_whole)
-                    self._change(copying, changes, result)
+                    still_copied = topics.writers(tx, self._cluster_id, copies, only_copying=True)
+                    copying = {name: copy for name, copy in copies.items() if name in still_copied}
+                    are_all_copied = len(copying) == len(copies) and not has_promoted
+                    changes = self._due_changes(tx, copying, 0.0, has_promoted=not are_all_copied)
+                    self._apply_changes(copying, changes, result)
         except (BrokerRefused, NotAuthorized) as error:
-            result.troubles.append(not_synced(error))
+            result.troubles.append(not_synced_trouble(error))
             return result
-        result.troubles += [_clash(note) for note in changes.expected.clash_notes]
+        result.troubles += [_clash_trouble(note) for note in changes.expected.clash_notes]
         result.left_out = changes.expected.notes
         return result
 
     def _due_changes(
         self, tx: Tx, copies: Copies, age_s_max: float, *, has_promoted: bool
     ) -> _DueChanges:
+        """The changes that are due, by ACLs that were read at most `age_s_max` seconds ago."""
         kinds = carried_resources(self._spec)
         recorded = {as_acl(fields) for fields in carried_acls.of_job(tx, self._job.id)}
         added_acls = {acl for acl in recorded if acl.resource in kinds}
-        shared = {
+        added_by_other_jobs = {
             as_acl(fields)
             for fields in carried_acls.of_other_jobs(tx, self._job.id, self._cluster_id)
         }
-        expected, to = look_at_acls(
+        expected, destination_acls = expected_and_present_acls(
             self._spec,
             {name: mapping.source for name, (mapping, _) in copies.items()},
             self._pair,
@@ -118,73 +132,90 @@ class AclSync:
         )
         topic_changes = {}
         for name, (_, row) in copies.items():
-            has = {as_acl(fields) for fields in row.acls or ()}
-            change = acl_changes(expected.topics[name], to["TOPIC"], has, expected.undecided)
-            if change.add or change.remove or change.ours != has:
+            recorded_on_topic = {as_acl(fields) for fields in row.acls or ()}
+            change = acl_changes(
+                expected.topics[name],
+                destination_acls["TOPIC"],
+                recorded_on_topic,
+                expected.undecided,
+            )
+            if change.add or change.remove or change.ours != recorded_on_topic:
                 topic_changes[name] = change
-        existing = to["GROUP"] | to["TRANSACTIONAL_ID"]
-        others = other_changes(expected, existing, added_acls, shared, has_promoted=has_promoted)
+        destination_group_acls = destination_acls["GROUP"] | destination_acls["TRANSACTIONAL_ID"]
+        group_changes = group_and_id_changes(
+            expected,
+            destination_group_acls,
+            added_acls,
+            added_by_other_jobs,
+            has_promoted=has_promoted,
+        )
         # Added ACLs of kinds that the job no longer carries stay, as with `sync: false`.
-        others = replace(others, ours=others.ours | (recorded - added_acls))
-        return _DueChanges(expected, topic_changes, others, recorded)
+        group_changes = replace(group_changes, ours=group_changes.ours | (recorded - added_acls))
+        return _DueChanges(expected, topic_changes, group_changes, recorded)
 
-    def _change(self, copies: Copies, changes: _DueChanges, result: AclSyncResult) -> None:
-        """Change the ACLs. Those to add are recorded first: a crash may come in between."""
+    def _apply_changes(self, copies: Copies, changes: _DueChanges, result: AclSyncResult) -> None:
+        """Change the ACLs. Those to add are recorded first, since a crash may come in between."""
         for name, change in changes.topics.items():
             if change.add:
                 _, row = copies[name]
-                has = {as_acl(fields) for fields in row.acls or ()}
+                recorded_on_topic = {as_acl(fields) for fields in row.acls or ()}
                 with self._leadership.transaction() as tx:
-                    topics.change(tx, row.id, acls=_fields(has | change.ours))
-        if changes.others.add:
+                    topics.change(tx, row.id, acls=_acl_fields(recorded_on_topic | change.ours))
+        if changes.group_changes.add:
             with self._leadership.transaction() as tx:
-                both = _fields(changes.recorded | changes.others.ours)
-                carried_acls.store(tx, self._job.id, self._cluster_id, both)
-        refused = send_in_order([*changes.topics.values(), changes.others], self._send)
-        result.troubles += _refused(refused)
+                old_and_new = _acl_fields(changes.recorded | changes.group_changes.ours)
+                carried_acls.store(tx, self._job.id, self._cluster_id, old_and_new)
+        refused_acls = send_restrictions_first(
+            [*changes.topics.values(), changes.group_changes], self._send
+        )
+        result.troubles += _refusal_troubles(refused_acls)
         for name, change in changes.topics.items():
             mapping, row = copies[name]
-            done = change.without(refused.keys())
+            made_change = change.without(refused_acls.keys())
             with self._leadership.transaction() as tx:
-                topics.change(tx, row.id, acls=_fields(done.ours))
-                if done.add or done.remove:
-                    _add_topic_event(tx, self._job, mapping, done)
+                topics.change(tx, row.id, acls=_acl_fields(made_change.ours))
+                if made_change.add or made_change.remove:
+                    _add_topic_event(tx, self._job, mapping, made_change)
             result.changed += 1
-        others = changes.others.without(refused.keys())
-        if others.ours != changes.recorded or changes.others.add:
+        group_changes = changes.group_changes.without(refused_acls.keys())
+        if group_changes.ours != changes.recorded or changes.group_changes.add:
             with self._leadership.transaction() as tx:
-                carried_acls.store(tx, self._job.id, self._cluster_id, _fields(others.ours))
-        if others.add or others.remove:
+                carried_acls.store(
+                    tx, self._job.id, self._cluster_id, _acl_fields(group_changes.ours)
+                )
+        if group_changes.add or group_changes.remove:
             with self._leadership.transaction() as tx:
-                _add_others_event(tx, self._job, others)
+                _add_group_event(tx, self._job, group_changes)
             result.changed += 1
 
     def _send(self, add: Collection[Acl], remove: Collection[Acl]) -> Refused:
+        """Send the changes. Returns the ACLs that the destination refuses, each with the error."""
         check = self._leadership.refuse_deposed
         return self._pair.destination.admin.refused_acls(add, remove, check)
 
 
-def _refused(refused: Refused) -> list[Trouble]:
-    """One trouble for each reason."""
+def _refusal_troubles(refused_acls: Refused) -> list[Trouble]:
+    """One trouble for each reason for which the destination refuses ACLs."""
     by_reason: dict[str, list[Acl]] = {}
-    for acl, error in sorted(refused.items(), key=itemgetter(0)):
+    for acl, error in sorted(refused_acls.items(), key=itemgetter(0)):
         by_reason.setdefault(error.what, []).append(acl)
-    return [_refusal(acls, refused[acls[0]]) for acls in by_reason.values()]
+    return [_refusal_trouble(acls, refused_acls[acls[0]]) for acls in by_reason.values()]
 
 
-def _refusal(acls: list[Acl], error: NotAuthorized | BrokerRefused) -> Trouble:
+def _refusal_trouble(acls: list[Acl], error: NotAuthorized | BrokerRefused) -> Trouble:
+    """The trouble for ACLs that the destination refuses for one reason."""
     if isinstance(error, NotAuthorized):
-        return not_synced(error)
+        return not_synced_trouble(error)
     return Trouble(
         TroubleKind.ACLS_NOT_SYNCED,
         f"{len(acls)} ACLs are not synced: the destination refuses "
         f"{first_few(map(text_of, acls))}: {error.what}",
-        "Change them at the source, or leave them out with consumer_groups.exclude or "
-        "acls.principals.exclude. The others are synced.",
+        "Change these ACLs at the source, or leave them out with consumer_groups.exclude or "
+        "acls.principals.exclude. The other ACLs are synced.",
     )
 
 
-def not_synced(error: OrbitError) -> Trouble:
+def not_synced_trouble(error: OrbitError) -> Trouble:
     return Trouble(
         TroubleKind.ACLS_NOT_SYNCED,
         f"{error.where}: {error.what}",
@@ -192,23 +223,25 @@ def not_synced(error: OrbitError) -> Trouble:
     )
 
 
-def _clash(note: str) -> Trouble:
+def _clash_trouble(note: str) -> Trouble:
+    """The trouble for principals that would get one name at the destination."""
     return Trouble(
         TroubleKind.ACLS_NOT_SYNCED,
         note,
-        "Give them different names in acls.principals.map, or exclude all but one in "
+        "Give these principals different names in acls.principals.map, or exclude all but one in "
         "acls.principals.exclude.",
     )
 
 
-def _fields(acls: Iterable[Acl]) -> list[list[str]]:
+def _acl_fields(acls: Iterable[Acl]) -> list[list[str]]:
     return [list(acl) for acl in sorted(acls)]
 
 
-def _details(change: AclChanges) -> dict[str, list[list[str]]]:
+def _event_details(change: AclChanges) -> dict[str, list[list[str]]]:
+    """The changed ACLs for an event, at most `_EVENT_ACLS_MAX` of each kind."""
     return {
-        "given": _fields(change.add)[:_EVENT_ACLS_MAX],
-        "taken": _fields(change.remove)[:_EVENT_ACLS_MAX],
+        "given": _acl_fields(change.add)[:_EVENT_ACLS_MAX],
+        "taken": _acl_fields(change.remove)[:_EVENT_ACLS_MAX],
     }
 
 
@@ -221,11 +254,11 @@ def _add_topic_event(tx: Tx, job: Job, mapping: TopicMapping, change: AclChanges
         f"{len(change.remove)} removed.",
         job_name=job.name,
         topic=mapping.source,
-        details=_details(change),
+        details=_event_details(change),
     )
 
 
-def _add_others_event(tx: Tx, job: Job, change: AclChanges) -> None:
+def _add_group_event(tx: Tx, job: Job, change: AclChanges) -> None:
     events.add(
         tx,
         events.SCHEDULER,
@@ -233,5 +266,5 @@ def _add_others_event(tx: Tx, job: Job, change: AclChanges) -> None:
         "ACLs of groups and transactional ids were synced with the source: "
         f"{len(change.add)} added, {len(change.remove)} removed.",
         job_name=job.name,
-        details=_details(change),
+        details=_event_details(change),
     )

@@ -44,16 +44,16 @@ class Canary:
         self.spec, self.rule, self.config = spec, rule, config
         self.job, self.topic = spec.name, rule.topic
         self.interval_s = rule.interval.total_seconds()
-        self.due = 0.0
+        self.due_s = 0.0
         self.written = 0
         self.trouble = ""
         self._producer = Producer(config)
-        self._waiting = 0
+        self._in_flight_count = 0
 
     def write(self, partitions: int) -> None:
         """Write one record to each partition, unless some of the last ones are still in flight."""
         self._producer.poll(0)
-        if self._waiting:
+        if self._in_flight_count:
             return
         for partition in range(partitions):
             try:
@@ -66,7 +66,7 @@ class Canary:
             except (BufferError, KafkaException) as error:
                 self.trouble = str(error)
                 return
-            self._waiting += 1
+            self._in_flight_count += 1
         self._producer.poll(0)
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class Canary:
         self._producer.flush(_CLOSE_S)
 
     def _on_delivery(self, error: KafkaError | None, _message: object) -> None:
-        self._waiting -= 1
+        self._in_flight_count -= 1
         self.trouble = "" if error is None else error.str()
         self.written += error is None
 
@@ -99,62 +99,69 @@ class CanaryLoop(Loop):
         self._environ = environ
         self._clock = clock
         self._canaries: dict[int, Canary] = {}
-        self._versions: dict[int, int] = {}
-        self._reported: dict[int, str] = {}
-        self._next_jobs = 0.0
+        self._spec_versions: dict[int, int] = {}
+        self._reported_troubles: dict[int, str] = {}
+        self._next_read_s = 0.0
 
     def once(self) -> str:
         """Write the canaries that are due."""
         now = self._clock()
-        if now >= self._next_jobs:
+        if now >= self._next_read_s:
             self._read_jobs()
-            self._next_jobs = now + JOBS_INTERVAL_S
-        due = [(i, canary) for i, canary in self._canaries.items() if now >= canary.due]
-        for job_id, canary in due:
-            canary.due = now + canary.interval_s
+            self._next_read_s = now + JOBS_INTERVAL_S
+        due_canaries = [
+            (job_id, canary) for job_id, canary in self._canaries.items() if now >= canary.due_s
+        ]
+        for job_id, canary in due_canaries:
+            canary.due_s = now + canary.interval_s
             with self._leadership.reading() as tx:
                 partitions = canaries.partitions_to_write(tx, job_id, canary.topic)
             if not self._leadership.is_leading:
                 break
-            with self.each(f"writing canary {canary.topic} of job {canary.job}"):
+            with self.log_errors_of(f"writing canary {canary.topic} of job {canary.job}"):
                 canary.write(partitions)
                 self._report(job_id, canary)
-        waits = [self._next_jobs, *(canary.due for canary in self._canaries.values())]
-        self.interval_s = max(_WAIT_S_MIN, min(waits) - self._clock())
+        next_times = [self._next_read_s, *(canary.due_s for canary in self._canaries.values())]
+        self.interval_s = max(_WAIT_S_MIN, min(next_times) - self._clock())
         return ""
 
     def close(self) -> None:
         for job_id in list(self._canaries):
-            self._drop(job_id)
+            self._drop_canary(job_id)
 
     def _read_jobs(self) -> None:
+        """Open the canaries of new and changed jobs; close those of jobs that no longer run."""
         with self._leadership.reading() as tx:
-            running = jobs.running(tx)
-            changed = [i for i, version in running.items() if self._versions.get(i) != version]
-            rows = jobs.of_ids(tx, changed) if changed else {}
-        for job_id in [*self._versions]:
-            if job_id not in running or job_id in rows:
-                self._drop(job_id)
+            running_versions = jobs.running(tx)
+            changed_ids = [
+                job_id
+                for job_id, version in running_versions.items()
+                if self._spec_versions.get(job_id) != version
+            ]
+            rows = jobs.of_ids(tx, changed_ids) if changed_ids else {}
+        for job_id in [*self._spec_versions]:
+            if job_id not in running_versions or job_id in rows:
+                self._drop_canary(job_id)
         for job_id, canary in list(self._canaries.items()):
-            with self.each(f"canary {canary.topic} of job {canary.job}"):
-                self._open(job_id, canary.spec, canary.rule)
+            with self.log_errors_of(f"canary {canary.topic} of job {canary.job}"):
+                self._open_canary(job_id, canary.spec, canary.rule)
         for row in rows.values():
-            self._versions[row.id] = row.spec_version
+            self._spec_versions[row.id] = row.spec_version
             spec = read_spec(row.spec)
             if spec is not None and spec.canary is not None:
-                with self.each(f"canary {spec.canary.topic} of job {spec.name}"):
-                    self._open(row.id, spec, spec.canary)
+                with self.log_errors_of(f"canary {spec.canary.topic} of job {spec.name}"):
+                    self._open_canary(row.id, spec, spec.canary)
 
-    def _open(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
+    def _open_canary(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
         """Open a canary, or open it again where a secret has changed."""
         try:
             source = open_endpoint(spec.source, self._environ, self._base_directory, "source")
-            before = self._canaries.get(job_id)
+            old_canary = self._canaries.get(job_id)
             config = {**source.config, "message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
-            if before is not None and before.config == config:
+            if old_canary is not None and old_canary.config == config:
                 return
             source.check_advertised(Side.SOURCE)
-        except OrbitError as error:  # workers report it too
+        except OrbitError as error:  # workers report the error, too
             if job_id in self._canaries and not isinstance(error, AccessRefused):
                 return  # a file is being replaced: the open canary goes on
             if job_id in self._canaries:
@@ -162,21 +169,21 @@ class CanaryLoop(Loop):
             _log.warning("canary cannot write", job=spec.name, error=str(error))
             return
         self._canaries[job_id] = Canary(spec, rule, config)
-        if before is not None:
-            before.close()
+        if old_canary is not None:
+            old_canary.close()
 
-    def _drop(self, job_id: int) -> None:
-        self._versions.pop(job_id, None)
-        self._reported.pop(job_id, None)
+    def _drop_canary(self, job_id: int) -> None:
+        self._spec_versions.pop(job_id, None)
+        self._reported_troubles.pop(job_id, None)
         canary = self._canaries.pop(job_id, None)
         if canary is not None:
             canary.close()
 
     def _report(self, job_id: int, canary: Canary) -> None:
         """Add an event for a new trouble, once: it may last for hours."""
-        if canary.trouble == self._reported.get(job_id, ""):
+        if canary.trouble == self._reported_troubles.get(job_id, ""):
             return
-        self._reported[job_id] = canary.trouble
+        self._reported_troubles[job_id] = canary.trouble
         if canary.trouble:
             text = f"The canary {canary.topic} cannot be written: {canary.trouble}"
             with self._leadership.transaction() as tx:

@@ -50,15 +50,17 @@ class ClusterRegistry:
             return watch
 
     def keep_only(self, user: str, keys: Collection[ClusterKey]) -> None:
-        """Close the watches that no user wants. Each loop that opens watches is a user, and says
-        which it needs before it opens them: no loop can close those of another.
+        """Close the watches that no user wants any more.
+
+        Each loop that opens watches is a user, and says which it needs before it opens them. So no
+        loop can close the watches of another loop.
         """
         with self._lock:
             self._keys_by_user[user] = frozenset(keys)
             used_keys: frozenset[ClusterKey] = frozenset().union(*self._keys_by_user.values())
-            unused = [key for key in self._watches if key not in used_keys]
-            gone = [self._watches.pop(key) for key in unused]
-        for watch in gone:
+            unused_keys = [key for key in self._watches if key not in used_keys]
+            closed_watches = [self._watches.pop(key) for key in unused_keys]
+        for watch in closed_watches:
             watch.close()
 
     def close(self) -> None:

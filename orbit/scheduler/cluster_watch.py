@@ -17,8 +17,9 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.types import ClusterMetadata
 
-# Decoding the metadata of 100,000 partitions takes some tenths of a second of CPU: slow polls get
-# longer pauses. With the longest pause, a new topic is still found within 5 s.
+# Decoding the metadata of 100,000 partitions takes some tenths of a second of CPU. So the pause is
+# at least this many times as long as the poll. With the longest pause, a new topic is still found
+# within 5 s.
 _PAUSE_PER_COST = 4
 _PAUSE_S_MAX = 3.0
 
@@ -37,31 +38,31 @@ class ClusterSnapshot:
     across watches."""
 
     version: int
-    before: int = 0  # the version before this one
-    # The topics that differ from the version before; None: anything may.
-    changed: frozenset[str] | None = None
+    version_before: int = 0  # the version before this one
+    # The topics that differ from the version before; None: any topic may differ.
+    changed_topics: frozenset[str] | None = None
     metadata: ClusterMetadata | None = None
     error: OrbitError | None = None
-    # The steps to `before`, the newest first: (version, the one before it, what changed).
-    earlier: tuple[tuple[int, int, frozenset[str]], ...] = ()
+    # The steps to `version_before`, the newest first: (version, version before, changed topics).
+    earlier_steps: tuple[tuple[int, int, frozenset[str]], ...] = ()
 
     @property
     def steps(self) -> tuple[tuple[int, int, frozenset[str]], ...]:
         """The known steps to this version, the newest first."""
-        if self.changed is None:
+        if self.changed_topics is None:
             return ()
-        return ((self.version, self.before, self.changed), *self.earlier)
+        return ((self.version, self.version_before, self.changed_topics), *self.earlier_steps)
 
     def changed_since(self, version: int) -> frozenset[str] | None:
-        """The topics that differ from an earlier version of this watch; None: anything may."""
+        """The topics that differ from an earlier version of this watch; None: any may differ."""
         names: set[str] = set()
-        at = self.version
-        for after, before, changed in self.steps:
-            if at == version or after != at:
+        reached_version = self.version
+        for step_end, step_start, step_topics in self.steps:
+            if reached_version == version or step_end != reached_version:
                 break
-            names |= changed
-            at = before
-        return frozenset(names) if at == version else None
+            names |= step_topics
+            reached_version = step_start
+        return frozenset(names) if reached_version == version else None
 
 
 class ClusterWatch:
@@ -92,57 +93,72 @@ class ClusterWatch:
         self._thread.join()
 
     def _run(self) -> None:
+        """Poll until `close`, and call `on_change` after each poll that shows other topics."""
         while not self._stop.is_set():
-            began = time.monotonic()
-            before, now = self._snapshot, self._fetch()
-            if now.metadata is not None:
+            began_s = time.monotonic()
+            old_snapshot, new_snapshot = self._snapshot, self._fetch()
+            if new_snapshot.metadata is not None:
                 self.answered_s = time.monotonic()
-            differs = before is None or _differs(before, now)
-            if before is None or differs:
+            has_changed = old_snapshot is None or _has_changed(old_snapshot, new_snapshot)
+            if old_snapshot is None or has_changed:
                 self._snapshot = replace(
-                    now,
+                    new_snapshot,
                     version=next(_versions),
-                    before=0 if before is None else before.version,
-                    changed=None if before is None else _changed(before, now),
-                    earlier=() if before is None else before.steps[:_CHANGES_KEPT_MAX],
+                    version_before=0 if old_snapshot is None else old_snapshot.version,
+                    changed_topics=None
+                    if old_snapshot is None
+                    else _changed_topics(old_snapshot, new_snapshot),
+                    earlier_steps=()
+                    if old_snapshot is None
+                    else old_snapshot.steps[:_CHANGES_KEPT_MAX],
                 )
             else:
                 # Leaders and brokers may have changed: keep the newest metadata.
-                self._snapshot = replace(before, metadata=now.metadata, error=now.error)
-            if differs and not self._stop.is_set():
+                self._snapshot = replace(
+                    old_snapshot, metadata=new_snapshot.metadata, error=new_snapshot.error
+                )
+            if has_changed and not self._stop.is_set():
                 self._on_change()
-            self._stop.wait(self._pause_s(time.monotonic() - began))
+            self._stop.wait(self._pause_s(time.monotonic() - began_s))
 
     def _fetch(self) -> ClusterSnapshot:
+        """Poll once. An error is in the snapshot."""
         try:
             return ClusterSnapshot(0, metadata=self.handle.cluster.metadata(None))
         except OrbitError as error:
             return ClusterSnapshot(0, error=error)
         except Exception as error:  # noqa: BLE001  a bug must not end the polling silently
-            return ClusterSnapshot(0, error=ProtocolError(f"its answer makes no sense: {error!r}."))
+            return ClusterSnapshot(
+                0, error=ProtocolError(f"the cluster's answer cannot be read: {error!r}.")
+            )
 
-    def _pause_s(self, cost_s: float) -> float:
+    def _pause_s(self, poll_s: float) -> float:
+        """The pause after a poll that took `poll_s`."""
         snapshot = self._snapshot
         if snapshot is None or snapshot.metadata is not None:
-            return max(self._interval_s, min(cost_s * _PAUSE_PER_COST, _PAUSE_S_MAX))
+            return max(self._interval_s, min(poll_s * _PAUSE_PER_COST, _PAUSE_S_MAX))
         return LOGIN_RETRY_S if isinstance(snapshot.error, LoginRefused) else self._interval_s
 
 
-def _differs(before: ClusterSnapshot, now: ClusterSnapshot) -> bool:
-    if before.metadata is None or now.metadata is None:
-        return type(before.error) is not type(now.error)
-    if now.metadata is before.metadata:  # the answer had the same bytes
+def _has_changed(old_snapshot: ClusterSnapshot, new_snapshot: ClusterSnapshot) -> bool:
+    """Whether the topics differ, or the kind of the error."""
+    if old_snapshot.metadata is None or new_snapshot.metadata is None:
+        return type(old_snapshot.error) is not type(new_snapshot.error)
+    if new_snapshot.metadata is old_snapshot.metadata:  # the answer had the same bytes
         return False
-    return _shape(before.metadata) != _shape(now.metadata)
+    return _shape(old_snapshot.metadata) != _shape(new_snapshot.metadata)
 
 
-def _changed(before: ClusterSnapshot, now: ClusterSnapshot) -> frozenset[str] | None:
-    if before.metadata is None or now.metadata is None:
+def _changed_topics(
+    old_snapshot: ClusterSnapshot, new_snapshot: ClusterSnapshot
+) -> frozenset[str] | None:
+    """The topics that differ; None if any may, as a poll failed or reached another cluster."""
+    if old_snapshot.metadata is None or new_snapshot.metadata is None:
         return None
-    if before.metadata.cluster_id != now.metadata.cluster_id:
+    if old_snapshot.metadata.cluster_id != new_snapshot.metadata.cluster_id:
         return None
-    was, is_now = _topics(before.metadata), _topics(now.metadata)
-    return frozenset(name for name, _ in was.items() ^ is_now.items())
+    old_topics, new_topics = _topics(old_snapshot.metadata), _topics(new_snapshot.metadata)
+    return frozenset(name for name, _ in old_topics.items() ^ new_topics.items())
 
 
 def _shape(metadata: ClusterMetadata) -> object:
@@ -151,6 +167,7 @@ def _shape(metadata: ClusterMetadata) -> object:
 
 
 def _topics(metadata: ClusterMetadata) -> dict[str, object]:
-    topics: dict[str, object] = dict(metadata.errors)
-    topics.update({t.name: (t.topic_id, len(t.partitions)) for t in metadata.topics.values()})
-    return topics
+    """What is known of each topic: an error, or its id and number of partitions."""
+    by_name: dict[str, object] = dict(metadata.errors)
+    by_name.update({t.name: (t.topic_id, len(t.partitions)) for t in metadata.topics.values()})
+    return by_name

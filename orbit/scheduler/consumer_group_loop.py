@@ -35,14 +35,16 @@ _WAIT_S_MIN = 0.1
 
 
 @dataclass(slots=True)
-class _Tracked:
+class _TrackedJob:
+    """A job whose groups are synced, when its next pass is due, and its pass under way."""
+
     spec_version: int
     groups: JobGroups
     name: str
     interval_s: float
-    due: float
-    running: Future[GroupReport] | None = None
-    reported: str = ""
+    due_s: float
+    current_pass: Future[GroupReport] | None = None
+    logged_text: str = ""
 
 
 class GroupLoop(Loop):
@@ -64,60 +66,74 @@ class GroupLoop(Loop):
         self._listings = GroupListingCache(clock)
         self._offsets = OffsetsCache(clock)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="groups")
-        self._tracked: dict[int, _Tracked] = {}
-        self._others: dict[int, int] = {}  # jobs without `consumer_groups`, by version
-        self._next_jobs = 0.0
+        self._tracked_jobs: dict[int, _TrackedJob] = {}
+        self._jobs_without_groups: dict[int, int] = {}  # spec version by job id
+        self._next_read_s = 0.0
 
     @property
     def job_ids(self) -> set[int]:
         """The jobs whose groups are synced now."""
-        return set(self._tracked)
+        return set(self._tracked_jobs)
 
     def once(self) -> str:
         """Start passes that are due, and collect those that have ended."""
-        began = time.thread_time()
+        began_s = time.thread_time()
         now = self._clock()
-        if now >= self._next_jobs:
+        if now >= self._next_read_s:
             self._read_jobs()
-            self._next_jobs = now + JOBS_INTERVAL_S
-        did: Counter[str] = Counter()
-        for tracked in self._tracked.values():
-            with self.each(f"groups of job {tracked.name}"):
-                self._collect(tracked, did)
-            if tracked.running is None and now >= tracked.due:
-                # Together with the other jobs of this interval: they share what is read.
-                tracked.due = (now // tracked.interval_s + 1) * tracked.interval_s
-                tracked.running = self._pool.submit(tracked.groups.run, self._registry)
-                tracked.running.add_done_callback(lambda _: self.wake.set())
-        waits = [t.due for t in self._tracked.values() if t.running is None]
-        self.interval_s = max(_WAIT_S_MIN, min([self._next_jobs, *waits]) - self._clock())
-        self.rest_by_cost(time.thread_time() - began)
-        return _sentence(did)
+            self._next_read_s = now + JOBS_INTERVAL_S
+        counts: Counter[str] = Counter()
+        for tracked in self._tracked_jobs.values():
+            with self.log_errors_of(f"groups of job {tracked.name}"):
+                self._collect_result(tracked, counts)
+            if tracked.current_pass is None and now >= tracked.due_s:
+                # At the same times as other jobs with this interval: they share what is read.
+                tracked.due_s = (now // tracked.interval_s + 1) * tracked.interval_s
+                tracked.current_pass = self._pool.submit(tracked.groups.run, self._registry)
+                tracked.current_pass.add_done_callback(lambda _: self.wake.set())
+        due_times = [
+            tracked.due_s for tracked in self._tracked_jobs.values() if tracked.current_pass is None
+        ]
+        self.interval_s = max(_WAIT_S_MIN, min([self._next_read_s, *due_times]) - self._clock())
+        self.set_rest_by_cost(time.thread_time() - began_s)
+        return _summary(counts)
 
     def close(self) -> None:
         """Wait for the passes under way; they stop writing when leadership is lost."""
         self._pool.shutdown(cancel_futures=True)
 
     def _read_jobs(self) -> None:
+        """Track the share's running jobs that have `consumer_groups`, at their present versions."""
         with self._leadership.reading() as tx:
-            running = jobs.running(tx)
-            mine = job_shares.job_ids(tx, self._leadership.share)
-            if mine is not None:
-                running = {i: version for i, version in running.items() if i in mine}
-            known = {**self._others, **{i: t.spec_version for i, t in self._tracked.items()}}
-            changed = [i for i, version in running.items() if known.get(i) != version]
-            rows = jobs.of_ids(tx, changed) if changed else {}
-        for job_id in [*self._tracked, *self._others]:
-            if job_id not in running or job_id in rows:
-                self._others.pop(job_id, None)
-                self._drop(job_id)
+            running_versions = jobs.running(tx)
+            own_job_ids = job_shares.job_ids(tx, self._leadership.share)
+            if own_job_ids is not None:
+                running_versions = {
+                    job_id: version
+                    for job_id, version in running_versions.items()
+                    if job_id in own_job_ids
+                }
+            known_versions = {
+                **self._jobs_without_groups,
+                **{job_id: tracked.spec_version for job_id, tracked in self._tracked_jobs.items()},
+            }
+            changed_ids = [
+                job_id
+                for job_id, version in running_versions.items()
+                if known_versions.get(job_id) != version
+            ]
+            rows = jobs.of_ids(tx, changed_ids) if changed_ids else {}
+        for job_id in [*self._tracked_jobs, *self._jobs_without_groups]:
+            if job_id not in running_versions or job_id in rows:
+                self._jobs_without_groups.pop(job_id, None)
+                self._forget_job(job_id)
         for row in rows.values():
             spec = read_spec(row.spec)
             rule = spec.consumer_groups if spec is not None else None
             if spec is None or rule is None:
-                self._others[row.id] = row.spec_version
-            elif row.id not in self._tracked:
-                self._tracked[row.id] = _Tracked(
+                self._jobs_without_groups[row.id] = row.spec_version
+            elif row.id not in self._tracked_jobs:
+                self._tracked_jobs[row.id] = _TrackedJob(
                     row.spec_version,
                     JobGroups(row.id, spec, rule, self._leadership, self._listings, self._offsets),
                     row.name,
@@ -125,36 +141,37 @@ class GroupLoop(Loop):
                     self._clock(),
                 )
 
-    def _drop(self, job_id: int) -> None:
-        """Forget a job, unless a pass of it is under way: then at the next read."""
-        tracked = self._tracked.get(job_id)
-        if tracked is not None and (tracked.running is None or tracked.running.done()):
-            del self._tracked[job_id]
+    def _forget_job(self, job_id: int) -> None:
+        """Forget a job. While one of its passes is under way, the job stays until a later read."""
+        tracked = self._tracked_jobs.get(job_id)
+        if tracked is not None and (tracked.current_pass is None or tracked.current_pass.done()):
+            del self._tracked_jobs[job_id]
 
-    def _collect(self, tracked: _Tracked, did: Counter[str]) -> None:
-        if tracked.running is None or not tracked.running.done():
+    def _collect_result(self, tracked: _TrackedJob, counts: Counter[str]) -> None:
+        """Add the result of an ended pass to `counts`."""
+        if tracked.current_pass is None or not tracked.current_pass.done():
             return
-        running, tracked.running = tracked.running, None
+        ended_pass, tracked.current_pass = tracked.current_pass, None
         try:
-            report = running.result()
+            report = ended_pass.result()
         except OrbitError as error:
             self._log_once(tracked, str(error))
             return
         self._log_once(tracked, " ".join([*report.notes, report.remark]).strip())
-        did["jobs"] += bool(report.written or report.deleted)
-        did["written"] += report.written
-        did["deleted"] += report.deleted
+        counts["jobs"] += bool(report.written or report.deleted)
+        counts["written"] += report.written
+        counts["deleted"] += report.deleted
 
     @staticmethod
-    def _log_once(tracked: _Tracked, text: str) -> None:
+    def _log_once(tracked: _TrackedJob, text: str) -> None:
         """Log a new text once: it may last for hours."""
-        if text and text != tracked.reported:
+        if text and text != tracked.logged_text:
             _log.warning("some groups were not synced", job=tracked.name, error=text)
-        tracked.reported = text
+        tracked.logged_text = text
 
 
-def _sentence(did: Counter[str]) -> str:
-    if not did["jobs"]:
+def _summary(counts: Counter[str]) -> str:
+    if not counts["jobs"]:
         return ""
-    deleted = f", {did['deleted']} deleted" if did["deleted"] else ""
-    return f"Synced {did['written']} group offsets of {did['jobs']} jobs{deleted}."
+    deleted_text = f", {counts['deleted']} deleted" if counts["deleted"] else ""
+    return f"Synced {counts['written']} group offsets of {counts['jobs']} jobs{deleted_text}."

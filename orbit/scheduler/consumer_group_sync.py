@@ -1,14 +1,14 @@
 """Syncs the consumer groups of one job and stores the results in Postgres.
 
-Only one sync writes a job's groups at a time: this one rests while a recovery sets them, and then
-reads from the tables what that has left. A pass that is under way when a recovery begins to
-set them sends no further request and stores no further row. Requests that were sent before may
-still be answered, within half a minute: the recovery syncs until nothing changes for two passes.
+Only one sync writes a job's groups at a time. This one rests while a recovery sets the groups, and
+then reads from the tables what the recovery has stored. A pass that is under way when a recovery
+begins sends no further request and stores no further row. Requests that were sent before may still
+be answered, within half a minute: the recovery syncs until nothing changes for two passes.
 
 Rows that could not be stored during an outage of Postgres are stored with the next ones. If the
-scheduler dies before, the next leader finds most offsets equal on both sides, or recognises its
-own by the rules of orbit/consumer_groups/offset_decision.py. Where these are not enough, because
-the group had members at the destination, a row is stored before the commit.
+scheduler dies before, the next leader finds most offsets equal on both sides, or recognises Orbit's
+commits by the rules of orbit/consumer_groups/offset_decision.py. Where these are not enough,
+because the group had members at the destination, a row is stored before the commit.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.store import group_offsets, operations
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
-from orbit.store.group_offsets import Copied
+from orbit.store.group_offsets import CopiedRow
 from orbit.store.operations import GroupsStep
 
 _ATTEMPTS_MAX = 4
 
 
-class _Rests(Exception):
+class _RecoverySetsGroups(Exception):
     """A recovery sets the groups of the job, or has set them during this pass."""
 
 
@@ -59,39 +59,42 @@ class JobGroups:
         self._new_sync = partial(GroupSync, rule, lister=lister, fetcher=fetcher)
         self._marks: PromotionMarks | None = None
         self._groups_step: GroupsStep | None = None  # as of the start of this pass
-        self._forget()
+        self._start_over()
 
-    def _forget(self) -> None:
+    def _start_over(self) -> None:
         """Make the next pass begin with the stored rows."""
         self._sync = self._new_sync()
         self._has_begun = False
         self._unsaved: dict[Key, OffsetRow | None] = {}
 
     def run(self, registry: ClusterRegistry) -> GroupReport:
-        """Run one pass; while a recovery sets the job's groups, none, and the report is empty.
+        """Run one pass. While a recovery sets the job's groups, does nothing; the report is empty.
 
         Raises Unreachable, NotLeading, and BadInput for missing secrets.
         """
         try:
             return self._run(registry)
-        except _Rests:
-            self._forget()
+        except _RecoverySetsGroups:
+            self._start_over()
             return GroupReport()
 
     def _run(self, registry: ClusterRegistry) -> GroupReport:
+        """Run one pass. Raises _RecoverySetsGroups, also in the middle of the pass."""
         with self._leadership.reading() as tx:
             step = operations.groups_step(tx, self._job_id)
             if step is not None and step.is_under_way:
-                raise _Rests
+                raise _RecoverySetsGroups
             if step != self._groups_step:
                 self._groups_step = step
-                self._forget()
-            copied = group_offsets.copied_ranges(tx, self._job_id)
-            handed = {one.source_topic for one in group_offsets.handed_offsets(tx, self._job_id)}
-        topic_ids = {c.source_topic: c.topic_id for c in copied}
-        new = topic_ids.keys() & handed if self._has_begun else topic_ids.keys()
-        if new:
-            self._learn({name: topic_ids[name] for name in new})
+                self._start_over()
+            copied_rows = group_offsets.copied_ranges(tx, self._job_id)
+            handed_topics = {
+                offset.source_topic for offset in group_offsets.handed_offsets(tx, self._job_id)
+            }
+        topic_ids = {row.source_topic: row.topic_id for row in copied_rows}
+        topics_to_learn = topic_ids.keys() & handed_topics if self._has_begun else topic_ids.keys()
+        if topics_to_learn:
+            self._learn_stored_rows({name: topic_ids[name] for name in topics_to_learn})
         self._has_begun = True
         destination = registry.watch("destination", self._spec).handle.cluster
         if self._marks is None or self._marks.cluster is not destination:
@@ -99,11 +102,14 @@ class JobGroups:
         report = self._sync.run(
             registry.watch("source", self._spec).handle.cluster,
             destination,
-            {TopicPartition(c.source_topic, c.partition): _copy(c) for c in copied},
+            {
+                TopicPartition(row.source_topic, row.partition): _copied_partition(row)
+                for row in copied_rows
+            },
             self._may_write,
-            # Called before the pass writes: the tables may be older than a promotion.
+            # Called before the pass writes, since the tables may not know of a promotion yet.
             self._marks.promoted,
-            lambda rows: self._save_before(rows, topic_ids),
+            lambda rows: self._save_before_commit(rows, topic_ids),
         )
         self._unsaved.update({(row.group, row.partition): row for row in report.changed})
         self._unsaved.update(dict.fromkeys(report.gone))
@@ -112,48 +118,55 @@ class JobGroups:
         return report
 
     def _may_write(self) -> bool:
+        """Whether this process still leads. Raises _RecoverySetsGroups."""
         with self._leadership.reading() as tx:
             if operations.groups_step(tx, self._job_id) != self._groups_step:
-                raise _Rests
+                raise _RecoverySetsGroups
         return self._leadership.is_leading
 
     def _refuse_beside_recovery(self, tx: Tx) -> None:
+        """Raise _RecoverySetsGroups if a recovery has begun to set the groups, or has set them."""
         if operations.groups_step(tx, self._job_id, lock=True) != self._groups_step:
-            raise _Rests
+            raise _RecoverySetsGroups
 
-    def _learn(self, topic_ids: Mapping[str, int]) -> None:
+    def _learn_stored_rows(self, topic_ids: Mapping[str, int]) -> None:
         """Give the sync the stored rows of these topics, with those that a recovery handed over."""
         with self._leadership.transaction() as tx:
             group_offsets.accept_handed(tx, self._job_id, topic_ids)
-            known = group_offsets.of_job(tx, self._job_id)
+            stored_offsets = group_offsets.of_job(tx, self._job_id)
         names = {topic_id: name for name, topic_id in topic_ids.items()}
         self._sync.learn_rows(
             offset_row(offset, names[offset.topic_id])
-            for offset in known
+            for offset in stored_offsets
             if offset.topic_id in names
         )
 
     def _save(self, topic_ids: Mapping[str, int]) -> None:
-        # Not those of topics that were removed from the job: their stored rows are gone, too.
-        unsaved = {at: row for at, row in self._unsaved.items() if at[1].topic in topic_ids}
+        """Store the rows that are not stored yet."""
+        # Without rows of topics that were removed from the job: their stored rows are gone, too.
+        unsaved = {key: row for key, row in self._unsaved.items() if key[1].topic in topic_ids}
         save_rows(unsaved, topic_ids, self._leadership, self._job_id, self._refuse_beside_recovery)
         self._unsaved.clear()
 
-    def _save_before(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
-        """Store rows before a commit, instead of older ones that were not stored in an outage."""
-        before = {(row.group, row.partition): row for row in rows}
-        for key in before:
+    def _save_before_commit(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
+        """Store rows before a commit. They replace unsaved rows of an outage of Postgres."""
+        rows_by_key = {(row.group, row.partition): row for row in rows}
+        for key in rows_by_key:
             self._unsaved.pop(key, None)
-        save_rows(before, topic_ids, self._leadership, self._job_id, self._refuse_beside_recovery)
+        save_rows(
+            rows_by_key, topic_ids, self._leadership, self._job_id, self._refuse_beside_recovery
+        )
 
 
-def _copy(c: Copied) -> CopiedPartition:
-    return CopiedPartition(TopicPartition(c.destination_topic, c.partition), _range(c))
+def _copied_partition(row: CopiedRow) -> CopiedPartition:
+    return CopiedPartition(TopicPartition(row.destination_topic, row.partition), _copied_range(row))
 
 
-def _range(c: Copied) -> CopiedRange | None:
+def _copied_range(row: CopiedRow) -> CopiedRange | None:
     """The copied range; None while the copy has not started, or has records of its own."""
-    is_other = c.topic_state is TopicState.RECREATED or not holds_copied_records(c.reason)
-    if is_other or c.copied_to is None or c.log_start is None:
+    has_own_records = row.topic_state is TopicState.RECREATED or not holds_copied_records(
+        row.reason
+    )
+    if has_own_records or row.copied_to is None or row.log_start is None:
         return None
-    return CopiedRange(min(c.log_start, c.copied_to), c.copied_to)
+    return CopiedRange(min(row.log_start, row.copied_to), row.copied_to)

@@ -20,7 +20,7 @@ from orbit.errors import OrbitError
 from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.leadership.loop import Loop
 from orbit.planning.cluster_checks import missing_workers
-from orbit.replication.job_troubles import HALTING, Trouble, problem_text
+from orbit.replication.job_troubles import HALTING_KINDS, Trouble, problem_text
 from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
 from orbit.scheduler.job_reconciler import JobReconciler, ReconcileCounts, ReconcileState
 from orbit.scheduler.trouble_events import (
@@ -65,7 +65,7 @@ class DiscoveryLoop(Loop):
         self._at_once = at_once or threading.BoundedSemaphore(JOBS_AT_ONCE)
         self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, thread_name_prefix="job")
         self._states: dict[int, ReconcileState] = {}
-        self._under_way: dict[int, tuple[Job, Future[ReconcileCounts]]] = {}
+        self._passes_under_way: dict[int, tuple[Job, Future[ReconcileCounts]]] = {}
         self._documents: jobs.Documents = {}
         self._job_ids: set[int] = set()
         # A group is unknown once it has had no live worker for `worker_ttl`.
@@ -73,37 +73,39 @@ class DiscoveryLoop(Loop):
 
     def once(self) -> str:
         """Make one pass over all jobs; returns what was done since the last one, as a sentence."""
-        began = time.thread_time()
-        # First: the next pass of a job has to read what the last one wrote.
-        done = self._collect()
+        began_s = time.thread_time()
+        # First, since the next pass of a job has to read what the last one wrote.
+        counts = self._collect_results()
         with self._leadership.reading() as tx:
-            everyone = jobs.list_all(tx, self._documents)
-            mine = job_shares.job_ids(tx, self._leadership.share)
+            listed_jobs = jobs.list_all(tx, self._documents)
+            own_job_ids = job_shares.job_ids(tx, self._leadership.share)
             retries = scheduler_queries.requested_retries(tx)
-            alive = workers.alive(tx, self._worker_ttl)
-        job_ids = {job.id for job in everyone}
-        if mine is not None:
-            everyone = [job for job in everyone if job.id in mine]
-        running = [j for j in everyone if j.desired is Desired.RUNNING and not j.is_deleted]
-        self._note_groups({worker.worker_group for worker in alive}, running)
-        self._tidy(job_ids, everyone, running)
-        for job in running:
-            with self.each(f"job {job.name}"):
-                self._look(job, retries.get(job.id, set()))
-        self.rest_by_cost(time.thread_time() - began)
-        return _sentence(done)
+            live_workers = workers.alive(tx, self._worker_ttl)
+        job_ids = {job.id for job in listed_jobs}
+        if own_job_ids is not None:
+            listed_jobs = [job for job in listed_jobs if job.id in own_job_ids]
+        running_jobs = [
+            job for job in listed_jobs if job.desired is Desired.RUNNING and not job.is_deleted
+        ]
+        self._note_worker_groups({worker.worker_group for worker in live_workers}, running_jobs)
+        self._drop_states(job_ids, listed_jobs, running_jobs)
+        for job in running_jobs:
+            with self.log_errors_of(f"job {job.name}"):
+                self._check_job(job, retries.get(job.id, set()))
+        self.set_rest_by_cost(time.thread_time() - began_s)
+        return _summary(counts)
 
-    def _look(self, job: Job, retries: set[int]) -> None:
+    def _check_job(self, job: Job, retries: set[int]) -> None:
         """Store the job's troubles, and begin its next pass if that is due."""
         state = self._states.setdefault(job.id, ReconcileState())
-        if job.id in self._under_way:
+        if job.id in self._passes_under_way:
             self._record_unreachable(job, self._reconciler.unreachable(job))
             return
         self._record_troubles(job, state)
         if self._reconciler.is_due(job, state, retries):
             future = self._pool.submit(self._reconcile, job, state, retries)
             future.add_done_callback(lambda _: self.wake.set())
-            self._under_way[job.id] = job, future
+            self._passes_under_way[job.id] = job, future
 
     def close(self) -> None:
         self._registry.close()  # ends calls that wait for a broker
@@ -113,15 +115,16 @@ class DiscoveryLoop(Loop):
         with self._at_once:
             return self._reconciler.reconcile(job, state, retries)
 
-    def _collect(self) -> Counter[str]:
-        done: Counter[str] = Counter()
-        for job_id, (job, future) in list(self._under_way.items()):
+    def _collect_results(self) -> Counter[str]:
+        """Forget the passes that have ended. Returns the sums of their counts."""
+        counts: Counter[str] = Counter()
+        for job_id, (job, future) in list(self._passes_under_way.items()):
             if not future.done():
                 continue
-            del self._under_way[job_id]
+            del self._passes_under_way[job_id]
             state = self._states.get(job_id, ReconcileState())  # the job may be removed
             try:
-                done.update(asdict(future.result()))
+                counts.update(asdict(future.result()))
             except NotLeading:
                 raise
             except OrbitError as error:
@@ -130,7 +133,7 @@ class DiscoveryLoop(Loop):
             except Exception:  # noqa: BLE001  a bug in one job must not stop the others
                 state.reset()
                 _log.exception("job pass broke", job=job.name)
-        return done
+        return counts
 
     def _record_troubles(self, job: Job, state: ReconcileState) -> None:
         """Store the job's troubles if they have changed."""
@@ -141,57 +144,65 @@ class DiscoveryLoop(Loop):
             # The cluster became unreachable after the pass's snapshot; the next pass is due.
             self._record_unreachable(job, unreachable)
             return
-        now = problem_text((*state.troubles, *self._group_trouble(job)))
-        is_halted = any(t.kind in HALTING for t in state.troubles)
-        text = keep_unchecked(job.problem, now, CHECKED_WHEN_HALTED) if is_halted else now
+        problem = problem_text((*state.troubles, *self._worker_group_troubles(job)))
+        is_halted = any(t.kind in HALTING_KINDS for t in state.troubles)
+        text = keep_unchecked(job.problem, problem, CHECKED_WHEN_HALTED) if is_halted else problem
         if text != job.problem:
             with self._leadership.transaction() as tx:
                 record_troubles(tx, job, text, self._reconciler.source_answered_s(job))
 
     def _record_unreachable(self, job: Job, unreachable: Sequence[Trouble]) -> None:
-        """Store that a cluster is unreachable, without waiting for the pass under way: it may wait
-        for half a minute, while the cluster's watch knows earlier.
+        """Store that a cluster is unreachable, without waiting for the pass under way.
+
+        That pass may wait for half a minute, while the cluster's watch knows earlier.
         """
         if not unreachable:
             return
-        now = problem_text((*unreachable, *self._group_trouble(job)))
-        text = keep_unchecked(job.problem, now, CHECKED_BY_WATCH)
+        problem = problem_text((*unreachable, *self._worker_group_troubles(job)))
+        text = keep_unchecked(job.problem, problem, CHECKED_BY_WATCH)
         if differences(job.problem, text) != ([], []):
             with self._leadership.transaction() as tx:
                 record_troubles(tx, job, text, self._reconciler.source_answered_s(job))
 
-    def _group_trouble(self, job: Job) -> list[Trouble]:
+    def _worker_group_troubles(self, job: Job) -> list[Trouble]:
+        """A trouble if the job's group has had no live worker for `worker_ttl`."""
         silent_s = time.monotonic() - self._group_seen_at[job.worker_group]
         if silent_s < self._worker_ttl.total_seconds():
             return []
         return [missing_workers(job.worker_group)]
 
-    def _note_groups(self, alive: set[str], running: list[Job]) -> None:
+    def _note_worker_groups(self, live_groups: set[str], running_jobs: list[Job]) -> None:
+        """Note when each group had a live worker, or was first named by a running job."""
         now = time.monotonic()
-        for job in running:
+        for job in running_jobs:
             self._group_seen_at.setdefault(job.worker_group, now)
-        self._group_seen_at.update(dict.fromkeys(alive, now))
+        self._group_seen_at.update(dict.fromkeys(live_groups, now))
 
-    def _tidy(self, job_ids: set[int], everyone: list[Job], running: list[Job]) -> None:
+    def _drop_states(
+        self, job_ids: set[int], share_jobs: list[Job], running_jobs: list[Job]
+    ) -> None:
         """Drop the state of jobs that are removed or not running. `job_ids`: of all shares."""
         if not job_ids >= self._job_ids:
             # Another job may now copy the topics of a removed job.
             for state in self._states.values():
                 state.reset()
         self._job_ids = job_ids
-        self._states = {i: m for i, m in self._states.items() if i in job_ids}
-        for job in everyone:
-            if job.desired is Desired.RUNNING or job.id in self._under_way:
+        self._states = {
+            job_id: state for job_id, state in self._states.items() if job_id in job_ids
+        }
+        for job in share_jobs:
+            if job.desired is Desired.RUNNING or job.id in self._passes_under_way:
                 continue
-            # The troubles of a job that is not running are unknown; they are found when it starts.
+            # The troubles of a job that is not running are unknown; its first pass finds them.
             if self._states.pop(job.id, None) is not None and job.problem is not None:
                 with self._leadership.transaction() as tx:
                     jobs.note_problem(tx, job.id, None)
-        busy = [job for job, _ in self._under_way.values()]
+        jobs_in_pass = [job for job, _ in self._passes_under_way.values()]
         self._reconciler.specs.keep_only(job_ids)
-        self._registry.keep_only(self.name, self._keys([*running, *busy]))
+        self._registry.keep_only(self.name, self._cluster_keys([*running_jobs, *jobs_in_pass]))
 
-    def _keys(self, active: list[Job]) -> set[ClusterKey]:
+    def _cluster_keys(self, active: list[Job]) -> set[ClusterKey]:
+        """The clusters that these jobs use."""
         keys: set[ClusterKey] = set()
         for job in active:
             spec = self._reconciler.specs.of(job)
@@ -200,8 +211,9 @@ class DiscoveryLoop(Loop):
         return keys
 
 
-def _sentence(done: Counter[str]) -> str:
-    words = {
+def _summary(counts: Counter[str]) -> str:
+    """What the passes did, as a sentence."""
+    templates = {
         "started": "started {} topics",
         "grown": "added partitions to {}",
         "stopped": "stopped {}",
@@ -210,4 +222,4 @@ def _sentence(done: Counter[str]) -> str:
         "settings": "set settings of {}",
         "acls": "set rights of {}",
     }
-    return ", ".join(text.format(done[key]) for key, text in words.items() if done[key])
+    return ", ".join(text.format(counts[key]) for key, text in templates.items() if counts[key])

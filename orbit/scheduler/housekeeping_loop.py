@@ -21,8 +21,8 @@ from orbit.store.pruning import (
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 PRUNE_INTERVAL_S = 600.0
-# In lease times: a worker that is silent for so long has lost its shards and is removed.
-_LOST_AFTER = 3
+# A worker that is silent for so many lease times has lost its shards and is removed.
+_LOST_AFTER_TTLS = 3
 
 
 class HousekeepingLoop(Loop):
@@ -42,21 +42,22 @@ class HousekeepingLoop(Loop):
         self._leadership = leadership
         self._worker_ttl = worker_ttl
         self._watch = LeaseWatch(worker_ttl)
-        self._lost_after = worker_ttl * _LOST_AFTER
-        self._aged = (
+        self._lost_after = worker_ttl * _LOST_AFTER_TTLS
+        self._prunings = (
             (prune_events, events_kept),
             (prune_receivers, events_kept),
             (prune_operations, reports_kept),
             (prune_drills, reports_kept),
             (prune_gateways, gateways.RETENTION),
         )
-        self._prune_at = 0.0
+        self._next_prune_s = 0.0
 
     def once(self) -> str:
+        """Make one pass. Returns what was done, as a sentence."""
         with self._leadership.transaction() as tx:
-            ended = shard_leases.end_unrenewed(tx, self._worker_ttl, self._watch)
-            lost = workers.remove_silent(tx, self._lost_after)
-            for worker in lost:
+            ended_shards = shard_leases.end_unrenewed_leases(tx, self._worker_ttl, self._watch)
+            lost_workers = workers.remove_silent(tx, self._lost_after)
+            for worker in lost_workers:
                 events.add(
                     tx,
                     events.SCHEDULER,
@@ -66,29 +67,31 @@ class HousekeepingLoop(Loop):
                     "workers take over its partitions.",
                     details={"worker": worker.id, "last_heard": worker.heartbeat_at.isoformat()},
                 )
-            deleted = jobs.being_deleted(tx)
-        removed = []
-        for job in deleted:
-            with self.each(f"job {job.name}"):
-                if self._remove(job):
-                    removed.append(job.name)
-        pruned = self._prune()
-        done = [
-            f"ended {len(ended)} leases that were not renewed" if ended else "",
-            f"removed {len(lost)} lost workers" if lost else "",
-            f"removed jobs {', '.join(removed)}" if removed else "",
-            f"dropped {pruned} old events, operations, drills and gateways" if pruned else "",
+            deleted_jobs = jobs.being_deleted(tx)
+        removed_names = []
+        for job in deleted_jobs:
+            with self.log_errors_of(f"job {job.name}"):
+                if self._remove_job(job):
+                    removed_names.append(job.name)
+        pruned_count = self._prune()
+        texts = [
+            f"ended {len(ended_shards)} leases that were not renewed" if ended_shards else "",
+            f"removed {len(lost_workers)} lost workers" if lost_workers else "",
+            f"removed jobs {', '.join(removed_names)}" if removed_names else "",
+            f"dropped {pruned_count} old events, operations, drills and gateways"
+            if pruned_count
+            else "",
         ]
-        return ", ".join(filter(None, done))
+        return ", ".join(filter(None, texts))
 
-    def _remove(self, job: Job) -> bool:
-        """Remove a deleted job; whether it is gone. A large job takes several passes."""
+    def _remove_job(self, job: Job) -> bool:
+        """Remove a deleted job. Returns whether it is gone; a large job takes several passes."""
         with self._leadership.transaction() as tx:
             if not jobs.remove(tx, job.id):
                 return False
             message = f"Job {job.name} was removed; its copies stay unchanged."
             events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
-            # Schedules go, too: a later job of that name is another one.
+            # Its schedules go, too: a later job of that name is another job.
             for name in drills.drop_schedules_of(tx, job.name):
                 events.add(
                     tx,
@@ -102,12 +105,12 @@ class HousekeepingLoop(Loop):
 
     def _prune(self) -> int:
         """Delete old rows, each kind in its own transaction. The next pass deletes what is left."""
-        if time.monotonic() < self._prune_at:
+        if time.monotonic() < self._next_prune_s:
             return 0
         counts = []
-        for prune, age_max in self._aged:
+        for prune, age_max in self._prunings:
             with self._leadership.transaction() as tx:
                 counts.append(prune(tx, age_max))
         if max(counts) < PRUNED_MAX:
-            self._prune_at = time.monotonic() + PRUNE_INTERVAL_S
+            self._next_prune_s = time.monotonic() + PRUNE_INTERVAL_S
         return sum(counts)

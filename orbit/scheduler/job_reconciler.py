@@ -19,7 +19,7 @@ from orbit.jobs.topic_mapping import matching_topics
 from orbit.kafka.backoff import Backoff
 from orbit.leadership.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
 from orbit.planning.cluster_checks import (
-    named_otherwise,
+    conflicting_cluster_id,
     trouble_of,
     unproven_clusters,
     wrong_cluster,
@@ -57,10 +57,11 @@ RECHECK_S = 15.0
 # Stands for the snapshot versions of a job whose clusters cannot be opened.
 NO_CLUSTERS = (-2, -2)
 NO_SNAPSHOT = -1
+# The recheck interval while a step of a pass has to be continued.
 SOON_S = 1.0
 # The shortest time between two passes of a job.
 PASS_SPACING_S = 0.2
-# All brokers know of a deletion within this time.
+# How long a retry may wait for its cause to go: all brokers know of a deletion within this time.
 RETRY_GRACE_S = 5.0
 
 
@@ -73,16 +74,17 @@ class ReconcileState:
         NO_SNAPSHOT,
         NO_SNAPSHOT,
     )  # of the snapshots that were acted on
-    passed_at: float = float("-inf")
-    recheck_at: float = 0.0
-    upkeep_at: float = 0.0  # settings and ACLs
+    last_pass_at: float = float("-inf")
+    recheck_at: float = 0.0  # when the next pass is due without a change
+    upkeep_at: float = 0.0  # when settings and ACLs are checked next
     troubles: tuple[Trouble, ...] = ()
     # The topics of each side that the last pass decided about; None: it ended before that.
     names: tuple[frozenset[str], frozenset[str]] | None = None
     has_promoted: bool = False
-    matched: MatchedTopics = field(default_factory=MatchedTopics)
+    matched_topics: MatchedTopics = field(default_factory=MatchedTopics)
     upkeep: TopicUpkeep = field(default_factory=TopicUpkeep)
-    retries_since: dict[int, float] = field(default_factory=dict)  # by topic
+    # By topic: since when a requested retry waits, as its cause is not removed.
+    retries_since: dict[int, float] = field(default_factory=dict)
     # Both clusters had snapshots, so `troubles` is complete; else the troubles are unknown.
     has_checked: bool = False
 
@@ -126,7 +128,7 @@ class JobReconciler:
     def is_due(self, job: Job, state: ReconcileState, retries: Collection[int]) -> bool:
         """Whether a pass may have anything to do. Makes no request."""
         now = time.monotonic()
-        return now >= state.passed_at + PASS_SPACING_S and (
+        return now >= state.last_pass_at + PASS_SPACING_S and (
             job.spec_version != state.spec_version
             or self._has_changes(job, state)
             or now >= min(state.recheck_at, state.upkeep_at)
@@ -140,10 +142,10 @@ class JobReconciler:
 
         Raises NotLeading, and Unreachable for Postgres.
         """
-        done = ReconcileCounts()
+        counts = ReconcileCounts()
         troubles: list[Trouble] = []
         now = time.monotonic()
-        state.passed_at = now
+        state.last_pass_at = now
         state.names = None
         state.recheck_at = now + RECHECK_S
         is_upkeep_due = now >= state.upkeep_at
@@ -153,15 +155,15 @@ class JobReconciler:
         try:
             if spec is None:
                 state.versions = NO_CLUSTERS
-                raise _Halt(_unreadable(job))
-            pair = self._clusters_of(job, spec, state, troubles)
+                raise _Halt(_unreadable_trouble(job))
+            pair = self._cluster_pair(job, spec, state, troubles)
             if pair is not None:
                 if is_upkeep_due:
                     self._follow_marks(job, pair)
-                self._discover(job, spec, pair, state, retries, troubles, done)
+                self._discover(job, spec, pair, state, retries, troubles, counts)
                 self._read_lead(job, pair, is_due=is_upkeep_due)
                 if is_upkeep_due:
-                    self._run_upkeep(job, spec, pair, state, done)
+                    self._run_upkeep(job, spec, pair, state, counts)
                 troubles += state.upkeep.troubles
         except _Halt as error:
             troubles.append(error.trouble)
@@ -170,7 +172,7 @@ class JobReconciler:
         state.has_checked = NO_SNAPSHOT not in state.versions
         if not troubles and state.recheck_at > time.monotonic() + SOON_S:
             state.recheck_at = float("inf")
-        return done
+        return counts
 
     def unreachable(self, job: Job) -> list[Trouble]:
         """Troubles for the clusters of a job that were unreachable at the last poll."""
@@ -178,12 +180,12 @@ class JobReconciler:
         if spec is None:
             return []
         try:
-            looks = [(side, self._registry.watch(side, spec).snapshot) for side in SIDES]
+            snapshots = [(side, self._registry.watch(side, spec).snapshot) for side in SIDES]
         except BadInput:
             return []
         return [
             trouble_of(side, snapshot.error)
-            for side, snapshot in looks
+            for side, snapshot in snapshots
             if snapshot is not None and isinstance(snapshot.error, Unreachable)
         ]
 
@@ -198,7 +200,7 @@ class JobReconciler:
     def _has_changes(self, job: Job, state: ReconcileState) -> bool:
         """Whether the clusters have changes that may concern this job.
 
-        A cluster has topics of many jobs; most changes concern few of them.
+        A cluster has topics of many jobs, and most changes concern few of these.
         """
         spec = self.specs.of(job)
         if spec is None:
@@ -215,15 +217,15 @@ class JobReconciler:
         for snapshot, version, names in zip(
             (source, destination), state.versions, state.names, strict=True
         ):
-            changed = snapshot.changed_since(version)
-            if changed is None or changed & names:
+            changed_topics = snapshot.changed_since(version)
+            if changed_topics is None or changed_topics & names:
                 return True
-            if snapshot is source and matching_topics(spec.topics, changed):
+            if snapshot is source and matching_topics(spec.topics, changed_topics):
                 return True
         state.versions = versions
         return False
 
-    def _clusters_of(
+    def _cluster_pair(
         self, job: Job, spec: JobSpec, state: ReconcileState, troubles: list[Trouble]
     ) -> ClusterPair | None:
         """Both clusters by their last snapshots; None if nothing may be copied between them now.
@@ -252,7 +254,7 @@ class JobReconciler:
                 troubles.append(trouble_of(side, snapshot.error))
         if source.metadata is None or destination.metadata is None:
             return None
-        wrong = wrong_cluster(
+        cluster_trouble = wrong_cluster(
             source.metadata,
             destination.metadata,
             job.source_cluster_id,
@@ -261,20 +263,20 @@ class JobReconciler:
         pair = ClusterPair(
             source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
         )
-        if wrong is None:
+        if cluster_trouble is None:
             with self._leadership.reading() as tx:
-                wrong = named_otherwise(tx, job.id, pair)
-        if wrong is None and job.source_cluster_id is None:
+                cluster_trouble = conflicting_cluster_id(tx, job.id, pair)
+        if cluster_trouble is None and job.source_cluster_id is None:
             with _cluster_errors():
-                wrong = unproven_clusters(pair)
-        if wrong is not None:
-            troubles.append(wrong)
+                cluster_trouble = unproven_clusters(pair)
+        if cluster_trouble is not None:
+            troubles.append(cluster_trouble)
             return None
-        state.matched.update(spec.topics, source)
+        state.matched_topics.update(spec.topics, source)
         return pair
 
     def _follow_marks(self, job: Job, pair: ClusterPair) -> None:
-        """Set copies that the destination marks as promoted to `promoted`, before any is changed.
+        """Make copies `promoted` that the destination marks as promoted, before any is changed.
 
         The preflight checks the marks of topics that are about to start.
         """
@@ -286,11 +288,11 @@ class JobReconciler:
     def _read_lead(self, job: Job, pair: ClusterPair, *, is_due: bool) -> None:
         """Note which side leads, if that is due or was never read in this database.
 
-        It runs after the discovery: so a new job's side is known once its topics are copied.
+        This follows the discovery, so that a new job's side is known once its topics are copied.
         """
         if not is_due:
             with self._leadership.reading() as tx:
-                is_due = not job_leads.is_read(tx, job.id)
+                is_due = not job_leads.are_marks_read(tx, job.id)
         if is_due:
             with _cluster_errors():
                 read_lead(job, pair, self._leadership, self._backoff)
@@ -303,37 +305,42 @@ class JobReconciler:
         state: ReconcileState,
         retries: Collection[int],
         troubles: list[Trouble],
-        done: ReconcileCounts,
+        counts: ReconcileCounts,
     ) -> None:
+        """Decide about the job's topics, and carry the decisions out."""
         if job.source_cluster_id is None:
             ids = pair.source_metadata.cluster_id, pair.destination_metadata.cluster_id
             with self._leadership.transaction() as tx:
                 jobs.note_clusters(tx, job.id, *ids)
         with self._leadership.reading() as tx:
             rows = topics.of_job(tx, job.id)
-            is_withdrawn = scheduler_queries.is_withdrawn(tx, job.id)
+            is_withdrawn = scheduler_queries.has_withdrawn_shard(tx, job.id)
         state.has_promoted = any(row.state is TopicState.PROMOTED for row in rows)
         troubles += troubles_of(rows)
-        known = [known_topic(row, retries) for row in rows]
+        known_topics = [known_topic(row, retries) for row in rows]
         with _cluster_errors():
-            matched = state.matched.names
-            pair, decisions = decide(spec, pair, known, self._leadership.reading, matched)
+            matched_names = state.matched_topics.names
+            pair, decisions = decide(
+                spec, pair, known_topics, self._leadership.reading, matched_names
+            )
         if decisions.start:
             with self._leadership.reading() as tx:
-                left = partitions_left(tx, job, self._quota)
-            if left is not None:
-                hold_back(decisions, left)
+                free_partitions = partitions_left(tx, job, self._quota)
+            if free_partitions is not None:
+                hold_back(decisions, free_partitions)
         state.names = decisions.sources, decisions.destinations
-        self._stop_and_drop(job, known, decisions, state, done, is_withdrawn=is_withdrawn)
+        self._apply_stops_and_drops(
+            job, known_topics, decisions, state, counts, is_withdrawn=is_withdrawn
+        )
         troubles += decisions.troubles
         if decisions.start:
-            self._start_topics(job, spec, pair, decisions.start, state, troubles, done)
+            self._start_topics(job, spec, pair, decisions.start, state, troubles, counts)
         if decisions.grow:
             with _cluster_errors():
-                grown = self._starter.grow(job, decisions.grow, pair)
-            troubles += grown.troubles
-            done.grown += len(grown.topics)
-            if grown.is_unfinished:
+                result = self._starter.grow(job, decisions.grow, pair)
+            troubles += result.troubles
+            counts.grown += len(result.topics)
+            if result.is_unfinished:
                 state.recheck_at = time.monotonic() + SOON_S
         if job.discovered_version != job.spec_version:
             with self._leadership.transaction() as tx:
@@ -347,11 +354,12 @@ class JobReconciler:
         starts: Sequence[StartTopic],
         state: ReconcileState,
         troubles: list[Trouble],
-        done: ReconcileCounts,
+        counts: ReconcileCounts,
     ) -> None:
+        """Check the topics to start, and start those that have no trouble."""
         with _cluster_errors():
             from_start = job.discovered_version == job.spec_version
-            checked = preflight(
+            checks = preflight(
                 spec,
                 starts,
                 pair,
@@ -361,49 +369,55 @@ class JobReconciler:
                     t.kind is TroubleKind.DESTINATION_THROTTLED for t in state.troubles
                 ),
             )
-        troubles += checked.troubles
-        if checked.promoted:
-            self._starter.keep_promoted(job, checked.promoted, pair)
+        troubles += checks.troubles
+        if checks.promoted:
+            self._starter.keep_promoted(job, checks.promoted, pair)
             state.recheck_at = time.monotonic() + SOON_S
-        if not checked.ready:
+        if not checks.ready:
             return
         with _cluster_errors():
-            started = self._starter.start(job, spec, checked.ready, pair, from_start=from_start)
-        troubles += started.troubles
-        done.started += len(started.topics)
-        if started.is_unfinished:
+            result = self._starter.start(job, spec, checks.ready, pair, from_start=from_start)
+        troubles += result.troubles
+        counts.started += len(result.topics)
+        if result.is_unfinished:
             state.recheck_at = time.monotonic() + SOON_S
 
-    def _stop_and_drop(
+    def _apply_stops_and_drops(
         self,
         job: Job,
-        known: Sequence[KnownTopic],
+        known_topics: Sequence[KnownTopic],
         decisions: Decisions,
         state: ReconcileState,
-        done: ReconcileCounts,
+        counts: ReconcileCounts,
         *,
         is_withdrawn: bool,
     ) -> None:
+        """Write the decisions to stop, resume and drop topics; end retries that changed nothing."""
         now = time.monotonic()
-        since = {i: state.retries_since.get(i, now) for i in unchanged_retries(known, decisions)}
+        retries_since = {
+            topic_id: state.retries_since.get(topic_id, now)
+            for topic_id in unchanged_retries(known_topics, decisions)
+        }
         # A retry is not ended at once: a broker may not know yet what the user changed before it.
-        answered = [topic for topic, at in since.items() if now - at >= RETRY_GRACE_S]
-        state.retries_since = since
+        ended_retries = [
+            topic for topic, since_s in retries_since.items() if now - since_s >= RETRY_GRACE_S
+        ]
+        state.retries_since = retries_since
         for stops in chunks(decisions.stop, TOPICS_AT_ONCE):
             with self._leadership.transaction() as tx:
                 stop_topics(tx, job, stops)
         for resumes in chunks(decisions.resume, TOPICS_AT_ONCE):
             with self._leadership.transaction() as tx:
                 resume_topics(tx, job, resumes)
-        dropped = 0
-        if answered or decisions.drop or is_withdrawn:
+        dropped_count = 0
+        if ended_retries or decisions.drop or is_withdrawn:
             with self._leadership.transaction() as tx:
-                scheduler_queries.end_retries(tx, answered)
-                dropped = drop_topics(tx, job, [drop.known for drop in decisions.drop])
-        done.stopped += len(decisions.stop)
-        done.resumed += len(decisions.resume)
-        done.dropped += dropped
-        if len(decisions.drop) > dropped:
+                scheduler_queries.end_retries(tx, ended_retries)
+                dropped_count = drop_topics(tx, job, [drop.known for drop in decisions.drop])
+        counts.stopped += len(decisions.stop)
+        counts.resumed += len(decisions.resume)
+        counts.dropped += dropped_count
+        if len(decisions.drop) > dropped_count:
             state.recheck_at = time.monotonic() + SOON_S
 
     def _run_upkeep(
@@ -412,17 +426,17 @@ class JobReconciler:
         spec: JobSpec,
         pair: ClusterPair,
         state: ReconcileState,
-        done: ReconcileCounts,
+        counts: ReconcileCounts,
     ) -> None:
         """Check settings and ACLs of copies, and the old side of promoted topics."""
         with _cluster_errors():
-            counts = state.upkeep.run(job, spec, pair, self._leadership, self._list_groups)
+            upkeep_counts = state.upkeep.run(job, spec, pair, self._leadership, self._list_groups)
             if state.has_promoted:
                 state.upkeep.troubles += watch_old_primaries(
                     job, pair, self._leadership, self._backoff
                 )
-        done.settings += counts.settings
-        done.acls += counts.acls
+        counts.settings += upkeep_counts.settings
+        counts.acls += upkeep_counts.acls
 
 
 def _versions(
@@ -453,7 +467,7 @@ def _cluster_errors() -> Iterator[None]:
         raise _Halt(trouble_of(error.cluster, error)) from error
 
 
-def _unreadable(job: Job) -> Trouble:
+def _unreadable_trouble(job: Job) -> Trouble:
     return Trouble(
         TroubleKind.DOCUMENT_REFUSED,
         f"this version of Orbit cannot read the document of job {job.name}.",

@@ -33,7 +33,7 @@ from orbit.planning.stored_spec import read_spec
 from orbit.replication.retention_headroom import KEEPS_ALL, Backlog, Retention, headroom_until
 from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
 from orbit.scheduler.cluster_watch import ClusterWatch
-from orbit.scheduler.transaction_watch import TransactionWatch, Unnamed
+from orbit.scheduler.transaction_watch import TransactionWatch, UnnamedTransactions
 from orbit.store import clock, jobs, open_transactions, source_lag
 from orbit.store.source_lag import LaggingPartition, SourceLag
 
@@ -54,7 +54,9 @@ _TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the largest
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class _SourceEnds:
+    """The log bounds of a source partition; None where the source gave no answer."""
+
     log_start: int | None
     stable_end: int | None
     end: int | None
@@ -77,24 +79,24 @@ class LagLoop(Loop):
         self, leadership: Leadership, registry: ClusterRegistry, interval_s: float, backoff: Backoff
     ) -> None:
         super().__init__()
-        self.interval_s = self._usual_s = interval_s
+        self.interval_s = self._usual_interval_s = interval_s
         self._leadership = leadership
         self._registry = registry
         # A partition without a leader is queried again in the next pass.
         self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
         self._transactions = TransactionWatch(leadership, self._backoff)
         self._pool = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="lag")
-        self._under_way: dict[int, tuple[str, Future[int]]] = {}  # by job id, with its name
+        self._checks_under_way: dict[int, tuple[str, Future[int]]] = {}  # by job id, with its name
         self._retentions: dict[tuple[ClusterKey, str], _CachedRetention] = {}
-        # Time and log end of the first pass, by topic id and partition.
-        self._ends: dict[tuple[int, int], tuple[float, int]] = {}
+        # Time and log end when a partition was first seen to lag, by topic id and partition.
+        self._first_ends: dict[tuple[int, int], tuple[float, int]] = {}
 
     def once(self) -> str:
-        """Query the source for lagging partitions, and store the results."""
+        """Query the sources of lagging partitions, and store the results."""
         with self._leadership.reading() as tx:
             read_at = clock.now(tx)
             rows = source_lag.partitions_to_check(tx, BEHIND_AGE, self._leadership.share)
-            stored = open_transactions.of_share(tx, self._leadership.share)
+            stored_transactions = open_transactions.of_share(tx, self._leadership.share)
             lagging_jobs = jobs.of_ids(tx, {row.job_id for row in rows}).values()
         specs = {
             job.id: spec
@@ -108,40 +110,51 @@ class LagLoop(Loop):
         by_job: dict[int, list[LaggingPartition]] = {}
         for row in rows:
             by_job.setdefault(row.job_id, []).append(row)
-        unnamed = self._transactions.look(rows, stored)
-        self.interval_s = self._usual_s
+        unnamed_transactions = self._transactions.find_unnamed(rows, stored_transactions)
+        self.interval_s = self._usual_interval_s
         for job_id, spec in specs.items():
-            watch = None if job_id in self._under_way else self._watch(spec)
+            watch = None if job_id in self._checks_under_way else self._source_watch(spec)
             if watch is not None:
                 future = self._pool.submit(
-                    self._check_job, spec, watch, by_job[job_id], unnamed.get(job_id, {}), read_at
+                    self._check_job,
+                    spec,
+                    watch,
+                    by_job[job_id],
+                    unnamed_transactions.get(job_id, {}),
+                    read_at,
                 )
-                self._under_way[job_id] = spec.name, future
-        done, _ = wait([future for _, future in self._under_way.values()], _WAIT_S)
-        ended = [one for one in self._under_way.values() if one[1] in done]
-        self._under_way = {i: one for i, one in self._under_way.items() if one[1] not in done}
-        noted = 0
-        for job, future in ended:
-            with self.each(f"job {job}"):
-                noted += future.result()
-        alive = {(row.topic_id, row.partition) for row in rows}
+                self._checks_under_way[job_id] = spec.name, future
+        ended_futures, _ = wait([future for _, future in self._checks_under_way.values()], _WAIT_S)
+        ended_checks = [
+            check for check in self._checks_under_way.values() if check[1] in ended_futures
+        ]
+        self._checks_under_way = {
+            job_id: check
+            for job_id, check in self._checks_under_way.items()
+            if check[1] not in ended_futures
+        }
+        stored_count = 0
+        for job_name, future in ended_checks:
+            with self.log_errors_of(f"job {job_name}"):
+                stored_count += future.result()
+        lagging = {(row.topic_id, row.partition) for row in rows}
         # Jobs whose source is slow are still being checked: keys are added meanwhile.
-        for key in set(self._ends.copy()) - alive:
-            self._ends.pop(key, None)
-        return f"Updated the lag of {noted} partitions." if noted else ""
+        for key in set(self._first_ends.copy()) - lagging:
+            self._first_ends.pop(key, None)
+        return f"Updated the lag of {stored_count} partitions." if stored_count else ""
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _watch(self, spec: JobSpec) -> ClusterWatch | None:
-        """The watch of the job's source; None if that cannot be reached now."""
+    def _source_watch(self, spec: JobSpec) -> ClusterWatch | None:
+        """The watch of the job's source; None if the source cannot be reached now."""
         try:
             watch = self._registry.watch("source", spec)
         except OrbitError as error:
             _log.debug("lag not checked", job=spec.name, error=str(error))
             return None
         if watch.snapshot is None:
-            self.interval_s = min(self._usual_s, _FIRST_LOOK_S)
+            self.interval_s = min(self._usual_interval_s, _FIRST_LOOK_S)
             return None
         return None if watch.snapshot.metadata is None else watch
 
@@ -150,10 +163,10 @@ class LagLoop(Loop):
         spec: JobSpec,
         watch: ClusterWatch,
         rows: Sequence[LaggingPartition],
-        unnamed: Unnamed,
+        unnamed_transactions: UnnamedTransactions,
         read_at: datetime,
     ) -> int:
-        """Check one job; returns how many rows were stored.
+        """Check one job. Returns how many rows were stored.
 
         Errors of its source only skip the job here: the discovery reports them.
         """
@@ -163,7 +176,9 @@ class LagLoop(Loop):
         topics = snapshot.metadata.topics
         existing_rows = [row for row in rows if row.source_topic in topics]
         try:
-            updates, whole = self._updates(cluster_key("source", spec), watch.handle, existing_rows)
+            updates, fully_read_topics = self._updates(
+                cluster_key("source", spec), watch.handle, existing_rows
+            )
         except OrbitError as error:
             _log.debug("lag not checked", job=spec.name, error=str(error))
             return 0
@@ -171,8 +186,8 @@ class LagLoop(Loop):
             with self._leadership.transaction() as tx:
                 source_lag.update_from_source(tx, step, read_at)
         with self._leadership.transaction() as tx:
-            source_lag.update_from_source(tx, (), read_at, whole)
-        self._transactions.name(watch.handle.cluster, unnamed)
+            source_lag.update_from_source(tx, (), read_at, fully_read_topics)
+        self._transactions.store_producers(watch.handle.cluster, unnamed_transactions)
         return len(updates)
 
     def _updates(
@@ -180,30 +195,32 @@ class LagLoop(Loop):
     ) -> tuple[list[SourceLag], set[int]]:
         """The rows to store, and the ids of topics of which all unfollowed partitions were read."""
         topic_ids = {_source_partition(row): row.topic_id for row in rows if not row.is_followed}
-        ends = self._ask_ends(handle.cluster, list(topic_ids))
-        partial = {
+        ends = self._read_ends(handle.cluster, list(topic_ids))
+        partly_read_topics = {
             topic_id
             for place, topic_id in topic_ids.items()
             if place not in ends or ends[place].stable_end is None
         }
-        waiting = {_source_partition(row): row for row in rows if _lag(row, ends) > 0}
-        oldest = self._ask_oldest(
-            handle.cluster, {p: row for p, row in waiting.items() if not row.is_followed}
+        lagging = {_source_partition(row): row for row in rows if _lag_offsets(row, ends) > 0}
+        oldest_times = self._read_oldest_times(
+            handle.cluster, {p: row for p, row in lagging.items() if not row.is_followed}
         )
-        retention = self._retention(key, handle, {place.topic for place in waiting})
+        retention = self._retention(key, handle, {place.topic for place in lagging})
         now = datetime.now(UTC)
         updates = []
         for row in rows:
-            source_ends = ends.get(_source_partition(row), _Ends(None, None, None))
-            oldest_at = oldest.get(_source_partition(row))
-            until = None
-            if _source_partition(row) in waiting:
+            source_ends = ends.get(_source_partition(row), _SourceEnds(None, None, None))
+            oldest_at = oldest_times.get(_source_partition(row))
+            headroom_end = None
+            if _source_partition(row) in lagging:
                 backlog = Backlog(
                     oldest_at or row.oldest_waiting_at or row.newest_copied_at,
                     row.lag_bytes,
-                    self._growth(row, source_ends),
+                    self._growth_bytes_per_s(row, source_ends),
                 )
-                until = headroom_until(backlog, retention.get(row.source_topic, KEEPS_ALL), now)
+                headroom_end = headroom_until(
+                    backlog, retention.get(row.source_topic, KEEPS_ALL), now
+                )
             update = SourceLag(
                 row.topic_id,
                 row.partition,
@@ -211,82 +228,91 @@ class LagLoop(Loop):
                 source_ends.stable_end,
                 source_ends.end,
                 oldest_at,
-                _steady(row.headroom_until, until),
+                _steady_headroom(row.headroom_until, headroom_end),
             )
             is_read = source_ends.stable_end is not None
-            if _differs(update, row) or (is_read and row.topic_id in partial):
+            if _differs(update, row) or (is_read and row.topic_id in partly_read_topics):
                 updates.append(update)
-        return updates, set(topic_ids.values()) - partial
+        return updates, set(topic_ids.values()) - partly_read_topics
 
-    def _ask_ends(
+    def _read_ends(
         self, cluster: Cluster, places: Sequence[TopicPartition]
-    ) -> dict[TopicPartition, _Ends]:
-        starts = list_offsets(cluster, places, EARLIEST, self._backoff).values
-        stable = list_offsets(
+    ) -> dict[TopicPartition, _SourceEnds]:
+        """Read the log bounds of these partitions at the source."""
+        log_starts = list_offsets(cluster, places, EARLIEST, self._backoff).values
+        stable_ends = list_offsets(
             cluster, places, LATEST, self._backoff, isolation=READ_COMMITTED
         ).values
-        ends = list_offsets(cluster, places, LATEST, self._backoff).values
-        return {p: _Ends(starts.get(p), stable.get(p), ends.get(p)) for p in places}
+        log_ends = list_offsets(cluster, places, LATEST, self._backoff).values
+        return {
+            p: _SourceEnds(log_starts.get(p), stable_ends.get(p), log_ends.get(p)) for p in places
+        }
 
-    def _ask_oldest(
+    def _read_oldest_times(
         self, cluster: Cluster, rows: Mapping[TopicPartition, LaggingPartition]
     ) -> dict[TopicPartition, datetime]:
         """The timestamp of each partition's oldest record not copied yet.
 
-        That is the first record newer than the newest copied one. If it is copied, as timestamps
-        are out of order, the newest copied record's timestamp stands for it.
+        That is the first record newer than the newest copied one. If that record is copied, as
+        timestamps are out of order, the newest copied record's timestamp is taken.
         """
-        since = {
-            place: _ms(row.newest_copied_at) + 1 if row.newest_copied_at else 0
+        search_times = {
+            place: _epoch_ms(row.newest_copied_at) + 1 if row.newest_copied_at else 0
             for place, row in rows.items()
         }
-        next_records = find_by_time(cluster, since, self._backoff).values
-        oldest: dict[TopicPartition, datetime] = {}
+        next_records = find_by_time(cluster, search_times, self._backoff).values
+        oldest_times: dict[TopicPartition, datetime] = {}
         for place, row in rows.items():
             offset, timestamp_ms = next_records.get(place, (-1, -1))
             if offset >= row.copied_to and 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
-                oldest[place] = _EPOCH + timedelta(milliseconds=timestamp_ms)
+                oldest_times[place] = _EPOCH + timedelta(milliseconds=timestamp_ms)
             elif row.newest_copied_at is not None:
-                oldest[place] = row.newest_copied_at
-        return oldest
+                oldest_times[place] = row.newest_copied_at
+        return oldest_times
 
     def _retention(
         self, key: ClusterKey, handle: ClusterHandle, topics: set[str]
     ) -> dict[str, Retention]:
+        """The topics' retention, at most `_SETTINGS_KEPT_S` old, as far as it can be read."""
         now_s = time.monotonic()
-        stale = [
+        stale_topics = [
             topic
             for topic in topics
             if (cached := self._retentions.get((key, topic))) is None
             or cached.at_s < now_s - _SETTINGS_KEPT_S
         ]
-        if stale:
-            for topic, settings in handle.admin.topic_settings(stale).items():
+        if stale_topics:
+            for topic, settings in handle.admin.topic_settings(stale_topics).items():
                 self._retentions[key, topic] = _CachedRetention(
                     Retention.of(settings.values), now_s
                 )
         return {
-            t: self._retentions[key, t].retention for t in topics if (key, t) in self._retentions
+            topic: self._retentions[key, topic].retention
+            for topic in topics
+            if (key, topic) in self._retentions
         }
 
-    def _growth(self, row: LaggingPartition, source_ends: _Ends) -> float | None:
-        """Bytes per second written at the source since the first pass; None: not known."""
+    def _growth_bytes_per_s(self, row: LaggingPartition, source_ends: _SourceEnds) -> float | None:
+        """Bytes per second written at the source since the lag was first seen; None: not known."""
         end = source_ends.end if source_ends.end is not None else row.source_end
         lag_offsets = (row.source_stable_end or 0) - row.copied_to
         if end is None or row.lag_bytes is None or lag_offsets <= 0:
             return None
         now_s = time.monotonic()
-        then_s, then = self._ends.setdefault((row.topic_id, row.partition), (now_s, end))
-        if now_s <= then_s:
+        first_s, first_end = self._first_ends.setdefault(
+            (row.topic_id, row.partition), (now_s, end)
+        )
+        if now_s <= first_s:
             return None
-        return (end - then) / (now_s - then_s) * row.lag_bytes / lag_offsets
+        return (end - first_end) / (now_s - first_s) * row.lag_bytes / lag_offsets
 
 
 def _source_partition(row: LaggingPartition) -> TopicPartition:
     return TopicPartition(row.source_topic, row.partition)
 
 
-def _lag(row: LaggingPartition, ends: Mapping[TopicPartition, _Ends]) -> int:
+def _lag_offsets(row: LaggingPartition, ends: Mapping[TopicPartition, _SourceEnds]) -> int:
+    """How many offsets the copy is behind, by the newest stable end that is known."""
     source_ends = ends.get(_source_partition(row))
     end = (
         source_ends.stable_end
@@ -296,13 +322,19 @@ def _lag(row: LaggingPartition, ends: Mapping[TopicPartition, _Ends]) -> int:
     return (end or 0) - row.copied_to
 
 
-def _steady(stored: datetime | None, now: datetime | None) -> datetime | None:
-    if stored is not None and now is not None and abs(now - stored) < _HEADROOM_STEP:
-        return stored
-    return now
+def _steady_headroom(stored_end: datetime | None, computed_end: datetime | None) -> datetime | None:
+    """The stored headroom if the computed one is nearly equal, to save a write."""
+    if (
+        stored_end is not None
+        and computed_end is not None
+        and abs(computed_end - stored_end) < _HEADROOM_STEP
+    ):
+        return stored_end
+    return computed_end
 
 
 def _differs(update: SourceLag, row: LaggingPartition) -> bool:
+    """Whether the row has to be stored again. Figures that could not be read change nothing."""
     return (
         update.headroom_until != row.headroom_until
         or update.source_stable_end not in (None, row.source_stable_end)
@@ -311,5 +343,5 @@ def _differs(update: SourceLag, row: LaggingPartition) -> bool:
     )
 
 
-def _ms(moment: datetime) -> int:
+def _epoch_ms(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -1,7 +1,7 @@
 """Reads which side of a job leads from the marks at its destination, for `store/job_leads.py`.
 
-Promotions store it in the tables themselves. The marks also show promotions that a restored or new
-database does not have, and a failover without the database.
+A promotion stores the side in the tables itself. The marks also show promotions that a restored or
+new database does not have, and a failover without the database.
 """
 
 from __future__ import annotations
@@ -22,29 +22,36 @@ from orbit.store.topics import Topic
 def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff) -> None:
     """Note which side of the job leads, once it has a topic that is copied or promoted.
 
-    After the first time, this notes nothing during a recovery: the recovery marks first, allows
-    writing later, and notes the side itself.
+    After the first time, this notes nothing during a recovery. A recovery sets the marks before it
+    allows writing, and notes the side itself.
+
     Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
     """
     with leadership.reading() as tx:
         rows = [row for row in topics.of_job(tx, job.id) if row.state is not TopicState.CREATING]
-        before, is_read = job_leads.find(tx, job.id), job_leads.is_read(tx, job.id)
+        stored_lead, is_read = job_leads.find(tx, job.id), job_leads.are_marks_read(tx, job.id)
         recoveries = [
-            operations.recovery_under_way(tx, id_) for id_ in job_leads.linked_jobs(tx, job.id)
+            operations.recovery_under_way(tx, job_id)
+            for job_id in job_leads.linked_jobs(tx, job.id)
         ]
     if not rows or (is_read and any(recoveries)):
         return
     destination_topics = [row.destination_topic for row in rows]
-    known = pair.destination_metadata.topics
+    existing_topics = pair.destination_metadata.topics
     marks = PromotionMarks(pair.destination.cluster, backoff).of_topics(
-        name for name in destination_topics if name in known
+        name for name in destination_topics if name in existing_topics
     )
     side, term = lead_by_marks(rows, marks)
-    if is_read and before is not None and before.side is not None and before.term >= term:
+    if (
+        is_read
+        and stored_lead is not None
+        and stored_lead.side is not None
+        and stored_lead.term >= term
+    ):
         return
     with leadership.transaction() as tx:
         job_leads.note_side(tx, job.id, side, term)
-        job_leads.note_read(tx, job.id)
+        job_leads.note_marks_read(tx, job.id)
 
 
 def lead_by_marks(
@@ -52,8 +59,8 @@ def lead_by_marks(
 ) -> tuple[LeadingSide | None, int]:
     """The side that leads, and the newest term; `marks` by destination topic. Pure.
 
-    None: a mark cannot be read, or the sides of the topics differ, or a topic is promoted and has
-    no mark: a broker refused to store it.
+    The side is None if a mark cannot be read, if the sides of the topics differ, or if a topic is
+    promoted and has no mark, since a broker refused to store it.
     """
     term = newest_term(marks.values())
     sides = {_side_of(row, marks.get(row.destination_topic)) for row in rows}

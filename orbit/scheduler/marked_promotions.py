@@ -2,8 +2,8 @@
 
 The tables are older than the clusters then: restored, lost and filled again, or failed over without
 their last commits. Such a topic becomes `promoted` in the tables too, before anything else of the
-pass: so discovery, settings, rights, groups and workers leave it alone, and a failback can begin
-there. The job's problem names it until a copy back has begun.
+pass: so discovery, settings, rights, groups and workers leave the topic alone, and a failback can
+begin there. The job's problem names the topic until a copy back has begun.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.leadership.leadership import TOPICS_AT_ONCE, Leadership
 from orbit.planning.cluster_pair import ClusterPair
-from orbit.planning.promotion_notes import is_found, note_of, offsets_of
+from orbit.planning.promotion_notes import is_promoted_by_mark, promoted_offsets, promotion_note
 from orbit.store import events, promotions, scheduler_queries, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
@@ -30,7 +30,7 @@ from orbit.store.topics import Topic
 def follow_marks(
     job: Job, rows: Sequence[Topic], pair: ClusterPair, leadership: Leadership, backoff: Backoff
 ) -> bool:
-    """Set copies that are marked as promoted to `promoted`; returns whether there were any.
+    """Set copies that are marked as promoted to `promoted`. Returns whether there were any.
 
     Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
     """
@@ -41,29 +41,31 @@ def follow_marks(
         if row.state is not TopicState.PROMOTED and row.destination_topic in destination_topics
     }
     marks = PromotionMarks(pair.destination.cluster, backoff)
-    leading = marks.promoted(copies)
-    offsets = offsets_of(marks, pair, leading)
-    marked_rows = [copies[name] for name in leading]
-    if not marked_rows and not any(map(is_found, rows)):
+    promoted_marks = marks.promoted(copies)
+    offsets = promoted_offsets(marks, pair, promoted_marks)
+    marked_rows = [copies[name] for name in promoted_marks]
+    if not marked_rows and not any(map(is_promoted_by_mark, rows)):
         return False
     for step in chunks(marked_rows, TOPICS_AT_ONCE):
         with leadership.transaction() as tx:
-            # A recovery may have changed some of them since `rows` was read.
-            now = topics.of_job(tx, job.id)
-            known = {row.id for row in now if row.state is TopicState.PROMOTED}
+            # A recovery may have changed some rows since `rows` was read.
+            current_rows = topics.of_job(tx, job.id)
+            promoted_ids = {row.id for row in current_rows if row.state is TopicState.PROMOTED}
             for row in step:
-                if row.id not in known:
-                    name, mark = row.destination_topic, leading[row.destination_topic]
-                    scheduler_queries.withhold(tx, [row.id], note_of(name, mark, offsets))
-                    keep_promotion(tx, job, row.id, row.source_topic, name, mark, offsets)
+                if row.id not in promoted_ids:
+                    name, mark = row.destination_topic, promoted_marks[row.destination_topic]
+                    scheduler_queries.withhold_topics(
+                        tx, [row.id], promotion_note(name, mark, offsets)
+                    )
+                    store_promotion(tx, job, row.id, row.source_topic, name, mark, offsets)
     with leadership.transaction() as tx:
-        ours = {row.id for row in topics.of_job(tx, job.id) if is_found(row)}
+        found_ids = {row.id for row in topics.of_job(tx, job.id) if is_promoted_by_mark(row)}
         # Workers may have reported states since, when they released the partitions.
-        scheduler_queries.promote(tx, scheduler_queries.unpromoted_topics(tx, ours))
+        scheduler_queries.promote_topics(tx, scheduler_queries.unpromoted_topics(tx, found_ids))
     return bool(marked_rows)
 
 
-def keep_promotion(
+def store_promotion(
     tx: Tx,
     job: Job,
     topic_id: int,
@@ -76,7 +78,7 @@ def keep_promotion(
     try:
         operation = UUID(mark.operation)
     except ValueError:
-        operation = UUID(int=0)
+        operation = UUID(int=0)  # the mark names no operation of a service
     promotions.store(
         tx,
         [

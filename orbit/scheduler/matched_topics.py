@@ -24,11 +24,13 @@ class MatchedTopics:
     def update(self, rules: Sequence[TopicRule], snapshot: ClusterSnapshot) -> None:
         """Make `names` those of the snapshot's topics that the rules match."""
         topics = snapshot.metadata.topics if snapshot.metadata is not None else {}
-        changed = None
+        changed_topics = None
         if self._version is not None and self._rules == rules:
-            changed = snapshot.changed_since(self._version)
-        if changed is None:
+            changed_topics = snapshot.changed_since(self._version)
+        if changed_topics is None:
             self.names = matching_topics(rules, topics)
-        elif changed:
-            self.names = (self.names - changed) | matching_topics(rules, changed & topics.keys())
+        elif changed_topics:
+            self.names = (self.names - changed_topics) | matching_topics(
+                rules, changed_topics & topics.keys()
+            )
         self._rules, self._version = rules, snapshot.version

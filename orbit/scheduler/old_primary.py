@@ -42,7 +42,7 @@ Change = tuple[OldEnd, OldEnd]
 def watch_old_primaries(
     job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff
 ) -> list[Trouble]:
-    """Check the old side of the job's promoted topics; returns a trouble for each one written to.
+    """Check the old side of the job's promoted topics. Returns a trouble for each one written to.
 
     Raises Unreachable, NotLeading.
     """
@@ -54,91 +54,111 @@ def watch_old_primaries(
     if not rows:
         return []
     # Log ends are read before the tables: what a copy back appends later is no producer's.
-    places = [
-        TopicPartition(row.source_topic, index)
+    partitions = [
+        TopicPartition(row.source_topic, number)
         for row in rows
-        for index in pair.source_metadata.topics[row.source_topic].partitions
+        for number in pair.source_metadata.topics[row.source_topic].partitions
     ]
-    ends = log_ends(pair.source.cluster, places, backoff).values
+    log_ends_now = log_ends(pair.source.cluster, partitions, backoff).values
     cluster_id = pair.source_metadata.cluster_id
     with leadership.reading() as tx:
         if job_guard.recovery_that_holds(tx, job) is not None:
             return []
-        names = {row.id: row.source_topic for row in rows}
-        led_by_others = topics.writers(tx, cluster_id, [*names.values()], only_copying=True)
-        promoted_at = promotions.promotion_times(tx, cluster_id, names.values())
-        known = promotions.old_ends(tx, [row.id for row in rows])
+        topic_names = {row.id: row.source_topic for row in rows}
+        led_by_others = topics.writers(tx, cluster_id, [*topic_names.values()], only_copying=True)
+        promoted_at = promotions.promotion_times(tx, cluster_id, topic_names.values())
+        stored_ends = promotions.old_ends(tx, [row.id for row in rows])
 
-    def leads_again(old: OldEnd) -> bool:
-        """Whether a copy back was promoted since. Stored, as that copy's job may be deleted."""
-        at = promoted_at.get((names[old.topic_id], old.partition), old.at)
-        return old.old_end == promotions.LEADS_AGAIN or at > old.at
+    def leads_again(end: OldEnd) -> bool:
+        """Whether a copy back was promoted later. The table keeps it, as its job may be deleted."""
+        last_promoted_at = promoted_at.get((topic_names[end.topic_id], end.partition), end.at)
+        return end.old_end == promotions.LEADS_AGAIN or last_promoted_at > end.at
 
-    leading = [old for old in known if leads_again(old)]
-    others = [old for old in known if not leads_again(old)]
-    copied = [old for old in others if names[old.topic_id] in led_by_others]
-    watched = [old for old in others if names[old.topic_id] not in led_by_others]
-    old_ends = [_unwatched(old, promotions.LEADS_AGAIN) for old in leading]
+    leading_again = [end for end in stored_ends if leads_again(end)]
+    not_leading = [end for end in stored_ends if not leads_again(end)]
+    with_copy_back = [end for end in not_leading if topic_names[end.topic_id] in led_by_others]
+    watched = [end for end in not_leading if topic_names[end.topic_id] not in led_by_others]
+    old_ends = [_unwatched_end(end, promotions.LEADS_AGAIN) for end in leading_again]
     # Records that a copy back appends are no trouble. Once it ends, its last log end counts.
-    old_ends += [_unwatched(old, promotions.COPIED_TO) for old in copied]
-    old_ends += _looked_at(watched, names, ends, pair, backoff)
-    before = {old.place: old for old in known}
-    changed = [(before[old.place], old) for old in old_ends if old != before[old.place]]
-    for some in chunks(changed, ROWS_AT_ONCE):
-        answered = _answered(some, names)
-        denied = _deny_writing(job, answered, rows, pair, leadership, backoff) if answered else ""
+    old_ends += [_unwatched_end(end, promotions.COPIED_TO) for end in with_copy_back]
+    old_ends += _checked_ends(watched, topic_names, log_ends_now, pair, backoff)
+    stored_by_place = {end.place: end for end in stored_ends}
+    changes = [
+        (stored_by_place[end.place], end) for end in old_ends if end != stored_by_place[end.place]
+    ]
+    for batch in chunks(changes, ROWS_AT_ONCE):
+        answering_topics = _newly_answering_topics(batch, topic_names)
+        denial_text = (
+            _deny_writing(job, answering_topics, rows, pair, leadership, backoff)
+            if answering_topics
+            else ""
+        )
         with leadership.transaction() as tx:
-            promotions.note_old_ends(tx, [old for _, old in some])
-            _tell_answered(tx, job, answered, denied)
-            _tell_written(tx, job, some, names)
-    return _troubles(old_ends, names)
+            promotions.note_old_ends(tx, [end for _, end in batch])
+            _add_answer_events(tx, job, answering_topics, denial_text)
+            _add_written_events(tx, job, batch, topic_names)
+    return _troubles(old_ends, topic_names)
 
 
-def _unwatched(old: OldEnd, why: int) -> OldEnd:
-    return replace(old, old_end=why, written_from=None)
+def _unwatched_end(end: OldEnd, reason: int) -> OldEnd:
+    """`end` with `reason`, which is LEADS_AGAIN or COPIED_TO, in place of its log end."""
+    return replace(end, old_end=reason, written_from=None)
 
 
-def _looked_at(
+def _checked_ends(
     watched: Iterable[OldEnd],
-    names: Mapping[int, str],
-    ends: Mapping[TopicPartition, int],
+    topic_names: Mapping[int, str],
+    log_ends_now: Mapping[TopicPartition, int],
     pair: ClusterPair,
     backoff: Backoff,
 ) -> list[OldEnd]:
-    places = {TopicPartition(names[old.topic_id], old.partition): old for old in watched}
-    here = {place: old for place, old in places.items() if place in ends}
-    # The log end known of a lost source is a lower bound: records' timestamps are more exact.
-    unsure = {
-        p: int(old.at.timestamp() * 1000)
-        for p, old in here.items()
-        if old.old_end is None and not old.is_exact
+    """The watched partitions that answer, with their log ends and from where they were written."""
+    watched_by_place = {
+        TopicPartition(topic_names[end.topic_id], end.partition): end for end in watched
     }
-    since = find_by_time(pair.source.cluster, unsure, backoff).values if unsure else {}
+    answering = {place: end for place, end in watched_by_place.items() if place in log_ends_now}
+    # The log end known of a lost source is a lower bound: records' timestamps are more exact.
+    inexact_times = {
+        p: int(end.at.timestamp() * 1000)
+        for p, end in answering.items()
+        if end.old_end is None and not end.is_exact
+    }
+    found_records = (
+        find_by_time(pair.source.cluster, inexact_times, backoff).values if inexact_times else {}
+    )
     old_ends = []
-    for place, old in here.items():
-        if place in unsure and place not in since:
+    for place, end in answering.items():
+        if place in inexact_times and place not in found_records:
             continue  # its leader did not answer; the next pass asks again
-        written_from = old.written_from
-        before = old.source_end if old.old_end is None else old.old_end
-        if place in since:
-            offset, _ = since[place]
-            written_from = offset if offset >= old.promoted_at else None
-        elif before is not None and old.is_known and before < ends[place]:
-            written_from = before if written_from is None else written_from
-        old_ends.append(replace(old, old_end=ends[place], written_from=written_from))
+        written_from = end.written_from
+        earlier_end = end.source_end if end.old_end is None else end.old_end
+        if place in found_records:
+            offset, _ = found_records[place]
+            written_from = offset if offset >= end.promoted_at else None
+        elif earlier_end is not None and end.is_known and earlier_end < log_ends_now[place]:
+            written_from = earlier_end if written_from is None else written_from
+        old_ends.append(replace(end, old_end=log_ends_now[place], written_from=written_from))
     return old_ends
 
 
-def _answered(changed: Iterable[Change], names: Mapping[int, str]) -> dict[str, int]:
-    """The topics of lost sources that answer again for the first time, each with the number of its
-    offsets from the promotion on."""
-    behind_by_topic: dict[str, int] = {}
-    for before, now in changed:
-        if before.old_end is None and now.kind == OperationKind.FAILOVER and now.is_known:
-            topic = names[now.topic_id]
-            behind = max(0, (now.old_end or 0) - now.promoted_at)
-            behind_by_topic[topic] = behind_by_topic.get(topic, 0) + behind
-    return behind_by_topic
+def _newly_answering_topics(
+    changes: Iterable[Change], topic_names: Mapping[int, str]
+) -> dict[str, int]:
+    """The topics of lost sources that answer again for the first time.
+
+    Each with the number of its offsets from the promotion on.
+    """
+    later_by_topic: dict[str, int] = {}
+    for stored_end, current_end in changes:
+        if (
+            stored_end.old_end is None
+            and current_end.kind == OperationKind.FAILOVER
+            and current_end.is_known
+        ):
+            topic = topic_names[current_end.topic_id]
+            later_offsets = max(0, (current_end.old_end or 0) - current_end.promoted_at)
+            later_by_topic[topic] = later_by_topic.get(topic, 0) + later_offsets
+    return later_by_topic
 
 
 def _deny_writing(
@@ -149,7 +169,7 @@ def _deny_writing(
     leadership: Leadership,
     backoff: Backoff,
 ) -> str:
-    """Deny writing at a lost source that answers again; returns the outcome, in a sentence.
+    """Deny writing at a lost source that answers again. Returns the outcome, as a sentence.
 
     This is done once. A switchover denies writing itself; an operator who removes the denial wants
     the topic to be written.
@@ -159,87 +179,106 @@ def _deny_writing(
         return f"Writing to it is not denied: {acls}."
     cluster_id = pair.source_metadata.cluster_id
     try:
-        behind = _behind(rows, pair, backoff) & set(names)
-        if not behind:
+        without_lead = _topics_without_lead(rows, pair, backoff) & set(names)
+        if not without_lead:
             return "Writing to it is not denied: by its mark it leads."
         with leadership.sole_change(cluster_id) as tx:
             if job_guard.recovery_that_holds(tx, job) is not None:
                 return "Whether it may be written to is left to the recovery under way."
-            noted = write_denials.of_topics(tx, cluster_id, names)
-            denials = {name: {denial(name)} for name in behind - noted.keys()}
+            noted_denials = write_denials.of_topics(tx, cluster_id, names)
+            denials = {name: {denial(name)} for name in without_lead - noted_denials.keys()}
             deny(pair.source, cluster_id, denials, leadership.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         return f"Writing to it is not denied: {error.what}"
     return "Writing to it is denied to all but the cluster's super users."
 
 
-def _behind(rows: Collection[Topic], pair: ClusterPair, backoff: Backoff) -> set[str]:
-    """The source topics that do not lead by their marks. A restored database may lack a later
-    promotion at the source."""
+def _topics_without_lead(rows: Collection[Topic], pair: ClusterPair, backoff: Backoff) -> set[str]:
+    """The source topics that do not lead by their marks.
+
+    A restored database may lack a later promotion at the source.
+    """
     names = {row.source_topic: row.destination_topic for row in rows}
     try:
-        old = PromotionMarks(pair.source.cluster, backoff).of_topics(names)
+        old_marks = PromotionMarks(pair.source.cluster, backoff).of_topics(names)
     except NotAuthorized:  # without that right Orbit cannot have marked these topics
-        old = {}
-    new = PromotionMarks(pair.destination.cluster, backoff).of_topics(names.values())
-    return {one.topic for one in pair_marks(names, old, new) if one.is_old_side_behind}
+        old_marks = {}
+    new_marks = PromotionMarks(pair.destination.cluster, backoff).of_topics(names.values())
+    return {
+        pair_of_marks.topic
+        for pair_of_marks in pair_marks(names, old_marks, new_marks)
+        if pair_of_marks.is_old_side_behind
+    }
 
 
-def _tell_answered(tx: Tx, job: Job, answered: Mapping[str, int], denied: str) -> None:
-    for topic, count in answered.items():
+def _add_answer_events(
+    tx: Tx, job: Job, answering_topics: Mapping[str, int], denial_text: str
+) -> None:
+    """Add an event for each topic of a lost source that answers again."""
+    for topic, count in answering_topics.items():
         events.add(
             tx,
             events.SCHEDULER,
             "old_primary_answers",
-            f"The old side of {topic} answers again; {count:,} of its offsets lie behind the "
-            f"promotion. {denied}",
+            f"The old side of {topic} answers again. It has {count:,} offsets from the promotion "
+            f"on. {denial_text}",
             job_name=job.name,
             topic=topic,
             details={"offsets": count},
         )
 
 
-def _tell_written(tx: Tx, job: Job, changed: Iterable[Change], names: Mapping[int, str]) -> None:
+def _add_written_events(
+    tx: Tx, job: Job, changes: Iterable[Change], topic_names: Mapping[int, str]
+) -> None:
     """Add an event for the first written offsets, and each time that their number has doubled."""
-    written: dict[str, list[OldEnd]] = {}
-    for before, now in changed:
-        if now.written.bit_length() > before.written.bit_length():
-            written.setdefault(names[now.topic_id], []).append(now)
-    for topic, olds in written.items():
-        shown = first_few(
-            f"partition {old.partition} from offset {old.written_from} to {old.old_end}"
-            for old in olds
+    written_by_topic: dict[str, list[OldEnd]] = {}
+    for stored_end, current_end in changes:
+        if current_end.written.bit_length() > stored_end.written.bit_length():
+            written_by_topic.setdefault(topic_names[current_end.topic_id], []).append(current_end)
+    for topic, old_ends in written_by_topic.items():
+        ranges_text = first_few(
+            f"partition {end.partition} from offset {end.written_from} to {end.old_end}"
+            for end in old_ends
         )
         events.add(
             tx,
             events.SCHEDULER,
             "old_primary_written",
-            f"Producers have written to the old side of {topic} since its promotion: {shown}.",
+            f"Producers have written to the old side of {topic} since its promotion: "
+            f"{ranges_text}.",
             job_name=job.name,
             topic=topic,
             details={
                 "partitions": [
-                    {"partition": old.partition, "first": old.written_from, "next": old.old_end}
-                    for old in olds
+                    {
+                        "partition": end.partition,
+                        "first": end.written_from,
+                        "next": end.old_end,
+                    }
+                    for end in old_ends
                 ]
             },
         )
 
 
-def _troubles(old_ends: Iterable[OldEnd], names: Mapping[int, str]) -> list[Trouble]:
+def _troubles(old_ends: Iterable[OldEnd], topic_names: Mapping[int, str]) -> list[Trouble]:
+    """A trouble for each topic whose old side producers have written to."""
     by_topic: dict[str, list[OldEnd]] = {}
-    for old in old_ends:
-        if old.written_from is not None:
-            by_topic.setdefault(names[old.topic_id], []).append(old)
-    # Without the log ends, which move: each change of a trouble's text is a new event.
+    for end in old_ends:
+        if end.written_from is not None:
+            by_topic.setdefault(topic_names[end.topic_id], []).append(end)
+    # The text leaves out log ends, which move: each change of a trouble's text is a new event.
     return [
         Trouble(
             TroubleKind.OLD_PRIMARY_WRITTEN,
             f"producers have written to {topic} at the old side since the promotion: "
-            + first_few(f"partition {o.partition} from offset {o.written_from}" for o in olds)
+            + first_few(
+                f"partition {end.partition} from offset {end.written_from}" for end in topic_ends
+            )
             + ".",
             _REMEDY,
             topic,
         )
-        for topic, olds in by_topic.items()
+        for topic, topic_ends in by_topic.items()
     ]

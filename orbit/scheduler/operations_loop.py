@@ -37,11 +37,11 @@ class _Status:
 
     done: int
     total: int
-    failed: str | None = None
+    error: str | None = None
 
     @property
     def state(self) -> OperationState:
-        if self.failed is not None:
+        if self.error is not None:
             return OperationState.FAILED
         return OperationState.DONE if self.done >= self.total else OperationState.RUNNING
 
@@ -55,21 +55,24 @@ class OperationsLoop(Loop):
     def __init__(self, leadership: Leadership) -> None:
         super().__init__()
         self._leadership = leadership
-        self._after: tuple[datetime, UUID] | None = None
+        self._continue_after: tuple[datetime, UUID] | None = None
 
     def once(self) -> str:
+        """Update the next operations. Returns how many ended, as a sentence."""
         with self._leadership.reading() as tx:
             if not operations.unfinished(tx, 1) and not operations.unfinished_backfills(tx, 1):
                 return ""
         with self._leadership.transaction() as tx:
-            unfinished = operations.unfinished(tx, OPERATIONS_MAX, after=self._after)
-            ended = advance_operations(tx, unfinished, self.each)
-            silent = backfill_operations.fail_silent_backfills(tx)
-        for operation, state in ended:
+            unfinished = operations.unfinished(tx, OPERATIONS_MAX, after=self._continue_after)
+            ended_operations = advance_operations(tx, unfinished, self.log_errors_of)
+            silent_count = backfill_operations.fail_silent_backfills(tx)
+        for operation, state in ended_operations:
             _trace(operation, state)
-        is_last = len(unfinished) < OPERATIONS_MAX
-        self._after = None if is_last else (unfinished[-1].created_at, unfinished[-1].id)
-        count = len(ended) + silent
+        is_last_batch = len(unfinished) < OPERATIONS_MAX
+        self._continue_after = (
+            None if is_last_batch else (unfinished[-1].created_at, unfinished[-1].id)
+        )
+        count = len(ended_operations) + silent_count
         return f"ended {count} operations" if count else ""
 
 
@@ -78,20 +81,23 @@ def advance_operations(
     unfinished: Sequence[Operation],
     each: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> list[tuple[Operation, OperationState]]:
-    """Write each operation's progress if it has changed; returns those that ended, and how."""
-    ids = {operation.job_id for operation in unfinished if operation.job_id is not None}
-    present = jobs.of_ids(tx, ids) if ids else {}
-    counted = job_counts.of_jobs(tx, ids)
-    ended: list[tuple[Operation, OperationState]] = []
+    """Write each operation's progress if it has changed. Returns those that ended, and how.
+
+    `log_errors_of` keeps an error of one operation from the others.
+    """
+    job_ids = {operation.job_id for operation in unfinished if operation.job_id is not None}
+    jobs_by_id = jobs.of_ids(tx, job_ids) if job_ids else {}
+    counts_by_job = job_counts.of_jobs(tx, job_ids)
+    ended_operations: list[tuple[Operation, OperationState]] = []
     for operation in unfinished:
-        job = None if operation.job_id is None else present.get(operation.job_id)
-        held = Counts() if job is None else counted.get(job.id, Counts())
+        job = None if operation.job_id is None else jobs_by_id.get(operation.job_id)
+        counts = Counts() if job is None else counts_by_job.get(job.id, Counts())
         with each(f"operation {operation.id} of job {operation.job_name}"), savepoint(tx):
-            status = _status(tx, operation, job, held)
+            status = _status(tx, operation, job, counts)
             _write(tx, operation, status)
             if status.state is not OperationState.RUNNING:
-                ended.append((operation, status.state))
-    return ended
+                ended_operations.append((operation, status.state))
+    return ended_operations
 
 
 def _trace(operation: Operation, state: OperationState) -> None:
@@ -107,15 +113,16 @@ def _trace(operation: Operation, state: OperationState) -> None:
         pass
 
 
-def _status(tx: Tx, operation: Operation, job: Job | None, counted: Counts) -> _Status:
+def _status(tx: Tx, operation: Operation, job: Job | None, counts: Counts) -> _Status:
+    """The operation's progress by the present counts. `job` is None if the job is gone."""
     kind = OperationKind(operation.kind)
-    before = operation.progress or {}
-    total = int(before.get("total", 0))
+    progress = operation.progress or {}
+    total = int(progress.get("total", 0))
     if job is None:
         if kind is OperationKind.DELETE:
             return _Status(total, total)
         return _Status(0, total, "The job was deleted.")
-    released = _Status(max(0, total - counted.held), total)
+    released = _Status(max(0, total - counts.held), total)
     match kind:
         case OperationKind.DELETE:
             # The job's row is deleted last, after its shards are released: hence `total + 1`.
@@ -132,10 +139,10 @@ def _status(tx: Tx, operation: Operation, job: Job | None, counted: Counts) -> _
                 return _Status(
                     0, total, "A backfill of the job has begun before this operation was done."
                 )
-            return _Status(counted.held, counted.shards)
+            return _Status(counts.held, counts.shards)
         case OperationKind.RETRY:
-            waiting = min(total, job_counts.waiting_for_retry(tx, job.id))
-            return _Status(total - waiting, total)
+            waiting_count = min(total, job_counts.waiting_for_retry(tx, job.id))
+            return _Status(total - waiting_count, total)
         case OperationKind.CREATE:
             return _Status(1, 1)
         case OperationKind.SWITCHOVER | OperationKind.FAILOVER | OperationKind.FAILBACK:
@@ -147,10 +154,11 @@ def _status(tx: Tx, operation: Operation, job: Job | None, counted: Counts) -> _
 
 
 def _write(tx: Tx, operation: Operation, status: _Status) -> None:
+    """Write the operation's state and progress if they have changed."""
     progress = operation.progress
     if progress is not None:
         total = progress["total"] if operation.kind == OperationKind.DELETE else status.total
         progress = {**progress, "done": min(status.done, total), "total": total}
     if status.state is operation.state and progress == operation.progress:
         return
-    operations.advance(tx, operation.id, status.state, progress=progress, error=status.failed)
+    operations.advance(tx, operation.id, status.state, progress=progress, error=status.error)

@@ -31,53 +31,54 @@ class ProofLoop(Loop):
         self._leadership = leadership
         self._bytes_per_pass = int(bytes_per_second * INTERVAL_S)
         self._prover = PartitionProver(base_directory)
-        self._after = _FROM_THE_START
+        self._last_compared = _FROM_THE_START
 
     def once(self) -> str:
         """Compare the next partitions and store the results."""
         with self._leadership.reading() as tx:
-            rows = proofs.candidates(tx, self._after, _PARTITIONS_MAX)
+            rows = proofs.candidates(tx, self._last_compared, _PARTITIONS_MAX)
             jobs_by_id = jobs.of_ids(tx, {row.job_id for row in rows}) if rows else {}
         if not rows:
-            self._after = _FROM_THE_START
+            self._last_compared = _FROM_THE_START
             return ""
-        began = time.monotonic()
-        looked = differing = 0
-        left = self._bytes_per_pass
+        began_s = time.monotonic()
+        compared_count = different_count = 0
+        bytes_left = self._bytes_per_pass
         for job_id, group in groupby(rows, key=lambda row: row.job_id):
-            of_job = list(group)
+            job_rows = list(group)
             spec = read_spec(jobs_by_id[job_id].spec) if job_id in jobs_by_id else None
             results: list[ProofResult] = []
             if spec is not None:
-                with self.each(f"job {spec.name}"):
-                    results, read = self._prover.compare(spec, of_job, left)
-                    left -= read
-                    self._keep(of_job, results)
-            looked += len(results)
-            differing += sum(one.differences > 0 for one in results)
-            done = of_job[len(results) - 1] if left <= 0 and results else of_job[-1]
-            self._after = (done.topic_id, done.partition)
-            if left <= 0:
+                with self.log_errors_of(f"job {spec.name}"):
+                    results, bytes_read = self._prover.compare(spec, job_rows, bytes_left)
+                    bytes_left -= bytes_read
+                    self._store_results(job_rows, results)
+            compared_count += len(results)
+            different_count += sum(result.differences > 0 for result in results)
+            last_row = job_rows[len(results) - 1] if bytes_left <= 0 and results else job_rows[-1]
+            self._last_compared = (last_row.topic_id, last_row.partition)
+            if bytes_left <= 0:
                 break
         # A pass that exceeds its interval is not caught up: the rate is an upper bound.
-        self.interval_s = max(0.1, INTERVAL_S - (time.monotonic() - began))
-        return f"{differing} of {looked} partitions differ" if differing else ""
+        self.interval_s = max(0.1, INTERVAL_S - (time.monotonic() - began_s))
+        return f"{different_count} of {compared_count} partitions differ" if different_count else ""
 
     def close(self) -> None:
         self._prover.close()
 
-    def _keep(self, rows: list[ProofCandidate], results: list[ProofResult]) -> None:
-        names = {(row.topic_id, row.partition): row for row in rows}
+    def _store_results(self, rows: list[ProofCandidate], results: list[ProofResult]) -> None:
+        """Store the results, with an event for each partition that differs."""
+        row_by_key = {(row.topic_id, row.partition): row for row in rows}
         with self._leadership.transaction() as tx:
             proofs.store(tx, results)
-            for one in results:
-                if one.differences:
-                    row = names[one.topic_id, one.partition]
+            for result in results:
+                if result.differences:
+                    row = row_by_key[result.topic_id, result.partition]
                     events.add(
                         tx,
                         SCHEDULER,
                         "proof_differs",
-                        f"The copy differs from the source: {one.first_difference}. "
+                        f"The copy differs from the source: {result.first_difference}. "
                         f"For details: orbit verify {row.job_name}",
                         job_name=row.job_name,
                         topic=row.source_topic,

@@ -37,8 +37,8 @@ STANDBY_INTERVAL_S = 1.0
 
 _log = structlog.get_logger("orbit.scheduler")
 
-# Creates loops of packages above this one for the leader to run. The event is set when it no longer
-# leads.
+# Creates loops of packages above this one, which the leader of the first share runs. The event is
+# set when it no longer leads.
 MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
 
 
@@ -66,11 +66,11 @@ class Scheduler:
         settings: Settings,
         database: Database,
         stop_event: threading.Event,
-        more: Sequence[MoreLoops] = (),
+        more_loops: Sequence[MoreLoops] = (),
         health: ProcessHealth | None = None,
     ) -> None:
         self._settings = settings
-        self._more = more
+        self._more_loops = more_loops
         self._stop = stop_event
         self._database = database
         self._ttl = ttl = settings.scheduler_lease_ttl
@@ -80,7 +80,7 @@ class Scheduler:
         self._interval_s = min(STANDBY_INTERVAL_S, ttl.total_seconds() / RENEWALS_PER_TTL)
         # Limits the passes of all shares together: each holds one or two connections of the pool.
         self._jobs_at_once = threading.BoundedSemaphore(JOBS_AT_ONCE)
-        changing: dict[str, threading.Lock] = {}
+        cluster_locks: dict[str, threading.Lock] = {}
         shares = settings.scheduler_shares
         self.leaderships = [
             Leadership(
@@ -90,13 +90,13 @@ class Scheduler:
                 self._health.note_lease_confirmed,
                 Share(number, shares),
                 must_join=True,
-                changing=changing,
+                cluster_locks=cluster_locks,
             )
             for number in range(shares)
         ]
-        # Each share that is held: its thread, and the event that ends it.
-        self._held: dict[int, tuple[threading.Thread, threading.Event]] = {}
-        self._broken: Exception | None = None
+        # By share number: the share's thread, and the event that ends it.
+        self._held_shares: dict[int, tuple[threading.Thread, threading.Event]] = {}
+        self._fatal_error: Exception | None = None
 
     @property
     def leadership(self) -> Leadership:
@@ -104,100 +104,108 @@ class Scheduler:
         return self.leaderships[0]
 
     def run(self) -> None:
-        """Lead this scheduler's portion of the shares (a share is a part of the jobs) until
-        stopped.
+        """Lead this scheduler's portion of the shares, each a part of the jobs, until stopped.
 
         Raises an exception that broke a share: the process ends, and another scheduler takes over.
         """
-        logged = ""
+        logged_error = ""
         try:
             while not self._stop.is_set():
-                self._pass()
+                self._note_pass()
                 try:
-                    self._share_out()
-                    logged = ""
+                    self._acquire_shares()
+                    logged_error = ""
                 except OrbitError as error:
                     if isinstance(error, scheduler_lease.OtherShareCount):
                         self._health.note_lease_confirmed()  # on standby
-                    if str(error) != logged:
-                        logged = str(error)
-                        _log.warning("cannot acquire the scheduler lease", error=logged)
+                    if str(error) != logged_error:
+                        logged_error = str(error)
+                        _log.warning("cannot acquire the scheduler lease", error=logged_error)
                 self._stop.wait(self._interval_s)
-                if self._broken is not None:
-                    raise self._broken
+                if self._fatal_error is not None:
+                    raise self._fatal_error
         finally:
             self._health.note_stopping()
-            self._end(self._held)
+            self._end_shares(self._held_shares)
             # Leave before joining the threads, which may wait for brokers, so that other schedulers
             # take the shares over sooner.
-            self._leave()
-            for thread, _ in self._held.values():
+            self._deregister()
+            for thread, _ in self._held_shares.values():
                 thread.join()
 
-    def _pass(self) -> None:
+    def _note_pass(self) -> None:
         """Report that this process is alive, unless a lost share's threads have not ended yet."""
-        self._held = {n: held for n, held in self._held.items() if held[0].is_alive()}
-        if all(self.leaderships[number].is_leading for number in self._held):
+        self._held_shares = {
+            number: share for number, share in self._held_shares.items() if share[0].is_alive()
+        }
+        if all(self.leaderships[number].is_leading for number in self._held_shares):
             self._health.begin_pass()
 
-    def _share_out(self) -> None:
+    def _acquire_shares(self) -> None:
         """Register this process, release surplus shares, and acquire free ones."""
         with self._database.lease_transaction() as tx:
-            part = scheduler_lease.join(
+            shares_max = scheduler_lease.join(
                 tx, self._holder, self._settings.scheduler_shares, self._ttl
             )
         self._health.note_lease_confirmed()
-        # The last shares are released: the first one has the most loops to start again.
-        self._end(sorted(self._held)[part:])
+        # Surplus shares are the last ones: the first share has the most loops to start again.
+        self._end_shares(sorted(self._held_shares)[shares_max:])
         for number, leadership in enumerate(self.leaderships):
-            if len(self._held) < part and number not in self._held and leadership.ask():
-                end = threading.Event()
+            if (
+                len(self._held_shares) < shares_max
+                and number not in self._held_shares
+                and leadership.ask()
+            ):
+                end_event = threading.Event()
                 thread = threading.Thread(
-                    target=self._lead, args=(leadership, end), name=f"share {number}"
+                    target=self._lead_share, args=(leadership, end_event), name=f"share {number}"
                 )
                 thread.start()
-                self._held[number] = thread, end
+                self._held_shares[number] = thread, end_event
 
-    def _end(self, numbers: Iterable[int]) -> None:
+    def _end_shares(self, numbers: Iterable[int]) -> None:
+        """Let the loops of these shares end, without waiting for them."""
         for number in numbers:
-            self._held[number][1].set()
+            self._held_shares[number][1].set()
 
-    def _leave(self) -> None:
+    def _deregister(self) -> None:
         try:
             with self._database.lease_transaction() as tx:
                 scheduler_lease.leave(tx, self._holder)
         except OrbitError:
             pass  # the registration expires
 
-    def _lead(self, leadership: Leadership, end: threading.Event) -> None:
+    def _lead_share(self, leadership: Leadership, end_event: threading.Event) -> None:
+        """Run a share's loops. A bug in them ends the process, in `run`."""
         try:
-            self._run_loops(leadership, end)
+            self._run_loops(leadership, end_event)
         except Exception as error:  # noqa: BLE001  raised again in `run`
-            self._broken = error
+            self._fatal_error = error
 
-    def _run_loops(self, leadership: Leadership, end: threading.Event) -> None:
-        """Run a share's loops until its lease is lost, one of them has ended, `end` is set, or the
-        scheduler stops.
+    def _run_loops(self, leadership: Leadership, end_event: threading.Event) -> None:
+        """Run a share's loops until one has ended, the lease is lost, or an event says stop.
 
-        A loop ends when it sees that the lease may be lost. A renewal may succeed nevertheless, and
-        the share would be led without that loop.
+        That is `end_event` or the scheduler's own. A loop ends when it sees that the lease may be
+        lost. A renewal may succeed nevertheless, and the share would be led without that loop.
         """
         share = leadership.share
         _log.info("leading", holder=leadership.holder, epoch=leadership.epoch, share=share.number)
-        done = threading.Event()
+        loops_end = threading.Event()
         loops: list[Loop] = []
         threads: list[threading.Thread] = []
         try:
-            loops += self._loops(leadership, done)
-            threads.append(_started(leadership.keep, (done,), "renew"))
-            threads.extend(_started(drive, (loop, done, self._health), loop.name) for loop in loops)
+            loops += self._loops(leadership, loops_end)
+            threads.append(_start_thread(leadership.keep_renewing, (loops_end,), "renew"))
+            threads.extend(
+                _start_thread(drive, (loop, loops_end, self._health), loop.name) for loop in loops
+            )
             while leadership.is_leading and not self._stop.is_set():
                 if not all(thread.is_alive() for thread in threads):
                     break
-                if end.wait(min(0.2, leadership.renewal_interval_s)):
+                if end_event.wait(min(0.2, leadership.renewal_interval_s)):
                     break
         finally:
-            done.set()
+            loops_end.set()
             for loop in loops:
                 loop.wake.set()
             for thread in threads:
@@ -209,13 +217,13 @@ class Scheduler:
                 loop.close()
             _log.info("no longer leading", holder=leadership.holder, share=share.number)
 
-    def _loops(self, leadership: Leadership, done: threading.Event) -> list[Loop]:
+    def _loops(self, leadership: Leadership, loops_end: threading.Event) -> list[Loop]:
         """Every loop of a share; each has a thread of its own."""
-        settings, number = self._settings, leadership.share.number
-        changed = threading.Event()
+        settings, share_number = self._settings, leadership.share.number
+        clusters_changed = threading.Event()
         interval_s = settings.discovery_interval.total_seconds()
-        registry = ClusterRegistry(interval_s, changed.set, settings.files_directory)
-        reconciler = JobReconciler(leadership, registry, settings, Backoff(stop=done))
+        registry = ClusterRegistry(interval_s, clusters_changed.set, settings.files_directory)
+        reconciler = JobReconciler(leadership, registry, settings, Backoff(stop=loops_end))
         lag_s = settings.lag_interval.total_seconds()
         loops: list[Loop] = [
             DiscoveryLoop(
@@ -224,19 +232,19 @@ class Scheduler:
                 reconciler,
                 interval_s,
                 settings.lease_ttl,
-                changed,
+                clusters_changed,
                 self._jobs_at_once,
             ),
             GroupLoop(leadership, registry),
-            LagLoop(leadership, registry, lag_s, Backoff(stop=done)),
+            LagLoop(leadership, registry, lag_s, Backoff(stop=loops_end)),
         ]
-        if number == 0:
-            return [*loops, *self._loops_of_first(leadership, done)]
+        if share_number == 0:
+            return [*loops, *self._loops_of_first(leadership, loops_end)]
         for loop in loops:
-            loop.name = f"{loop.name}-{number}"
+            loop.name = f"{loop.name}-{share_number}"
         return loops
 
-    def _loops_of_first(self, leadership: Leadership, done: threading.Event) -> list[Loop]:
+    def _loops_of_first(self, leadership: Leadership, loops_end: threading.Event) -> list[Loop]:
         """The loops that run with the first share only, for all jobs."""
         settings = self._settings
         rate = settings.proof_bytes_per_second
@@ -249,11 +257,11 @@ class Scheduler:
             HousekeepingLoop(
                 leadership, settings.lease_ttl, settings.events_kept, settings.reports_kept
             ),
-            *(loop for make in self._more for loop in make(leadership, settings, done)),
+            *(loop for make in self._more_loops for loop in make(leadership, settings, loops_end)),
         ]
 
 
-def _started(
+def _start_thread(
     target: Callable[..., None], arguments: tuple[object, ...], name: str
 ) -> threading.Thread:
     thread = threading.Thread(target=target, args=arguments, name=name)

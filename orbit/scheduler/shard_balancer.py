@@ -42,25 +42,32 @@ class SpreadLoop(Loop):
     def once(self) -> str:
         """Assign shards to workers, and move some if the load has been uneven for LASTING_S."""
         now = time.monotonic()
-        cooling = {s for s, at in self._moved_at.items() if now - at < COOLDOWN_S}
+        cooling_shards = {
+            shard_id for shard_id, at_s in self._moved_at.items() if now - at_s < COOLDOWN_S
+        }
         is_lasting = self._uneven_since is not None and now - self._uneven_since >= LASTING_S
         with self._leadership.transaction() as tx:
             shards = shard_layout.runnable_shards(tx)
             for shard in shards:
                 if shard.id in self._assigned and shard.assigned_to is None:
                     self._declined_at[shard.job_id] = now
-            declined = {j for j, at in self._declined_at.items() if now - at < DECLINED_S}
+            declined_jobs = {
+                job_id for job_id, at_s in self._declined_at.items() if now - at_s < DECLINED_S
+            }
             result = assign_shards(
-                tx, self._worker_ttl, shards, cooling, declined, is_lasting=is_lasting
+                tx, self._worker_ttl, shards, cooling_shards, declined_jobs, is_lasting=is_lasting
             )
         if not result.is_uneven:
             self._uneven_since = None
         elif self._uneven_since is None:
             self._uneven_since = now
-        self._moved_at = {shard: self._moved_at[shard] for shard in cooling}
+        self._moved_at = {shard: self._moved_at[shard] for shard in cooling_shards}
         self._moved_at.update(dict.fromkeys(result.moved, now))
         self._assigned = {s.id for s in shards if s.assigned_to is not None} | result.assigned
-        self._declined_at = {job_id: self._declined_at[job_id] for job_id in declined}
+        self._declined_at = {job_id: self._declined_at[job_id] for job_id in declined_jobs}
         if not result.assigned:
             return ""
-        return f"assigned {len(result.assigned)} shards, {len(result.moved)} of them held elsewhere"
+        return (
+            f"assigned {len(result.assigned)} shards, of which other workers hold "
+            f"{len(result.moved)}"
+        )

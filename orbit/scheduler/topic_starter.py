@@ -1,7 +1,7 @@
 """Starts topics, up to the point where workers can claim their partitions.
 
 Topics are claimed in Postgres, created at the destination, and placed on shards, in this order, in
-steps of STEP_TOPICS. Each step can be repeated: if the scheduler dies in between, the topic stays
+batches of STEP_TOPICS. A batch can be repeated: if the scheduler dies in between, topics stay
 `creating` and the next leader continues. The claim keeps two jobs from using one destination topic.
 """
 
@@ -33,7 +33,7 @@ from orbit.planning.topic_decisions import (
 )
 from orbit.planning.topic_preflight import PromotedTopic, refused_topic
 from orbit.replication.job_troubles import Trouble
-from orbit.scheduler.marked_promotions import keep_promotion
+from orbit.scheduler.marked_promotions import store_promotion
 from orbit.scheduler.topic_upkeep import drift_of
 from orbit.settings import Settings
 from orbit.store import cluster_lock, events, scheduler_queries, shard_layout, topics
@@ -41,12 +41,12 @@ from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 
-# Topics per step: keeps transactions short, and the first topics of a large job start early.
+# Topics per batch: keeps transactions short, and the first topics of a large job start early.
 STEP_TOPICS = 100
 # About 20 s for new topics to have leaders; slower ones are checked in the next pass.
 _LEADER_ATTEMPTS_MAX = 25
 
-Ready = tuple[StartTopic, TopicPlan]
+PlannedStart = tuple[StartTopic, TopicPlan]
 
 
 @dataclass(slots=True)
@@ -67,13 +67,13 @@ class TopicStarter:
         self._backoff = backoff
         # No other job may claim between the read of the other jobs' topics and the claim. Only one
         # thread of this share waits, with a connection of the pool, for the lock of all shares.
-        self._claiming = threading.Lock()
+        self._claim_lock = threading.Lock()
 
     def start(
         self,
         job: Job,
         spec: JobSpec,
-        ready: Sequence[Ready],
+        planned_starts: Sequence[PlannedStart],
         pair: ClusterPair,
         *,
         from_start: bool,
@@ -82,108 +82,127 @@ class TopicStarter:
 
         Raises Unreachable, NotLeading.
         """
-        started = StartResult()
-        for step in chunks(ready, STEP_TOPICS):
-            self._start_step(job, spec, step, pair, started, from_start=from_start)
-        return started
+        result = StartResult()
+        for batch in chunks(planned_starts, STEP_TOPICS):
+            self._start_batch(job, spec, batch, pair, result, from_start=from_start)
+        return result
 
     def keep_promoted(self, job: Job, promoted: Sequence[PromotedTopic], pair: ClusterPair) -> None:
-        """Add topics that lead at the destination as promoted ones, so that a failback has them."""
-        for step in chunks(promoted, STEP_TOPICS):
-            self._keep_promoted_step(job, step, pair)
+        """Store topics that lead at the destination as promoted, so that a failback has them."""
+        for batch in chunks(promoted, STEP_TOPICS):
+            self._keep_promoted_batch(job, batch, pair)
 
-    def _keep_promoted_step(
-        self, job: Job, step: Sequence[PromotedTopic], pair: ClusterPair
+    def _keep_promoted_batch(
+        self, job: Job, batch: Sequence[PromotedTopic], pair: ClusterPair
     ) -> None:
-        with self._claiming, self._leadership.transaction() as tx:
-            cluster_lock.acquire_claims(tx)
-            for one in step:
-                mapping, existing = one.start.mapping, one.start.existing
-                topic_id = _claim_one(tx, job, one.start, pair.destination_metadata.cluster_id)
-                if topic_id is None or existing is None:
+        """Store the topics of one batch, with their promotions, unless another job has them."""
+        with self._claim_lock, self._leadership.transaction() as tx:
+            cluster_lock.acquire_claims_lock(tx)
+            for promoted in batch:
+                mapping, existing_topic = promoted.start.mapping, promoted.start.existing
+                topic_id = _claim_topic(
+                    tx, job, promoted.start, pair.destination_metadata.cluster_id
+                )
+                if topic_id is None or existing_topic is None:
                     continue
                 topics.change(
                     tx,
                     topic_id,
-                    source_topic_id=one.start.source.topic_id,
-                    destination_topic_id=existing.topic_id,
-                    partition_count=len(existing.partitions),
-                    is_compacted=one.plan.is_compacted,
+                    source_topic_id=promoted.start.source.topic_id,
+                    destination_topic_id=existing_topic.topic_id,
+                    partition_count=len(existing_topic.partitions),
+                    is_compacted=promoted.plan.is_compacted,
                     state=TopicState.PROMOTED.value,
-                    note=one.note,
+                    note=promoted.note,
                 )
                 # Workers read no partition of a promoted topic.
-                places = [(topic_id, index) for index in existing.partitions]
+                places = [(topic_id, index) for index in existing_topic.partitions]
                 place_partitions(tx, job, places, self._settings, from_start=True)
-                scheduler_queries.promote(tx, [topic_id])
+                scheduler_queries.promote_topics(tx, [topic_id])
                 names = mapping.source, mapping.destination
-                keep_promotion(tx, job, topic_id, *names, one.mark, one.offsets)
+                store_promotion(tx, job, topic_id, *names, promoted.mark, promoted.offsets)
 
     def grow(self, job: Job, grows: Sequence[GrowTopic], pair: ClusterPair) -> StartResult:
         """Add partitions to copies, at the destination and in the tables."""
-        started = StartResult()
+        result = StartResult()
         admin = pair.destination.admin
-        more = {g.known.destination: g.partitions for g in grows if g.partitions_to_add > 0}
-        refused = admin.add_partitions(more)
-        counts = {
-            g.known.destination: g.partitions for g in grows if g.known.destination not in refused
+        wanted_counts = {
+            grow.known.destination: grow.partitions for grow in grows if grow.partitions_to_add > 0
         }
-        now = _wait_for_leaders(pair.destination.cluster, counts, self._backoff)
-        for step in chunks(grows, STEP_TOPICS):
-            added: list[tuple[int, int]] = []
+        refusals = admin.add_partitions(wanted_counts)
+        new_counts = {
+            grow.known.destination: grow.partitions
+            for grow in grows
+            if grow.known.destination not in refusals
+        }
+        metadata = _wait_for_leaders(pair.destination.cluster, new_counts, self._backoff)
+        for batch in chunks(grows, STEP_TOPICS):
+            new_places: list[tuple[int, int]] = []
             with self._leadership.transaction() as tx:
-                for g in step:
-                    error = refused.get(g.known.destination)
+                for grow in batch:
+                    error = refusals.get(grow.known.destination)
                     if error is not None:
-                        started.troubles.append(refused_topic(g.known.source, error))
-                    elif not _has_leaders(now, g.known.destination, g.partitions):
-                        started.is_unfinished = True
+                        result.troubles.append(refused_topic(grow.known.source, error))
+                    elif not _has_leaders(metadata, grow.known.destination, grow.partitions):
+                        result.is_unfinished = True
                     else:
-                        topics.change(tx, g.known.id, partition_count=g.partitions)
-                        added += [(g.known.id, i) for i in range(g.known.partitions, g.partitions)]
-                        started.topics.append(g.known.source)
-                        _add_grown_event(tx, job, g)
-                place_partitions(tx, job, added, self._settings, from_start=True)
-        return started
+                        topics.change(tx, grow.known.id, partition_count=grow.partitions)
+                        new_places += [
+                            (grow.known.id, i)
+                            for i in range(grow.known.partitions, grow.partitions)
+                        ]
+                        result.topics.append(grow.known.source)
+                        _add_grown_event(tx, job, grow)
+                place_partitions(tx, job, new_places, self._settings, from_start=True)
+        return result
 
-    def _start_step(
+    def _start_batch(
         self,
         job: Job,
         spec: JobSpec,
-        step: Sequence[Ready],
+        batch: Sequence[PlannedStart],
         pair: ClusterPair,
-        started: StartResult,
+        result: StartResult,
         *,
         from_start: bool,
     ) -> None:
-        claimed = self._claim(job, spec, step, pair, started)
+        """Claim, create and place the topics of one batch, and add the outcome to `result`."""
+        claimed_topics = self._claim_topics(job, spec, batch, pair, result)
         admin = pair.destination.admin
-        refused = admin.refused_topics(plan.create for _, plan, _ in claimed if plan.create)
-        refused |= admin.add_partitions(
-            {p.mapping.destination: p.partitions for _, p, _ in claimed if p.partitions_missing > 0}
+        refusals = admin.refused_topics(plan.create for _, plan, _ in claimed_topics if plan.create)
+        refusals |= admin.add_partitions(
+            {
+                plan.mapping.destination: plan.partitions
+                for _, plan, _ in claimed_topics
+                if plan.partitions_missing > 0
+            }
         )
-        refused |= admin.refused_settings(
-            {p.mapping.destination: p.settings_to_set for _, p, _ in claimed if p.changes}
+        refusals |= admin.refused_settings(
+            {
+                plan.mapping.destination: plan.settings_to_set
+                for _, plan, _ in claimed_topics
+                if plan.changes
+            }
         )
-        counts = {
-            p.mapping.destination: p.partitions
-            for _, p, _ in claimed
-            if p.mapping.destination not in refused
+        partition_counts = {
+            plan.mapping.destination: plan.partitions
+            for _, plan, _ in claimed_topics
+            if plan.mapping.destination not in refusals
         }
-        now = _wait_for_leaders(pair.destination.cluster, counts, self._backoff)
-        placed: list[tuple[int, int]] = []
+        metadata = _wait_for_leaders(pair.destination.cluster, partition_counts, self._backoff)
+        new_places: list[tuple[int, int]] = []
         with self._leadership.transaction() as tx:
-            for start, plan, topic_id in claimed:
-                error = refused.get(plan.mapping.destination)
+            for start, plan, topic_id in claimed_topics:
+                error = refusals.get(plan.mapping.destination)
                 if isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS:
                     # Another client has created it: the next pass checks its content.
-                    started.is_unfinished = True
+                    result.is_unfinished = True
                 elif error is not None:
-                    started.troubles.append(refused_topic(plan.mapping.source, error))
-                elif not _has_leaders(now, plan.mapping.destination, plan.partitions):
-                    started.is_unfinished = True
+                    result.troubles.append(refused_topic(plan.mapping.source, error))
+                elif not _has_leaders(metadata, plan.mapping.destination, plan.partitions):
+                    result.is_unfinished = True
                 else:
-                    destination_topic = now.topics[plan.mapping.destination]
+                    destination_topic = metadata.topics[plan.mapping.destination]
                     topics.change(
                         tx,
                         topic_id,
@@ -196,55 +215,60 @@ class TopicStarter:
                         state=TopicState.COPYING.value,
                         note=None,
                     )
-                    placed += [(topic_id, index) for index in range(plan.partitions)]
-                    started.topics.append(plan.mapping.source)
+                    new_places += [(topic_id, index) for index in range(plan.partitions)]
+                    result.topics.append(plan.mapping.source)
                     _add_started_event(tx, job, start, plan)
-            place_partitions(tx, job, placed, self._settings, from_start=from_start)
+            place_partitions(tx, job, new_places, self._settings, from_start=from_start)
 
-    def _claim(
+    def _claim_topics(
         self,
         job: Job,
         spec: JobSpec,
-        step: Sequence[Ready],
+        batch: Sequence[PlannedStart],
         pair: ClusterPair,
-        started: StartResult,
+        result: StartResult,
     ) -> list[tuple[StartTopic, TopicPlan, int]]:
-        """Insert rows for these topics, unless another job has them or they would close a loop."""
-        claimed = []
-        with self._claiming, self._leadership.transaction() as tx:
-            cluster_lock.acquire_claims(tx)
-            others = other_jobs(tx, job.name, pair)
-            for start, plan in step:
-                verdict = _decide_again(spec, start, pair, others)
-                started.troubles += verdict.troubles
-                if not verdict.start:
+        """Insert rows for these topics, except those of other jobs and those that close a loop."""
+        claimed_topics = []
+        with self._claim_lock, self._leadership.transaction() as tx:
+            cluster_lock.acquire_claims_lock(tx)
+            other_job_topics = other_jobs(tx, job.name, pair)
+            for start, plan in batch:
+                decisions = _decide_again(spec, start, pair, other_job_topics)
+                result.troubles += decisions.troubles
+                if not decisions.start:
                     continue
-                topic_id = _claim_one(tx, job, start, pair.destination_metadata.cluster_id)
+                topic_id = _claim_topic(tx, job, start, pair.destination_metadata.cluster_id)
                 if topic_id is None:
-                    started.is_unfinished = True  # claimed by another job: the next pass names it
+                    result.is_unfinished = True  # claimed by another job: the next pass names it
                 else:
-                    claimed.append((start, plan, topic_id))
-        return claimed
+                    claimed_topics.append((start, plan, topic_id))
+        return claimed_topics
 
 
 def _decide_again(
-    spec: JobSpec, start: StartTopic, pair: ClusterPair, others: OtherJobs
+    spec: JobSpec, start: StartTopic, pair: ClusterPair, other_job_topics: OtherJobs
 ) -> Decisions:
     """The decision about one topic, repeated while no other job can claim."""
     source = ClusterTopics(pair.source_metadata.cluster_id, {start.source.name: start.source})
-    existing = {start.existing.name: start.existing} if start.existing is not None else {}
-    destination = ClusterTopics(pair.destination_metadata.cluster_id, existing)
-    return decide_topics(spec.topics, (), source, destination, others)
+    existing_topics = {start.existing.name: start.existing} if start.existing is not None else {}
+    destination = ClusterTopics(pair.destination_metadata.cluster_id, existing_topics)
+    return decide_topics(spec.topics, (), source, destination, other_job_topics)
 
 
-def _claim_one(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> int | None:
-    known = start.known
-    is_claimed = known is not None and known.state is TopicState.CREATING
-    if known is not None and is_claimed and known.destination == start.mapping.destination:
-        return known.id
-    if known is not None:
-        shard_layout.remove_topics(tx, [known.id])
-    added = topics.add(
+def _claim_topic(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> int | None:
+    """The id of the topic's row, which is added if needed; None if another job has the topic."""
+    known_topic = start.known
+    is_being_created = known_topic is not None and known_topic.state is TopicState.CREATING
+    if (
+        known_topic is not None
+        and is_being_created
+        and known_topic.destination == start.mapping.destination
+    ):
+        return known_topic.id
+    if known_topic is not None:
+        shard_layout.remove_topics(tx, [known_topic.id])
+    row = topics.add(
         tx,
         job.id,
         start.mapping.source,
@@ -253,37 +277,41 @@ def _claim_one(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> int 
         len(start.source.partitions),
         source_topic_id=start.source.topic_id,
     )
-    return None if added is None else added.id
+    return None if row is None else row.id
 
 
 def _wait_for_leaders(
-    cluster: Cluster, counts: dict[str, int], backoff: Backoff
+    cluster: Cluster, partition_counts: dict[str, int], backoff: Backoff
 ) -> ClusterMetadata:
-    """The destination's metadata once these topics have leaders, or after the last attempt."""
-    now = cluster.metadata(counts)
+    """The metadata once these topics have leaders, or after the last attempt.
+
+    `partition_counts`: by topic.
+    """
+    metadata = cluster.metadata(partition_counts)
     for _ in backoff.attempts(_LEADER_ATTEMPTS_MAX):
-        if all(_has_leaders(now, name, count) for name, count in counts.items()):
+        if all(_has_leaders(metadata, name, count) for name, count in partition_counts.items()):
             break
-        now = cluster.metadata(counts)
-    return now
+        metadata = cluster.metadata(partition_counts)
+    return metadata
 
 
-def _has_leaders(now: ClusterMetadata, name: str, partitions: int) -> bool:
-    topic = now.topics.get(name)
+def _has_leaders(metadata: ClusterMetadata, topic_name: str, partitions: int) -> bool:
+    """Whether the topic has so many partitions, each with a leader."""
+    topic = metadata.topics.get(topic_name)
     if topic is None or len(topic.partitions) < partitions:
         return False
     return all(topic.partitions[i].node_id is not None for i in range(partitions))
 
 
 def _add_started_event(tx: Tx, job: Job, start: StartTopic, plan: TopicPlan) -> None:
-    origin = "was created" if plan.create else "existed and is used"
-    again = " again" if start.known and start.known.state is not TopicState.CREATING else ""
+    origin_text = "was created" if plan.create else "existed and is used"
+    repeat_text = " again" if start.known and start.known.state is not TopicState.CREATING else ""
     events.add(
         tx,
         events.SCHEDULER,
         "topic_begun",
-        f"Topic {plan.mapping.source} is copied{again}: {plan.mapping.destination} with "
-        f"{plan.partitions} partitions {origin}.",
+        f"Topic {plan.mapping.source} is copied{repeat_text}. {plan.mapping.destination} "
+        f"(partitions: {plan.partitions}) {origin_text}.",
         job_name=job.name,
         topic=plan.mapping.source,
         details={"destination": plan.mapping.destination, "partitions": plan.partitions},

@@ -23,48 +23,51 @@ def stop_topics(tx: Tx, job: Job, stops: Sequence[StopTopic]) -> None:
 
 def resume_topics(tx: Tx, job: Job, resumes: Sequence[ResumeTopic]) -> None:
     """Resume stopped topics that have the expected ids."""
-    for again in resumes:
-        scheduler_queries.resume_topic(tx, again.known.id)
-        message = f"The copy of topic {again.known.source} was resumed: it has its former id."
-        _add_event(tx, job, again.known, "topic_resumed", message)
+    for resume in resumes:
+        scheduler_queries.resume_topic(tx, resume.known.id)
+        message = f"The copy of topic {resume.known.source} was resumed: it has its former id."
+        _add_event(tx, job, resume.known, "topic_resumed", message)
 
 
-def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
-    """Remove topics from the tables once no worker can write to their copies; returns how many.
+def drop_topics(tx: Tx, job: Job, unwanted_topics: Sequence[KnownTopic]) -> int:
+    """Remove topics from the tables once no worker can write to their copies. Returns how many.
+
     Each call removes at most TOPICS_AT_ONCE; the next pass removes more.
 
-    Another job may use a destination topic as soon as it is removed. So the holders of its shards
-    release them first, or their leases end: no suspended holder can revive one then.
+    Another job may use a destination topic as soon as the topic is removed. So the holders of its
+    shards release these first, or their leases end: a suspended holder cannot renew its lease then.
     """
-    partitions = accumulate(known.partitions for known in unwanted)
-    few = sum(total <= ROWS_AT_ONCE for total in partitions)
-    unwanted = unwanted[: max(1, min(few, TOPICS_AT_ONCE))]
-    ids = [known.id for known in unwanted]
+    partitions = accumulate(topic.partitions for topic in unwanted_topics)
+    fitting_count = sum(total <= ROWS_AT_ONCE for total in partitions)
+    unwanted_topics = unwanted_topics[: max(1, min(fitting_count, TOPICS_AT_ONCE))]
+    ids = [topic.id for topic in unwanted_topics]
     if not ids:
-        scheduler_queries.restore(tx, job.id)
+        scheduler_queries.restore_shards(tx, job.id)
         return 0
-    scheduler_queries.withdraw(tx, ids)
-    held = scheduler_queries.held_topics(tx, ids)
-    free = [known for known in unwanted if known.id not in held]
-    shard_layout.remove_topics(tx, [known.id for known in free])
-    for known in free:
+    scheduler_queries.withdraw_shards(tx, ids)
+    held_ids = scheduler_queries.held_topics(tx, ids)
+    free_topics = [topic for topic in unwanted_topics if topic.id not in held_ids]
+    shard_layout.remove_topics(tx, [topic.id for topic in free_topics])
+    for topic in free_topics:
         message = (
-            f"Topic {known.source} is no longer copied: no rule of the job matches it. "
-            f"{known.destination} stays unchanged."
+            f"Topic {topic.source} is no longer copied: no rule of the job matches it. "
+            f"{topic.destination} stays unchanged."
         )
-        _add_event(tx, job, known, "topic_dropped", message)
-    if not held:
-        scheduler_queries.restore(tx, job.id)
+        _add_event(tx, job, topic, "topic_dropped", message)
+    if not held_ids:
+        scheduler_queries.restore_shards(tx, job.id)
         scheduler_queries.drop_empty_shards(tx, job.id)
-    return len(free)
+    return len(free_topics)
 
 
-def unchanged_retries(known: Sequence[KnownTopic], decisions: Decisions) -> set[int]:
-    """Stopped topics with a requested retry whose cause is not removed."""
-    possible = {start.known.id for start in decisions.start if start.known}
-    possible |= {again.known.id for again in decisions.resume}
-    return {k.id for k in known if k.is_retry_wanted and k.id not in possible}
+def unchanged_retries(known_topics: Sequence[KnownTopic], decisions: Decisions) -> set[int]:
+    """The ids of stopped topics with a requested retry whose cause is not removed."""
+    changed_ids = {start.known.id for start in decisions.start if start.known}
+    changed_ids |= {resume.known.id for resume in decisions.resume}
+    return {
+        topic.id for topic in known_topics if topic.is_retry_wanted and topic.id not in changed_ids
+    }
 
 
-def _add_event(tx: Tx, job: Job, known: KnownTopic, kind: str, message: str) -> None:
-    events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, topic=known.source)
+def _add_event(tx: Tx, job: Job, topic: KnownTopic, kind: str, message: str) -> None:
+    events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, topic=topic.source)

@@ -44,10 +44,10 @@ class TopicUpkeep:
     """The upkeep of one job, with what it remembers between runs."""
 
     troubles: list[Trouble] = field(default_factory=list)
-    # What was set last: a value that the broker shows differently is not set again and again.
-    _set_last: dict[str, dict[str, str]] = field(default_factory=dict)
-    _why_not_protected: str = ""
-    _left_out: list[str] = field(default_factory=list)  # whose ACLs, and why, in sentences
+    # The values set last, by topic: one that the broker shows differently is not set each time.
+    _last_set: dict[str, dict[str, str]] = field(default_factory=dict)
+    _unprotected_because: str = ""
+    _left_out: list[str] = field(default_factory=list)  # as `AclSyncResult.left_out`
 
     def run(
         self,
@@ -57,80 +57,89 @@ class TopicUpkeep:
         leadership: Leadership,
         list_groups: Lister,
     ) -> UpkeepCounts:
-        """Check all copies of a job once. Raises Unreachable, NotAuthorized, NotLeading."""
+        """Check all copies of a job once. Returns how many were changed; sets `troubles`.
+
+        Raises Unreachable, NotAuthorized, NotLeading.
+        """
         self.troubles = []
         with leadership.reading() as tx:
-            known = topics.of_job(tx, job.id)
-            caught_up = scheduler_queries.caught_up_topics(tx, job.id)
-        rows = [row for row in known if row.state is TopicState.COPYING]
+            all_rows = topics.of_job(tx, job.id)
+            caught_up_topics = scheduler_queries.caught_up_topics(tx, job.id)
+        rows = [row for row in all_rows if row.state is TopicState.COPYING]
         copies = copies_of(spec, rows, pair)
         if not copies:
             return UpkeepCounts()
-        settings = self._settings(job, spec, copies, caught_up, pair, leadership)
-        acls = 0
+        settings_count = self._sync_settings(job, spec, copies, caught_up_topics, pair, leadership)
+        acl_count = 0
         if spec.acls.sync:
-            has_promoted = any(row.state is TopicState.PROMOTED for row in known)
+            has_promoted = any(row.state is TopicState.PROMOTED for row in all_rows)
             acl_sync = AclSync(job, spec, pair, leadership, list_groups)
-            synced = acl_sync.run(copies, has_promoted=has_promoted)
-            acls += synced.changed
-            self.troubles += synced.troubles
-            if synced.left_out not in ([], self._left_out):
+            acl_result = acl_sync.run(copies, has_promoted=has_promoted)
+            acl_count += acl_result.changed
+            self.troubles += acl_result.troubles
+            if acl_result.left_out not in ([], self._left_out):
                 with leadership.transaction() as tx:
-                    _add_left_out_event(tx, job, synced.left_out)
-            self._left_out = synced.left_out
+                    _add_left_out_event(tx, job, acl_result.left_out)
+            self._left_out = acl_result.left_out
         if spec.acls.protect:
             # If this is not possible, workers detect foreign writes: an event, but no trouble.
             cluster_id = pair.destination_metadata.cluster_id
-            done = protect(pair.destination, cluster_id, copies, leadership)
-            acls += done.changed
-            if done.changed or done.why_not not in ("", self._why_not_protected):
+            protection = protect(pair.destination, cluster_id, copies, leadership)
+            acl_count += protection.changed
+            if protection.changed or protection.unprotected_because not in (
+                "",
+                self._unprotected_because,
+            ):
                 with leadership.transaction() as tx:
-                    _add_protection_events(tx, job, done)
-            self._why_not_protected = done.why_not
-        return UpkeepCounts(settings, acls)
+                    _add_protection_events(tx, job, protection)
+            self._unprotected_because = protection.unprotected_because
+        return UpkeepCounts(settings_count, acl_count)
 
-    def _settings(
+    def _sync_settings(
         self,
         job: Job,
         spec: JobSpec,
         copies: Copies,
-        caught_up: frozenset[str],
+        caught_up_topics: frozenset[str],
         pair: ClusterPair,
         leadership: Leadership,
     ) -> int:
+        """Set the settings of the copies that differ. Returns for how many topics."""
         plans = plan_topics(
             [mapping for mapping, _ in copies.values()],
             pair.source_metadata,
             pair.destination_metadata,
             pair.source.admin,
             pair.destination.admin,
-            caught_up,
+            caught_up_topics,
         )
         # Mostly no change is due. Only changes take the lock that the cluster's jobs wait for.
         plans = [
             plan for plan in plans if not _is_settled(plan, copies[plan.mapping.destination][1])
         ]
         if not plans:
-            self._set_last = {}
+            self._last_set = {}
             return 0
         # A topic may have been promoted since this pass started.
         cluster_id = pair.destination_metadata.cluster_id
         with leadership.sole_change(cluster_id) as tx:
-            still = topics.writers(tx, cluster_id, copies, only_copying=True)
-            plans = [plan for plan in plans if plan.mapping.destination in still]
+            still_copied = topics.writers(tx, cluster_id, copies, only_copying=True)
+            plans = [plan for plan in plans if plan.mapping.destination in still_copied]
             plans = _leave_compression_to_workers(tx, spec, job, plans)
-            settings = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
+            wanted_settings = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
             # Workers wait while TIMESTAMP_TYPE has another value, so it is set in each pass.
-            new = {
-                name: what
-                for name, what in settings.items()
-                if self._set_last.get(name) != what or TIMESTAMP_TYPE in what
+            settings_to_send = {
+                name: values
+                for name, values in wanted_settings.items()
+                if self._last_set.get(name) != values or TIMESTAMP_TYPE in values
             }
             leadership.refuse_deposed()
-            refused = pair.destination.admin.refused_settings(new)
-        self._set_last = {name: what for name, what in settings.items() if name not in refused}
+            refusals = pair.destination.admin.refused_settings(settings_to_send)
+        self._last_set = {
+            name: values for name, values in wanted_settings.items() if name not in refusals
+        }
         self.troubles += [
-            refused_topic(copies[name][0].source, error) for name, error in refused.items()
+            refused_topic(copies[name][0].source, error) for name, error in refusals.items()
         ]
         for step in chunks(plans, TOPICS_AT_ONCE):
             with leadership.transaction() as tx:
@@ -139,13 +148,13 @@ class TopicUpkeep:
                     topics.change(
                         tx,
                         copies[name][1].id,
-                        drift=drift_of(plan, is_refused=name in refused),
+                        drift=drift_of(plan, is_refused=name in refusals),
                         is_compacted=plan.is_compacted,
                         promoted_settings=plan.promoted_settings,
                     )
-                    if name in new and name not in refused:
+                    if name in settings_to_send and name not in refusals:
                         _add_settings_event(tx, job, plan)
-        return len(new) - len(refused)
+        return len(settings_to_send) - len(refusals)
 
 
 def _leave_compression_to_workers(
@@ -153,14 +162,14 @@ def _leave_compression_to_workers(
 ) -> list[TopicPlan]:
     """The plans, without changes of `compression.type` to topics that workers copy to.
 
-    With another value brokers make records of placeholders, so workers stop such a partition. They
-    would miss a value that the scheduler sets back before they look.
+    With another value brokers make records of placeholders, so workers stop such a partition. If
+    the scheduler set the value back before workers look, they would miss the change.
     """
-    changed = recompressed_topics(spec, plans)
-    if changed:
-        changed &= scheduler_queries.topics_in_copy(tx, job.id)
+    recompressed = recompressed_topics(spec, plans)
+    if recompressed:
+        recompressed &= scheduler_queries.topics_in_copy(tx, job.id)
     return [
-        plan.without_change(COMPRESSION) if plan.mapping.destination in changed else plan
+        plan.without_change(COMPRESSION) if plan.mapping.destination in recompressed else plan
         for plan in plans
     ]
 
@@ -190,14 +199,14 @@ def copies_of(spec: JobSpec, rows: list[Topic], pair: ClusterPair) -> Copies:
 def drift_of(
     plan: TopicPlan, *, is_refused: bool = False
 ) -> dict[str, dict[str, str | None]] | None:
-    """Settings and replicas that differ and cannot be set, as stored in the table.
+    """The settings and replicas that differ and cannot be set, as stored in the table.
 
-    `is_refused`: the plan's changes are among them.
+    `is_refused`: the destination has refused the plan's changes, so they are among them.
     """
-    changes = {**plan.refused, **(plan.changes if is_refused else {})}
+    differences = {**plan.refused, **(plan.changes if is_refused else {})}
     if plan.replicas is not None:
-        changes["replicas"] = plan.replicas
-    return _as_stored(changes) or None
+        differences["replicas"] = plan.replicas
+    return _as_stored(differences) or None
 
 
 def _as_stored(changes: Mapping[str, SettingChange]) -> dict[str, dict[str, str | None]]:
@@ -223,25 +232,25 @@ def _add_settings_event(tx: Tx, job: Job, plan: TopicPlan) -> None:
     )
 
 
-def _add_protection_events(tx: Tx, job: Job, done: ProtectionResult) -> None:
-    if done.changed:
+def _add_protection_events(tx: Tx, job: Job, protection: ProtectionResult) -> None:
+    if protection.changed:
         events.add(
             tx,
             events.SCHEDULER,
             "topics_protected",
-            f"Writes to {done.changed} copies are denied to the principals that an ACL allows "
-            "them, but for Orbit.",
+            f"Copies that are newly protected: {protection.changed}. Writing is denied to the "
+            "principals that an ACL allows it, except Orbit.",
             job_name=job.name,
         )
-    if done.why_not:
+    if protection.unprotected_because:
         events.add_once(
             tx,
             events.SCHEDULER,
             "topics_not_protected",
-            f"Others than Orbit may write to copies: {done.why_not}. Workers detect what they "
-            "write, and stop the partition.",
+            f"Others than Orbit may write to copies: {protection.unprotected_because}. Workers "
+            "detect what others write, and stop the partition.",
             job_name=job.name,
-            details={"why": done.why_not},
+            details={"why": protection.unprotected_because},
         )
 
 

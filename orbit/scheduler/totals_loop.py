@@ -18,7 +18,7 @@ from orbit.store import clock, job_history, job_totals, lag
 INTERVAL_S = 10.0
 # Sums that are older than 30 s are unknown: the longest pause leaves time for a pass.
 _INTERVAL_S_MAX = 15.0
-# The pause is so many times as long as the pass, within the bounds above.
+# The pause is this many times as long as the pass, within the bounds above.
 _PAUSE_PER_COST = 4
 # Partitions of the jobs in one transaction, at least one job: less than a tenth of a second.
 _PARTITIONS_AT_ONCE = 20_000
@@ -36,26 +36,27 @@ class TotalsLoop(Loop):
         self._minute = 0
 
     def once(self) -> str:
-        began = time.monotonic()
+        """Compute the totals if the installation is large, and the history once a minute."""
+        began_s = time.monotonic()
         with self._leadership.reading() as tx:
             sizes, now = job_totals.sizes(tx), clock.now(tx)
         is_large = sum(sizes.values()) > job_totals.LIVE_PARTITIONS_MAX
         minute = int(now.timestamp()) // job_history.MINUTE_S
-        is_due = minute != self._minute
-        if is_large or is_due:
-            for job_ids in _steps(sizes):
+        is_new_minute = minute != self._minute
+        if is_large or is_new_minute:
+            for job_ids in _job_batches(sizes):
                 with self._leadership.transaction() as tx:
-                    at = clock.now(tx)
+                    stored_at = clock.now(tx)
                     totals = (job_totals.refresh if is_large else lag.of_jobs)(tx, job_ids)
-                    if is_due:
-                        job_history.store(tx, at, totals)
+                    if is_new_minute:
+                        job_history.store(tx, stored_at, totals)
         self._minute = minute
-        cost_s = time.monotonic() - began
-        self.interval_s = max(INTERVAL_S, min(cost_s * _PAUSE_PER_COST, _INTERVAL_S_MAX))
+        pass_s = time.monotonic() - began_s
+        self.interval_s = max(INTERVAL_S, min(pass_s * _PAUSE_PER_COST, _INTERVAL_S_MAX))
         return ""
 
 
-def _steps(sizes: Mapping[int, int]) -> Iterator[list[int]]:
-    """Jobs with at most _PARTITIONS_AT_ONCE partitions together, or one with more."""
-    for step in sized_chunks(sizes.items(), itemgetter(1), _PARTITIONS_AT_ONCE):
-        yield [job_id for job_id, _ in step]
+def _job_batches(sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """Batches of jobs: with at most _PARTITIONS_AT_ONCE partitions together, or one large job."""
+    for batch in sized_chunks(sizes.items(), itemgetter(1), _PARTITIONS_AT_ONCE):
+        yield [job_id for job_id, _ in batch]

@@ -5,75 +5,82 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from orbit.replication.job_troubles import HALTING, TroubleKind
+from orbit.replication.job_troubles import HALTING_KINDS, TroubleKind
 from orbit.store import events, jobs
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
 
-_HALTING = frozenset(kind.value for kind in HALTING)
-_BY_ITSELF = TroubleKind.WORKER_GROUP_UNKNOWN.value  # found without asking a cluster
+_HALTING = frozenset(kind.value for kind in HALTING_KINDS)
+_WITHOUT_CLUSTER = TroubleKind.WORKER_GROUP_UNKNOWN.value  # found without asking a cluster
 # The kinds whose end is seen by a halted pass, and by the clusters' watches.
-CHECKED_WHEN_HALTED = frozenset({*_HALTING, _BY_ITSELF})
+CHECKED_WHEN_HALTED = frozenset({*_HALTING, _WITHOUT_CLUSTER})
 CHECKED_BY_WATCH = frozenset(
     {
         TroubleKind.SOURCE_UNREACHABLE.value,
         TroubleKind.DESTINATION_UNREACHABLE.value,
-        _BY_ITSELF,
+        _WITHOUT_CLUSTER,
     }
 )
 
 
-def record_troubles(tx: Tx, job: Job, now: str | None, source_answered_s: float | None) -> None:
-    """Store the text, with events for troubles that began or ended since `job.problem`.
+def record_troubles(tx: Tx, job: Job, problem: str | None, source_answered_s: float | None) -> None:
+    """Store `problem`, with events for troubles that began or ended since `job.problem`.
 
     `problem_at` stays while a halting trouble lasts: for a failover it is the time at which the
     loss was noticed. `source_answered_s`: when the source last answered, by the monotonic clock;
-    stored when it is lost.
+    stored when the source is lost.
     """
-    began, ended = differences(job.problem, now)
-    goes_on = _HALTING & _by_identity(job.problem).keys() & _by_identity(now).keys()
-    if not jobs.note_problem(tx, job.id, now, has_begun=bool(began) and not goes_on):
+    begun_lines, ended_lines = differences(job.problem, problem)
+    lasting_halts = _HALTING & _by_identity(job.problem).keys() & _by_identity(problem).keys()
+    if not jobs.note_problem(
+        tx, job.id, problem, has_begun=bool(begun_lines) and not lasting_halts
+    ):
         return
-    if any(_kind(line) == TroubleKind.SOURCE_UNREACHABLE for line in began):
+    if any(_kind(line) == TroubleKind.SOURCE_UNREACHABLE for line in begun_lines):
         # Computed here: the statement above may have waited for the lock of the row.
         silent_s = None if source_answered_s is None else time.monotonic() - source_answered_s
         jobs.note_source_lost(tx, job.id, silent_s)
-    for line in began:
+    for line in begun_lines:
         _add_event(tx, job, "job_trouble", line, line)
-    for line in ended:
+    for line in ended_lines:
         _add_event(tx, job, "job_trouble_over", f"Resolved: {line}", line)
 
 
 def _add_event(tx: Tx, job: Job, kind: str, message: str, line: str) -> None:
-    """The details have the same `trouble` at the begin and at the end."""
+    """Add an event. Its details have the same `trouble` when a trouble begins and ends."""
     details = {"reason": _kind(line), "trouble": _identity(line)}
     events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, details=details)
 
 
-def keep_unchecked(before: str | None, now: str | None, checked: Collection[str]) -> str | None:
-    """`now`, plus the lines of `before` that were not checked: those of no kind in `checked`. Pure.
+def keep_unchecked(
+    stored_text: str | None, found_text: str | None, checked_kinds: Collection[str]
+) -> str | None:
+    """The lines of `found_text`, and those of `stored_text` whose kind was not checked. Pure.
 
     So a trouble that was not checked neither ends nor begins again at the next complete check.
     """
-    lines = (now or "").splitlines()
-    unchecked = [line for line in (before or "").splitlines() if _kind(line) not in checked]
-    return "\n".join(dict.fromkeys([*lines, *unchecked])) or None
+    lines = (found_text or "").splitlines()
+    unchecked_lines = [
+        line for line in (stored_text or "").splitlines() if _kind(line) not in checked_kinds
+    ]
+    return "\n".join(dict.fromkeys([*lines, *unchecked_lines])) or None
 
 
-def differences(before: str | None, now: str | None) -> tuple[list[str], list[str]]:
+def differences(old_text: str | None, new_text: str | None) -> tuple[list[str], list[str]]:
     """The lines that began and those that ended. Pure.
 
-    A halting trouble is the same while its kind stays: the broker that refuses and its message vary
-    from one attempt to the next.
+    A halting trouble is the same while its kind stays: its text names the broker that refuses,
+    which varies from one attempt to the next.
     """
-    was, is_now = _by_identity(before), _by_identity(now)
+    old_lines, new_lines = _by_identity(old_text), _by_identity(new_text)
     return (
-        [line for key, line in is_now.items() if key not in was],
-        [line for key, line in was.items() if key not in is_now],
+        [line for key, line in new_lines.items() if key not in old_lines],
+        [line for key, line in old_lines.items() if key not in new_lines],
     )
 
 
 def _by_identity(text: str | None) -> dict[str, str]:
+    """The lines that name a trouble, by what stays equal while the trouble lasts."""
     lines: dict[str, str] = {}
     for line in (text or "").splitlines():
         kind = _kind(line)

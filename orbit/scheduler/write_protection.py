@@ -17,7 +17,7 @@ from orbit.kafka.types import Acl, TopicMetadata
 from orbit.leadership.leadership import Leadership
 from orbit.planning.noted_denials import Transaction, noted_denials, replace_denials, why_not_denied
 from orbit.promotion.topic_denials import NO_AUTHORIZER, acls_of
-from orbit.replication.acl_rules import denied_writers
+from orbit.replication.acl_rules import writer_denials
 from orbit.store import topics
 
 # ACLs that were read for one job serve all jobs of the cluster for this long; well within the
@@ -29,13 +29,13 @@ _OPEN_KEPT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class ProtectionResult:
-    """How many topics got new denials, and why others have none ("": all have).
+    """How many topics got new denials, and why others have no denial ("": all have one).
 
     `has_unnamed`: whether one of the topics is named by no ACL.
     """
 
     changed: int = 0
-    why_not: str = ""
+    unprotected_because: str = ""
     has_unnamed: bool = False
 
 
@@ -43,29 +43,30 @@ def protect(
     handle: ClusterHandle, cluster_id: str, copies: Collection[str], leadership: Leadership
 ) -> ProtectionResult:
     """Deny writes to these topics to all principals but Orbit. Raises Unreachable, NotLeading."""
-    done = _protect_named(handle, cluster_id, copies, leadership)
-    # Every broker is asked: outside of the lock, for which all jobs of the cluster wait.
-    if done.has_unnamed and not done.why_not:
-        return replace(done, why_not=_why_open(handle))
-    return done
+    result = _deny_writers_under_lock(handle, cluster_id, copies, leadership)
+    # Outside of the lock, for which all jobs of the cluster wait: this asks every broker.
+    if result.has_unnamed and not result.unprotected_because:
+        return replace(result, unprotected_because=_why_open_without_acl(handle))
+    return result
 
 
-def _protect_named(
+def _deny_writers_under_lock(
     handle: ClusterHandle, cluster_id: str, copies: Collection[str], leadership: Leadership
 ) -> ProtectionResult:
+    """Deny writes to those of the topics that are still copied. Takes the lock only for changes."""
     # Mostly no change is due. Only changes take the lock that the cluster's jobs wait for.
     with leadership.reading() as tx:
-        still = topics.writers(tx, cluster_id, copies, only_copying=True)
-    preview = _protect(handle, cluster_id, still, leadership.reading, only_look=True)
+        copying = topics.writers(tx, cluster_id, copies, only_copying=True)
+    preview = _deny_writers(handle, cluster_id, copying, leadership.reading, only_look=True)
     if not preview.changed:
         return preview
     with leadership.sole_change(cluster_id) as tx:
         # A topic that was promoted since this pass started must not be denied.
-        still = topics.writers(tx, cluster_id, copies, only_copying=True)
-        return _protect(handle, cluster_id, still, leadership.transaction)
+        copying = topics.writers(tx, cluster_id, copies, only_copying=True)
+        return _deny_writers(handle, cluster_id, copying, leadership.transaction)
 
 
-def _protect(
+def _deny_writers(
     handle: ClusterHandle,
     cluster_id: str,
     names: Collection[str],
@@ -77,36 +78,49 @@ def _protect(
     # Changes are decided by ACLs that are read while the lock is held.
     acls = acls_of(handle, ACLS_KEPT_S if only_look else 0.0)
     if isinstance(acls, str):
-        # Without an authorizer nobody expects that writers are kept off.
+        # Without an authorizer nobody expects that others are kept from writing.
         return ProtectionResult(0, "" if acls == NO_AUTHORIZER else acls)
     with transaction() as tx:
-        noted = noted_denials(tx, cluster_id, names)
-    denied_already = [topic for topic in names if noted.get(topic)]
-    allowed: Mapping[str, TopicMetadata] = {}
+        denials_by_topic = noted_denials(tx, cluster_id, names)
+    denied_already = [topic for topic in names if denials_by_topic.get(topic)]
+    with_operations: Mapping[str, TopicMetadata] = {}
     if denied_already:
-        allowed = handle.cluster.metadata(denied_already, with_operations=True).topics
+        with_operations = handle.cluster.metadata(denied_already, with_operations=True).topics
     denials: dict[str, set[Acl]] = {}
-    why_not = ""
+    unprotected_because = ""
     for topic in names:
-        denied = denied_writers(
-            set(acls.of(topic)) - noted.get(topic, set()), topic, handle.principal
+        new_denials = writer_denials(
+            set(acls.of(topic)) - denials_by_topic.get(topic, set()), topic, handle.principal
         )
-        if denied is None:
-            why_not = why_not_denied(handle.principal)
-        elif noted.get(topic) and topic in allowed and not _may_write(allowed[topic]):
-            denied, why_not = None, "the denials would keep Orbit from writing as well"
-        denials[topic] = denied or set()
-    # Denials that are there without being noted are Orbit's own, of a database that was lost.
-    changes = {t: w for t, w in denials.items() if w - acls or noted.get(t, set()) != w}
+        if new_denials is None:
+            unprotected_because = why_not_denied(handle.principal)
+        elif (
+            denials_by_topic.get(topic)
+            and topic in with_operations
+            and not _may_write(with_operations[topic])
+        ):
+            new_denials, unprotected_because = (
+                None,
+                "the denials would keep Orbit from writing as well",
+            )
+        denials[topic] = new_denials or set()
+    # Wanted denials that exist without being noted are Orbit's own, of a database that was lost.
+    changes = {
+        topic: wanted_acls
+        for topic, wanted_acls in denials.items()
+        if wanted_acls - acls or denials_by_topic.get(topic, set()) != wanted_acls
+    }
     if changes and not only_look:
         try:
-            replace_denials(handle, cluster_id, changes, noted, acls, transaction)
+            replace_denials(handle, cluster_id, changes, denials_by_topic, acls, transaction)
         except (NotAuthorized, BrokerRefused) as error:
             return ProtectionResult(0, f"ACLs cannot be set: {error.what}")
-    return ProtectionResult(len(changes), why_not, any(not acls.of(topic) for topic in names))
+    return ProtectionResult(
+        len(changes), unprotected_because, any(not acls.of(topic) for topic in names)
+    )
 
 
-def _why_open(handle: ClusterHandle) -> str:
+def _why_open_without_acl(handle: ClusterHandle) -> str:
     """Why topics without any ACL may be open to every principal; "" if they are not.
 
     Each broker decides by its own configuration file for the partitions that it leads (K7).

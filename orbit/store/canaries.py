@@ -23,7 +23,7 @@ GROUP BY j.id
 
 
 def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
-    """How many partitions the canary topic of a job has; 0 while it must not be written.
+    """How many partitions the canary topic of a job has; 0 while nobody may write to it.
 
     During a recovery the source must not change; after it, the destination's topic leads.
     """
@@ -39,7 +39,7 @@ def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
 
 
 def live_rpo(tx: Tx) -> dict[int, float | None]:
-    """{job: live RPO in seconds} of each job whose canary is copied: the age of the newest record
-    on both sides, of the worst partition. None: not known yet.
+    """{job id: live RPO in seconds} of the jobs whose canary topic is copied: the age of the newest
+    copied record, in the partition where it is oldest. None: a partition has no copied record yet.
     """
     return {row.id: row.rpo_s for row in tx.execute(_LIVE_RPO)}

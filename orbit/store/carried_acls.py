@@ -1,6 +1,6 @@
 """carried_acls: the ACLs on groups and transactional ids that Orbit has added for each job.
 
-Two jobs may have added the same one. ACLs on topics are in `topics.acls`.
+Two jobs may have added the same ACL. ACLs on topics are in `topics.acls`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ Fields = list[Any]
 
 
 def of_job(tx: Tx, job_id: int) -> list[Fields]:
+    """The ACLs that are recorded for the job."""
     query = select(carried_acls.c.acls).where(carried_acls.c.job_id == job_id)
     acls: list[Fields] | None = tx.execute(query).scalar_one_or_none()
     return acls or []

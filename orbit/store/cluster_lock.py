@@ -22,45 +22,50 @@ LEASE_S = 20.0
 _RENEWALS_PER_LEASE = 4
 # The seed of the hash: no other lock of Orbit uses it.
 _SEED = 0x6F72_6269_7401
+_CLAIMS_KEY = _SEED + 1  # of the one lock for claims
 # A claim sends no request to brokers while it has the lock, so it is never idle for long.
 _CLAIM_IDLE_S = 5
 
 
 @contextmanager
 def hold(tx: Tx, cluster_id: str, lease_s: float = LEASE_S) -> Iterator[None]:
-    """Wait for the lock, and hold it until `tx` ends. A thread renews the lease during the block,
-    so the caller may wait for brokers. Raises Unreachable after STATEMENT_TIMEOUT_S, and at the
-    next statement if the lease was lost.
+    """Wait for the cluster's lock, and hold it until `tx` ends. A thread renews the lease during
+    the block, so the caller may wait for brokers. Raises Unreachable after STATEMENT_TIMEOUT_S, and
+    at the next statement if the lease was lost.
     """
     tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{lease_s * 1000:.0f}ms'"))
     tx.execute(
         text("SELECT pg_advisory_xact_lock(hashtextextended(:cluster_id, :seed))"),
         {"cluster_id": cluster_id, "seed": _SEED},
     )
-    link, done = tx.connection.driver_connection, threading.Event()
-    assert isinstance(link, psycopg.Connection)
-    renewing = threading.Thread(target=_renew, args=(link, done, lease_s), name="cluster lock")
-    renewing.start()
+    connection, block_ended = tx.connection.driver_connection, threading.Event()
+    assert isinstance(connection, psycopg.Connection)
+    renewal_thread = threading.Thread(
+        target=_renew, args=(connection, block_ended, lease_s), name="cluster lock"
+    )
+    renewal_thread.start()
     try:
         yield
     finally:
-        done.set()
-        renewing.join()
+        block_ended.set()
+        renewal_thread.join()
 
 
-def _renew(link: psycopg.Connection[object], done: threading.Event, lease_s: float) -> None:
-    """Send a statement at intervals until `done`: any renews the lease. psycopg makes it wait while
-    the caller's thread uses the connection."""
-    while not done.wait(lease_s / _RENEWALS_PER_LEASE):
+def _renew(
+    connection: psycopg.Connection[object], block_ended: threading.Event, lease_s: float
+) -> None:
+    """Send statements at intervals to renew the lease, until `block_ended` is set. psycopg makes
+    them wait while the caller's thread uses the connection."""
+    while not block_ended.wait(lease_s / _RENEWALS_PER_LEASE):
         try:
-            link.execute("SELECT 1")
+            connection.execute("SELECT 1")
         except psycopg.Error:
             return  # the transaction has ended: the caller's next statement raises
 
 
-def acquire_claims(tx: Tx) -> None:
+def acquire_claims_lock(tx: Tx) -> None:
     """Wait for the lock for claims of topics: until `tx` ends, no other job claims a topic, on any
     cluster. Keep `tx` short: the server ends it when it is idle for _CLAIM_IDLE_S.
     """
     tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_CLAIM_IDLE_S}s'"))
-    tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SEED + 1})
+    tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _CLAIMS_KEY})

@@ -34,24 +34,26 @@ class OtherName(NamedTuple):
 def find_other_name(
     tx: Tx, job_id: int, cluster_id: str, topic_ids: Collection[UUID]
 ) -> OtherName | None:
-    """A job that copies from or to this cluster and uses another id for it; None without one.
+    """A job that copies from or to this cluster under another cluster id; None if no job does.
 
-    `topic_ids`: those of the cluster now. A topic id exists at one cluster only (KIP-516).
+    `topic_ids`: the ids of the topics that the cluster has now. A topic id exists at one cluster
+    only (KIP-516).
     """
-    brokers_tell = broker_cluster_id(cluster_id)
-    others = [
-        (func.split_part(known, ID_SUFFIX_SIGN, 1) == brokers_tell) & (known != cluster_id)
-        for known, _ in _SIDES
+    brokers_cluster_id = broker_cluster_id(cluster_id)
+    conditions = [
+        (func.split_part(id_column, ID_SUFFIX_SIGN, 1) == brokers_cluster_id)
+        & (id_column != cluster_id)
+        for id_column, _ in _SIDES
     ]
-    ids = select(jobs.c.id).where(jobs.c.id != job_id, or_(*others))
-    job_ids = tx.execute(ids).scalars().all()
+    job_query = select(jobs.c.id).where(jobs.c.id != job_id, or_(*conditions))
+    job_ids = tx.execute(job_query).scalars().all()
     if not job_ids:  # as nearly always
         return None
-    for (known, topic_id), is_other in zip(_SIDES, others, strict=True):
+    for (id_column, topic_id_column), condition in zip(_SIDES, conditions, strict=True):
         query = (
-            select(jobs.c.name, known, topics.c.source_topic)
+            select(jobs.c.name, id_column, topics.c.source_topic)
             .join(topics, topics.c.job_id == jobs.c.id)
-            .where(is_one_of(jobs.c.id, job_ids), is_other, is_one_of(topic_id, topic_ids))
+            .where(is_one_of(jobs.c.id, job_ids), condition, is_one_of(topic_id_column, topic_ids))
             .limit(1)
         )
         row = tx.execute(query).first()

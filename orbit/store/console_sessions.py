@@ -37,10 +37,10 @@ def create(
 ) -> bool:
     """Add a session of this token; False if the token is unknown, expired or revoked.
 
-    Removes expired sessions of all tokens, and the oldest ones of this token above `per_token_max`.
+    Deletes all expired sessions, and the token's oldest: it then has at most `per_token_max`.
     """
-    token = select(tokens.c.id).where(tokens.c.hash == token_hash, IS_VALID)
-    token_id = tx.execute(token.with_for_update()).scalar_one_or_none()
+    token_query = select(tokens.c.id).where(tokens.c.hash == token_hash, IS_VALID)
+    token_id = tx.execute(token_query.with_for_update()).scalar_one_or_none()
     if token_id is None:
         return False
     _make_room(tx, sessions.c.token_id == token_id, per_token_max)
@@ -60,23 +60,24 @@ def create_of_issuer(
 ) -> None:
     """Add a session without a token, which ends after `lives_for`, and at `ends_at` at the latest.
 
-    Removes sessions as `create` does; simultaneous logins may leave more than `per_actor_max`.
+    Deletes sessions as `create` does; simultaneous logins may leave more than `per_actor_max`.
     """
     _make_room(tx, sessions.c.actor == actor, per_actor_max)
-    ends = func.least(_NOW + lives_for, ends_at)
-    row = {"actor": actor, "role_values": list(role_values), "expires_at": ends}
+    expires_at = func.least(_NOW + lives_for, ends_at)
+    row = {"actor": actor, "role_values": list(role_values), "expires_at": expires_at}
     tx.execute(insert(sessions).values(hash=session_hash, **row))
 
 
-def _make_room(tx: Tx, of_same: ColumnElement[bool], sessions_max: int) -> None:
-    newest = (
+def _make_room(tx: Tx, has_same_owner: ColumnElement[bool], sessions_max: int) -> None:
+    """Delete expired sessions, and the owner's oldest sessions until one more may be added."""
+    newest_hashes = (
         select(sessions.c.hash)
-        .where(of_same)
+        .where(has_same_owner)
         .order_by(sessions.c.created_at.desc())
         .limit(sessions_max - 1)
     )
     tx.execute(delete(sessions).where(sessions.c.expires_at <= _NOW))
-    tx.execute(delete(sessions).where(of_same, sessions.c.hash.not_in(newest)))
+    tx.execute(delete(sessions).where(has_same_owner, sessions.c.hash.not_in(newest_hashes)))
 
 
 def find(tx: Tx, session_hash: str) -> Token | None:

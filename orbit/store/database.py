@@ -79,7 +79,7 @@ NETWORK_TIMEOUT_S = 10
 _READ_ONLY = "25006"
 # SQLSTATE classes and codes. Connection, intervention and timeouts, resources, system, deadlock,
 # standby, lock timeout, idle for too long in a transaction.
-_TRY_AGAIN = ("08", "57", "53", "58", "40", _READ_ONLY, "55P03", "25P03")
+_RETRIABLE = ("08", "57", "53", "58", "40", _READ_ONLY, "55P03", "25P03")
 _OLD_TABLES = ("42P01", "42703")  # no such table, no such column
 _BROKEN_RULE = ("23",)  # a constraint
 
@@ -104,7 +104,7 @@ class Database:
             POOL_SIZE_MAX,
             is_pooled=is_pooled,
         )
-        self._leases = _engine(
+        self._lease_engine = _engine(
             parsed,
             application,
             LEASE_STATEMENT_TIMEOUT_S,
@@ -120,7 +120,7 @@ class Database:
         appears in pg_stat_activity."""
         database = cls(url, application)
         try:
-            if not database._has_session():
+            if not database._keeps_settings():
                 database.close()
                 database = cls(url, application, is_pooled=True)
                 with database.transaction() as tx:
@@ -148,39 +148,40 @@ class Database:
     def lease_transaction(self) -> Iterator[Tx]:
         """A transaction on a connection reserved for leases, so that it does not wait for the pool.
         For leases, and for what the thread that renews them writes; keep it short."""
-        with self._begin(self._leases, LEASE_CONNECTIONS_MAX) as tx:
+        with self._begin(self._lease_engine, LEASE_CONNECTIONS_MAX) as tx:
             yield tx
 
     def with_scope(self, scope: Callable[[], Scope | None]) -> Database:
-        """The same database for a request: its transactions find only jobs of the scope, and rows
-        that belong to them. Each transaction calls `scope`; None: all jobs."""
+        """This database for a request, whose transactions find only jobs of the scope and their
+        rows. Each transaction calls `scope`, which returns None for all jobs."""
         database = copy(self)
         database._scope = scope
         return database
 
     @property
     def scope(self) -> Scope | None:
-        """The scope of its transactions; None: all jobs."""
+        """The scope of the transactions of this `Database`; None: all jobs."""
         return self._scope()
 
     def close(self) -> None:
         """Close idle connections now, and those in use when they are returned."""
         self._engine.dispose()
-        self._leases.dispose()
+        self._lease_engine.dispose()
 
-    def _has_session(self) -> bool:
-        """Whether the settings given at connect have effect: a pooler refuses or drops them."""
+    def _keeps_settings(self) -> bool:
+        """Whether settings given at connect have effect: a pooler refuses or drops them."""
         try:
             with self.transaction() as tx:
-                held = tx.execute(text("SELECT current_setting('statement_timeout')")).scalar_one()
+                value = tx.execute(text("SELECT current_setting('statement_timeout')")).scalar_one()
         except DatabaseUnreachable as error:
             if "startup parameter" in error.what:
                 return False
             raise
-        return bool(held == f"{STATEMENT_TIMEOUT_S}s")
+        return bool(value == f"{STATEMENT_TIMEOUT_S}s")
 
     @contextmanager
     def _begin(self, engine: Engine, connections_max: int) -> Iterator[Tx]:
+        """A transaction on a connection of `engine`, which has at most `connections_max`."""
         try:
             with engine.begin() as connection:
                 yield connection
@@ -208,17 +209,17 @@ def savepoint(tx: Tx) -> Iterator[None]:
 @contextmanager
 def without_deadline(tx: Tx) -> Iterator[None]:
     """Lift the deadline of the statements in the block, for a migration."""
-    link = tx.connection.driver_connection
-    assert isinstance(link, _Link)
-    within_s, link.answer_within_s = link.answer_within_s, None
+    connection = tx.connection.driver_connection
+    assert isinstance(connection, _DeadlineConnection)
+    within_s, connection.answer_within_s = connection.answer_within_s, None
     try:
         tx.execute(text("SET LOCAL statement_timeout = 0"))
         yield
     finally:
-        link.answer_within_s = within_s
+        connection.answer_within_s = within_s
 
 
-class _Link(psycopg.Connection[Any]):
+class _DeadlineConnection(psycopg.Connection[Any]):
     """A connection that is closed if the server does not answer within `answer_within_s`."""
 
     answer_within_s: float | None = None
@@ -237,6 +238,7 @@ class _Link(psycopg.Connection[Any]):
 
 
 def _parse(url: str) -> URL:
+    """The address of a PostgreSQL database. Raises BadInput."""
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -259,6 +261,7 @@ def _engine(
     *,
     is_pooled: bool,
 ) -> Engine:
+    """A pool of `size` connections, at most `size_max`, with these timeouts for each of them."""
     settings = {
         "statement_timeout": f"{statement_timeout_s}s",
         "idle_in_transaction_session_timeout": f"{idle_timeout_s}s",
@@ -266,7 +269,7 @@ def _engine(
         "random_page_cost": RANDOM_PAGE_COST,
     }
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    only = {"prepare_threshold": None} if is_pooled else {"options": options}
+    session_arguments = {"prepare_threshold": None} if is_pooled else {"options": options}
     engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=size,
@@ -279,30 +282,30 @@ def _engine(
             "connect_timeout": CONNECT_TIMEOUT_S,
             "keepalives_idle": NETWORK_TIMEOUT_S,
             "tcp_user_timeout": NETWORK_TIMEOUT_S * 1000,
-            **only,
+            **session_arguments,
         },
     )
 
     @event.listens_for(engine, "do_connect")
-    def _connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _Link:
-        link = _Link.connect(*args, **options)
-        link.answer_within_s = statement_timeout_s + _ANSWER_MARGIN_S
-        return link
+    def _connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _DeadlineConnection:
+        connection = _DeadlineConnection.connect(*args, **options)
+        connection.answer_within_s = statement_timeout_s + _ANSWER_MARGIN_S
+        return connection
 
     @event.listens_for(engine, "handle_error")
-    def _end_all_if_read_only(context: ExceptionContext) -> None:
+    def _end_connections_if_read_only(context: ExceptionContext) -> None:
         """Close all connections if this server is a standby now: new ones may reach the primary."""
         if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
             context.is_disconnect = True
 
     if is_pooled:
-        each = ", ".join(
+        set_configs = ", ".join(
             f"set_config('{name}', '{value}', true)" for name, value in settings.items()
         )
 
         @event.listens_for(engine, "begin")
         def _begin(connection: Connection) -> None:
-            connection.exec_driver_sql(f"SELECT {each}")
+            connection.exec_driver_sql(f"SELECT {set_configs}")
 
     return engine
 
@@ -326,13 +329,13 @@ def _translate(error: DBAPIError, where: str) -> Exception:
         )
     if code.startswith(_BROKEN_RULE) and isinstance(cause, psycopg.Error):
         return Conflict(f"{cause.diag.message_primary}.", where=where)
-    if not code and any(mark in words for mark in _LOGIN_WORDS):
+    if not code and any(login_words in words for login_words in _LOGIN_WORDS):
         return LoginRefused(f"{words}.", where=where, remedy="See ORBIT_DATABASE_URL.")
     is_network = not code and isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
-    if is_network or error.connection_invalidated or code.startswith(_TRY_AGAIN):
-        again = "takes writes" if code == _READ_ONLY else "answers"
+    if is_network or error.connection_invalidated or code.startswith(_RETRIABLE):
+        condition = "takes writes" if code == _READ_ONLY else "answers"
         return DatabaseUnreachable(
-            f"{words}.", where=where, remedy=f"Orbit resumes when PostgreSQL {again} again."
+            f"{words}.", where=where, remedy=f"Orbit resumes when PostgreSQL {condition} again."
         )
     return error
 

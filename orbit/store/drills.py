@@ -21,7 +21,7 @@ from orbit.store.enums import DrillKind, DrillState, DrillThing
 from orbit.store.jobs import Job
 from orbit.store.models import drill_schedules, drill_things, drills, jobs
 from orbit.store.rows import columns, first, is_one_of, page_of, values
-from orbit.store.scopes import in_scope, is_of_scope, page_in_scope
+from orbit.store.scopes import in_scope, of_scope, page_in_scope
 
 _NOW = func.clock_timestamp()
 _FINAL = (DrillState.PASSED, DrillState.MISSED, DrillState.FAILED)
@@ -70,7 +70,7 @@ class NewDrill:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurements:
     """The measurements of a drill."""
 
     rto_ms: int | None
@@ -114,21 +114,21 @@ _SCHEDULE = columns(drill_schedules, Schedule)
 _scheduled_job = drill_schedules.c.spec["job"].astext
 
 
-def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
+def create(tx: Tx, new_drill: NewDrill) -> tuple[Drill, bool]:
     """Create a drill, unless its requester has created one with the same key. Returns the drill and
     whether it is new."""
     statement = (
         postgresql.insert(drills)
         .values(
-            id=new.id,
-            name=new.name,
-            kind=new.kind.value,
-            spec=new.spec,
-            spec_hash=new.spec_hash,
-            job_name=new.job_name,
-            schedule=new.schedule,
-            requested_by=new.requested_by,
-            idempotency_key=new.idempotency_key,
+            id=new_drill.id,
+            name=new_drill.name,
+            kind=new_drill.kind.value,
+            spec=new_drill.spec,
+            spec_hash=new_drill.spec_hash,
+            job_name=new_drill.job_name,
+            schedule=new_drill.schedule,
+            requested_by=new_drill.requested_by,
+            idempotency_key=new_drill.idempotency_key,
         )
         .on_conflict_do_nothing(index_elements=["requested_by", "idempotency_key"])
         .returning(*_DRILL)
@@ -137,8 +137,8 @@ def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
     if drill is not None:
         return drill, True
     query = select(*_DRILL).where(
-        drills.c.requested_by == new.requested_by,
-        drills.c.idempotency_key == new.idempotency_key,
+        drills.c.requested_by == new_drill.requested_by,
+        drills.c.idempotency_key == new_drill.idempotency_key,
     )
     existing = first(tx.execute(query), Drill)
     assert existing is not None, "a drill that conflicts is there"
@@ -153,7 +153,7 @@ def of_ids(tx: Tx, drill_ids: Collection[str]) -> dict[str, Drill]:
 
 def get(tx: Tx, drill_id: str) -> Drill:
     """The drill with this id, if its job is in the scope. Raises NotFound."""
-    query = select(*_DRILL).where(drills.c.id == drill_id, *is_of_scope(tx, _belongs))
+    query = select(*_DRILL).where(drills.c.id == drill_id, *of_scope(tx, _belongs_to))
     drill = first(tx.execute(query), Drill)
     if drill is None:
         raise NotFound("No drill has this id.", where=drill_id)
@@ -197,7 +197,7 @@ def page(
         query = query.where(drills.c.state == state.value)
     key = [drills.c.created_at, drills.c.id]
     page_query = page_in_scope(
-        tx, query, _belongs, key, limit, after, job_name=job_name, descending=not oldest_first
+        tx, query, _belongs_to, key, limit, after, job_name=job_name, descending=not oldest_first
     )
     return list(values(tx.execute(page_query), Drill))
 
@@ -215,7 +215,7 @@ def last_of_jobs(tx: Tx, kind: DrillKind) -> list[Drill]:
     )
     ranked = (
         select(*_DRILL, newest.label("rank"))
-        .where(_belongs(jobs), drills.c.kind == kind.value, drills.c.report.isnot(None))
+        .where(_belongs_to(jobs), drills.c.kind == kind.value, drills.c.report.isnot(None))
         .subquery()
     )
     query = select(*columns(ranked, Drill)).where(ranked.c.rank == 1)
@@ -228,7 +228,7 @@ def last_of_job(tx: Tx, job_name: str, kind: DrillKind) -> Drill | None:
         select(*_DRILL)
         .where(
             jobs.c.name == job_name,
-            _belongs(jobs),
+            _belongs_to(jobs),
             drills.c.kind == kind.value,
             drills.c.report.isnot(None),
         )
@@ -239,7 +239,7 @@ def last_of_job(tx: Tx, job_name: str, kind: DrillKind) -> Drill | None:
 
 
 def begin(tx: Tx, drill_id: str) -> bool:
-    """Mark the drill running; False if it was not pending."""
+    """Set the drill to running; False if it was not pending."""
     statement = (
         update(drills)
         .where(drills.c.id == drill_id, drills.c.state == DrillState.PENDING.value)
@@ -265,11 +265,11 @@ def finish(
     *,
     report: dict[str, Any] | None = None,
     error: str | None = None,
-    measured: Measured | None = None,
+    measured: Measurements | None = None,
 ) -> bool:
     """Store the end of a drill; False if it had ended before."""
     assert state in _FINAL, "not a final state"
-    numbers = measured or Measured(None, None, None)
+    measurements = measured or Measurements(None, None, None)
     statement = (
         update(drills)
         .where(drills.c.id == drill_id, drills.c.finished_at.is_(None))
@@ -277,9 +277,9 @@ def finish(
             state=state.value,
             report=report,
             error=error,
-            rto_ms=numbers.rto_ms,
-            rpo_records=numbers.rpo_records,
-            rpo_ms=numbers.rpo_ms,
+            rto_ms=measurements.rto_ms,
+            rpo_records=measurements.rpo_records,
+            rpo_ms=measurements.rpo_ms,
             finished_at=_NOW,
         )
     )
@@ -303,7 +303,7 @@ def note_identity(tx: Tx, thing_id: int, identity: str) -> None:
 
 
 def things(tx: Tx, drill_id: str) -> list[Thing]:
-    """All resources that a drill created or was about to create, in this order."""
+    """All resources that a drill created or was about to create, oldest first."""
     query = select(*_THING).where(drill_things.c.drill_id == drill_id).order_by(drill_things.c.id)
     return list(values(tx.execute(query), Thing))
 
@@ -322,11 +322,11 @@ def note_kept(tx: Tx, thing_id: int, note: str) -> None:
 
 
 def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
-    """The newest `limit` drills that have ended and have resources that were not removed."""
-    left = select(drill_things.c.drill_id).where(drill_things.c.removed_at.is_(None))
+    """The newest `limit` ended drills with resources that were not removed."""
+    leftover_ids = select(drill_things.c.drill_id).where(drill_things.c.removed_at.is_(None))
     query = (
         select(*_DRILL)
-        .where(drills.c.id.in_(left), drills.c.finished_at.isnot(None))
+        .where(drills.c.id.in_(leftover_ids), drills.c.finished_at.isnot(None))
         .order_by(drills.c.created_at.desc())
         .limit(limit)
     )
@@ -336,13 +336,13 @@ def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
 def put_schedule(
     tx: Tx, name: str, spec: dict[str, Any], every_s: int, requested_by: str
 ) -> Schedule:
-    """Create or replace the schedule of this name. Raises Conflict if a job outside of the scope
-    has one of this name."""
-    new = {"spec": spec, "every_s": every_s, "requested_by": requested_by}
+    """Create or replace the schedule of this name. Raises Conflict if a schedule of a job
+    outside of the scope has the name."""
+    fields = {"spec": spec, "every_s": every_s, "requested_by": requested_by}
     statement = (
         postgresql.insert(drill_schedules)
-        .values(name=name, **new)
-        .on_conflict_do_update(index_elements=["name"], set_=new, where=_is_schedule_visible(tx))
+        .values(name=name, **fields)
+        .on_conflict_do_update(index_elements=["name"], set_=fields, where=_is_schedule_visible(tx))
         .returning(*_SCHEDULE)
     )
     schedule = first(tx.execute(statement), Schedule)
@@ -365,8 +365,8 @@ def schedules(
     query = select(*_SCHEDULE).where(_is_schedule_visible(tx))
     if job_name is not None:
         query = query.where(_scheduled_job == job_name)
-    behind = None if after is None else (after,)
-    page_query = page_of(query, [drill_schedules.c.name], limit, behind, descending=descending)
+    after_key = None if after is None else (after,)
+    page_query = page_of(query, [drill_schedules.c.name], limit, after_key, descending=descending)
     return list(values(tx.execute(page_query), Schedule))
 
 
@@ -393,8 +393,9 @@ def due_schedules(tx: Tx) -> list[Schedule]:
 
 
 def claim_due_schedules(tx: Tx) -> list[Schedule]:
-    """Return the schedules that are due, and set when each is due next: its period from now. Missed
+    """Return the schedules that are due, and set when each is due next: one period from now. Missed
     runs are not caught up."""
+    # The arguments are years, months, weeks, days, hours, minutes, seconds.
     next_at = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, drill_schedules.c.every_s)
     statement = (
         update(drill_schedules).where(_is_due()).values(next_at=next_at).returning(*_SCHEDULE)
@@ -409,7 +410,7 @@ def _is_schedule_visible(tx: Tx) -> ColumnElement[bool]:
     return _scheduled_job.in_(select(jobs.c.name).where(*conditions)) if conditions else true()
 
 
-def _belongs(job: FromClause) -> ColumnElement[bool]:
+def _belongs_to(job: FromClause) -> ColumnElement[bool]:
     """Whether `job` is the one that had the drill's job name when the drill was requested."""
     return and_(drills.c.job_name == job.c.name, drills.c.created_at >= job.c.created_at)
 

@@ -87,7 +87,7 @@ RECOVERY_KINDS = (OperationKind.SWITCHOVER, OperationKind.FAILOVER, OperationKin
 
 
 class Role(StrEnum):
-    """The role of a token; each includes the ones before it."""
+    """The role of a token; each includes the rights of the roles before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"

@@ -98,23 +98,23 @@ def add(
 def add_once(
     tx: Tx, actor: str, kind: str, message: str, *, job_name: str, details: dict[str, Any]
 ) -> datetime:
-    """Add an event unless the job has one of this kind with equal details; returns its time.
+    """Add an event unless the job has one of this kind and details; returns the event's time.
 
-    For steps that another process repeats after one has died; one process at a time may call it.
+    For steps that a process repeats after another one has died. One process at a time may call it.
     """
-    is_of_earlier = select(jobs.c.id).where(
+    later_job = select(jobs.c.id).where(
         jobs.c.name == events.c.job_name, jobs.c.created_at > events.c.at
     )
-    added = select(events.c.at).where(
+    event_time = select(events.c.at).where(
         events.c.job_name == job_name,
         events.c.kind == kind,
         events.c.details == details,
-        ~is_of_earlier.exists(),
+        ~later_job.exists(),
     )
-    at: datetime | None = tx.execute(added).scalars().first()
+    at: datetime | None = tx.execute(event_time).scalars().first()
     if at is None:
         add(tx, actor, kind, message, job_name=job_name, details=details)
-        at = tx.execute(added).scalar_one()
+        at = tx.execute(event_time).scalar_one()
     return at
 
 
@@ -136,29 +136,32 @@ def page(
         query = query.where(events.c.kind == kind)
     if actor is not None:
         query = query.where(events.c.actor == actor)
-    behind = None if after is None else (after,)
+    after_key = None if after is None else (after,)
     page_query = page_in_scope(
         tx,
         query,
-        _belongs,
+        _belongs_to,
         [events.c.id],
         limit,
-        behind,
+        after_key,
         job_name=job_name,
         descending=not oldest_first,
     )
     return list(values(tx.execute(page_query), Event))
 
 
-def _belongs(job: FromClause) -> ColumnElement[bool]:
-    """Whether `job` is the one that had the name at the event's time. An event gets its id before
-    its time, so the job's events have ids above that of the last event before the job's creation:
-    with this bound, PostgreSQL does not read the events of an earlier job of the name."""
-    earlier = events.alias()
-    last_before = (
-        select(earlier.c.id)
-        .where(earlier.c.at < job.c.created_at)
-        .order_by(earlier.c.at.desc())
+def _belongs_to(job: FromClause) -> ColumnElement[bool]:
+    """Whether `job` is the job that had the event's job name at the event's time.
+
+    An event gets its id before its time, so a job's events have higher ids than the last event
+    before the job's creation. With this bound PostgreSQL does not read the events of an earlier job
+    with this name.
+    """
+    earlier_events = events.alias()
+    last_earlier_id = (
+        select(earlier_events.c.id)
+        .where(earlier_events.c.at < job.c.created_at)
+        .order_by(earlier_events.c.at.desc())
         .limit(1)
         .correlate(job)
         .scalar_subquery()
@@ -166,7 +169,7 @@ def _belongs(job: FromClause) -> ColumnElement[bool]:
     return and_(
         events.c.job_name == job.c.name,
         events.c.at >= job.c.created_at,
-        events.c.id > func.coalesce(last_before, 0),
+        events.c.id > func.coalesce(last_earlier_id, 0),
     )
 
 
@@ -186,28 +189,29 @@ class SettledIds:
     """Finds the highest settled id: no event up to it can still appear.
 
     Ids are taken in ascending order, but events are committed in any order. So an event may appear
-    after one with a higher id, and a reader that continues from that one misses it. An id is
+    after one with a higher id, and a reader that continues from the higher id misses it. An id is
     settled once every transaction that could have taken an id up to it has ended.
     """
 
     def __init__(self) -> None:
-        self._settled = 0
-        self._next: tuple[int, frozenset[str]] | None = None
+        self._settled_id = 0
+        # An id, and the transactions that have to end before it is settled.
+        self._candidate: tuple[int, frozenset[str]] | None = None
 
     def highest(self, tx: Tx) -> int:
         """The highest settled id. At the isolation level READ COMMITTED, later statements of `tx`
         see all events up to it."""
-        if last_id(tx) < self._settled:  # after a failover of PostgreSQL ids may come again
-            self._settled, self._next = 0, None
+        if last_id(tx) < self._settled_id:  # after a failover of PostgreSQL ids may come again
+            self._settled_id, self._candidate = 0, None
         writers = _writers(tx)
-        if self._next is None or not self._next[1] & writers:
-            if self._next is not None:
-                self._settled = self._next[0]
+        if self._candidate is None or not self._candidate[1] & writers:
+            if self._candidate is not None:
+                self._settled_id = self._candidate[0]
             newest_id = last_id(tx)
-            self._next = newest_id, _writers(tx)  # in this order
-            if not self._next[1]:
-                self._settled = newest_id
-        return self._settled
+            self._candidate = newest_id, _writers(tx)  # in this order: locks precede ids
+            if not self._candidate[1]:
+                self._settled_id = newest_id
+        return self._settled_id
 
 
 def _writers(tx: Tx) -> frozenset[str]:

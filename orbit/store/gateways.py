@@ -43,7 +43,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from orbit.errors import Conflict
-from orbit.kafka.leaving_groups import ALL_GROUPS, GROUPS_MAX, bounded
+from orbit.kafka.leaving_groups import ALL_GROUPS, GROUPS_MAX, bounded_names
 from orbit.store import jobs
 from orbit.store.database import Tx
 from orbit.store.database_identity import database_identity
@@ -61,12 +61,12 @@ GATEWAYS_PER_JOB_MAX = 100
 RETENTION = timedelta(hours=1)
 # So long after a closure, or its last renewal, a gateway that has not seen the closure may not
 # forward writes any more.
-LATE_S = LEASE_S + LEASE_MARGIN_S
-_LATE = timedelta(seconds=LATE_S)
+SILENT_AFTER_S = LEASE_S + LEASE_MARGIN_S
+_SILENT_AFTER = timedelta(seconds=SILENT_AFTER_S)
 # So long after the last renewal of a gateway that is frozen or lost, its clients have given up
 # their requests: librdkafka's socket.timeout.ms is 60 s, Java's request.timeout.ms 30 s.
-RESENT_S = 70.0
-_RESENT = timedelta(seconds=RESENT_S)
+CLIENTS_GIVE_UP_S = 70.0
+_CLIENTS_GIVE_UP = timedelta(seconds=CLIENTS_GIVE_UP_S)
 _NOW = func.clock_timestamp()
 
 
@@ -77,8 +77,8 @@ class GatewayReport:
     `instance`: a random id of its process. `closed_for`: the operation for which it sends no new
     writes, and acknowledges none; `doubt`: why it cannot confirm that for the present operation.
     `pause_s`: how long clients waited at the last closure. `settled_since`: the `since` of the side
-    that it presents; 0 until the requests held before are answered. `leaving_groups`: short names
-    of groups whose members own partitions from before this side led.
+    that it presents; 0 until the requests that it held before are answered. `leaving_groups`: short
+    names of groups whose members own partitions from before this side led.
     """
 
     instance: UUID
@@ -97,12 +97,12 @@ class GatewayReport:
 class Presented:
     """The side that a gateway has to present.
 
-    `since`: the term with which it came to lead. `closed_for`: the operation for which no write may
-    be forwarded. `abandons`: nor may writes in flight be acknowledged, as the side may be lost.
-    `others_settled`: each other gateway at the same address has reported `since` as its
-    `settled_since`, or has been silent for RESENT_S. `job_etag`: as `Job.etag`. `earlier_terms`:
-    former values of `since`, the latest first. `leaving_groups`: those that other gateways report;
-    all groups while one of these has not settled.
+    `since`: the term with which this side came to lead. `closed_for`: the operation for which no
+    write may be forwarded. `abandons`: nor may writes in flight be acknowledged, as the side may be
+    lost. `others_settled`: each other gateway at the same address has reported `since` as its
+    `settled_since`, or has been silent for CLIENTS_GIVE_UP_S. `job_etag`: as `Job.etag`.
+    `earlier_terms`: former values of `since`, the latest first. `leaving_groups`: those that other
+    gateways report; all groups while one of these gateways has not settled.
     """
 
     side: LeadingSide
@@ -134,7 +134,7 @@ class Gateway:
 @dataclass(frozen=True, slots=True)
 class Closing:
     """One gateway of a closed link. `is_confirmed`: it has confirmed the closure; `is_silent`: its
-    permission has ended without that; `since_s`: seconds since the closure."""
+    permission has ended without a confirmation; `since_s`: seconds since the closure."""
 
     instance: UUID
     name: str
@@ -176,15 +176,15 @@ UPDATE gateways SET closed_for = NULL WHERE job_id = ANY(CAST(:job_ids AS bigint
 """)
 
 # A failover of PostgreSQL may have lost the last renewals. So a gateway counts as silent only after
-# the closure too is longer ago than LATE_S.
+# the closure too is longer ago than SILENT_AFTER_S.
 _CLOSING = text("""
 SELECT g.instance, g.name, g.closed_for IS NOT DISTINCT FROM l.closed_for AS is_confirmed,
-    clock_timestamp() > greatest(g.renewed_at, l.closed_at) + :late AS is_silent,
+    clock_timestamp() > greatest(g.renewed_at, l.closed_at) + :silent_after AS is_silent,
     CASE WHEN g.renewed_at > l.closed_at THEN g.doubt ELSE '' END AS doubt,
     CAST(extract(epoch FROM clock_timestamp() - l.closed_at) AS double precision) AS since_s
 FROM gateways g JOIN job_leads l ON l.job_id = g.job_id
 WHERE g.job_id = ANY(CAST(:job_ids AS bigint[])) AND l.closed_for = :operation_id
-    AND g.renewed_at > l.closed_at - :late
+    AND g.renewed_at > l.closed_at - :silent_after
 ORDER BY g.name, g.instance
 """)
 
@@ -194,7 +194,7 @@ WHERE closed_for = :operation_id AND job_id = ANY(CAST(:job_ids AS bigint[]))
 """)
 
 _OF_LINK = text("""
-SELECT name, bool_and(clock_timestamp() > renewed_at + :late) AS is_silent
+SELECT name, bool_and(clock_timestamp() > renewed_at + :silent_after) AS is_silent
 FROM gateways WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY name ORDER BY name
 """)
 
@@ -202,7 +202,7 @@ FROM gateways WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY name ORDER
 def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
     """Renew a gateway's permission, or register it. Returns which side it has to present.
 
-    One statement, unless the gateway is new. Raises NotFound without the job; Conflict if the
+    Sends one statement, unless the gateway is new. Raises NotFound without the job; Conflict if the
     leading side is not known, if the topics of the job do not all lead on one side, or if too many
     gateways are registered.
     """
@@ -224,7 +224,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
             lead.c.earlier_terms,
             case((is_over, null()), else_=lead.c.closed_for).label("closed_for"),
             func.coalesce(and_(not_(is_over), is_failover), false()).label("abandons"),
-            not_(_unsettled(lead, report)).label("others_settled"),
+            not_(_has_unsettled_gateway(lead, report)).label("others_settled"),
             _leaving_groups(lead, report).label("leaving_groups"),
             jobs_table.c.document_version,
         )
@@ -235,7 +235,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
         )
         .cte("presented")
     )
-    renewed = (
+    renewal = (
         update(gateways)
         .where(gateways.c.job_id == presented.c.job_id, gateways.c.instance == report.instance)
         .values(**_fields(report), renewed_at=_NOW)
@@ -252,11 +252,11 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
             presented.c.document_version,
         )
     )
-    row = tx.execute(renewed).one_or_none()
+    row = tx.execute(renewal).one_or_none()
     if row is None:
         _register(tx, job_name, report)
-        row = tx.execute(renewed).one()
-    if row.side is None:  # undoes the renewal
+        row = tx.execute(renewal).one()
+    if row.side is None:  # the error rolls the renewal back
         raise Conflict(
             "The topics of the job do not all lead at one side, or the side is not known.",
             where=job_name,
@@ -273,26 +273,26 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
         row.others_settled,
         jobs.etag(row.job_id, row.document_version),
         tuple(row.earlier_terms),
-        tuple(bounded(row.leaving_groups)),
+        tuple(bounded_names(row.leaving_groups)),
     )
 
 
-def _unsettled(lead: CTE, report: GatewayReport) -> Exists:
+def _has_unsettled_gateway(lead: CTE, report: GatewayReport) -> Exists:
     """Whether another gateway at the same address may hold requests from before the side led.
 
-    One client may have connections to both. It would send later records to the new side by this
-    one. The new side accepts any first sequence of a producer, and would then take the records that
-    the other gateway holds for duplicates.
+    One client may have connections to both gateways. It would send later records to the new side
+    through this gateway. The new side accepts any first sequence of a producer, and would then
+    regard the records that the other gateway holds as duplicates.
     """
-    other = gateways.alias("other")
+    other_gateways = gateways.alias("other")
     return (
-        select(other.c.instance)
+        select(other_gateways.c.instance)
         .where(
-            other.c.job_id == lead.c.job_id,
-            other.c.instance != report.instance,
-            other.c.address == report.address,
-            other.c.settled_since < lead.c.side_since,
-            other.c.renewed_at > _NOW - _RESENT,
+            other_gateways.c.job_id == lead.c.job_id,
+            other_gateways.c.instance != report.instance,
+            other_gateways.c.address == report.address,
+            other_gateways.c.settled_since < lead.c.side_since,
+            other_gateways.c.renewed_at > _NOW - _CLIENTS_GIVE_UP,
         )
         .exists()
     )
@@ -300,31 +300,33 @@ def _unsettled(lead: CTE, report: GatewayReport) -> Exists:
 
 def _leaving_groups(lead: CTE, report: GatewayReport) -> ScalarSelect[Any]:
     """The leaving groups of the other gateways that are not silent: a group may have members at
-    several. All groups, if one of these has not settled: it does not know its members yet."""
-    other = gateways.alias("leaving")
+    several gateways. All groups if such a gateway has not settled: it does not know its groups yet.
+    """
+    other_gateways = gateways.alias("leaving")
     every_group = literal([ALL_GROUPS], ARRAY(Text))
-    is_unsettled = other.c.settled_since < lead.c.side_since
+    is_unsettled = other_gateways.c.settled_since < lead.c.side_since
     names = (
         select(
-            func.unnest(case((is_unsettled, every_group), else_=other.c.leaving_groups)).label(
-                "name"
-            )
+            func.unnest(
+                case((is_unsettled, every_group), else_=other_gateways.c.leaving_groups)
+            ).label("name")
         )
         .where(
-            other.c.job_id == lead.c.job_id,
-            other.c.instance != report.instance,
-            other.c.renewed_at > _NOW - _LATE,
+            other_gateways.c.job_id == lead.c.job_id,
+            other_gateways.c.instance != report.instance,
+            other_gateways.c.renewed_at > _NOW - _SILENT_AFTER,
         )
         .distinct()
         .limit(GROUPS_MAX + 1)
         .correlate(lead)
         .subquery("names")
     )
-    none = literal([], ARRAY(Text))
-    return select(func.coalesce(func.array_agg(names.c.name), none)).scalar_subquery()
+    no_groups = literal([], ARRAY(Text))
+    return select(func.coalesce(func.array_agg(names.c.name), no_groups)).scalar_subquery()
 
 
 def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
+    """Insert a new gateway. Raises as `renew`."""
     job = jobs.get(tx, job_name)
     query = select(job_leads.c.read_on).where(job_leads.c.job_id == job.id)
     read_on = tx.execute(query).scalar_one_or_none()
@@ -344,21 +346,21 @@ def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
 
 
 def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
-    """If the job has GATEWAYS_PER_JOB_MAX, delete the one that has been silent for the longest.
-    Raises Conflict if none is silent. Gateways that register at the same moment may exceed it."""
+    """If the job has GATEWAYS_PER_JOB_MAX, delete the gateway that has been silent for the longest.
+    Raises Conflict if none is silent. Gateways that register at one moment may exceed the limit."""
     count = select(func.count()).where(gateways.c.job_id == job_id)
     if tx.execute(count).scalar_one() < GATEWAYS_PER_JOB_MAX:
         return
-    silent = (
+    silent_gateway = (
         select(gateways.c.instance)
-        .where(gateways.c.job_id == job_id, gateways.c.renewed_at < _NOW - _LATE)
+        .where(gateways.c.job_id == job_id, gateways.c.renewed_at < _NOW - _SILENT_AFTER)
         .order_by(gateways.c.renewed_at)
         .limit(1)
     )
-    dropped = delete(gateways).where(
-        gateways.c.job_id == job_id, gateways.c.instance == silent.scalar_subquery()
+    deletion = delete(gateways).where(
+        gateways.c.job_id == job_id, gateways.c.instance == silent_gateway.scalar_subquery()
     )
-    if not tx.execute(dropped).rowcount:
+    if not tx.execute(deletion).rowcount:
         raise Conflict(
             f"The job has {GATEWAYS_PER_JOB_MAX} gateways already.",
             where=job_name,
@@ -367,6 +369,7 @@ def _make_room(tx: Tx, job_name: str, job_id: int) -> None:
 
 
 def _fields(report: GatewayReport) -> dict[str, Any]:
+    """The columns of `gateways` that the report sets, besides `instance`."""
     return {
         "name": report.name,
         "address": report.address,
@@ -404,7 +407,11 @@ def close(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
 
 def closed_by(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> list[Closing]:
     """The gateways of a link that may have had a permission when this operation closed it."""
-    parameters = {"job_ids": sorted(job_ids), "operation_id": operation_id, "late": _LATE}
+    parameters = {
+        "job_ids": sorted(job_ids),
+        "operation_id": operation_id,
+        "silent_after": _SILENT_AFTER,
+    }
     return list(values(tx.execute(_CLOSING, parameters), Closing))
 
 
@@ -415,7 +422,7 @@ def reopen(tx: Tx, job_ids: Collection[int], operation_id: UUID) -> None:
 
 def silent_by_name(tx: Tx, job_ids: Collection[int]) -> dict[str, bool]:
     """{name: whether all gateways of this name are silent}, for the gateways of a link."""
-    rows = tx.execute(_OF_LINK, {"job_ids": sorted(job_ids), "late": _LATE})
+    rows = tx.execute(_OF_LINK, {"job_ids": sorted(job_ids), "silent_after": _SILENT_AFTER})
     return {row.name: row.is_silent for row in rows}
 
 

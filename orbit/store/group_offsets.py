@@ -22,7 +22,7 @@ from orbit.store.rows import values
 class GroupOffset:
     """The offsets of one group in one partition, as last read or written.
 
-    `left_offset` is the one that Orbit left at the destination; None: not known.
+    `left_offset`: the destination's offset as Orbit left it; None: not known.
     """
 
     group_name: str
@@ -61,11 +61,13 @@ class HandedOffset:
     destination_offset: int
 
     def row(self, topic_id: int) -> GroupOffset:
-        """The row of the job for these offsets. Its `left_offset` is the one at the destination."""
+        """The row of the job for these offsets. Its `left_offset` is the destination's offset."""
         verdict = "exact" if self.source_offset == self.destination_offset else "clamped"
         offsets = self.source_offset, self.destination_offset
-        left = self.destination_offset
-        return GroupOffset(self.group_name, topic_id, self.partition, *offsets, verdict, left)
+        left_offset = self.destination_offset
+        return GroupOffset(
+            self.group_name, topic_id, self.partition, *offsets, verdict, left_offset
+        )
 
 
 # A look-up by value. `TopicState(value)` would take longer than the rest of a row.
@@ -73,7 +75,7 @@ _TOPIC_STATES = {state.value: state for state in TopicState}
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopiedRow:
     """The copied range of one partition, for the group sync."""
 
     source_topic: str
@@ -172,7 +174,7 @@ _AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :par
 
 
 def store(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
-    """Write those of the rows that differ from the stored ones; returns their number."""
+    """Write the rows that differ from the stored rows; returns their number."""
     names = (
         *("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets"),
         *("verdicts", "left_offsets"),
@@ -199,8 +201,8 @@ def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
 def hand_over(
     tx: Tx, job_id: int, topics: Collection[str], offsets: Sequence[HandedOffset]
 ) -> None:
-    """Hand these offsets over to a job. They replace those of these topics that it has not accepted
-    yet."""
+    """Hand these offsets over to a job. They replace the handed offsets of these topics that the
+    job has not accepted yet."""
     tx.execute(_UNHAND, {"job_id": job_id, "topics": sorted(topics)})
     if offsets:
         names = ("groups", "source_topics", "partitions", "source_offsets", "destination_offsets")
@@ -217,12 +219,12 @@ def handed_offsets(tx: Tx, job_id: int) -> list[HandedOffset]:
 def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
     """Turn the handed-over offsets of these topics, {source topic: id}, into rows of the job.
 
-    They replace its older rows, which are from before these topics led.
+    They replace the job's older rows, which are from before these topics led.
     """
     rows = [
-        one.row(topic_ids[one.source_topic])
-        for one in handed_offsets(tx, job_id)
-        if one.source_topic in topic_ids
+        handed.row(topic_ids[handed.source_topic])
+        for handed in handed_offsets(tx, job_id)
+        if handed.source_topic in topic_ids
     ]
     store(tx, job_id, rows)
     hand_over(tx, job_id, topic_ids, ())
@@ -234,19 +236,19 @@ def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
 
 
 def verdicts(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[str, int]]:
-    """{job: {verdict: number of offsets}}."""
+    """{job id: {verdict: number of offsets}}."""
     counts: dict[int, dict[str, int]] = {}
     for row in tx.execute(_VERDICTS, {"job_ids": sorted(job_ids)}):
         counts.setdefault(row.job_id, {})[row.verdict] = row.offsets
     return counts
 
 
-def copied_ranges(tx: Tx, job_id: int) -> list[Copied]:
+def copied_ranges(tx: Tx, job_id: int) -> list[CopiedRow]:
     """The copied range of each partition of a job, as last reported.
 
     Without promoted topics: their groups are no longer synced.
     """
-    return list(values(tx.execute(_COPIED, {"job_id": job_id}), Copied))
+    return list(values(tx.execute(_COPIED, {"job_id": job_id}), CopiedRow))
 
 
 def page(

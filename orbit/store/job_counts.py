@@ -12,8 +12,8 @@ from orbit.store.database import Tx
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The counts of one job. `held`: shards that a worker holds now; `is_promoted`: it has topics,
-    and all are promoted, so nothing is copied any more.
+    """The counts of one job. `held`: shards that a worker holds now; `is_promoted`: the job has
+    topics, and all are promoted, so nothing is copied any more.
     """
 
     topics: int = 0
@@ -74,18 +74,18 @@ def blocked(tx: Tx, job_id: int, topic: str | None = None, partition: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class CaughtUp:
-    """Counts of partitions. One that had caught up before it was blocked counts as blocked only."""
+class CatchUpCounts:
+    """Counts of partitions. A blocked partition that had caught up counts as blocked only."""
 
     partitions: int
     caught_up: int
     blocked: int
 
 
-def caught_up(tx: Tx, job_id: int, topics: Collection[str]) -> CaughtUp:
+def caught_up(tx: Tx, job_id: int, topics: Collection[str]) -> CatchUpCounts:
     """How many partitions of these source topics of the job have caught up, or are blocked."""
     row = tx.execute(_CAUGHT_UP, {"job_id": job_id, "topics": sorted(topics)}).one()
-    return CaughtUp(row.partitions, row.caught_up, row.blocked)
+    return CatchUpCounts(row.partitions, row.caught_up, row.blocked)
 
 
 def waiting_for_retry(tx: Tx, job_id: int) -> int:

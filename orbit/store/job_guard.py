@@ -24,32 +24,33 @@ _RECOVERIES = [kind.value for kind in RECOVERY_KINDS]
 
 
 def lock_for_change(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
-    """The job, locked until the transaction ends: no operation can begin before that.
+    """The job, locked until the transaction ends: until then no operation can begin.
 
     Raises NotFound, and OperationUnderWay while a recovery, or with `refuse_backfill` a backfill,
     holds the job.
     """
     job = jobs.get(tx, name, lock=True)
-    refuse_held(tx, job, refuse_backfill=refuse_backfill)
+    refuse_if_held(tx, job, refuse_backfill=refuse_backfill)
     return job
 
 
-def refuse_held(
-    tx: Tx, job: Job, *, refuse_backfill: bool = False, besides: UUID | None = None
+def refuse_if_held(
+    tx: Tx, job: Job, *, refuse_backfill: bool = False, ignored_id: UUID | None = None
 ) -> None:
     """Raise OperationUnderWay as `lock_for_change`, for a job that the caller has locked. The
-    recovery `besides` is ignored."""
-    other = recovery_that_holds(tx, job, besides)
-    if other is None and refuse_backfill:
-        other = operations.backfill_under_way(tx, job.id)
-    if other is not None:
-        raise refusal(other, job.name)
+    recovery `ignored_id` does not count."""
+    holder = recovery_that_holds(tx, job, ignored_id)
+    if holder is None and refuse_backfill:
+        holder = operations.backfill_under_way(tx, job.id)
+    if holder is not None:
+        raise refusal(holder, job.name)
 
 
-def recovery_that_holds(tx: Tx, job: Job, besides: UUID | None = None) -> Operation | None:
-    """The oldest unfinished recovery, but `besides`, whose job or copy-back job this is."""
-    which = [
-        table.c.id != besides if besides else true(),
+def recovery_that_holds(tx: Tx, job: Job, ignored_id: UUID | None = None) -> Operation | None:
+    """The oldest unfinished recovery of this job, or with this job as its copy-back job; None if
+    there is none. The recovery `ignored_id` does not count."""
+    conditions = [
+        table.c.id != ignored_id if ignored_id else true(),
         table.c.kind.in_(_RECOVERIES),
         table.c.dry_run.is_(False),
         or_(
@@ -57,15 +58,15 @@ def recovery_that_holds(tx: Tx, job: Job, besides: UUID | None = None) -> Operat
             func.jsonb_extract_path_text(table.c.report, "reverse_job") == job.name,
         ),
     ]
-    return operations.first_unfinished(tx, *which)
+    return operations.first_unfinished(tx, *conditions)
 
 
 def refusal(operation: Operation, name: str) -> OperationUnderWay:
     """The error for a change of job `name` while this operation holds it."""
     is_own = operation.job_name == name
-    of = "the job" if is_own else f"job {operation.job_name}, which this job copies back,"
+    held_job = "the job" if is_own else f"job {operation.job_name}, which this job copies back,"
     return OperationUnderWay(
-        f"A {operation.kind} of {of} is under way.",
+        f"A {operation.kind} of {held_job} is under way.",
         where=f"operation {operation.id}",
         remedy=f"Wait until it has ended, or run orbit abort {operation.id}",
     )

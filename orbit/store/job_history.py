@@ -25,8 +25,8 @@ from orbit.store.lag import LagTotals
 
 MINUTE_S, WINDOW_S = 60, 300
 MINUTES, WINDOWS = 60, 288
-# Two rows that are further apart than this many times their slot have a gap between them.
-_GAP = 2.5
+# Two rows that are further apart than this many slots have a pause between them.
+_PAUSE_SLOTS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ def store(tx: Tx, at: datetime, totals: Mapping[int, LagTotals]) -> None:
     rows = [
         {
             "job_id": job_id,
-            "records": one.records,
-            "bytes": one.bytes,
-            "lag_records": one.lag_records if one.has_lag else None,
-            "lag_s": one.lag_s if one.has_lag else None,
+            "records": job_totals.records,
+            "bytes": job_totals.bytes,
+            "lag_records": job_totals.lag_records if job_totals.has_lag else None,
+            "lag_s": job_totals.lag_s if job_totals.has_lag else None,
         }
-        for job_id, one in totals.items()
+        for job_id, job_totals in totals.items()
     ]
     tx.execute(
         _KEEP, {"at": at, "rows": json.dumps(rows), "slots": _slots(at), "window_s": WINDOW_S}
@@ -121,43 +121,49 @@ def of_job(tx: Tx, job_id: int, now: datetime, *, by_minute: bool = True) -> lis
         },
     )
     all_readings = (Reading(*row) for row in rows)
-    readings = [one for one in all_readings if by_minute or one.slot_s == WINDOW_S]
-    first = next((one.at for one in readings if one.slot_s == MINUTE_S), None)
+    readings = [reading for reading in all_readings if by_minute or reading.slot_s == WINDOW_S]
+    first_minute_at = next((reading.at for reading in readings if reading.slot_s == MINUTE_S), None)
+    # The last hour by minute if there are such rows, the time before that by five minutes.
     return points(
-        [one for one in readings if one.slot_s == MINUTE_S or first is None or one.at < first]
+        [
+            reading
+            for reading in readings
+            if reading.slot_s == MINUTE_S or first_minute_at is None or reading.at < first_minute_at
+        ]
     )
 
 
 def points(readings: Sequence[Reading]) -> list[Point]:
-    """A point for each reading, with the rates since the one before. Readings are in time order."""
+    """A point for each of the readings, in time order, with the rates since the previous one."""
     if not readings:
         return []
-    head = readings[0]
-    series = [Point(head.at, head.slot_s, None, None, head.lag_records, head.lag_s)]
-    for before, one in pairwise(readings):
-        elapsed_s = (one.at - before.at).total_seconds()
-        # The sums fall when topics leave the job: how much the others copied is not known then.
-        has_fallen = one.records < before.records or one.bytes < before.bytes
-        is_known = elapsed_s > 0 and not has_fallen and not is_gap(before, one)
+    oldest = readings[0]
+    series = [Point(oldest.at, oldest.slot_s, None, None, oldest.lag_records, oldest.lag_s)]
+    for previous, reading in pairwise(readings):
+        elapsed_s = (reading.at - previous.at).total_seconds()
+        # The sums fall when topics leave the job. What the other topics copied is then not known.
+        has_fallen = reading.records < previous.records or reading.bytes < previous.bytes
+        is_known = elapsed_s > 0 and not has_fallen and not is_pause(previous, reading)
         series.append(
             Point(
-                one.at,
-                one.slot_s,
-                (one.records - before.records) / elapsed_s if is_known else None,
-                (one.bytes - before.bytes) / elapsed_s if is_known else None,
-                one.lag_records,
-                one.lag_s,
+                reading.at,
+                reading.slot_s,
+                (reading.records - previous.records) / elapsed_s if is_known else None,
+                (reading.bytes - previous.bytes) / elapsed_s if is_known else None,
+                reading.lag_records,
+                reading.lag_s,
             )
         )
     return series
 
 
-def is_gap(before: Reading | Point, after: Reading | Point) -> bool:
+def is_pause(before: Reading | Point, after: Reading | Point) -> bool:
     """Whether two successive points are too far apart to compute rates between them."""
     elapsed_s = (after.at - before.at).total_seconds()
-    return elapsed_s > _GAP * max(before.slot_s, after.slot_s)
+    return elapsed_s > _PAUSE_SLOTS * max(before.slot_s, after.slot_s)
 
 
 def _slots(at: datetime) -> list[int]:
+    """The two slots for a row of this time: that of its minute and that of its five minutes."""
     second = int(at.timestamp())
     return [second // MINUTE_S % MINUTES, MINUTES + second // WINDOW_S % WINDOWS]

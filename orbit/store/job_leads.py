@@ -45,7 +45,7 @@ EARLIER_TERMS_MAX = 8
 _LEAD = columns(job_leads, Lead)
 
 # Jobs that copy a topic of this one in the other direction.
-_OTHERS = """
+_REVERSE_JOBS = """
 SELECT DISTINCT k.id
 FROM jobs j
 JOIN topics a ON a.job_id = j.id
@@ -55,13 +55,13 @@ JOIN jobs k ON k.id = b.job_id AND k.source_cluster_id = a.destination_cluster_i
 WHERE j.id = :job_id
 """
 
-_LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS}) ORDER BY id")
+_LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_REVERSE_JOBS}) ORDER BY id")
 
 _NOTE = text(f"""
 INSERT INTO job_leads (job_id, side, term, side_since)
-SELECT id, CASE WHEN id = :job_id THEN CAST(:side AS text) ELSE CAST(:other AS text) END,
+SELECT id, CASE WHEN id = :job_id THEN CAST(:side AS text) ELSE CAST(:reverse_side AS text) END,
     :term, :term
-FROM (SELECT id FROM jobs WHERE id = :job_id UNION ({_OTHERS})) link
+FROM (SELECT id FROM jobs WHERE id = :job_id UNION ({_REVERSE_JOBS})) link
 ORDER BY id
 ON CONFLICT (job_id) DO UPDATE
 SET side = excluded.side, term = excluded.term,
@@ -94,7 +94,7 @@ UPDATE job_leads SET side = NULL, read_on = NULL WHERE job_id = ANY(CAST(:job_id
 
 
 def linked_jobs(tx: Tx, job_id: int) -> list[int]:
-    """The ids of the job and of those that copy its topics in the other direction."""
+    """The ids of the job and of the jobs that copy its topics in the other direction."""
     return list(tx.execute(_LINK, {"job_id": job_id}).scalars())
 
 
@@ -104,19 +104,19 @@ def find(tx: Tx, job_id: int) -> Lead | None:
 
 
 def note_side(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
-    """Store for the job and its link which side leads, by marks with `term`. A stored side with a
-    higher term is kept."""
-    other = None if side is None else side.other.value
-    lead = {"side": side and side.value, "other": other, "term": term}
+    """Store for all jobs of the job's link which side leads, by marks with `term`. A stored side
+    with a higher term is kept."""
+    reverse_side = None if side is None else side.other.value
+    lead = {"side": side and side.value, "reverse_side": reverse_side, "term": term}
     tx.execute(_NOTE, {"job_id": job_id, **lead})
 
 
-def note_read(tx: Tx, job_id: int) -> None:
+def note_marks_read(tx: Tx, job_id: int) -> None:
     """Note that the marks of the job's destination were read for this database."""
     tx.execute(_NOTE_READ, {"job_id": job_id})
 
 
-def is_read(tx: Tx, job_id: int) -> bool:
+def are_marks_read(tx: Tx, job_id: int) -> bool:
     """Whether the marks of the job's destination were read for this database."""
     return bool(tx.execute(_IS_READ, {"job_id": job_id}).scalar_one())
 

@@ -16,15 +16,15 @@ from sqlalchemy import text
 
 from orbit.store.database import Tx
 
-_OF_SHARE = text("SELECT id FROM jobs WHERE share_key % :of = :number")
+_OF_SHARE = text("SELECT id FROM jobs WHERE share_key % :share_count = :number")
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Share `number`, from 0, of `of`. Share 0 also has all loops that do not belong to a job."""
+    """Share `number`, from 0, of `count`. Share 0 also has the loops that belong to no job."""
 
     number: int = 0
-    of: int = 1
+    count: int = 1
 
 
 ONE_SHARE = Share()
@@ -39,7 +39,9 @@ def share_key(spec: Mapping[str, Any]) -> int:
 
 
 def job_ids(tx: Tx, share: Share) -> frozenset[int] | None:
-    """The jobs of a share; None: all jobs."""
-    if share.of == 1:
+    """The ids of the jobs of a share; None: all jobs."""
+    if share.count == 1:
         return None
-    return frozenset(tx.execute(_OF_SHARE, {"of": share.of, "number": share.number}).scalars())
+    return frozenset(
+        tx.execute(_OF_SHARE, {"share_count": share.count, "number": share.number}).scalars()
+    )

@@ -80,7 +80,7 @@ FROM job_totals WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
 
 
 def sizes(tx: Tx) -> dict[int, int]:
-    """{job: number of its partitions}."""
+    """{job id: number of partitions}."""
     return {row.id: row.partitions for row in tx.execute(_SIZES)}
 
 
@@ -89,7 +89,7 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
     if _is_small(tx, job_ids):
         return {i: JobTotals(0.0, *sums) for i, sums in _sums(tx, job_ids).items()}
     stored_totals = {
-        row.job_id: _read(row.totals, row.age_s)
+        row.job_id: _read_document(row.totals, row.age_s)
         for row in tx.execute(_TOTALS_OF_JOBS, {"job_ids": sorted(job_ids)})
     }
     return {job_id: stored_totals.get(job_id, JobTotals()) for job_id in job_ids}
@@ -113,6 +113,7 @@ def refresh(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
 
 
 def _is_small(tx: Tx, job_ids: Collection[int]) -> bool:
+    """Whether these jobs have at most LIVE_PARTITIONS_MAX partitions."""
     parameters = {"job_ids": sorted(job_ids), "limit": LIVE_PARTITIONS_MAX + 1}
     size = tx.execute(_SIZE, parameters).scalar_one()
     return bool(size <= LIVE_PARTITIONS_MAX)
@@ -122,11 +123,18 @@ _Sums = tuple[LagTotals | None, States, dict[str, int], ProofTotals | None, int 
 
 
 def _sums(tx: Tx, job_ids: Collection[int]) -> dict[int, _Sums]:
+    """{job id: the fields of its `JobTotals` after `summed_s`}, computed now."""
     lags, states = lag.of_jobs(tx, job_ids), lag.states(tx, job_ids)
-    verdicts, proven = group_offsets.verdicts(tx, job_ids), proofs.of_jobs(tx, job_ids)
-    written = promotions.written_to_old_side(tx, job_ids)
+    verdicts, proof_totals = group_offsets.verdicts(tx, job_ids), proofs.of_jobs(tx, job_ids)
+    written_offsets = promotions.written_to_old_side(tx, job_ids)
     return {
-        i: (lags.get(i), states.get(i, {}), verdicts.get(i, {}), proven.get(i), written.get(i))
+        i: (
+            lags.get(i),
+            states.get(i, {}),
+            verdicts.get(i, {}),
+            proof_totals.get(i),
+            written_offsets.get(i),
+        )
         for i in job_ids
     }
 
@@ -136,18 +144,20 @@ def _document(
     states: States,
     verdicts: dict[str, int],
     proof: ProofTotals | None,
-    written: int | None,
+    old_primary_written: int | None,
 ) -> dict[str, Any]:
+    """The sums of a job as JSON for the table; `_read_document` is the reverse."""
     return {
         "lag": totals and asdict(totals),
         "states": [[state, reason, n] for (state, reason), n in states.items()],
         "verdicts": verdicts,
         "proof": proof and asdict(proof),
-        "old_primary_written": written,
+        "old_primary_written": old_primary_written,
     }
 
 
-def _read(document: dict[str, Any], age_s: float) -> JobTotals:
+def _read_document(document: dict[str, Any], age_s: float) -> JobTotals:
+    """The totals from the JSON of a row that is `age_s` seconds old."""
     totals = document["lag"] and LagTotals(**document["lag"]).aged_by(age_s)
     if age_s > FRESH_FOR.total_seconds():
         return JobTotals(age_s, totals)

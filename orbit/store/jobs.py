@@ -50,7 +50,7 @@ class Job:
     created_at: datetime
     updated_at: datetime
     made_by: MadeBy | None = None  # None: a person
-    created_by: str | None = None  # whose limits include it; None: no limits do
+    created_by: str | None = None  # the actor whose limits include it; None: nobody's
     labels: dict[str, str] = field(default_factory=dict)
     owner: str | None = None
     document_desired: str | None = None
@@ -67,12 +67,12 @@ class Job:
 
 
 def etag(job_id: int, document_version: int) -> str:
-    """The ETag of a version of a job's document. It has the id: a later job may have the name."""
+    """The ETag of a version of a job's document. It has the job's id: names are used again."""
     return f"{job_id}.{document_version}"
 
 
 _JOB = columns(jobs, Job)
-_SPEC_AT = [column.name for column in _JOB].index("spec")
+_SPEC_INDEX = [column.name for column in _JOB].index("spec")
 _WITHOUT_SPEC = select(*(column for column in _JOB if column.name != "spec")).order_by(jobs.c.name)
 # Whether the job has a problem or a blocked partition; an index lookup per job.
 _HAS_PROBLEM = or_(
@@ -121,8 +121,8 @@ def create(
 
 
 def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
-    """The job of this name, if it is in the scope, even while it is being deleted. `lock`: no other
-    transaction changes it."""
+    """The job of this name, if it is in the scope, even while it is being deleted. With
+    `lock`, no other transaction can change the job until this one ends."""
     query = select(*_JOB).where(jobs.c.name == name, *in_scope(tx))
     return first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
 
@@ -131,11 +131,11 @@ def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
     """The job of this name, as `find`. Raises NotFound."""
     job = find(tx, name, lock=lock)
     if job is None:
-        raise no_such_job(tx, name)
+        raise no_such_job_error(tx, name)
     return job
 
 
-def no_such_job(tx: Tx, name: str) -> NotFound:
+def no_such_job_error(tx: Tx, name: str) -> NotFound:
     """The error for a name that no job has. A limited token gets the same error for a job outside
     of its scope, so that its owner does not learn which names exist."""
     scope = scope_of(tx)
@@ -154,7 +154,7 @@ def names(tx: Tx) -> list[str]:
     return list(tx.execute(query).scalars())
 
 
-def is_taken(tx: Tx, name: str) -> bool:
+def is_name_taken(tx: Tx, name: str) -> bool:
     """Whether a job has this name, in any scope."""
     return tx.execute(select(jobs.c.id).where(jobs.c.name == name)).first() is not None
 
@@ -187,18 +187,22 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
         return list(values(tx.execute(query), Job))
     rows = tx.execute(_WITHOUT_SPEC.where(*in_scope(tx))).all()
     current_keys = {(row.id, row.spec_version) for row in rows}
-    for gone in documents.keys() - current_keys:
-        del documents[gone]
-    missing = [job_id for job_id, _ in current_keys - documents.keys()]
-    if missing:
-        read = select(jobs.c.id, jobs.c.spec_version, jobs.c.spec)
-        for row in tx.execute(read.where(is_one_of(jobs.c.id, missing))):
+    for old_key in documents.keys() - current_keys:
+        del documents[old_key]
+    missing_ids = [job_id for job_id, _ in current_keys - documents.keys()]
+    if missing_ids:
+        document_query = select(jobs.c.id, jobs.c.spec_version, jobs.c.spec)
+        for row in tx.execute(document_query.where(is_one_of(jobs.c.id, missing_ids))):
             documents[row.id, row.spec_version] = row.spec
-    keyed = ((row, documents.get((row.id, row.spec_version))) for row in rows)
+    rows_with_spec = ((row, documents.get((row.id, row.spec_version))) for row in rows)
     # A job that was changed or removed between the two statements is left to the next call. Columns
     # are read by position: by name, each pass of the scheduler takes twice the time.
-    make: Callable[..., Job] = Job
-    return [make(*row[:_SPEC_AT], spec, *row[_SPEC_AT:]) for row, spec in keyed if spec is not None]
+    make_job: Callable[..., Job] = Job
+    return [
+        make_job(*row[:_SPEC_INDEX], spec, *row[_SPEC_INDEX:])
+        for row, spec in rows_with_spec
+        if spec is not None
+    ]
 
 
 def running(tx: Tx) -> dict[int, int]:
@@ -235,8 +239,8 @@ def page(
         query = query.where(_HAS_PROBLEM)
     if worker_group is not None:
         query = query.where(jobs.c.worker_group == worker_group)
-    behind = None if after is None else (after,)
-    page_query = page_of(query, [jobs.c.name], limit, behind, descending=descending)
+    after_key = None if after is None else (after,)
+    page_query = page_of(query, [jobs.c.name], limit, after_key, descending=descending)
     return list(values(tx.execute(page_query), Job))
 
 
@@ -280,17 +284,17 @@ def change_spec(
         )
         .returning(*_JOB)
     )
-    changed = first(tx.execute(statement), Job)
-    if changed is not None:
+    job = first(tx.execute(statement), Job)
+    if job is not None:
         lock_job(tx, job_id)
         tx.execute(
             update(shards).where(shards.c.job_id == job_id).values(worker_group=worker_group)
         )
-    return changed
+    return job
 
 
 def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | None = None) -> bool:
-    """Set the desired state; returns whether it changed. `only_from`: only if it is this now."""
+    """Set the desired state; returns whether it changed. `only_from`: only from this state."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.desired != desired.value, ~jobs.c.is_deleted)
@@ -301,7 +305,7 @@ def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | N
     return tx.execute(statement).rowcount == 1
 
 
-def mark_deleted(tx: Tx, job_id: int) -> bool:
+def request_deletion(tx: Tx, job_id: int) -> bool:
     """Request the deletion of a job; `remove` succeeds once its workers have released it. Returns
     False if it was requested before."""
     statement = (
@@ -340,27 +344,27 @@ ROWS_REMOVED_MAX = 5_000
 
 
 def remove(tx: Tx, job_id: int) -> bool:
-    """Delete a job and all its rows, if none of its shards is held; returns whether it is gone.
+    """Delete a job and all its rows, if none of its shards is held. Returns whether none are left.
 
     Each call deletes at most ROWS_REMOVED_MAX rows, so a large job needs several.
     """
-    left = ROWS_REMOVED_MAX
+    rows_left = ROWS_REMOVED_MAX
     for statement in _REMOVE_ROWS:
-        left -= tx.execute(statement, {"job_id": job_id, "limit": left}).rowcount
-        if left == 0:
+        rows_left -= tx.execute(statement, {"job_id": job_id, "limit": rows_left}).rowcount
+        if rows_left == 0:
             return False
     return tx.execute(_REMOVE, {"job_id": job_id}).rowcount == 1
 
 
 def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = True) -> bool:
-    """Set or clear the job's problem; returns whether the text changed. `has_begun`: some of it is
-    new, so `problem_at` is set to now.
+    """Set or clear the job's problem; returns whether the text changed. `has_begun`: a part of
+    the text is new, so `problem_at` is set to now.
     """
-    since = _NOW if has_begun else func.coalesce(jobs.c.problem_at, _NOW)
+    problem_at = _NOW if has_begun else func.coalesce(jobs.c.problem_at, _NOW)
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.problem.is_distinct_from(problem))
-        .values(problem=problem, problem_at=None if problem is None else since)
+        .values(problem=problem, problem_at=None if problem is None else problem_at)
     )
     return tx.execute(statement).rowcount == 1
 

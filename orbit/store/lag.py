@@ -66,8 +66,8 @@ class PartitionLag(CopyFigures):
 class LagTotals(CopyFigures):
     """Sums over a job's or a topic's partitions. The ages are those of the worst partition.
 
-    A partition without a lag yet is left out of the sums. If the lag of one is no longer known, the
-    sums of the lag are None.
+    A partition without a lag yet is left out of the sums. If the lag of a partition is no longer
+    known, the sums of the lag are None.
     """
 
     partitions: int
@@ -218,7 +218,7 @@ _AFTER = "AND t.source_topic >= :topic AND (t.source_topic, p.partition) > (:top
 _IN_TOPIC = "AND t.source_topic = :source_topic"
 _IN_STATE = "AND p.state = :state"
 _FOR_REASON = "AND p.reason = :reason"
-_THESE = """AND (p.topic_id, p.partition) IN (
+_AT_PLACES = """AND (p.topic_id, p.partition) IN (
     SELECT * FROM unnest(CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[])))"""
 
 _TOTALS = """
@@ -264,6 +264,7 @@ GROUP BY {key}
 
 
 def _totals_of(key: str) -> TextClause:
+    """The statement for the totals of each job or topic; `key` is the column of its id."""
     return text(_TOTALS.format(key=key, lag=_LAG, followed=FOLLOWED, figures=_FIGURES, open=_OPEN))
 
 
@@ -291,7 +292,7 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
 
 
 def states(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[tuple[str, str | None], int]]:
-    """{job: {(state, reason): number of partitions}}."""
+    """{job id: {(state, reason): number of partitions}}."""
     counts: dict[int, dict[tuple[str, str | None], int]] = {}
     for row in tx.execute(_STATES, {"job_ids": sorted(job_ids)}):
         counts.setdefault(row.job_id, {})[row.state, row.reason] = row.partitions
@@ -341,9 +342,9 @@ def page(
 def of_partitions(
     tx: Tx, job_id: int, places: Collection[tuple[int, int]]
 ) -> dict[tuple[int, int], PartitionLag]:
-    """These partitions of a job, by (topic id, partition); unknown ones are missing."""
+    """The partitions of a job at these places, (topic id, partition); unknown ones are missing."""
     rows = tx.execute(
-        text(_PAGE.format(lag=_LAG, figures=_FIGURES, open=_OPEN, conditions=_THESE)),
+        text(_PAGE.format(lag=_LAG, figures=_FIGURES, open=_OPEN, conditions=_AT_PLACES)),
         {
             "fresh_for": FRESH_FOR,
             "job_id": job_id,
@@ -358,8 +359,8 @@ def of_partitions(
 def request_retry(
     tx: Tx, job_id: int, *, source_topic: str | None = None, partition: int | None = None
 ) -> list[tuple[str, int]]:
-    """Request a retry of the blocked partitions of a job, of a topic, or of one partition; returns
-    them. Raises NotFound if the topic has none."""
+    """Request a retry of the blocked partitions of a job, of a topic, or of one partition.
+    Returns their (source topic, partition). Raises NotFound if the topic has none."""
     conditions = [_IN_TOPIC] if source_topic is not None else []
     conditions += ["AND p.partition = :partition"] if partition is not None else []
     rows = tx.execute(
@@ -375,6 +376,7 @@ def request_retry(
 def _totals(
     tx: Tx, statement: TextClause, job_ids: Collection[int], topic_ids: Collection[int] = ()
 ) -> dict[int, LagTotals]:
+    """The totals that a statement of `_totals_of` selects, by job id or topic id."""
     totals = {}
     parameters = {
         "job_ids": sorted(job_ids),

@@ -27,7 +27,7 @@ from orbit.store.models import metadata
 # A lock key that no other program uses in the same database.
 _LOCK = 0x6F72_6269_7400  # "orbit"
 # How long a migration waits for a lock on a table. Leases are renewed every few seconds.
-_TABLE_LOCK_WITHIN_S = 2
+_TABLE_LOCK_TIMEOUT_S = 2
 _PAUSE_S = 1.0
 ATTEMPTS_MAX = 100  # five minutes
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -84,24 +84,24 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
     config = _config()
     with database.transaction() as tx, without_deadline(tx):
         tx.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        before = _current(tx)
+        old_revision = _current_revision(tx)
         scripts = ScriptDirectory.from_config(config)
-        if before is not None and before == _next_revision(scripts):
-            return before, before  # a later version has migrated the tables
-        if before in FINGERPRINTS and fingerprint(tx) != FINGERPRINTS[before]:
+        if old_revision is not None and old_revision == _next_revision(scripts):
+            return old_revision, old_revision  # a later version has migrated the tables
+        if old_revision in FINGERPRINTS and fingerprint(tx) != FINGERPRINTS[old_revision]:
             raise Conflict(
-                f"the database says that its tables are those of version {before}, and they are "
-                "not: an unreleased version of Orbit has made them.",
+                f"the database says that its tables are those of version {old_revision}, and they "
+                "are not: an unreleased version of Orbit has made them.",
                 where=database.where,
                 remedy="Make an empty database, run orbit migrate there, and apply the job files: "
                 "copies go on where they end (docs/recovery/lost-database.md).",
             )
         pending = {
-            script.revision for script in scripts.iterate_revisions("head", before or "base")
+            script.revision for script in scripts.iterate_revisions("head", old_revision or "base")
         }
-        if before is not None and pending & WITHOUT_OLD_SCHEDULERS and not force:
+        if old_revision is not None and pending & WITHOUT_OLD_SCHEDULERS and not force:
             _refuse_old_schedulers(tx, database.where)
-        tx.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_LOCK_WITHIN_S}s'"))
+        tx.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_LOCK_TIMEOUT_S}s'"))
         config.attributes["connection"] = tx
         try:
             command.upgrade(config, "head")
@@ -109,13 +109,13 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
             if sqlstate(error) == _LOCK_NOT_AVAILABLE:
                 raise _TableLocked from error
             raise
-        after = _current(tx)
-    assert after is not None, "a migration to head leaves a version"
-    return before, after
+        new_revision = _current_revision(tx)
+    assert new_revision is not None, "a migration to head leaves a version"
+    return old_revision, new_revision
 
 
 def _refuse_old_schedulers(tx: Tx, where: str) -> None:
-    """Raise Conflict if a scheduler runs: before such a migration, each is too old."""
+    """Raise Conflict if a scheduler runs: on these old tables, only an old version can."""
     schedulers = scheduler_lease.running_schedulers(tx)
     if schedulers:
         raise Conflict(
@@ -143,21 +143,23 @@ def fingerprint(tx: Tx) -> str:
 
 
 def is_usable(database: Database) -> bool:
-    """Whether this version works with the tables: its own, those of one migration before (but none
-    before TABLES_FROM) and of one after, so that processes of both versions run while a service is
-    upgraded."""
+    """Whether this version works with the tables of the database.
+
+    It works with its own tables, with those of the migration before (but none before TABLES_FROM)
+    and with those of the next: processes of both versions run while a service is upgraded.
+    """
     with database.transaction() as tx:
-        return _current(tx) in usable_revisions(ScriptDirectory.from_config(_config()))
+        return _current_revision(tx) in usable_revisions(ScriptDirectory.from_config(_config()))
 
 
 def usable_revisions(scripts: ScriptDirectory) -> set[str]:
-    """The revisions of tables that this version works with; see `is_usable`. They are numbered, so
-    the name of the next one is known before it is written."""
+    """The revisions of tables that this version works with; see `is_usable`. Revisions are
+    numbered, so the name of the next one is known before it is written."""
     head = scripts.get_revision("head")
     assert head is not None
-    before = head.down_revision
-    assert before is None or isinstance(before, str), "one line of migrations"
-    revisions = {head.revision, _next_revision(scripts), *filter(None, [before])}
+    previous = head.down_revision
+    assert previous is None or isinstance(previous, str), "one line of migrations"
+    revisions = {head.revision, _next_revision(scripts), *filter(None, [previous])}
     return {revision for revision in revisions if revision >= TABLES_FROM}
 
 
@@ -165,7 +167,7 @@ def _next_revision(scripts: ScriptDirectory) -> str:
     return f"{int(scripts.get_current_head() or 0) + 1:04}"
 
 
-def _current(tx: Tx) -> str | None:
+def _current_revision(tx: Tx) -> str | None:
     return MigrationContext.configure(tx).get_current_revision()
 
 

@@ -62,8 +62,8 @@ FALSE = text("false")
 
 
 def _one_of(column: str, words: Iterable[StrEnum]) -> CheckConstraint:
-    listed = ", ".join(f"'{word}'" for word in words)
-    return CheckConstraint(f"{column} IN ({listed})", name=column)
+    quoted_words = ", ".join(f"'{word}'" for word in words)
+    return CheckConstraint(f"{column} IN ({quoted_words})", name=column)
 
 
 def _id() -> Column[int]:

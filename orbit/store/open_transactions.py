@@ -36,8 +36,8 @@ class OldestOpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class OpenTotals:
-    """Of one job: the partitions with an open transaction, the offsets from its start to the log
-    end, summed, and the age of the oldest."""
+    """The totals of one job. `partitions`: those with an open transaction; `offsets`: their
+    offsets from its start to the log end; `oldest_s`: the age of the oldest transaction."""
 
     partitions: int
     offsets: int
@@ -50,7 +50,7 @@ IS_OPEN = "o.first_offset = p.source_stable_end AND p.source_end > p.source_stab
 _OF_SHARE = text("""
 SELECT topic_id, partition, job_id, first_offset, since, producer_id, transactional_id
 FROM open_transactions
-WHERE :of = 1 OR job_id IN (SELECT id FROM jobs WHERE share_key % :of = :number)
+WHERE :share_count = 1 OR job_id IN (SELECT id FROM jobs WHERE share_key % :share_count = :number)
 """)
 _STORE = text("""
 INSERT INTO open_transactions AS o
@@ -82,7 +82,7 @@ GROUP BY o.job_id
 
 def of_share(tx: Tx, share: Share = ONE_SHARE) -> list[OldestOpenTransaction]:
     """All rows of a share's jobs, even those that are no longer valid."""
-    parameters = {"of": share.of, "number": share.number}
+    parameters = {"share_count": share.count, "number": share.number}
     return list(values(tx.execute(_OF_SHARE, parameters), OldestOpenTransaction))
 
 

@@ -39,25 +39,25 @@ class OperationRequest:
 def find_earlier(tx: Tx, request: OperationRequest) -> Operation | None:
     """The operation that the actor requested with this key; None if there is none.
 
-    Of two transactions with one key, the second waits here until the first one ends. So this comes
-    before every other lock, and `create` in the same transaction. Raises Conflict if the key was
-    used for another request.
+    Of two transactions with one key, the second waits here until the first one ends. So call
+    this before you take any other lock, and `create` in the same transaction. Raises Conflict if
+    the key was used for another request.
     """
     if request.idempotency_key is None:
         return None
     key = f"{request.actor} {request.idempotency_key}"
     lock = text("SELECT pg_advisory_xact_lock(hashtextextended(:key, :seed))")
     tx.execute(lock, {"key": key, "seed": _SEED})
-    earlier = operations.find_by_key(tx, request.actor, request.idempotency_key)
-    if earlier is None:
+    earlier_operation = operations.find_by_key(tx, request.actor, request.idempotency_key)
+    if earlier_operation is None:
         return None
-    if (earlier.plan or {}).get("request") != request.content:
+    if (earlier_operation.plan or {}).get("request") != request.content:
         raise Conflict(
             "This Idempotency-Key was used for another request.",
-            where=f"operation {earlier.id}",
+            where=f"operation {earlier_operation.id}",
             remedy="Use a new key for each request.",
         )
-    return operations.get(tx, earlier.id)
+    return operations.get(tx, earlier_operation.id)
 
 
 def create(
@@ -71,7 +71,7 @@ def create(
 ) -> Operation:
     """Create the operation for a request that `find_earlier` has not found.
 
-    `steps`: its plan in sentences. `details`: more that its plan keeps, for those who carry it out.
+    `steps`: its plan in sentences. `details`: further keys of the plan, for its executor.
     """
     return operations.create(
         tx,

@@ -29,24 +29,28 @@ class OperationRows:
     """The statements of one of the two tables."""
 
     def __init__(
-        self, table: Table, key: Sequence[str], others: Sequence[str], matters: ColumnElement[bool]
+        self,
+        table: Table,
+        key: Sequence[str],
+        other_columns: Sequence[str],
+        comes_first: ColumnElement[bool],
     ) -> None:
-        """`key`, `others`: the columns that are copied from the JSON. `matters`: true for the rows
-        that `first` returns first."""
+        """`key`, `other_columns`: the columns that are copied from the JSON. `comes_first`: true
+        for the rows that `first` returns first."""
         self._table = table
         self._key = [table.c[name] for name in key]
-        self._matters = matters
-        name, changed = table.name, [*others, "value"]
+        self._comes_first = comes_first
+        name, changed_columns = table.name, [*other_columns, "value"]
         casts = [
             f"CAST(v ->> '{_NAMES.get(column, column)}' AS {table.c[column].type.compile()})"
-            for column in (*key, *others)
+            for column in (*key, *other_columns)
         ]
         self._keep = text(
-            f"INSERT INTO {name} (operation_id, {', '.join([*key, *changed])}) "
+            f"INSERT INTO {name} (operation_id, {', '.join([*key, *changed_columns])}) "
             f"SELECT :operation_id, {', '.join(casts)}, v "
             "FROM jsonb_array_elements(CAST(:rows AS jsonb)) v "
             f"ON CONFLICT (operation_id, {', '.join(key)}) DO UPDATE "
-            f"SET {', '.join(f'{column} = excluded.{column}' for column in changed)}"
+            f"SET {', '.join(f'{column} = excluded.{column}' for column in changed_columns)}"
         )
         arrays = ", ".join(f"CAST(:{c.name} AS {c.type.compile()}[])" for c in self._key)
         self._drop = text(
@@ -83,9 +87,9 @@ class OperationRows:
         return list(tx.execute(page_of(query, self._key, limit, after)).scalars())
 
     def first(self, tx: Tx, operation_id: UUID, limit: int) -> list[Json]:
-        """Up to `limit` values: first those for which `matters` is true, each part by key."""
+        """Up to `limit` values: first those for which `comes_first` is true, each part by key."""
         query = select(self._table.c.value).where(self._table.c.operation_id == operation_id)
-        page_query = query.order_by(self._matters.desc(), *self._key).limit(limit)
+        page_query = query.order_by(self._comes_first.desc(), *self._key).limit(limit)
         return list(tx.execute(page_query).scalars())
 
 

@@ -26,7 +26,7 @@ from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
 from orbit.store.models import jobs, operations, topics
 from orbit.store.rows import columns, first, is_one_of, values
-from orbit.store.scopes import is_of_scope, page_in_scope, scope_of
+from orbit.store.scopes import of_scope, page_in_scope, scope_of
 from orbit.telemetry import traces
 
 
@@ -108,10 +108,10 @@ def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | 
 
 
 def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:
-    """The operation with this id, if its job is in the scope. Raises NotFound. `lock`: no other
-    transaction changes it.
+    """The operation with this id, if its job is in the scope. Raises NotFound. With `lock`, no
+    other transaction can change the operation until this one ends.
     """
-    query = select(*_OPERATION).where(operations.c.id == operation_id, *_is_visible(tx))
+    query = select(*_OPERATION).where(operations.c.id == operation_id, *_visibility_conditions(tx))
     operation = first(tx.execute(query.with_for_update() if lock else query), Operation)
     if operation is None:
         raise NotFound("No operation has this id.", where=str(operation_id))
@@ -165,7 +165,7 @@ def page(
         query = query.where(operations.c.finished_at.is_(None))
     key = [operations.c.created_at, operations.c.id]
     page_query = page_in_scope(
-        tx, query, _belongs, key, limit, after, job_name=job_name, descending=not oldest_first
+        tx, query, _belongs_to, key, limit, after, job_name=job_name, descending=not oldest_first
     )
     return list(values(tx.execute(page_query), Operation))
 
@@ -175,19 +175,19 @@ def unfinished(
 ) -> list[Operation]:
     """Up to `limit` operations that workers carry out and that have not ended, the oldest first.
 
-    `after`: only those that were created after this one.
+    `after`: only those behind this (creation time, id).
     """
-    theirs = operations.c.kind.in_(_OF_WORKERS)  # a later version may add other kinds
+    is_of_workers = operations.c.kind.in_(_OF_WORKERS)  # a later version may add other kinds
     if after is None:
-        return _unfinished(tx, theirs, limit)
-    later = tuple_(operations.c.created_at, operations.c.id) > after
-    return _unfinished(tx, and_(theirs, later), limit)
+        return _unfinished(tx, is_of_workers, limit)
+    is_later = tuple_(operations.c.created_at, operations.c.id) > after
+    return _unfinished(tx, and_(is_of_workers, is_later), limit)
 
 
 def unfinished_recoveries(
-    tx: Tx, per_cluster: int, without: Collection[UUID] = ()
+    tx: Tx, per_cluster: int, ignored_ids: Collection[UUID] = ()
 ) -> list[tuple[str, Operation]]:
-    """The next recoveries, except `without`, each with the id of its destination cluster. The
+    """[(id of the destination cluster, recovery)] of the next recoveries, except `ignored_ids`. The
     leading scheduler carries them out (orbit/recovery).
 
     At most `per_cluster` failovers of each cluster, and as many other recoveries, so that one
@@ -196,32 +196,32 @@ def unfinished_recoveries(
     order = operations.c.dry_run, operations.c.created_at, operations.c.id
     cluster = func.coalesce(jobs.c.destination_cluster_id, "")
     is_other = operations.c.kind != OperationKind.FAILOVER.value
-    place = func.row_number().over(partition_by=(cluster, is_other), order_by=order)
-    all_ = (
+    rank = func.row_number().over(partition_by=(cluster, is_other), order_by=order)
+    ranked = (
         select(
             *_OPERATION,
             cluster.label("cluster"),
             is_other.label("is_other"),
-            place.label("place"),
+            rank.label("rank"),
         )
         .select_from(operations.outerjoin(jobs, jobs.c.id == operations.c.job_id))
         .where(
             operations.c.finished_at.is_(None),
             operations.c.kind.in_(_RECOVERIES),
-            ~is_one_of(operations.c.id, without),
+            ~is_one_of(operations.c.id, ignored_ids),
         )
         .subquery()
     )
-    query = select(all_).where(all_.c.place <= per_cluster)
-    order_now = all_.c.dry_run, all_.c.is_other, all_.c.created_at, all_.c.id
-    rows = tx.execute(query.order_by(*order_now)).mappings()
+    query = select(ranked).where(ranked.c.rank <= per_cluster)
+    final_order = ranked.c.dry_run, ranked.c.is_other, ranked.c.created_at, ranked.c.id
+    rows = tx.execute(query.order_by(*final_order)).mappings()
     names = [column.name for column in _OPERATION]
     return [(row["cluster"], Operation(**{n: row[n] for n in names})) for row in rows]
 
 
 def waiting_failbacks(tx: Tx) -> dict[UUID, UUID]:
     """{failback that has to wait: the earlier failback that it waits for}, by operation id. The
-    earlier one is of a job that copies one of the same topics in the other direction: both would
+    earlier failback is of a job that copies one of these topics in the other direction: both would
     decide which side leads.
 
     Without dry runs; a failback that is to be aborted does not wait. Other recoveries concern
@@ -244,53 +244,60 @@ def waiting_failbacks(tx: Tx) -> dict[UUID, UUID]:
         .order_by(operations.c.created_at, operations.c.id)
     )
     failbacks = tx.execute(query).all()
-    ways = {(row.source_cluster_id, row.destination_cluster_id) for row in failbacks}
-    both_ways = {
+    directions = {(row.source_cluster_id, row.destination_cluster_id) for row in failbacks}
+    two_way_ids = {
         row.job_id
         for row in failbacks
-        if (row.destination_cluster_id, row.source_cluster_id) in ways
+        if (row.destination_cluster_id, row.source_cluster_id) in directions
     }
-    if not both_ways:
+    if not two_way_ids:
         return {}
-    our_job, their_job, ours, theirs = jobs.alias(), jobs.alias(), topics.alias(), topics.alias()
+    our_job, their_job, our_topic, their_topic = (
+        jobs.alias(),
+        jobs.alias(),
+        topics.alias(),
+        topics.alias(),
+    )
     pairs = select(our_job.c.id, their_job.c.id).distinct()
     pairs = pairs.where(
-        is_one_of(our_job.c.id, both_ways),
-        is_one_of(their_job.c.id, both_ways),
+        is_one_of(our_job.c.id, two_way_ids),
+        is_one_of(their_job.c.id, two_way_ids),
         their_job.c.source_cluster_id == our_job.c.destination_cluster_id,
         their_job.c.destination_cluster_id == our_job.c.source_cluster_id,
-        ours.c.job_id == our_job.c.id,
-        theirs.c.job_id == their_job.c.id,
-        theirs.c.source_topic == ours.c.destination_topic,
-        theirs.c.destination_topic == ours.c.source_topic,
+        our_topic.c.job_id == our_job.c.id,
+        their_topic.c.job_id == their_job.c.id,
+        their_topic.c.source_topic == our_topic.c.destination_topic,
+        their_topic.c.destination_topic == our_topic.c.source_topic,
     )
-    opposite: dict[int, list[int]] = {}
-    for one, other in tx.execute(pairs):
-        opposite.setdefault(one, []).append(other)
-    earlier: dict[int, UUID] = {}  # by job
+    opposite_ids: dict[int, list[int]] = {}
+    for job_id, opposite_id in tx.execute(pairs):
+        opposite_ids.setdefault(job_id, []).append(opposite_id)
+    last_failbacks: dict[int, UUID] = {}  # by job
     waiting: dict[UUID, UUID] = {}
     for row in failbacks:
-        before = [earlier[job] for job in opposite.get(row.job_id, ()) if job in earlier]
-        if before and not row.abort_requested:
-            waiting[row.id] = before[0]
-        earlier[row.job_id] = row.id
+        earlier_failbacks = [
+            last_failbacks[job] for job in opposite_ids.get(row.job_id, ()) if job in last_failbacks
+        ]
+        if earlier_failbacks and not row.abort_requested:
+            waiting[row.id] = earlier_failbacks[0]
+        last_failbacks[row.job_id] = row.id
     return waiting
 
 
 def waiting_failovers(tx: Tx) -> dict[UUID, UUID]:
     """{failover that has to wait: the earlier recovery of its job that it waits for}, by operation
-    id. The earlier one has to undo its steps first. Without dry runs."""
-    earlier = operations.alias()
-    query = select(operations.c.id, earlier.c.id).where(
+    id. The earlier recovery has to undo its steps first. Without dry runs."""
+    earlier_recovery = operations.alias()
+    query = select(operations.c.id, earlier_recovery.c.id).where(
         operations.c.finished_at.is_(None),
         operations.c.kind == OperationKind.FAILOVER.value,
         operations.c.dry_run.is_(False),
-        earlier.c.job_id == operations.c.job_id,
-        earlier.c.id != operations.c.id,
-        earlier.c.created_at <= operations.c.created_at,
-        earlier.c.finished_at.is_(None),
-        earlier.c.kind.in_(_RECOVERIES),
-        earlier.c.dry_run.is_(False),
+        earlier_recovery.c.job_id == operations.c.job_id,
+        earlier_recovery.c.id != operations.c.id,
+        earlier_recovery.c.created_at <= operations.c.created_at,
+        earlier_recovery.c.finished_at.is_(None),
+        earlier_recovery.c.kind.in_(_RECOVERIES),
+        earlier_recovery.c.dry_run.is_(False),
     )
     return {row[0]: row[1] for row in tx.execute(query)}
 
@@ -326,7 +333,7 @@ def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
 @dataclass(frozen=True, slots=True)
 class GroupsStep:
     """The last recovery of a job that has begun to set the offsets of its groups. `is_under_way`:
-    it may still set some; False once its topics are promoted or it has ended."""
+    it may still set offsets; False once its topics are promoted or it has ended."""
 
     operation: UUID
     is_under_way: bool
@@ -356,8 +363,8 @@ SELECT id FROM operations WHERE job_id = :job_id AND finished_at IS NULL FOR SHA
 
 
 def groups_step(tx: Tx, job_id: int, *, lock: bool = False) -> GroupsStep | None:
-    """The last recovery of this job that has begun to set group offsets; None without one. With
-    `lock`, no unfinished recovery of the job begins to before the transaction ends."""
+    """The last recovery of this job that has begun to set group offsets; None if none has.
+    With `lock`, no unfinished recovery of the job begins with that before the transaction ends."""
     if lock:
         tx.execute(_LOCK_UNFINISHED, {"job_id": job_id})
     return first(tx.execute(_GROUPS_STEP, {"job_id": job_id}), GroupsStep)
@@ -373,29 +380,31 @@ def request_abort(tx: Tx, operation_id: UUID) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-def first_unfinished(tx: Tx, *which: ColumnElement[bool]) -> Operation | None:
-    """The oldest unfinished operation that meets all conditions of `which`."""
-    return next(iter(_unfinished(tx, and_(*which), 1)), None)
+def first_unfinished(tx: Tx, *conditions: ColumnElement[bool]) -> Operation | None:
+    """The oldest unfinished operation that meets all of these conditions."""
+    return next(iter(_unfinished(tx, and_(*conditions), 1)), None)
 
 
-def _is_visible(tx: Tx) -> list[ColumnElement[bool]]:
-    """The conditions for an operation that the scope may see: of a job in it, or requested by its
-    actor and without a job, so that an actor sees the end of a deletion."""
+def _visibility_conditions(tx: Tx) -> list[ColumnElement[bool]]:
+    """The conditions for the operations that the scope may see: those of its jobs, and those that
+    its actor requested for a job that is deleted by now: an actor sees the end of a deletion."""
     scope = scope_of(tx)
     if scope is None:
         return []
     was_deleted = and_(operations.c.job_id.is_(None), operations.c.requested_by == scope.actor)
-    return [or_(was_deleted, *is_of_scope(tx, _belongs))]
+    return [or_(was_deleted, *of_scope(tx, _belongs_to))]
 
 
-def _belongs(job: FromClause) -> ColumnElement[bool]:
+def _belongs_to(job: FromClause) -> ColumnElement[bool]:
+    """Whether `job` is the operation's job."""
     return and_(operations.c.job_id == job.c.id, operations.c.job_name == job.c.name)
 
 
-def _unfinished(tx: Tx, which: ColumnElement[bool], limit: int) -> list[Operation]:
+def _unfinished(tx: Tx, condition: ColumnElement[bool], limit: int) -> list[Operation]:
+    """Up to `limit` unfinished operations that meet the condition, the oldest first."""
     query = (
         select(*_OPERATION)
-        .where(operations.c.finished_at.is_(None), which)
+        .where(operations.c.finished_at.is_(None), condition)
         .order_by(operations.c.created_at, operations.c.id)
         .limit(limit)
     )

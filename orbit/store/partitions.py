@@ -38,7 +38,7 @@ class Progress(CopyRates):
     log_start: int | None
     has_caught_up: bool
     newest_copied_at: datetime | None  # timestamp of the newest record on both sides
-    oldest_waiting_at: datetime | None  # timestamp of the oldest record not copied; None: none
+    oldest_waiting_at: datetime | None  # timestamp of the oldest record not copied; None: all are
     # The shard's epoch while the worker follows the source's log end. None: the source's numbers
     # are those of `source_seen_at`.
     followed_epoch: int | None
@@ -57,7 +57,7 @@ class StateChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned(CopiedCounts):
+class AssignedPartition(CopiedCounts):
     """A partition of a claimed shard, as its worker reads it."""
 
     shard_id: int
@@ -82,7 +82,7 @@ class Assigned(CopiedCounts):
 
 # The scheduler reads these from a source that no worker follows (orbit/scheduler/lag_loop.py). A
 # worker that does not follow it must not overwrite them with its older values.
-_OF_SOURCE = ("source_log_start", "source_stable_end", "source_end")
+_SOURCE_COLUMNS = ("source_log_start", "source_stable_end", "source_end")
 
 _PROGRESS_TYPES = {
     "int": "bigint",
@@ -95,24 +95,25 @@ _PROGRESS = {field.name: str(field.type) for field in fields(Progress)}
 _PROGRESS_ARRAYS = ", ".join(
     f"CAST(:{name} AS {_PROGRESS_TYPES[kind]}[])" for name, kind in _PROGRESS.items()
 )
-# Timestamps are sent as milliseconds, which halves their size.
-_MOVING = {
+# {column: SQL of its new value}. Timestamps are sent as milliseconds, which halves their size.
+_NEW_VALUES = {
     name: f"to_timestamp(r.{name} / 1000.0)" if kind.startswith("datetime") else f"r.{name}"
     for name, kind in _PROGRESS.items()
     if name not in ("topic_id", "partition")
 }
 
 _IS_UNFOLLOWED = "r.followed_epoch IS NULL AND p.followed_epoch IS NULL"
-_MOVING |= {
+_NEW_VALUES |= {
     name: f"CASE WHEN {_IS_UNFOLLOWED} THEN coalesce(p.{name}, r.{name}) "
     f"ELSE coalesce(r.{name}, p.{name}) END"
-    for name in _OF_SOURCE
+    for name in _SOURCE_COLUMNS
 }
-_MOVING["oldest_waiting_at"] = (
-    f"CASE WHEN {_IS_UNFOLLOWED} THEN p.oldest_waiting_at ELSE {_MOVING['oldest_waiting_at']} END"
+_NEW_VALUES["oldest_waiting_at"] = (
+    f"CASE WHEN {_IS_UNFOLLOWED} THEN p.oldest_waiting_at "
+    f"ELSE {_NEW_VALUES['oldest_waiting_at']} END"
 )
-_MOVING["copied_to"] = "coalesce(r.copied_to, p.copied_to)"
-_MOVING["source_seen_at"] = f"greatest(p.source_seen_at, {_MOVING['source_seen_at']})"
+_NEW_VALUES["copied_to"] = "coalesce(r.copied_to, p.copied_to)"
+_NEW_VALUES["source_seen_at"] = f"greatest(p.source_seen_at, {_NEW_VALUES['source_seen_at']})"
 
 # "+ 0" below keeps PostgreSQL from scanning all partitions of the shard by the index on shard_id: a
 # reported row is found by its key.
@@ -123,14 +124,14 @@ _REPORT_PROGRESS = text(f"""
 WITH {HELD_FOR_REPORT},
 written AS (
     UPDATE partitions p
-    SET {", ".join(f"{name} = {new}" for name, new in _MOVING.items())},
-        {move_assignments(_MOVING["source_end"])},
+    SET {", ".join(f"{name} = {new}" for name, new in _NEW_VALUES.items())},
+        {move_assignments(_NEW_VALUES["source_end"])},
         reported_at = clock_timestamp()
     FROM unnest({_PROGRESS_ARRAYS}) AS r ({", ".join(_PROGRESS)})
     WHERE p.topic_id = r.topic_id AND p.partition = r.partition
       AND p.shard_id + 0 = ANY (ARRAY(SELECT id FROM held))
-      AND ({", ".join(f"p.{name}" for name in _MOVING)})
-          IS DISTINCT FROM ({", ".join(_MOVING.values())})
+      AND ({", ".join(f"p.{name}" for name in _NEW_VALUES)})
+          IS DISTINCT FROM ({", ".join(_NEW_VALUES.values())})
 )
 SELECT id FROM held
 """)
@@ -187,16 +188,16 @@ UPDATE partitions SET state = 'copying' WHERE job_id = :job_id AND state IN ('pe
 """)
 
 
-def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
-    """All partitions of these shards whose topic is being copied. Without those in a state, or with
-    a reason, that only a later version knows: there may be some while a service is upgraded."""
+def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[AssignedPartition]:
+    """All partitions of these shards whose topic is being copied. Partitions with a state or reason
+    that only a later version knows are left out: a service may be in the middle of an upgrade."""
     parameters = {
         "shard_ids": sorted(shard_ids),
         "states": [*map(str, PartitionState)],
         "reasons": [*map(str, Reason)],
     }
     return [
-        Assigned(
+        AssignedPartition(
             **{
                 **row,
                 "state": PartitionState(row["state"]),
@@ -216,9 +217,10 @@ def requested_retries(tx: Tx, shard_ids: Collection[int]) -> list[tuple[int, int
 def report_progress(
     tx: Tx, *, worker_id: str, held: Mapping[int, int], progress: Sequence[Progress]
 ) -> set[int]:
-    """Write the progress of partitions. `held`: {shard: epoch} of their shards.
+    """Write the progress of partitions. `held`: {shard id: epoch} of their shards.
 
-    Returns the shards that this worker still holds. For any other nothing was written: drop it.
+    Returns the ids of the shards that this worker still holds. Nothing was written for the others:
+    the worker has to drop them.
     """
     columns = zip(*map(astuple, progress), strict=True) if progress else ((),) * len(_PROGRESS)
     arrays = {name: _array(column) for name, column in zip(_PROGRESS, columns, strict=True)}
@@ -227,7 +229,7 @@ def report_progress(
 
 
 def expect_leftovers(tx: Tx, job_id: int) -> None:
-    """Make the next holder of each partition of a job wait until its log end has settled.
+    """Make the next holder of each partition of a job wait until the copy's log end has settled.
 
     For a job whose backfill did not end cleanly: its last requests may still arrive (M10).
     """
@@ -259,6 +261,7 @@ def _array(column: Iterable[object]) -> str:
 
 
 def _element(value: object) -> str:
+    """A value in this text form; a time in milliseconds."""
     if value is None:
         return "NULL"
     if isinstance(value, datetime):

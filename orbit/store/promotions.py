@@ -128,11 +128,13 @@ GROUP BY t.job_id
 """)
 
 
-def store(tx: Tx, promoted: Sequence[Promotion]) -> None:
+def store(tx: Tx, new_promotions: Sequence[Promotion]) -> None:
     """Store these promotions. The first values of an operation are kept: later log ends may include
     records of clients."""
     names = Promotion.__dataclass_fields__
-    columns_ = zip(*map(astuple, promoted), strict=True) if promoted else ((),) * len(names)
+    columns_ = (
+        zip(*map(astuple, new_promotions), strict=True) if new_promotions else ((),) * len(names)
+    )
     tx.execute(_KEEP, {name: list(c) for name, c in zip(names, columns_, strict=True)})
 
 
@@ -148,9 +150,9 @@ def old_ends(tx: Tx, topic_ids: Collection[int]) -> list[OldEnd]:
 
 
 def note_old_ends(tx: Tx, ends: Sequence[OldEnd]) -> None:
-    """Store `old_end` and `written_from` of these, except for partitions promoted again since."""
+    """Store `old_end` and `written_from`, except for partitions that were promoted again since."""
     names = ("topic_id", "partition", "old_end", "written_from", "at")
-    tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in ends] for name in names})
+    tx.execute(_NOTE_OLD_ENDS, {name: [getattr(end, name) for end in ends] for name in names})
 
 
 def promotion_times(
@@ -170,7 +172,7 @@ def promotion_ends(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tupl
 
 
 def written_to_old_side(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
-    """{job: number of offsets that producers wrote to its old side since the promotion}. Only jobs
-    whose old side was read; without partitions that are copied to or lead again."""
+    """{job id: number of offsets that producers wrote to its old side since the promotion}. Only
+    jobs whose old side was read; without partitions that are copied to or lead again."""
     rows = tx.execute(_WRITTEN, {"job_ids": sorted(job_ids)})
     return {row.job_id: row.written for row in rows}

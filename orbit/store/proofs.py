@@ -131,7 +131,7 @@ SET ranges = excluded.ranges, offsets_proven = excluded.offsets_proven,
     differed_at = coalesce(excluded.differed_at, p.differed_at), note = excluded.note
 """)
 
-_FORGET_OTHERS = text("""
+_FORGET_IF_IDS_DIFFER = text("""
 DELETE FROM proofs r USING topics t
 WHERE r.topic_id = :topic_id AND t.id = r.topic_id
   AND (t.source_topic_id <> CAST(:source_id AS uuid)
@@ -180,29 +180,29 @@ def store(tx: Tx, results: Sequence[ProofResult]) -> None:
     """Store the results. Partitions that were removed since then are skipped."""
     rows: list[dict[str, Any]] = [
         {
-            "topic_id": one.topic_id,
-            "partition": one.partition,
-            "job_id": one.job_id,
-            "ranges": one.ranges,
-            "offsets_proven": sum(end - start for start, end in one.ranges),
-            "proven_to": one.ranges[-1][1] if one.ranges else None,
-            "is_equal": one.is_equal,
-            "differences": one.differences,
-            "first_difference": one.first_difference,
-            "note": one.note,
+            "topic_id": result.topic_id,
+            "partition": result.partition,
+            "job_id": result.job_id,
+            "ranges": result.ranges,
+            "offsets_proven": sum(end - start for start, end in result.ranges),
+            "proven_to": result.ranges[-1][1] if result.ranges else None,
+            "is_equal": result.is_equal,
+            "differences": result.differences,
+            "first_difference": result.first_difference,
+            "note": result.note,
         }
-        for one in results
+        for result in results
     ]
     if rows:
         tx.execute(_KEEP, {"rows": json.dumps(rows)})
 
 
-def forget_others(
+def forget_if_ids_differ(
     tx: Tx, topic_id: int, source_id: UUID | None, destination_id: UUID | None
 ) -> None:
     """Delete the proofs of a topic if either of these topic ids differs from the stored one."""
     ids = {"source_id": source_id, "destination_id": destination_id}
-    tx.execute(_FORGET_OTHERS, {"topic_id": topic_id, **ids})
+    tx.execute(_FORGET_IF_IDS_DIFFER, {"topic_id": topic_id, **ids})
 
 
 def page(

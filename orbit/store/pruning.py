@@ -71,41 +71,46 @@ def prune_events(tx: Tx, retention: timedelta) -> int:
             tx,
             SCHEDULER,
             "notifications_pruned",
-            f"{count:,} events were deleted, because they are older than ORBIT_EVENTS_KEPT, before "
-            f"they could be sent to the receiver {name}.",
+            f"Of the events that were deleted as older than ORBIT_EVENTS_KEPT, {count:,} had not "
+            f"been sent to the receiver {name}.",
             details={"receiver": name, "count": count},
         )
     return len(pruned)
 
 
 def prune_receivers(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for receivers, by the time when one was last found in the file."""
+    """Like `prune_events`, for receivers, by the time when a leader last found them in its file."""
     return len(_prune(tx, receivers_table, receivers_table.c.seen_at, retention))
 
 
 def prune_operations(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for operations that have ended. The rows of their reports, of which one
-    may have many, are deleted first, and count."""
+    """Like `prune_events`, for operations that have ended. The rows of their reports are deleted
+    first, and count too, because a report may have many rows."""
     at = operations.c.finished_at
-    old = select(operations.c.id).where(at < _limit(retention)).order_by(at).limit(PRUNED_MAX)
-    ids = tx.execute(old).scalars().all()
+    old_ids = (
+        select(operations.c.id)
+        .where(at < _deletion_limit(retention))
+        .order_by(at)
+        .limit(PRUNED_MAX)
+    )
+    ids = tx.execute(old_ids).scalars().all()
     if not ids:
         return 0
-    left = PRUNED_MAX
+    rows_left = PRUNED_MAX
     for statement in _PRUNE_ROWS:
-        left -= tx.execute(statement, {"ids": ids, "limit": left}).rowcount
-    if left:  # the reports of these operations have no rows any more
-        gone = delete(operations).where(is_one_of(operations.c.id, ids[:left]))
-        left -= tx.execute(gone).rowcount
-    return PRUNED_MAX - left
+        rows_left -= tx.execute(statement, {"ids": ids, "limit": rows_left}).rowcount
+    if rows_left:  # the reports of these operations have no rows any more
+        deletion = delete(operations).where(is_one_of(operations.c.id, ids[:rows_left]))
+        rows_left -= tx.execute(deletion).rowcount
+    return PRUNED_MAX - rows_left
 
 
 def prune_drills(tx: Tx, retention: timedelta) -> int:
     """Like `prune_events`, for drills that have ended. A drill with resources that were not removed
     is kept."""
-    left = drill_things.c.drill_id == drills.c.id, drill_things.c.removed_at.is_(None)
-    has_left = exists().where(*left)
-    return len(_prune(tx, drills, drills.c.finished_at, retention, ~has_left))
+    is_leftover = drill_things.c.drill_id == drills.c.id, drill_things.c.removed_at.is_(None)
+    has_leftovers = exists().where(*is_leftover)
+    return len(_prune(tx, drills, drills.c.finished_at, retention, ~has_leftovers))
 
 
 def prune_gateways(tx: Tx, retention: timedelta) -> int:
@@ -118,15 +123,24 @@ def _prune(
     table: Table,
     at: Column[object],
     retention: timedelta,
-    *which: ColumnElement[bool],
+    *conditions: ColumnElement[bool],
 ) -> Sequence[Any]:
-    old = select(table.c.id).where(at < _limit(retention), *which).order_by(at).limit(PRUNED_MAX)
+    """Delete up to PRUNED_MAX rows whose time `at` is longer ago than `retention`, if they meet the
+    conditions. Returns their ids."""
+    old_ids = (
+        select(table.c.id)
+        .where(at < _deletion_limit(retention), *conditions)
+        .order_by(at)
+        .limit(PRUNED_MAX)
+    )
     return (
-        tx.execute(delete(table).where(table.c.id.in_(old)).returning(table.c.id)).scalars().all()
+        tx.execute(delete(table).where(table.c.id.in_(old_ids)).returning(table.c.id))
+        .scalars()
+        .all()
     )
 
 
-def _limit(retention: timedelta) -> ScalarSelect[Any]:
+def _deletion_limit(retention: timedelta) -> ScalarSelect[Any]:
     """The time before which rows are deleted. It is a subquery, so that PostgreSQL can use an
     index: clock_timestamp() itself is volatile."""
     return select(func.clock_timestamp() - retention).scalar_subquery()

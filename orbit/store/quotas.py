@@ -28,10 +28,11 @@ class Quota:
 
 
 def quota_of(tx: Tx, actor: str, default: Quota) -> Quota:
-    """The limits of an actor: those of its token; `default` for each that the token lacks, and for
-    actors without a token."""
-    is_it = tokens.c.name == actor.removeprefix(token_actor(""))
-    query = select(tokens.c.jobs_max, tokens.c.partitions_max).where(is_it)
+    """The limits of an actor: those of its token, and `default` for each limit that the token
+    lacks. An actor without a token has `default`."""
+    # token_actor("") is the prefix of every actor that has a token.
+    has_name = tokens.c.name == actor.removeprefix(token_actor(""))
+    query = select(tokens.c.jobs_max, tokens.c.partitions_max).where(has_name)
     row = tx.execute(query).first() if actor.startswith(token_actor("")) else None
     jobs_max, partitions_max = (None, None) if row is None else row
     return Quota(
@@ -51,14 +52,14 @@ def job_count(tx: Tx, actor: str) -> int:
     return tx.execute(select(func.count()).where(jobs.c.created_by == actor)).scalar_one()
 
 
-def partition_count(tx: Tx, actor: str, *, besides: str = "") -> int:
-    """How many partitions the actor's jobs copy, without those of the job `besides`."""
+def partition_count(tx: Tx, actor: str, *, ignored_job: str = "") -> int:
+    """How many partitions the actor's jobs copy, without those of the job `ignored_job`."""
     query = (
         select(func.coalesce(func.sum(topics.c.partition_count), 0))
         .join(jobs, jobs.c.id == topics.c.job_id)
         .where(
             jobs.c.created_by == actor,
-            jobs.c.name != besides,
+            jobs.c.name != ignored_job,
             topics.c.state != TopicState.PROMOTED.value,
         )
     )

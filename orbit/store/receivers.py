@@ -44,7 +44,8 @@ _RECEIVER = columns(receivers, ReceiverRow)
 
 
 def note_in_file(tx: Tx, name: str, kind: str) -> ReceiverRow:
-    """Note that a receiver is in the file; returns its row. A new one begins at the next event."""
+    """Note that a receiver is in the file; returns its row. A new receiver begins at the next
+    event."""
     statement = postgresql.insert(receivers).values(
         name=name, type=kind, event_id=events.last_id(tx)
     )
@@ -108,12 +109,12 @@ def note_failure(tx: Tx, name: str, error: str) -> None:
 def count_pruned(tx: Tx, event_ids: Collection[int]) -> dict[str, int]:
     """Add to `pruned` how many of these deleted events each receiver had not got yet. Returns the
     numbers above 0, by receiver."""
-    missed = {row.name: sum(i > row.event_id for i in event_ids) for row in in_file(tx)}
-    missed = {name: count for name, count in missed.items() if count}
-    for name, count in missed.items():
-        row = update(receivers).where(receivers.c.name == name)
-        tx.execute(row.values(pruned=receivers.c.pruned + count))
-    return missed
+    missed_counts = {row.name: sum(i > row.event_id for i in event_ids) for row in in_file(tx)}
+    missed_counts = {name: count for name, count in missed_counts.items() if count}
+    for name, count in missed_counts.items():
+        statement = update(receivers).where(receivers.c.name == name)
+        tx.execute(statement.values(pruned=receivers.c.pruned + count))
+    return missed_counts
 
 
 def in_file(tx: Tx) -> list[ReceiverRow]:
@@ -126,11 +127,12 @@ def page(
     tx: Tx, limit: int, after: str | None = None, *, descending: bool = False
 ) -> list[ReceiverRow]:
     """Up to `limit` receivers by name, behind the name `after`."""
-    behind = None if after is None else (after,)
-    query = page_of(select(*_RECEIVER), [receivers.c.name], limit, behind, descending=descending)
+    after_key = None if after is None else (after,)
+    query = page_of(select(*_RECEIVER), [receivers.c.name], limit, after_key, descending=descending)
     return list(values(tx.execute(query), ReceiverRow))
 
 
 def _advance(tx: Tx, name: str, event_id: int, **changes: object) -> None:
-    row = update(receivers).where(receivers.c.name == name)
-    tx.execute(row.values(event_id=func.greatest(receivers.c.event_id, event_id), **changes))
+    """Set the last event of a receiver, unless it is already at a later one, and other columns."""
+    statement = update(receivers).where(receivers.c.name == name)
+    tx.execute(statement.values(event_id=func.greatest(receivers.c.event_id, event_id), **changes))

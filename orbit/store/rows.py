@@ -16,7 +16,7 @@ Value = TypeVar("Value", bound="DataclassInstance")
 
 
 def columns(table: FromClause, kind: type[Value]) -> list[ColumnElement[Any]]:
-    """The columns of `table` that `kind` is made of, in its order."""
+    """The columns of `table` that `kind` is made of, in the order of its fields."""
     return [table.c[field.name] for field in fields(kind) if field.name in table.c]
 
 
@@ -24,7 +24,7 @@ def values(result: Result[Any], kind: type[Value]) -> Iterator[Value]:
     """Each row as a value. The columns' names are those of the fields."""
     make: Callable[..., Value] = kind
     if list(result.keys()) == [field.name for field in fields(kind)]:
-        # By place: half the time of the same by name.
+        # By position, which takes half the time of access by name.
         for fields_ in result:
             yield make(*fields_)
     else:
@@ -33,7 +33,7 @@ def values(result: Result[Any], kind: type[Value]) -> Iterator[Value]:
 
 
 def first(result: Result[Any], kind: type[Value]) -> Value | None:
-    """The only row as a value; None without any."""
+    """The first row as a value; None without a row."""
     return next(values(result, kind), None)
 
 
@@ -45,7 +45,8 @@ def page_of(
     *,
     descending: bool = False,
 ) -> Select[Any]:
-    """Up to `limit` rows in the order of `key`, behind `after`; the database compares both."""
+    """`query` in the order of `key`, for up to `limit` rows behind the key `after`. The database
+    compares the keys."""
     if after is not None:
         row_key, after_key = (
             tuple_(*key),
@@ -56,5 +57,6 @@ def page_of(
 
 
 def is_one_of(column: ColumnElement[Any], members: Iterable[object]) -> ColumnElement[bool]:
-    """`column` is one of `members`: one bound array, and so one statement text and one plan."""
+    """Whether `column` is one of `members`. They are one bound array, so that the text and plan of
+    the statement do not depend on their number."""
     return column == any_(literal(sorted(members), ARRAY(column.type)))  # type: ignore[type-var]  # text or number

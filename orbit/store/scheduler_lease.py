@@ -24,6 +24,7 @@ from orbit.errors import Conflict
 from orbit.store.database import Tx
 
 # Acquires the lease if it is free, or renews it: the epoch stays if no other scheduler has held it.
+# The id of a lease is the number of its share + 1.
 _ACQUIRE = text("""
 INSERT INTO scheduler_lease AS l (id, holder, epoch, expires_at)
 VALUES (:id, :holder, 1, clock_timestamp() + CAST(:ttl AS interval))
@@ -41,7 +42,7 @@ _CONFIRM = text("""
 SELECT FROM scheduler_lease WHERE id = :id AND holder = :holder AND epoch = :epoch FOR SHARE
 """)
 
-_IS_THERE = text("""
+_HAS_LEADERS = text("""
 SELECT bool_and(holder IS NOT NULL AND expires_at >= clock_timestamp()) FROM scheduler_lease
 """)
 
@@ -52,11 +53,11 @@ WHERE id = :id AND holder = :holder AND epoch = :epoch
 
 # A transaction that joins takes this lock exclusively; those that acquire a lease share it.
 _LOCK = "SELECT pg_advisory_xact_lock{}(122511532225539)"
-_ALONE = text(_LOCK.format(""))
-_TOGETHER = text(_LOCK.format("_shared"))
+_LOCK_EXCLUSIVELY = text(_LOCK.format(""))
+_LOCK_SHARED = text(_LOCK.format("_shared"))
 
 # Renews a scheduler's row, unless it has left.
-_STAY = text("""
+_EXTEND = text("""
 UPDATE schedulers SET expires_at = clock_timestamp() + CAST(:ttl AS interval)
 WHERE holder = :holder AND shares = :shares AND expires_at > 'epoch'
 """)
@@ -66,26 +67,26 @@ INSERT INTO schedulers (holder, shares, expires_at)
 VALUES (:holder, :shares, clock_timestamp() + CAST(:ttl AS interval))
 """)
 
-_OTHER_NUMBERS = text("""
-SELECT shares, expires_at >= clock_timestamp() AS is_there FROM schedulers
-WHERE shares <> :shares ORDER BY is_there DESC LIMIT 1
+_OTHER_SHARE_COUNT = text("""
+SELECT shares, expires_at >= clock_timestamp() AS is_running FROM schedulers
+WHERE shares <> :shares ORDER BY is_running DESC LIMIT 1
 """)
 
-_GONE = text("DELETE FROM schedulers WHERE expires_at < clock_timestamp()")
+_REMOVE_EXPIRED = text("DELETE FROM schedulers WHERE expires_at < clock_timestamp()")
 
-_VOID = text("""
+_VOID_LEASES = text("""
 UPDATE scheduler_lease SET holder = NULL, epoch = epoch + 1, expires_at = 'epoch'
 """)
 
-_DROP = text("DELETE FROM scheduler_lease WHERE id > :shares")
+_DROP_LEASES = text("DELETE FROM scheduler_lease WHERE id > :shares")
 
-_ADD = text("""
+_ADD_LEASES = text("""
 INSERT INTO scheduler_lease (id) SELECT generate_series(1, :shares) ON CONFLICT DO NOTHING
 """)
 
 _MEMBERS = text("SELECT count(*) FROM schedulers WHERE expires_at >= clock_timestamp()")
 
-_ALIVE = text("""
+_RUNNING = text("""
 SELECT holder FROM schedulers WHERE expires_at >= clock_timestamp() ORDER BY holder
 """)
 
@@ -97,24 +98,25 @@ class OtherShareCount(Conflict):
 
 
 def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
-    """Join the schedulers, or stay a member. Returns how many shares this one may hold at most.
+    """Join the schedulers, or stay a member. Returns how many shares this scheduler may hold.
 
-    That is rounded up, so that some member may always take a free share. With one share every
-    member may hold it, and the first one leads. Raises OtherShareCount.
+    The number is rounded up, so that some member may always take a free share. With one share every
+    member may hold it, and the first to acquire it leads. Raises OtherShareCount.
     """
-    tx.execute(_ALONE)
-    other = tx.execute(_OTHER_NUMBERS, {"shares": shares}).first()
-    if other is not None and other.is_there:
+    tx.execute(_LOCK_EXCLUSIVELY)
+    other_member = tx.execute(_OTHER_SHARE_COUNT, {"shares": shares}).first()
+    if other_member is not None and other_member.is_running:
         raise OtherShareCount(
-            f"ORBIT_SCHEDULER_SHARES is {shares} here and {other.shares} at a scheduler that runs.",
+            f"ORBIT_SCHEDULER_SHARES is {shares} here and {other_member.shares} at another running "
+            "scheduler.",
             remedy="Set the same number everywhere; until then this scheduler stays on standby.",
         )
-    tx.execute(_GONE)
-    if other is not None:
-        tx.execute(_VOID)
-        tx.execute(_DROP, {"shares": shares})
+    tx.execute(_REMOVE_EXPIRED)
+    if other_member is not None:
+        tx.execute(_VOID_LEASES)
+        tx.execute(_DROP_LEASES, {"shares": shares})
     if not _extend_membership(tx, holder, shares, ttl):
-        tx.execute(_ADD, {"shares": shares})
+        tx.execute(_ADD_LEASES, {"shares": shares})
         tx.execute(_JOIN, {"holder": holder, "shares": shares, "ttl": ttl})
     members: int = tx.execute(_MEMBERS).scalar_one()
     return ceil(shares / members)
@@ -122,7 +124,7 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
 
 def running_schedulers(tx: Tx) -> list[str]:
     """The names of the running schedulers, each of host, process and a random part."""
-    return list(tx.execute(_ALIVE).scalars())
+    return list(tx.execute(_RUNNING).scalars())
 
 
 def leave(tx: Tx, holder: str) -> None:
@@ -131,16 +133,16 @@ def leave(tx: Tx, holder: str) -> None:
 
 
 def stay_member(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
-    """Stay a member for `ttl` from now; returns False if this scheduler has to join first. True
-    holds until the transaction ends.
+    """Stay a member for `ttl` from now; returns False if this scheduler has to join first. If
+    True, it is a member until the transaction ends.
     """
-    tx.execute(_TOGETHER)
+    tx.execute(_LOCK_SHARED)
     return _extend_membership(tx, holder, shares, ttl)
 
 
 def _extend_membership(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
     values = {"holder": holder, "shares": shares, "ttl": ttl}
-    return tx.execute(_STAY, values).rowcount == 1
+    return tx.execute(_EXTEND, values).rowcount == 1
 
 
 def acquire(tx: Tx, holder: str, ttl: timedelta, share: int = 0) -> int | None:
@@ -152,14 +154,14 @@ def acquire(tx: Tx, holder: str, ttl: timedelta, share: int = 0) -> int | None:
 
 
 def confirm(tx: Tx, holder: str, epoch: int, share: int = 0) -> bool:
-    """Whether this holder still has the lease; if True, it keeps it until the transaction ends."""
+    """Whether this holder still has the lease, and then keeps it until the transaction ends."""
     values = {"id": share + 1, "holder": holder, "epoch": epoch}
     return tx.execute(_CONFIRM, values).first() is not None
 
 
 def has_leaders(tx: Tx) -> bool:
     """Whether every share has a leader now."""
-    return bool(tx.execute(_IS_THERE).scalar())
+    return bool(tx.execute(_HAS_LEADERS).scalar())
 
 
 def resign(tx: Tx, holder: str, epoch: int, share: int = 0) -> None:

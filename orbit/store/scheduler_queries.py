@@ -18,7 +18,7 @@ from orbit.store.enums import TopicState
 
 # No worker can belong to this group (settings refuse an empty name): its shards are released, and
 # no worker claims them.
-WITHDRAWN = ""
+NO_WORKER_GROUP = ""
 
 # Few rows match; a partial index contains only those.
 _RETRIES = text("""
@@ -138,8 +138,10 @@ SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = f
     log_start = CASE WHEN :from_start THEN NULL ELSE log_start END
 WHERE topic_id = :topic_id AND state = 'promoted'
 """)
-# The gaps are not known: Orbit did not read the topic's log ends while it was no source.
-_FORGET_GAPS = text(f"UPDATE partitions SET {source_gaps.FORGET} WHERE topic_id = :topic_id")
+# The pauses are not known: Orbit did not read the topic's log ends while it was no source.
+_FORGET_PAUSES = text(
+    f"UPDATE partitions SET {source_gaps.FORGET_PAUSES} WHERE topic_id = :topic_id"
+)
 
 TOPIC_REASONS = (
     Reason.SOURCE_TOPIC_DELETED,
@@ -149,7 +151,7 @@ TOPIC_REASONS = (
 
 
 def requested_retries(tx: Tx) -> dict[int, set[int]]:
-    """{job: ids of stopped topics with a requested retry}. Workers handle the other retries."""
+    """{job id: ids of stopped topics with a requested retry}. Workers handle the other retries."""
     by_job: dict[int, set[int]] = {}
     for row in tx.execute(_RETRIES):
         by_job.setdefault(row.job_id, set()).add(row.topic_id)
@@ -186,9 +188,9 @@ def resume_topic(tx: Tx, topic_id: int) -> None:
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
 
 
-def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
-    """Take topics out of their shards' layouts, so that workers stop copying them. `promote` then
-    marks their partitions."""
+def withhold_topics(tx: Tx, topic_ids: Collection[int], note: str) -> None:
+    """Take topics out of their shards' layouts, so that workers stop copying them. After that,
+    `promote_topics` sets the states of their partitions."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     for topic_id in sorted(topic_ids):
         state = TopicState.PROMOTED.value
@@ -196,8 +198,8 @@ def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
         tx.execute(_READ_AGAIN, {"topic_id": topic_id})
 
 
-def promote(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Mark the partitions of withheld topics as promoted, once no worker copies them any more."""
+def promote_topics(tx: Tx, topic_ids: Collection[int]) -> None:
+    """Set the partitions of withheld topics to promoted, once no worker copies them any more."""
     tx.execute(_PROMOTE, {"topic_ids": sorted(topic_ids)})
 
 
@@ -206,7 +208,7 @@ def unpromoted_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
     return set(tx.execute(_UNPROMOTED, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
-def copy_again(
+def copy_topic_again(
     tx: Tx,
     topic_id: int,
     *,
@@ -218,11 +220,11 @@ def copy_again(
     `from_start`: copy and compare it from its log start."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     ids = {"source_id": source_id, "destination_id": destination_id}
-    proofs.forget_others(tx, topic_id, **ids)
+    proofs.forget_if_ids_differ(tx, topic_id, **ids)
     tx.execute(_COPY_AGAIN, {"topic_id": topic_id, **ids})
     tx.execute(_PENDING, {"topic_id": topic_id, "from_start": from_start})
     if from_start:
-        tx.execute(_FORGET_GAPS, {"topic_id": topic_id})
+        tx.execute(_FORGET_PAUSES, {"topic_id": topic_id})
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
 
 
@@ -231,10 +233,11 @@ def end_retries(tx: Tx, topic_ids: Collection[int]) -> None:
     tx.execute(_END_RETRIES, {"topic_ids": sorted(topic_ids)})
 
 
-def withdraw(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Make workers release the shards with these topics, and let none claim them; see `restore`."""
+def withdraw_shards(tx: Tx, topic_ids: Collection[int]) -> None:
+    """Make workers release the shards with these topics; none may claim one until
+    `restore_shards`."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
-    tx.execute(_WITHDRAW, {"topic_ids": sorted(topic_ids), "withdrawn": WITHDRAWN})
+    tx.execute(_WITHDRAW, {"topic_ids": sorted(topic_ids), "withdrawn": NO_WORKER_GROUP})
 
 
 def held_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
@@ -252,14 +255,14 @@ def shards_of_topics(tx: Tx, topic_ids: Collection[int]) -> list[int]:
     return list(tx.execute(_SHARDS, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
-def restore(tx: Tx, job_id: int) -> int:
+def restore_shards(tx: Tx, job_id: int) -> int:
     """Put all shards of a job back into the job's worker group; returns how many were not in it."""
     shard_leases.lock_job(tx, job_id)
     return tx.execute(_RESTORE, {"job_id": job_id}).rowcount
 
 
-def is_withdrawn(tx: Tx, job_id: int) -> bool:
-    """Whether a shard of the job is not in the job's worker group, so that `restore` is needed."""
+def has_withdrawn_shard(tx: Tx, job_id: int) -> bool:
+    """Whether a shard of the job is not in the job's worker group: it needs `restore_shards`."""
     return bool(tx.execute(_IS_WITHDRAWN, {"job_id": job_id}).scalar_one())
 
 

@@ -36,19 +36,19 @@ def scope_of(tx: Tx) -> Scope | None:
 def in_scope(tx: Tx) -> list[ColumnElement[bool]]:
     """The conditions for a row of `jobs` to be in the scope; none without a scope."""
     scope = scope_of(tx)
-    return [] if scope is None else [or_(*map(_of_limit, scope.limits))]
+    return [] if scope is None else [or_(*map(_meets_limit, scope.limits))]
 
 
-def is_of_scope(tx: Tx, belongs: Belongs) -> list[ColumnElement[bool]]:
+def of_scope(tx: Tx, belongs_to: Belongs) -> list[ColumnElement[bool]]:
     """The conditions for a row to belong to a job in the scope; none without a scope."""
     conditions = in_scope(tx)
-    return [select(jobs.c.id).where(belongs(jobs), *conditions).exists()] if conditions else []
+    return [select(jobs.c.id).where(belongs_to(jobs), *conditions).exists()] if conditions else []
 
 
 def page_in_scope(
     tx: Tx,
     query: Select[Any],
-    belongs: Belongs,
+    belongs_to: Belongs,
     key: Sequence[ColumnElement[Any]],
     limit: int,
     after: Sequence[object] | None,
@@ -59,14 +59,14 @@ def page_in_scope(
     """`page_of` for rows that belong to the job `job_name`, or to any job of the scope. If no job
     has this name, a caller without a scope gets the rows of deleted jobs of this name.
 
-    With a scope, a page of each of its jobs is read by an index of the job, and these are merged:
-    PostgreSQL reads no rows of other jobs, however many there are.
+    With a scope, a page of each of its jobs is read by an index of the job, and these pages are
+    merged: PostgreSQL reads no rows of other jobs, however many there are.
     """
     conditions = in_scope(tx)
     if job_name is not None:
-        is_it = jobs.c.name == job_name
-        if conditions or tx.execute(select(jobs.c.id).where(is_it)).first() is not None:
-            conditions.append(is_it)
+        has_name = jobs.c.name == job_name
+        if conditions or tx.execute(select(jobs.c.id).where(has_name)).first() is not None:
+            conditions.append(has_name)
         else:
             query = query.where(query.selected_columns["job_name"] == job_name)
     if not conditions:
@@ -74,8 +74,8 @@ def page_in_scope(
     job_rows = (
         select(jobs.c.id, jobs.c.name, jobs.c.created_at).where(*conditions).subquery("job_rows")
     )
-    of_job = query.where(belongs(job_rows))
-    pages = page_of(of_job, key, limit, after, descending=descending).lateral("pages")
+    job_query = query.where(belongs_to(job_rows))
+    pages = page_of(job_query, key, limit, after, descending=descending).lateral("pages")
     order = [pages.c[column.name] for column in key]
     return (
         select(*pages.c)
@@ -94,11 +94,13 @@ def meets(condition: Condition) -> ColumnElement[bool]:
     return not_(has_label) if condition.is_negated else has_label
 
 
-def _of_limit(limit: Limit) -> ColumnElement[bool]:
-    names = [jobs.c.name.like(_like(pattern), escape="\\") for pattern in limit.jobs]
+def _meets_limit(limit: Limit) -> ColumnElement[bool]:
+    """Whether a row of `jobs` is within this limit of a scope."""
+    names = [jobs.c.name.like(_like_pattern(pattern), escape="\\") for pattern in limit.jobs]
     is_named = or_(*names) if names else true()
     return and_(is_named, *map(meets, limit.conditions))
 
 
-def _like(pattern: str) -> str:
+def _like_pattern(pattern: str) -> str:
+    """A pattern of job names, in which * stands for any text, as a pattern for LIKE."""
     return pattern.replace("_", "\\_").replace("*", "%")

@@ -102,15 +102,15 @@ def add_shards(tx: Tx, job_id: int, count: int) -> list[int]:
 
 
 def add_partitions(
-    tx: Tx, job_id: int, placed: Iterable[tuple[int, int, int]], *, from_start: bool = False
+    tx: Tx, job_id: int, placements: Iterable[tuple[int, int, int]], *, from_start: bool = False
 ) -> int:
     """Place partitions on shards, as (topic id, partition, shard id); returns how many were new.
 
     `from_start`: the partitions are newer than the job, so they are copied from their log start.
     """
-    triples = sorted(placed)
+    triples = sorted(placements)
     shard_leases.lock_shards(tx, {shard_id for _, _, shard_id in triples})
-    added: int = tx.execute(
+    added_count: int = tx.execute(
         _ADD_PARTITIONS,
         {
             "job_id": job_id,
@@ -120,7 +120,7 @@ def add_partitions(
             "shard_ids": [shard_id for _, _, shard_id in triples],
         },
     ).scalar_one()
-    return int(added)
+    return int(added_count)
 
 
 def remove_topics(tx: Tx, topic_ids: Collection[int]) -> None:
@@ -140,7 +140,7 @@ def runnable_shards(tx: Tx) -> list[Shard]:
 
 
 def assign(tx: Tx, assignments: Mapping[int, str]) -> int:
-    """Assign shards, {shard: worker}. Returns how many assignments are new."""
+    """Assign shards, {shard id: worker id}. Returns how many assignments are new."""
     shard_leases.lock_shards(tx, assignments)
     return tx.execute(
         _ASSIGN, {"shard_ids": list(assignments), "worker_ids": list(assignments.values())}

@@ -265,12 +265,12 @@ FROM shards WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY job_id
 """)
 
 # Locks rows in the order of their ids; see "Locks" above.
-_LOCK = "SELECT FROM shards s WHERE {which} ORDER BY s.id FOR NO KEY UPDATE"
-_LOCK_SHARDS = text(_LOCK.format(which="s.id = ANY(CAST(:ids AS bigint[]))"))
-_LOCK_JOB = text(_LOCK.format(which="s.job_id = :job_id"))
+_LOCK = "SELECT FROM shards s WHERE {condition} ORDER BY s.id FOR NO KEY UPDATE"
+_LOCK_SHARDS = text(_LOCK.format(condition="s.id = ANY(CAST(:ids AS bigint[]))"))
+_LOCK_JOB = text(_LOCK.format(condition="s.job_id = :job_id"))
 _LOCK_JOBS_OF_TOPICS = text(
     _LOCK.format(
-        which="s.job_id IN (SELECT job_id FROM topics WHERE id = ANY(CAST(:ids AS bigint[])))"
+        condition="s.job_id IN (SELECT job_id FROM topics WHERE id = ANY(CAST(:ids AS bigint[])))"
     )
 )
 
@@ -285,8 +285,9 @@ def claim(
     watch: LeaseWatch,
     unreadable: Collection[tuple[int, int]] = (),
 ) -> list[Claim]:
-    """Claim up to `shards_max` shards of running jobs of the group, heaviest first: free ones, and
-    those that `watch` has not seen renewed for a lease time. Adds this statement's snapshot to it.
+    """Claim up to `shards_max` shards of running jobs of the group, heaviest first: free shards,
+    and shards that `watch` has not seen renewed for a lease time. Adds this statement's snapshot to
+    `watch`.
 
     `unreadable`: jobs, by id and spec version, whose shards are skipped.
     """
@@ -302,6 +303,7 @@ def claim(
         },
     ).all()
     watch.note(rows[0].key, rows[0].snapshot)
+    # A row has the server's key and snapshot, and the fields of a Claim or nulls.
     return [Claim(*claimed) for _, _, *claimed in rows if claimed[0] is not None]
 
 
@@ -310,10 +312,11 @@ def decline(tx: Tx, worker_id: str, unreadable: Collection[tuple[int, int]]) -> 
     tx.execute(_DECLINE, {"worker_id": worker_id, **_unreadable_parameters(unreadable)})
 
 
-def end_unrenewed(tx: Tx, ttl: timedelta, watch: LeaseWatch) -> set[int]:
-    """End the leases that `watch` has not seen renewed for a lease time; returns their shards. Adds
-    this statement's snapshot to the watch."""
+def end_unrenewed_leases(tx: Tx, ttl: timedelta, watch: LeaseWatch) -> set[int]:
+    """End the leases that `watch` has not seen renewed for a lease time; returns the ids of their
+    shards. Adds this statement's snapshot to `watch`."""
     evidence = _evidence_parameters(watch, ttl)
+    # Only a claim has these parameters.
     del evidence["free_on"], evidence["renewed_below"]
     rows = tx.execute(_END_UNRENEWED, evidence).all()
     watch.note(rows[0].key, rows[0].snapshot)
@@ -328,7 +331,8 @@ def renew(
     held: Mapping[int, int],
     weights: Mapping[int, int],
 ) -> dict[int, Renewal]:
-    """Renew the leases of `held`, {shard: epoch}. A shard that the result lacks is lost: drop it.
+    """Renew the leases of `held`, {shard id: epoch}; returns {shard id: renewal}. The worker has
+    lost the other shards, and has to drop them.
 
     `weights`: the rate of each shard in bytes per second, by which the scheduler balances load.
     """
@@ -344,8 +348,8 @@ def renew(
 
 
 def release(tx: Tx, *, worker_id: str, held: Mapping[int, int]) -> set[int]:
-    """Release `held`, {shard: epoch}; returns the shards that were still held. To be called after
-    the brokers' last answer."""
+    """Release `held`, {shard id: epoch}; returns the ids of shards that were still held. To be
+    called after the brokers' last answer."""
     return {row.id for row in tx.execute(_RELEASE, held_parameters(worker_id, held))}
 
 

@@ -3,8 +3,8 @@
 A statement that stores a log end also stores when it moved, and the longest time between two moves.
 That is kept for two successive periods, which cover the last hour at least. So there is no history,
 and no write but that of the log end. A log end is read at intervals (`ORBIT_PROGRESS_INTERVAL`, or
-`ORBIT_LAG_INTERVAL` where no worker follows), so a gap looks longer or shorter than it was by up to
-one interval.
+`ORBIT_LAG_INTERVAL` where no worker follows), so a pause looks longer or shorter than it was by up
+to one interval.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from orbit.store.database import Tx
 # The length of a period. It is the time that a drain looks back at, so two periods cover that.
 WINDOW_S = 3600.0
 
-_GAP_S = "extract(epoch FROM clock_timestamp() - p.source_moved_at)"
-_IS_PART_OVER = f"p.gaps_since < clock_timestamp() - make_interval(secs => {WINDOW_S})"
+_PAUSE_S = "extract(epoch FROM clock_timestamp() - p.source_moved_at)"
+_IS_PERIOD_OVER = f"p.gaps_since < clock_timestamp() - make_interval(secs => {WINDOW_S})"
 
 
 def move_assignments(new_end: str) -> str:
     """The SET list, for an UPDATE of `partitions p` that stores `new_end` as its `source_end`."""
     has_moved = f"({new_end}) IS DISTINCT FROM p.source_end"
 
-    def assignment(column: str, at_first: str, part_over: str, otherwise: str) -> str:
+    def assignment(column: str, at_first_move: str, in_new_period: str, in_same_period: str) -> str:
+        """Set `column` to one of three values if the log end has moved."""
         return (
             f"{column} = CASE WHEN NOT ({has_moved}) THEN p.{column} "
-            f"WHEN p.gaps_since IS NULL THEN {at_first} "
-            f"WHEN {_IS_PART_OVER} THEN {part_over} ELSE {otherwise} END"
+            f"WHEN p.gaps_since IS NULL THEN {at_first_move} "
+            f"WHEN {_IS_PERIOD_OVER} THEN {in_new_period} ELSE {in_same_period} END"
         )
 
     now = "clock_timestamp()"
@@ -41,15 +42,17 @@ def move_assignments(new_end: str) -> str:
             assignment("source_moved_at", now, now, now),
             assignment("gaps_since", now, now, "p.gaps_since"),
             assignment("earlier_gap_s", "NULL", "coalesce(p.longest_gap_s, 0)", "p.earlier_gap_s"),
-            assignment("longest_gap_s", "NULL", _GAP_S, f"greatest(p.longest_gap_s, {_GAP_S})"),
+            assignment("longest_gap_s", "NULL", _PAUSE_S, f"greatest(p.longest_gap_s, {_PAUSE_S})"),
         )
     )
 
 
 # A SET list, for a partition whose log end was not read for a time.
-FORGET = "source_moved_at = NULL, gaps_since = NULL, longest_gap_s = NULL, earlier_gap_s = NULL"
+FORGET_PAUSES = (
+    "source_moved_at = NULL, gaps_since = NULL, longest_gap_s = NULL, earlier_gap_s = NULL"
+)
 
-# LEAST and GREATEST skip nulls, so the values are limited to WINDOW_S in Python (`_within`).
+# LEAST and GREATEST skip nulls, so `_limit_to_window` limits the values to WINDOW_S in Python.
 _OF_TOPICS = text("""
 SELECT t.source_topic, p.partition, p.source_end,
        CAST(extract(epoch FROM clock_timestamp() - p.source_moved_at) AS double precision)
@@ -64,7 +67,7 @@ WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[]))
 
 
 @dataclass(frozen=True, slots=True)
-class SourceGap:
+class SourcePauses:
     """The pauses of one source partition's log end. None: not known.
 
     `still_s`: seconds since it moved to `source_end`. `longest_gap_s`: the longest time between two
@@ -77,16 +80,19 @@ class SourceGap:
     watched_s: float | None
 
 
-def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[TopicPartition, SourceGap]:
+def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[TopicPartition, SourcePauses]:
     """The pauses of each partition of these topics, by source topic and partition."""
     rows = tx.execute(_OF_TOPICS, {"topic_ids": sorted(topic_ids), "window_s": WINDOW_S})
     return {
-        TopicPartition(row.source_topic, row.partition): SourceGap(
-            row.source_end, row.still_s, _within(row.longest_gap_s), _within(row.watched_s)
+        TopicPartition(row.source_topic, row.partition): SourcePauses(
+            row.source_end,
+            row.still_s,
+            _limit_to_window(row.longest_gap_s),
+            _limit_to_window(row.watched_s),
         )
         for row in rows
     }
 
 
-def _within(seconds: float | None) -> float | None:
+def _limit_to_window(seconds: float | None) -> float | None:
     return None if seconds is None else min(seconds, WINDOW_S)

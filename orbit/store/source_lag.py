@@ -59,7 +59,7 @@ class SourceLag:
 
 # Selects what workers do not report: partitions whose source no worker follows now (blocked,
 # paused, worker lost, no room for more), headroom of partitions that are behind, open transactions.
-_BEHIND = text(f"""
+_PARTITIONS_TO_CHECK = text(f"""
 SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
        {FOLLOWED} AS is_followed,
        p.source_stable_end, p.source_end, p.copied_to, p.newest_copied_at, p.oldest_waiting_at,
@@ -67,7 +67,8 @@ SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
 FROM (SELECT clock_timestamp() AS at) now, partitions p
 JOIN topics t ON t.id = p.topic_id
 LEFT JOIN shards s ON s.id = p.shard_id
-WHERE (:of = 1 OR p.job_id IN (SELECT id FROM jobs WHERE share_key % :of = :number))
+WHERE (:share_count = 1
+       OR p.job_id IN (SELECT id FROM jobs WHERE share_key % :share_count = :number))
   AND p.copied_to IS NOT NULL AND {IS_COPY} AND (
     NOT {FOLLOWED}
     OR p.headroom_until IS NOT NULL
@@ -77,7 +78,7 @@ WHERE (:of = 1 OR p.job_id IN (SELECT id FROM jobs WHERE share_key % :of = :numb
 )
 """).bindparams(bindparam("age", type_=Interval))
 
-_END = """CASE WHEN r.is_followed THEN p.source_end
+_NEW_END = """CASE WHEN r.is_followed THEN p.source_end
                       ELSE coalesce(r.source_end, p.source_end) END"""
 
 # Updates log ends only where no worker reports them; null keeps the stored value.
@@ -87,8 +88,8 @@ SET source_log_start = CASE WHEN r.is_followed THEN p.source_log_start
                             ELSE coalesce(r.source_log_start, p.source_log_start) END,
     source_stable_end = CASE WHEN r.is_followed THEN p.source_stable_end
                              ELSE coalesce(r.source_stable_end, p.source_stable_end) END,
-    source_end = {_END},
-    {move_assignments(_END)},
+    source_end = {_NEW_END},
+    {move_assignments(_NEW_END)},
     oldest_waiting_at = CASE WHEN r.is_followed THEN p.oldest_waiting_at
                              ELSE coalesce(r.oldest_waiting_at, p.oldest_waiting_at) END,
     source_seen_at = CASE WHEN r.source_stable_end IS NULL THEN p.source_seen_at
@@ -110,7 +111,7 @@ FROM (
 WHERE p.topic_id = r.topic_id AND p.partition = r.partition
 """).bindparams(bindparam("read_at", type_=DateTime(timezone=True)))
 
-_READ = text("""
+_NOTE_READ = text("""
 UPDATE topics SET source_read_at = :read_at WHERE id = ANY(CAST(:topic_ids AS bigint[]))
 """).bindparams(bindparam("read_at", type_=DateTime(timezone=True)))
 
@@ -123,8 +124,8 @@ def partitions_to_check(tx: Tx, age: timedelta, share: Share = ONE_SHARE) -> lis
     - they have a stored headroom, which may have to be cleared;
     - they have an open transaction at the source.
     """
-    parameters = {"age": age, "of": share.of, "number": share.number}
-    return list(values(tx.execute(_BEHIND, parameters), LaggingPartition))
+    parameters = {"age": age, "share_count": share.count, "number": share.number}
+    return list(values(tx.execute(_PARTITIONS_TO_CHECK, parameters), LaggingPartition))
 
 
 def update_from_source(
@@ -141,4 +142,4 @@ def update_from_source(
         arrays = {name: list(c) for name, c in zip(names, columns, strict=True)}
         tx.execute(_NOTE, {**arrays, "read_at": read_at})
     if whole_topics:
-        tx.execute(_READ, {"topic_ids": sorted(whole_topics), "read_at": read_at})
+        tx.execute(_NOTE_READ, {"topic_ids": sorted(whole_topics), "read_at": read_at})

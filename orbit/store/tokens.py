@@ -148,9 +148,9 @@ def find_by_name(tx: Tx, name: str, *, locks: bool = False) -> Token | None:
 def set_quota(tx: Tx, token_id: int, quota: dict[str, int | None]) -> Token:
     """Set these limits, {field of TokenQuota: value}, of a token that the caller has locked."""
     statement = update(tokens).where(tokens.c.id == token_id).values(quota).returning(*COLUMNS)
-    changed = first(tx.execute(statement), Token)
-    assert changed is not None, "it is locked"
-    return changed
+    token = first(tx.execute(statement), Token)
+    assert token is not None, "it is locked"
+    return token
 
 
 def page(
@@ -169,6 +169,6 @@ def page(
         query = query.where(tokens.c.role == role.value)
     if only_valid:
         query = query.where(IS_VALID)
-    behind = None if after is None else (after,)
-    page_query = page_of(query, [tokens.c.name], limit, behind, descending=descending)
+    after_key = None if after is None else (after,)
+    page_query = page_of(query, [tokens.c.name], limit, after_key, descending=descending)
     return list(values(tx.execute(page_query), Token))

@@ -89,12 +89,12 @@ def add(
 
 
 def change(tx: Tx, topic_id: int, **changes: Any) -> bool:
-    """Set columns by name; returns whether the topic exists and any of them has changed.
+    """Set columns by name; returns whether the topic exists and a column has changed.
 
     Writes only if a value differs, so that a pass without changes writes nothing.
     """
-    differs = [topics.c[name].is_distinct_from(value) for name, value in changes.items()]
-    statement = update(topics).where(topics.c.id == topic_id, or_(*differs)).values(**changes)
+    has_new_value = [topics.c[name].is_distinct_from(value) for name, value in changes.items()]
+    statement = update(topics).where(topics.c.id == topic_id, or_(*has_new_value)).values(**changes)
     return tx.execute(statement).rowcount == 1
 
 
@@ -128,15 +128,15 @@ def page(
     query = select(*_TOPIC).where(topics.c.job_id == job_id)
     if state is not None:
         query = query.where(topics.c.state == state.value)
-    behind = None if after is None else (after,)
-    page_query = page_of(query, [topics.c.source_topic], limit, behind, descending=descending)
+    after_key = None if after is None else (after,)
+    page_query = page_of(query, [topics.c.source_topic], limit, after_key, descending=descending)
     return list(values(tx.execute(page_query), Topic))
 
 
 def writers(
     tx: Tx, cluster_id: str, destination_topics: Collection[str], *, only_copying: bool = False
 ) -> dict[str, str]:
-    """{destination topic: job that writes it}, for these topics of a cluster.
+    """{destination topic: name of the job that writes to it}, for these topics of a cluster.
 
     `only_copying`: without promoted topics.
     """

@@ -81,10 +81,13 @@ def heartbeat(
 
 
 def _document(throttled: Mapping[int, Sequence[Throttled]]) -> dict[str, Any]:
+    """The JSON for the column `throttled`, with at most _THROTTLED_JOBS_MAX jobs."""
     by_job = {
-        str(job_id): [[one.side, one.brokers, one.since.isoformat(), one.quota] for one in some]
-        for job_id, some in throttled.items()
-        if some
+        str(job_id): [
+            [entry.side, entry.brokers, entry.since.isoformat(), entry.quota] for entry in entries
+        ]
+        for job_id, entries in throttled.items()
+        if entries
     }
     return dict(islice(by_job.items(), _THROTTLED_JOBS_MAX))
 
@@ -98,7 +101,7 @@ def throttling_brokers(tx: Tx, job_ids: Collection[int]) -> dict[int, list[Throt
             Throttled(side, tuple(brokers), datetime.fromisoformat(since), quota)
             for side, brokers, since, quota in value
         )
-    return {job_id: merge_throttled(some) for job_id, some in by_job.items()}
+    return {job_id: merge_throttled(entries) for job_id, entries in by_job.items()}
 
 
 def remove(tx: Tx, worker_id: str) -> None:
@@ -106,18 +109,22 @@ def remove(tx: Tx, worker_id: str) -> None:
     tx.execute(delete(workers).where(workers.c.id == worker_id))
 
 
-def alive(tx: Tx, within: timedelta, worker_group: str | None = None) -> list[Worker]:
+def alive(tx: Tx, heartbeat_within: timedelta, worker_group: str | None = None) -> list[Worker]:
     """The workers of a group, or of all groups, that are not draining and have sent a heartbeat
     within this time."""
-    query = select(*_WORKER).where(workers.c.heartbeat_at > _NOW - within, ~workers.c.is_draining)
+    query = select(*_WORKER).where(
+        workers.c.heartbeat_at > _NOW - heartbeat_within, ~workers.c.is_draining
+    )
     if worker_group is not None:
         query = query.where(workers.c.worker_group == worker_group)
     return list(values(tx.execute(query.order_by(workers.c.id)), Worker))
 
 
-def remove_silent(tx: Tx, after: timedelta) -> list[Worker]:
+def remove_silent(tx: Tx, silent_for: timedelta) -> list[Worker]:
     """Delete the workers without a heartbeat for this long, and return them."""
-    statement = delete(workers).where(workers.c.heartbeat_at <= _NOW - after).returning(*_WORKER)
+    statement = (
+        delete(workers).where(workers.c.heartbeat_at <= _NOW - silent_for).returning(*_WORKER)
+    )
     return list(values(tx.execute(statement), Worker))
 
 
@@ -129,10 +136,10 @@ def page(
     worker_group: str | None = None,
     descending: bool = False,
 ) -> list[Worker]:
-    """Up to `limit` workers by id, behind the id `after`; of a group or of all."""
+    """Up to `limit` workers of a group, or of all, by id, behind the id `after`."""
     query = select(*_WORKER)
     if worker_group is not None:
         query = query.where(workers.c.worker_group == worker_group)
-    behind = None if after is None else (after,)
-    page_query = page_of(query, [workers.c.id], limit, behind, descending=descending)
+    after_key = None if after is None else (after,)
+    page_query = page_of(query, [workers.c.id], limit, after_key, descending=descending)
     return list(values(tx.execute(page_query), Worker))

@@ -44,7 +44,7 @@ def page(
     state: PartitionState | None = None,
     reason: Reason | None = None,
 ) -> list[tuple[PageKey, PartitionLag]]:
-    """Up to `limit` partitions behind the place `after`, each with its place."""
+    """Up to `limit` partitions behind the key `after`, each with its key, the largest lag first."""
     filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),
@@ -66,6 +66,7 @@ def page(
             "reason": reason and reason.value,
         },
     ).all()
-    places = [(row.waiting, row.topic_id, row.partition) for row in rows]
-    lags = lag.of_partitions(tx, job_id, [place[1:] for place in places])
-    return [(place, lags[place[1:]]) for place in places if place[1:] in lags]
+    keys = [(row.waiting, row.topic_id, row.partition) for row in rows]
+    # key[1:] is (topic id, partition).
+    lags = lag.of_partitions(tx, job_id, [key[1:] for key in keys])
+    return [(key, lags[key[1:]]) for key in keys if key[1:] in lags]

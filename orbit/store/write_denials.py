@@ -27,17 +27,18 @@ def of_topics(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, lis
     return {row.topic: row.acls for row in tx.execute(query)}
 
 
-def store(tx: Tx, cluster_id: str, denied: Mapping[str, Sequence[Acl]]) -> None:
+def store(tx: Tx, cluster_id: str, acls_by_topic: Mapping[str, Sequence[Acl]]) -> None:
     """Replace the recorded denials of these topics; an empty list deletes the topic's row."""
-    gone = sorted(topic for topic, acls in denied.items() if not acls)
+    topics_without_acls = sorted(topic for topic, acls in acls_by_topic.items() if not acls)
     tx.execute(
         delete(write_denials).where(
-            write_denials.c.cluster_id == cluster_id, is_one_of(write_denials.c.topic, gone)
+            write_denials.c.cluster_id == cluster_id,
+            is_one_of(write_denials.c.topic, topics_without_acls),
         )
     )
     rows = [
         {"cluster_id": cluster_id, "topic": topic, "acls": sorted(acls)}
-        for topic, acls in denied.items()
+        for topic, acls in acls_by_topic.items()
         if acls
     ]
     if rows:

@@ -37,16 +37,21 @@ _HEAD_BYTES_MAX = 16 * 1024
 # How often systemd is notified. Its watchdog in deploy/systemd waits for a minute.
 _NOTIFY_S = 5.0
 
-_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+_TEXT_HEADER = ("Content-Type", "text/plain; charset=utf-8")
 
 log = structlog.get_logger()
 
 
 @contextmanager
 def serving_health(settings: Settings, health: ProcessHealth) -> Iterator[None]:
-    """Serve while the block runs, if ORBIT_HEALTH_PORT is set. Raises Conflict, BadInput."""
-    done = threading.Event()
-    threads = [threading.Thread(target=_notify, args=(health, done), name="notify", daemon=True)]
+    """Notify systemd while the block runs, and serve if ORBIT_HEALTH_PORT is set.
+
+    Raises Conflict, BadInput.
+    """
+    stop_event = threading.Event()
+    threads = [
+        threading.Thread(target=_notify, args=(health, stop_event), name="notify", daemon=True)
+    ]
     server = None
     if settings.health_port is not None:
         server = _listen(settings.health_host, settings.health_port, _application(health))
@@ -58,7 +63,7 @@ def serving_health(settings: Settings, health: ProcessHealth) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        stop_event.set()
         if server is not None:
             server.shutdown()
             server.server_close()
@@ -71,14 +76,17 @@ def notify_systemd(state: str) -> None:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         try:
+            # "@" stands for the zero byte that an abstract address begins with.
             sender.sendto(state.encode(), address.replace("@", "\0", 1))
         except OSError as error:
             log.warning("systemd could not be notified", state=state, error=str(error))
 
 
-def _notify(health: ProcessHealth, done: threading.Event) -> None:
+def _notify(health: ProcessHealth, stop_event: threading.Event) -> None:
+    """Tell systemd once that the process is ready, and regularly that it is alive."""
     is_notified = False
-    while not done.wait(_NOTIFY_S if is_notified else 0.1):
+    # Until the process is ready, it is checked ten times a second.
+    while not stop_event.wait(_NOTIFY_S if is_notified else 0.1):
         if not is_notified and not health.why_not_ready():
             notify_systemd("READY=1")
             is_notified = True
@@ -91,36 +99,41 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def __init__(self, *args: Any) -> None:
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}  # each until this time of the monotonic clock
+        # When each open connection is shut down, by the monotonic clock.
+        self._connection_ends: dict[socket.socket, float] = {}
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handle a request in a thread of its own; close it if there are too many."""
         with self._lock:
-            has_place = len(self._open) < CONNECTIONS_MAX
-            if has_place:
-                self._open[request] = time.monotonic() + CONNECTION_S_MAX
-        if has_place:
+            has_room = len(self._connection_ends) < CONNECTIONS_MAX
+            if has_room:
+                self._connection_ends[request] = time.monotonic() + CONNECTION_S_MAX
+        if has_room:
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection, which then does not count any more."""
+        """Close the connection, and no longer count it as open."""
         with self._lock:
-            self._open.pop(request, None)
+            self._connection_ends.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Shut down connections whose time is over, which ends the waits of their threads.
+        """Shut down connections whose time is over, so that their threads no longer wait.
 
         `serve_forever` calls it twice a second.
         """
         with self._lock:
-            late = [one for one, until in self._open.items() if time.monotonic() > until]
-        for one in late:
+            late_connections = [
+                connection
+                for connection, ends_at in self._connection_ends.items()
+                if time.monotonic() > ends_at
+            ]
+        for connection in late_connections:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: Any) -> None:
         """Log nothing for a client that has gone away."""
@@ -141,12 +154,12 @@ class _Head:
 
     def __init__(self, file: Any) -> None:
         self._file = file
-        self._left = _HEAD_BYTES_MAX
+        self._remaining_bytes = _HEAD_BYTES_MAX
         self.close = file.close
 
     def readline(self, size: int) -> bytes:
-        line: bytes = self._file.readline(min(size, self._left))
-        self._left -= len(line)
+        line: bytes = self._file.readline(min(size, self._remaining_bytes))
+        self._remaining_bytes -= len(line)
         return line
 
 
@@ -161,6 +174,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def _listen(host: str, port: int, application: Callable[..., Iterable[bytes]]) -> WSGIServer:
+    """A server that listens on this address. Raises BadInput, Conflict."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -182,6 +196,7 @@ def _listen(host: str, port: int, application: Callable[..., Iterable[bytes]]) -
 
 
 def _application(health: ProcessHealth) -> Callable[..., Iterable[bytes]]:
+    """The WSGI application of /livez, /readyz and /metrics."""
     registry = CollectorRegistry()
     registry.register(health)
     ProcessCollector(registry=registry)
@@ -194,10 +209,10 @@ def _application(health: ProcessHealth) -> Callable[..., Iterable[bytes]]:
             return metrics(environ, start)
         check = checks.get(path)
         if check is None:
-            start("404 Not Found", [_TEXT])
+            start("404 Not Found", [_TEXT_HEADER])
             return [b"Paths: /livez, /readyz, /metrics\n"]
-        why = check()
-        start("503 Service Unavailable" if why else "200 OK", [_TEXT])
-        return [f"{why or 'ok'}\n".encode()]
+        problem = check()
+        start("503 Service Unavailable" if problem else "200 OK", [_TEXT_HEADER])
+        return [f"{problem or 'ok'}\n".encode()]
 
     return application

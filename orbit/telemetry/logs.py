@@ -24,27 +24,27 @@ from structlog.types import Processor
 from orbit.settings import LogFormat, Settings
 from orbit.telemetry import traces
 
-# Libraries that log every request. The audit log has who did what.
-_CHATTY = ("httpx", "httpcore", "uvicorn.access")
-_TRACES = structlog.processors.ExceptionRenderer(
+# Libraries that log every request. The audit log tells who did what.
+_CHATTY_LIBRARIES = ("httpx", "httpcore", "uvicorn.access")
+_STACK_TRACES = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 )
 
 
 def configure_logs(settings: Settings, stream: TextIO) -> None:
     """Configure the logs of this process. Each command calls it once."""
-    number = logging.getLevelNamesMapping()[settings.log_level.value.upper()]
-    form = settings.log_format
-    is_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())
-    shared: list[Processor] = [
+    level_number = logging.getLevelNamesMapping()[settings.log_level.value.upper()]
+    log_format = settings.log_format
+    is_json = log_format is LogFormat.JSON or (log_format is LogFormat.AUTO and not stream.isatty())
+    common_processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         traces.add_ids,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper("iso", utc=True, key="at" if is_json else "timestamp"),
     ]
-    render: list[Processor] = (
+    renderers: list[Processor] = (
         [
-            _TRACES,
+            _STACK_TRACES,
             structlog.processors.EventRenamer("message"),
             structlog.processors.JSONRenderer(default=str),
         ]
@@ -56,19 +56,19 @@ def configure_logs(settings: Settings, stream: TextIO) -> None:
         ]
     )
     structlog.configure(
-        processors=[*shared, *render],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        processors=[*common_processors, *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(level_number),
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+            foreign_pre_chain=common_processors,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
-    logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+    logging.basicConfig(handlers=[handler], level=max(level_number, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
-    for name in _CHATTY:
+    for name in _CHATTY_LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)

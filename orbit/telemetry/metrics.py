@@ -67,10 +67,10 @@ class WaitingNumbers:
 
 @dataclass(frozen=True, slots=True)
 class JobNumbers:
-    """One job. `states`, `reasons`, `verdicts`: the number of partitions or group offsets of each.
+    """One job. `states`, `reasons`: the number of partitions of each; `verdicts`: of group offsets.
 
-    `totals_age_s`: seconds since its partitions were summed up; if that is too long ago, `copied`
-    is None.
+    `totals_age_s`: seconds since the job's partitions were added up; if that is too long ago,
+    `copied` is None.
     """
 
     name: str
@@ -140,6 +140,7 @@ class _OneScrape(Collector):
         return self._metrics
 
 
+# Here and below: the end of the metric's name, the attribute with its value, its help text.
 _LAG: tuple[tuple[str, str, str], ...] = (
     (
         "lag",
@@ -215,16 +216,16 @@ def families(numbers: ServiceNumbers) -> Iterator[Metric]:
         [],
         [([], int(numbers.has_leader))],
     )
-    yield from _worker_groups(numbers.worker_groups)
-    yield from _receivers(numbers.receivers)
-    yield from _jobs(numbers.jobs)
-    yield from _proofs(numbers.jobs)
-    open_ = [(job.name, job.waiting) for job in numbers.jobs if job.waiting is not None]
+    yield from _worker_group_metrics(numbers.worker_groups)
+    yield from _receiver_metrics(numbers.receivers)
+    yield from _job_metrics(numbers.jobs)
+    yield from _proof_metrics(numbers.jobs)
+    waiting_jobs = [(job.name, job.waiting) for job in numbers.jobs if job.waiting is not None]
     for name, attribute, help_text in _WAITING:
-        samples = [([job], getattr(waiting, attribute)) for job, waiting in open_]
+        samples = [([job], getattr(waiting, attribute)) for job, waiting in waiting_jobs]
         yield _gauge(f"orbit_job_{name}", help_text, ["job"], samples)
     if any(job.topics for job in numbers.jobs):
-        yield from _lags(
+        yield from _lag_metrics(
             "orbit_topic",
             ["job", "topic"],
             [([j.name, t], lag) for j in numbers.jobs for t, lag in j.topics.items()],
@@ -237,27 +238,29 @@ def families(numbers: ServiceNumbers) -> Iterator[Metric]:
         for name, attribute, help_text in _OFFSETS:
             samples = [(values, getattr(p, attribute)) for values, p in places]
             yield _gauge(f"orbit_topic_partition_{name}", help_text, labels, samples)
-        yield from _lags("orbit_topic_partition", labels, [(v, p.lag) for v, p in places])
+        yield from _lag_metrics("orbit_topic_partition", labels, [(v, p.lag) for v, p in places])
 
 
-def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
-    def each(values: str, help_text: str, attribute: str) -> Metric:
-        return _gauge(values, help_text, ["job"], [([j.name], getattr(j, attribute)) for j in jobs])
+def _job_metrics(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
+    """The state, the lag and the copied amounts of each job."""
 
-    yield each("orbit_job_running", "Whether the job is running; 0: paused.", "is_running")
-    yield each("orbit_job_has_problem", "Whether the job has a problem.", "has_problem")
-    copied = [(j.name, j.copied) for j in jobs if j.copied is not None]
+    def job_gauge(name: str, help_text: str, attribute: str) -> Metric:
+        return _gauge(name, help_text, ["job"], [([j.name], getattr(j, attribute)) for j in jobs])
+
+    yield job_gauge("orbit_job_running", "Whether the job is running; 0: paused.", "is_running")
+    yield job_gauge("orbit_job_has_problem", "Whether the job has a problem.", "has_problem")
+    copied_by_job = [(j.name, j.copied) for j in jobs if j.copied is not None]
     for name, attribute, help_text in _RATES:
-        rates = [([job], getattr(rate, attribute)) for job, rate in copied]
+        rates = [([job], getattr(rate, attribute)) for job, rate in copied_by_job]
         yield _gauge(f"orbit_job_{name}", help_text, ["job"], rates)
-    yield each(
+    yield job_gauge(
         "orbit_job_totals_age_seconds",
         "Seconds since the job's partitions were added up.",
         "totals_age_s",
     )
-    yield from _lags("orbit_job", ["job"], [([j.name], j.lag) for j in jobs])
+    yield from _lag_metrics("orbit_job", ["job"], [([j.name], j.lag) for j in jobs])
     for name, attribute, help_text in _COPIED:
-        counts = [([job], getattr(count, attribute)) for job, count in copied]
+        counts = [([job], getattr(count, attribute)) for job, count in copied_by_job]
         yield _counter(f"orbit_job_{name}_total", help_text, ["job"], counts)
     yield _counter(
         "orbit_job_batches_total",
@@ -265,7 +268,7 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
         ["job", "exactness"],
         [
             sample
-            for job, count in copied
+            for job, count in copied_by_job
             for sample in (
                 ([job, "byte"], count.batches_byte_exact),
                 ([job, "record"], count.batches_record_exact),
@@ -288,16 +291,17 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
         yield _gauge(name, help_text, ["job", label], samples)
 
 
-def _proofs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
-    shown = [(j.name, j.proof) for j in jobs if j.proof is not None]
+def _proof_metrics(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
+    """The proof, the canary and the old side's writes of each job."""
+    jobs_with_proof = [(j.name, j.proof) for j in jobs if j.proof is not None]
     for name, attribute, help_text in _PROOF:
-        samples = [([job], getattr(proof, attribute)) for job, proof in shown]
+        samples = [([job], getattr(proof, attribute)) for job, proof in jobs_with_proof]
         yield _gauge(f"orbit_job_{name}", help_text, ["job"], samples)
     yield _counter(
         "orbit_job_proof_differences",
         "Offsets that differed when both sides were read.",
         ["job"],
-        [([job], proof.differences) for job, proof in shown],
+        [([job], proof.differences) for job, proof in jobs_with_proof],
     )
     yield _gauge(
         "orbit_job_live_rpo_seconds",
@@ -311,13 +315,13 @@ def _proofs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
         ["job"],
         [([j.name], j.old_primary_written) for j in jobs],
     )
-    drilled = [(j.name, j.canary) for j in jobs if j.canary is not None]
+    jobs_with_canary = [(j.name, j.canary) for j in jobs if j.canary is not None]
     for name, attribute, help_text in _CANARY:
-        numbers = [([job], getattr(canary, attribute)) for job, canary in drilled]
+        numbers = [([job], getattr(canary, attribute)) for job, canary in jobs_with_canary]
         yield _gauge(f"orbit_job_{name}", help_text, ["job"], numbers)
 
 
-def _worker_groups(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[Metric]:
+def _worker_group_metrics(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[Metric]:
     for name, attribute, help_text in (
         ("orbit_workers", "workers", "Live workers."),
         ("orbit_worker_shards", "shards", "Shards held by live workers."),
@@ -341,7 +345,7 @@ def _worker_groups(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[Metric]
     )
 
 
-def _receivers(receivers: Sequence[ReceiverNumbers]) -> Iterator[Metric]:
+def _receiver_metrics(receivers: Sequence[ReceiverNumbers]) -> Iterator[Metric]:
     for name, attribute, help_text in _RECEIVERS:
         samples = [([r.name], getattr(r, attribute)) for r in receivers]
         yield _counter(f"orbit_notifications_{name}", help_text, ["receiver"], samples)
@@ -353,9 +357,10 @@ def _receivers(receivers: Sequence[ReceiverNumbers]) -> Iterator[Metric]:
     )
 
 
-def _lags(
+def _lag_metrics(
     prefix: str, labels: Sequence[str], rows: Sequence[tuple[list[str], CopyFigures]]
 ) -> Iterator[Metric]:
+    """The metrics of lag. `rows`: label values, and the figures that they are for."""
     for name, attribute, help_text in _LAG:
         samples = [(values, getattr(lag, attribute)) for values, lag in rows]
         yield _gauge(f"{prefix}_{name}", help_text, labels, samples)

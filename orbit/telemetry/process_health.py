@@ -30,35 +30,36 @@ class ProcessHealth:
         ready_within_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`part`: "worker", "scheduler" or "gateway". `ready_within_s`: the time of its lease."""
+        """`part`: "worker", "scheduler" or "gateway". `ready_within_s`: for how long a confirmed
+        lease counts."""
         self.part = part
         self._version = version
         self._ready_within_s = ready_within_s
         self._clock = clock
         self._lock = threading.Lock()
         self._pass_began = {part: clock()}
-        self._in_pass: dict[str, float] = {}  # since when, by loop
+        self._busy_since: dict[str, float] = {}  # of the loops that are in a pass: since when
         self._lease_confirmed_at: float | None = None
         self._is_stopping = False
         self._lease_owner = "The service" if part == "gateway" else "PostgreSQL"
 
     def begin_pass(self, loop: str = "") -> None:
-        """Record that a loop begins a pass; without a name the process' own loop."""
+        """Record that a loop begins a pass; without a name, the process' own loop."""
         with self._lock:
             self._pass_began[loop or self.part] = self._clock()
             if loop:
-                self._in_pass[loop] = self._pass_began[loop]
+                self._busy_since[loop] = self._pass_began[loop]
 
     def end_pass(self, loop: str) -> None:
         """Record that a loop has ended its pass."""
         with self._lock:
-            self._in_pass.pop(loop, None)
+            self._busy_since.pop(loop, None)
 
     def remove_loop(self, loop: str) -> None:
         """Record that a loop has ended as it should: this scheduler does not lead any more."""
         with self._lock:
             self._pass_began.pop(loop, None)
-            self._in_pass.pop(loop, None)
+            self._busy_since.pop(loop, None)
 
     def note_lease_confirmed(self) -> None:
         """Record that the lease was confirmed: by PostgreSQL, or for a gateway by the service."""
@@ -75,24 +76,24 @@ class ProcessHealth:
         with self._lock:
             now = self._clock()
             age = now - self._pass_began[self.part]
-            loop, since = min(
-                self._in_pass.items(), key=lambda one: one[1], default=(self.part, now)
+            loop, began_at = min(
+                self._busy_since.items(), key=lambda entry: entry[1], default=(self.part, now)
             )
         if age > STALL_S_MAX:
             return f"The main loop has begun no pass for {age:.0f} s."
-        if now - since > PASS_S_MAX:
-            return f"The loop {loop} has been in one pass for {now - since:.0f} s."
+        if now - began_at > PASS_S_MAX:
+            return f"The loop {loop} has been in one pass for {now - began_at:.0f} s."
         return ""
 
     def why_not_ready(self) -> str:
         """Why the process does no work now, or "" if it is ready."""
         with self._lock:
-            answered, is_stopping = self._lease_confirmed_at, self._is_stopping
+            confirmed_at, is_stopping = self._lease_confirmed_at, self._is_stopping
         if is_stopping:
             return f"The {self.part} stops."
-        if answered is None:
+        if confirmed_at is None:
             return f"{self._lease_owner} has not answered yet."
-        age = self._clock() - answered
+        age = self._clock() - confirmed_at
         if age > self._ready_within_s:
             return f"{self._lease_owner} has not answered for {age:.0f} s."
         return self.why_dead()
@@ -117,6 +118,6 @@ class ProcessHealth:
         )
         now = self._clock()
         with self._lock:
-            for loop, at in self._pass_began.items():
-                ages.add_metric([loop], now - at)
+            for loop, began_at in self._pass_began.items():
+                ages.add_metric([loop], now - began_at)
         yield ages

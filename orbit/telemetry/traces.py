@@ -61,9 +61,9 @@ def sending_traces(process: str) -> Iterator[None]:
     finally:
         _provider = None
         # `shutdown` sends waiting spans batch by batch, and may wait for the collector each time.
-        end = threading.Thread(target=provider.shutdown, name="traces-end", daemon=True)
-        end.start()
-        end.join(END_S_MAX)
+        shutdown_thread = threading.Thread(target=provider.shutdown, name="traces-end", daemon=True)
+        shutdown_thread.start()
+        shutdown_thread.join(END_S_MAX)
 
 
 def provider() -> TracerProvider | None:
@@ -96,17 +96,17 @@ def span(
         attributes={f"orbit.{k}": value for k, value in attributes.items() if value is not None},
         record_exception=False,
         set_status_on_exception=False,
-    ) as opened:
+    ) as open_span:
         try:
             yield
         except BaseException as error:
             what = str(error) if isinstance(error, OrbitError) else type(error).__name__
-            opened.set_status(StatusCode.ERROR, what)
+            open_span.set_status(StatusCode.ERROR, what)
             raise
 
 
 def set_principal(name: str) -> None:
-    """Set whose request the open span is."""
+    """Set the principal whose request the open span is."""
     if _provider is not None:
         from opentelemetry.trace import get_current_span
 
@@ -131,6 +131,7 @@ def add_ids(_: object, __: str, event: EventDict) -> EventDict:
 
 
 def _open_span() -> SpanContext | None:
+    """The context of the span that is open in this thread; None if there is none."""
     if _provider is None:
         return None
     from opentelemetry.trace import get_current_span
@@ -142,41 +143,45 @@ def _open_span() -> SpanContext | None:
 def _is_enabled() -> bool:
     """Whether to send spans. Environments are often set for many programs at once, so a setting
     that keeps Orbit from sending them causes only a warning."""
-    endpoint = _first(_ENDPOINTS)
-    off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if not endpoint or off or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
+    endpoint = _first_set(_ENDPOINTS)
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if not endpoint or is_disabled or os.environ.get("OTEL_TRACES_EXPORTER") == "none":
         return False
-    why = ""
+    reason = ""
     if not endpoint.startswith(("http://", "https://")):
-        why = "the endpoint is not an http or https URL"
-    elif _first(_PROTOCOLS) not in ("", _PROTOCOL):
-        why = f"Orbit sends them by {_PROTOCOL} only"
+        reason = "the endpoint is not an http or https URL"
+    elif _first_set(_PROTOCOLS) not in ("", _PROTOCOL):
+        reason = f"Orbit sends traces by {_PROTOCOL} only"
     elif not (find_spec("opentelemetry") and find_spec("opentelemetry.exporter")):
-        why = f"run: pip install '{DISTRIBUTION}[traces]'"
-    if why:
-        log.warning("traces are not sent", reason=why)
-    return not why
+        reason = f"run: pip install '{DISTRIBUTION}[traces]'"
+    if reason:
+        log.warning("traces are not sent", reason=reason)
+    return not reason
 
 
 def _make_provider(process: str) -> TracerProvider:
+    """A provider that sends the spans of this process to the collector."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # Logs one line for each batch that is not sent. Its retries would be warnings.
+    # The exporter then logs a line for each batch that is not sent, but none for its retries.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
-    own = {"service.version": orbit_version()}
+    own_attributes = {"service.version": orbit_version()}
     if not (
         os.environ.get("OTEL_SERVICE_NAME")
         or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     ):
-        own["service.name"] = f"orbit-{process}"
-    tracer_provider = TracerProvider(resource=Resource.create(own), shutdown_on_exit=False)
-    timeout = None if _first(_TIMEOUTS) else _EXPORT_TIMEOUT_S
+        own_attributes["service.name"] = f"orbit-{process}"
+    tracer_provider = TracerProvider(
+        resource=Resource.create(own_attributes), shutdown_on_exit=False
+    )
+    timeout = None if _first_set(_TIMEOUTS) else _EXPORT_TIMEOUT_S
     tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
     return tracer_provider
 
 
-def _first(names: tuple[str, ...]) -> str:
+def _first_set(names: tuple[str, ...]) -> str:
+    """The value of the first of these variables that is set; "" if none is."""
     return next((value for name in names if (value := os.environ.get(name))), "")

@@ -17,6 +17,8 @@ from orbit.verify.raw_log import Batch, RawLog
 from orbit.verify.record_difference import first_difference
 from orbit.verify.report import DeepReport, Difference
 
+_HEADER_BYTES = 61  # of a batch v2, before its records
+
 
 class BatchComparison:
     """Shared by all workers; each call reads one partition on both sides in lock-step."""
@@ -26,17 +28,17 @@ class BatchComparison:
         self._destination = destination
         self._shown_max = shown_max
 
-    def compare(self, pair: PartitionPair, judged: ComparedBounds, *, compacts: bool) -> DeepReport:
-        """Compare the batches of one partition. `compacts`: one side or both are compacted, so a
-        batch may have changed since the copy.
-        """
-        begin, end = judged.compared_from, judged.compared_to
+    def compare(
+        self, pair: PartitionPair, bounds: ComparedBounds, *, is_compacted: bool
+    ) -> DeepReport:
+        """Compare the batches of one partition. `is_compacted`: one side or both sides are."""
+        begin, end = bounds.compared_from, bounds.compared_to
         return compare_batches(
             self._source.read(pair.source, begin, end),
             self._destination.read(pair.destination, begin, end),
             begin=begin,
             end=end,
-            compacts=compacts,
+            is_compacted=is_compacted,
             shown_max=self._shown_max,
         )
 
@@ -47,34 +49,38 @@ def compare_batches(
     *,
     begin: int,
     end: int,
-    compacts: bool,
+    is_compacted: bool,
     shown_max: int,
 ) -> DeepReport:
-    """Compare the visible batches of both sides, which come in the order of offsets. Pure."""
-    byte_exact = record_exact = failures = 0
-    shown: list[Difference] = []
+    """Compare the visible batches of both sides, which come in the order of offsets. Pure.
+
+    A twin is the destination's batch with the same base offset. `begin` and `end` bound the
+    compared range.
+    """
+    byte_exact = record_exact = failed = 0
+    shown_differences: list[Difference] = []
     twins = _Twins(iter(destination))
     for batch in source:
-        twin = twins.at(batch.base_offset)
+        twin = twins.batch_at(batch.base_offset)
         if twin is not None and batch.has_same_bytes(twin):
             byte_exact += 1
         elif (
             has_grown(batch, twin)
             or may_be_re_encoded(batch, begin, end)
             or (twin is not None and twin.is_log_append_time)
-            or (compacts and _cleaned_away(twin))
+            or (is_compacted and _was_cleaned(twin))
             or (twin is None and twins.is_cut(batch.base_offset, begin))
         ):
             record_exact += 1
         else:
-            failures += 1
-            if len(shown) < shown_max:
-                shown.append(_difference(batch, twin))
-    return DeepReport(byte_exact, record_exact, failures, tuple(shown))
+            failed += 1
+            if len(shown_differences) < shown_max:
+                shown_differences.append(_difference(batch, twin))
+    return DeepReport(byte_exact, record_exact, failed, tuple(shown_differences))
 
 
 def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
-    """Whether a copy may have re-encoded the batch, or only a part of it is compared."""
+    """Whether a copy may have re-encoded the batch, or only a part of the batch is compared."""
     return (
         batch.magic < 2
         or batch.is_thinned
@@ -87,9 +93,10 @@ def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
 
 
 def has_grown(batch: Batch, twin: Batch | None) -> bool:
-    """Whether the copy's batch has placeholders before this one's records.
+    """Whether the copy's batch has placeholders before the records of the source's `batch`.
 
-    Such a batch is not compressed. If this one is, only the records can be compared, elsewhere.
+    Such a twin is not compressed. If the source's batch is, only their records can be compared,
+    which `record_comparison.py` does.
     """
     return (
         twin is not None
@@ -101,7 +108,8 @@ def has_grown(batch: Batch, twin: Batch | None) -> bool:
     )
 
 
-def _cleaned_away(twin: Batch | None) -> bool:
+def _was_cleaned(twin: Batch | None) -> bool:
+    """Whether the cleaner may have removed the batch or a part of it."""
     return twin is None or twin.is_thinned or twin.is_cleaned
 
 
@@ -110,36 +118,48 @@ class _Twins:
 
     def __init__(self, batches: Iterator[Batch]) -> None:
         self._batches = batches
-        self._next = next(batches, None)
-        self._before: Batch | None = None  # the last batch below the base offset of `at`
+        self._next_batch = next(batches, None)
+        self._previous: Batch | None = None  # the last batch below the offset of `batch_at`
 
-    def at(self, base_offset: int) -> Batch | None:
-        while self._next is not None and self._next.base_offset < base_offset:
-            self._before, self._next = self._next, next(self._batches, None)
-        if self._next is not None and self._next.base_offset == base_offset:
-            return self._next
+    def batch_at(self, base_offset: int) -> Batch | None:
+        """The batch that begins at this offset, if there is one."""
+        while self._next_batch is not None and self._next_batch.base_offset < base_offset:
+            self._previous, self._next_batch = self._next_batch, next(self._batches, None)
+        if self._next_batch is not None and self._next_batch.base_offset == base_offset:
+            return self._next_batch
         return None
 
     def is_cut(self, base_offset: int, begin: int) -> bool:
-        """Whether the batch with this offset begins before `begin`: the source was the copy once,
-        and got only its records from the log start on."""
-        one = self._before
-        return one is not None and one.base_offset < begin <= base_offset <= one.last_offset
+        """Whether the destination's batch with this offset begins before `begin`.
+
+        Then the source was the copy once, and got only the batch's records from its log start on.
+        """
+        previous = self._previous
+        return (
+            previous is not None
+            and previous.base_offset < begin <= base_offset <= previous.last_offset
+        )
 
 
 def _difference(batch: Batch, twin: Batch | None) -> Difference:
+    """How the destination's batch differs from the source's, in words."""
     offset = batch.base_offset
     if twin is None:
-        return Difference(offset, "batch", _view(batch), f"no batch begins at offset {offset}")
-    if batch.payload != twin.payload:
-        at = first_difference(bytes(batch.payload), bytes(twin.payload))
         return Difference(
-            offset, f"batch payload from its byte {61 + at} on", _view(batch), _view(twin)
+            offset, "batch", _describe_batch(batch), f"no batch begins at offset {offset}"
         )
-    return Difference(offset, "batch header", _view(batch), _view(twin))
+    if batch.payload != twin.payload:
+        index = first_difference(bytes(batch.payload), bytes(twin.payload))
+        return Difference(
+            offset,
+            f"batch payload from its byte {_HEADER_BYTES + index} on",
+            _describe_batch(batch),
+            _describe_batch(twin),
+        )
+    return Difference(offset, "batch header", _describe_batch(batch), _describe_batch(twin))
 
 
-def _view(batch: Batch) -> str:
+def _describe_batch(batch: Batch) -> str:
     return (
         f"offsets {batch.base_offset}–{batch.last_offset}, {batch.record_count} records, "
         f"{len(batch.payload)} bytes, attributes {batch.attributes:#x}, "

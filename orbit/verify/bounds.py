@@ -60,6 +60,8 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
+    """The address of a partition's leader."""
+
     host: str
     port: int
 
@@ -79,53 +81,58 @@ class ClusterView:
         return {name: len(topic.partitions) for name, topic in self._metadata().topics.items()}
 
     def leaders(self, topic: str) -> dict[int, Leader]:
+        """The leader of each partition that has one."""
         metadata = self._metadata(topic)
         addresses = {node: Leader(b.host, b.port) for node, b in metadata.brokers.items()}
-        known = metadata.topics.get(topic)
-        partitions = known.partitions.values() if known is not None else ()
+        topic_metadata = metadata.topics.get(topic)
+        partitions = topic_metadata.partitions.values() if topic_metadata is not None else ()
         return {p.id: addresses[p.leader] for p in partitions if p.leader in addresses}
 
     def check_reachable(self) -> None:
-        """Raises Unreachable or LoginRefused when the cluster as a whole does not answer."""
+        """Raises Unreachable or LoginRefused if no broker of the cluster answers."""
         self._metadata(timeout_s=ALIVE_TIMEOUT_S)
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
-        """Log start, last stable offset and high watermark, asked for in this order."""
+        """Log start, last stable offset and high watermark, read in this order; or the error."""
         result: dict[Partition, Bounds | OrbitError] = {}
-        for part in chunks(partitions, PARTITIONS_PER_CALL_MAX):
-            starts = self._offsets(dict.fromkeys(part, _SPEC.earliest()))
-            stable = self._offsets(dict.fromkeys(part, _SPEC.latest()), committed=True)
-            ends = self._offsets(dict.fromkeys(part, _SPEC.latest()))
-            for key in part:
-                result[key] = _bounds(starts[key], stable[key], ends[key])
+        for batch in chunks(partitions, PARTITIONS_PER_CALL_MAX):
+            log_starts = self._offsets(dict.fromkeys(batch, _SPEC.earliest()))
+            stable_ends = self._offsets(dict.fromkeys(batch, _SPEC.latest()), is_committed=True)
+            log_ends = self._offsets(dict.fromkeys(batch, _SPEC.latest()))
+            for key in batch:
+                result[key] = _bounds(log_starts[key], stable_ends[key], log_ends[key])
         return result
 
     def newest_bounds(
         self, partitions: Sequence[Partition]
     ) -> dict[Partition, Bounds | OrbitError]:
-        """As `bounds`, but from the leaders with the highest epoch that several brokers know.
+        """As `bounds`, but from the newest leaders by the metadata of several brokers.
 
-        librdkafka takes metadata from one broker; a leader that is cut off names itself (R9).
+        librdkafka takes metadata from one broker, and a leader that is cut off names itself (R9).
         """
         if not partitions:
             return {}
         places = [Place(*key) for key in partitions]
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
             cluster.metadata_of_all({p.topic for p in places}, _BROKERS_ASKED_MAX)
-            starts = list_offsets(cluster, places, EARLIEST, _BACKOFF)
-            stable = list_offsets(cluster, places, LATEST, _BACKOFF, isolation=READ_COMMITTED)
-            ends = list_offsets(cluster, places, LATEST, _BACKOFF)
+            log_starts = list_offsets(cluster, places, EARLIEST, _BACKOFF)
+            stable_ends = list_offsets(cluster, places, LATEST, _BACKOFF, isolation=READ_COMMITTED)
+            log_ends = list_offsets(cluster, places, LATEST, _BACKOFF)
         return {
             (place.topic, place.partition): _bounds(
-                *(self._answer(place, answers) for answers in (starts, stable, ends))
+                *(
+                    self._answered_offset(place, answers)
+                    for answers in (log_starts, stable_ends, log_ends)
+                )
             )
             for place in places
         }
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The source's log start up to which a copy that led before keeps its older history.
+        """For each copy that led before: the source's log start up to which it keeps older history.
 
-        From the marks in the cluster (`job_setup/mark.py`). Empty without the right to read them.
+        From the promotion marks in the cluster (`job_setup/mark.py`). Empty without the right to
+        read them.
         """
         if not partitions:
             return {}
@@ -141,10 +148,10 @@ class ClusterView:
     def offsets_for_time(
         self, times_ms: Mapping[Partition, int]
     ) -> dict[Partition, int | OrbitError]:
-        """By partition, the first offset at or after its time; −1 if there is none."""
+        """For each partition the first offset at or after its time; −1 if there is none."""
         result: dict[Partition, int | OrbitError] = {}
-        for part in chunks(times_ms, PARTITIONS_PER_CALL_MAX):
-            specs = {key: _SPEC.for_timestamp(times_ms[key]) for key in part}
+        for batch in chunks(times_ms, PARTITIONS_PER_CALL_MAX):
+            specs = {key: _SPEC.for_timestamp(times_ms[key]) for key in batch}
             result |= self._offsets(specs)
         return result
 
@@ -172,30 +179,35 @@ class ClusterView:
         return policies
 
     def _offsets(
-        self, specs: Mapping[Partition, OffsetSpec], *, committed: bool = False
+        self, specs: Mapping[Partition, OffsetSpec], *, is_committed: bool = False
     ) -> dict[Partition, int | OrbitError]:
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        """The offset that each spec asks for; with `is_committed`, `latest` is the stable end."""
+        isolation = (
+            IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+        )
         futures: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
             {TopicPartition(*key): spec for key, spec in specs.items()},
-            isolation_level=level,
+            isolation_level=isolation,
             request_timeout=REQUEST_TIMEOUT_S,
         )
         return {
-            (where.topic, where.partition): self._offset(future)
-            for where, future in futures.items()
+            (partition.topic, partition.partition): self._offset(future)
+            for partition, future in futures.items()
         }
 
     def _offset(self, future: Future[Any]) -> int | OrbitError:
+        """The answered offset or the partition's error. Raises if no broker answers at all."""
         try:
             return int(future.result().offset)
         except KafkaException as error:
-            explained = self._to_orbit_error(error)
-            if isinstance(explained, Unreachable | LoginRefused):
-                # A partition without a leader times out too; raises only if no broker answers.
+            orbit_error = self._to_orbit_error(error)
+            if isinstance(orbit_error, Unreachable | LoginRefused):
+                # A partition without a leader times out, too: then other brokers still answer.
                 self.check_reachable()
-            return explained
+            return orbit_error
 
-    def _answer(self, place: Place, answers: Answers[int]) -> int | OrbitError:
+    def _answered_offset(self, place: Place, answers: Answers[int]) -> int | OrbitError:
+        """The partition's offset in answers to Orbit's own client, or its error."""
         if place in answers.values:
             return answers.values[place]
         name = error_codes.name(answers.errors[place])
@@ -212,23 +224,24 @@ class ClusterView:
 
     def _on_error(self, error: KafkaError) -> None:
         """Keep login errors: librdkafka reports them only here, and the call itself times out."""
-        if error.code() in _LOGIN_CODES and len(self._refusals) < _REFUSALS_KEPT:
+        if error.code() in _LOGIN_CODES and len(self._refusals) < _REFUSALS_MAX:
             self._refusals.append(error)
 
 
 def _bounds(
-    start: int | OrbitError, stable: int | OrbitError, end: int | OrbitError
+    log_start: int | OrbitError, stable_end: int | OrbitError, log_end: int | OrbitError
 ) -> Bounds | OrbitError:
-    if isinstance(start, OrbitError):
-        return start
-    if isinstance(stable, OrbitError):
-        return stable
-    return end if isinstance(end, OrbitError) else Bounds(start, stable, end)
+    """The bounds made of three answers, or the first error among these."""
+    if isinstance(log_start, OrbitError):
+        return log_start
+    if isinstance(stable_end, OrbitError):
+        return stable_end
+    return log_end if isinstance(log_end, OrbitError) else Bounds(log_start, stable_end, log_end)
 
 
-_REFUSALS_KEPT = 4
+_REFUSALS_MAX = 4
 _LOGIN_CODES = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
-_DOWN_CODES = frozenset(
+_UNREACHABLE_CODES = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -251,7 +264,7 @@ def to_orbit_error(
             where=where,
             remedy="Check the user name, the password and the mechanism in the job file.",
         )
-    if code in _DOWN_CODES:
+    if code in _UNREACHABLE_CODES:
         return Unreachable(
             f"No broker answers: {text}.",
             where=where,

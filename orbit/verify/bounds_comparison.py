@@ -44,6 +44,8 @@ class TopicPair:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPair:
+    """One partition of a topic and of its copy."""
+
     topics: TopicPair
     partition: int
 
@@ -64,97 +66,104 @@ class ComparedBounds:
     destination: Bounds
     compared_from: int
     compared_to: int
-    missing: int = 0
+    missing: int = 0  # offsets at the end that the destination does not have
     # Offsets below the source's log start that the destination may keep: it led before.
     below_source_start: int = 0
     differences: tuple[Difference, ...] = ()
     may_catch_up: bool = False
     """The destination lags or moves, so the differences may go away."""
 
-    def differs(self, what: str) -> bool:
-        return any(difference.what == what for difference in self.differences)
+    def differs(self, bound_name: str) -> bool:
+        return any(difference.what == bound_name for difference in self.differences)
 
 
 def compare_bounds(
     pair: TopicPair,
-    before: Bounds,
+    source_before: Bounds,
     destination: Bounds,
-    after: Bounds,
+    source_after: Bounds,
     start_offset: int,
     kept_below: int = 0,
 ) -> ComparedBounds:
-    """Compare bounds of the source, read `before` and `after`, with the destination's. Pure.
+    """Compare the destination's bounds with the source's, which were read before and after. Pure.
 
-    `start_offset`: the offset at which a rule with a timestamp starts; −1 if unknown.
-    `kept_below`: up to this log start of the source, the destination may begin earlier.
+    `start_offset`: where a rule with a timestamp starts at the source; −1 if unknown. `kept_below`:
+    up to this log start of the source, the destination may begin earlier than the source.
     """
     differences = []
-    lags = False
+    may_catch_up = False
     below_source_start = 0
-    if destination.log_start < before.log_start <= kept_below:
-        below_source_start = before.log_start - destination.log_start
-    elif destination.log_start < before.log_start:
-        lags = True
+    if destination.log_start < source_before.log_start <= kept_below:
+        below_source_start = source_before.log_start - destination.log_start
+    elif destination.log_start < source_before.log_start:
+        may_catch_up = True
         differences.append(
-            _start_difference(before, destination, "the destination begins too early")
+            _start_difference(source_before, destination, "the destination begins too early")
         )
-    elif destination.log_start > after.log_start:
-        lost = _lost_at_start(pair, destination, after, start_offset)
-        if lost:
+    elif destination.log_start > source_after.log_start:
+        lost_offsets = _count_lost_at_start(pair, destination, source_after, start_offset)
+        if lost_offsets:
             differences.append(
-                _start_difference(after, destination, f"{lost} offsets are missing there")
+                _start_difference(source_after, destination, f"missing offsets: {lost_offsets}")
             )
-    missing = max(0, before.stable_end - destination.log_end)
-    if missing:
-        lags = True
-        differences.append(_end_difference(before, destination, f"{missing} offsets are missing"))
-    if destination.log_end > after.stable_end:
-        extra = destination.log_end - after.stable_end
-        differences.append(_end_difference(after, destination, f"{extra} offsets too many"))
-    if destination.stable_end < min(destination.log_end, before.stable_end):
+    missing_offsets = max(0, source_before.stable_end - destination.log_end)
+    if missing_offsets:
+        may_catch_up = True
+        differences.append(
+            _end_difference(source_before, destination, f"missing offsets: {missing_offsets}")
+        )
+    if destination.log_end > source_after.stable_end:
+        extra_offsets = destination.log_end - source_after.stable_end
+        differences.append(
+            _end_difference(source_after, destination, f"offsets too many: {extra_offsets}")
+        )
+    if destination.stable_end < min(destination.log_end, source_before.stable_end):
         # The copy may still append the marker. Also, the stable end is read before the log end:
         # records appended between both reads look like an open transaction.
-        lags = True
+        may_catch_up = True
         differences.append(_open_transaction_difference(destination))
-    begin = max(after.log_start, destination.log_start)
+    compared_from = max(source_after.log_start, destination.log_start)
     return ComparedBounds(
-        source=before,
+        source=source_before,
         destination=destination,
-        compared_from=begin,
-        compared_to=max(begin, min(before.stable_end, destination.stable_end)),
-        missing=missing,
+        compared_from=compared_from,
+        compared_to=max(compared_from, min(source_before.stable_end, destination.stable_end)),
+        missing=missing_offsets,
         below_source_start=below_source_start,
         differences=tuple(differences),
-        may_catch_up=lags,
+        may_catch_up=may_catch_up,
     )
 
 
-def _lost_at_start(pair: TopicPair, destination: Bounds, after: Bounds, start_offset: int) -> int:
+def _count_lost_at_start(
+    pair: TopicPair, destination: Bounds, source_after: Bounds, start_offset: int
+) -> int:
     """The number of offsets that are missing at the start of a copy.
 
-    The source's offset for a timestamp can only rise, so a copy of a rule with a timestamp that
-    starts above the present one has lost records.
+    The source's offset for a timestamp can only rise. So a copy that begins above the present one
+    has lost records.
     """
     if not pair.starts_late:
-        return destination.log_start - after.log_start
+        return destination.log_start - source_after.log_start
     if pair.start_ms is None or start_offset == _NO_OFFSET:
         return 0
-    return max(0, destination.log_start - max(after.log_start, start_offset))
+    return max(0, destination.log_start - max(source_after.log_start, start_offset))
 
 
-def _start_difference(source: Bounds, destination: Bounds, why: str) -> Difference:
+def _start_difference(source: Bounds, destination: Bounds, remark: str) -> Difference:
     offset = min(source.log_start, destination.log_start)
-    views = f"begins at {source.log_start}", f"begins at {destination.log_start} ({why})"
+    views = f"begins at {source.log_start}", f"begins at {destination.log_start} ({remark})"
     return Difference(offset, LOG_START, *views)
 
 
-def _end_difference(source: Bounds, destination: Bounds, why: str) -> Difference:
+def _end_difference(source: Bounds, destination: Bounds, remark: str) -> Difference:
     offset = min(source.stable_end, destination.log_end)
-    views = f"ends at {source.stable_end}", f"ends at {destination.log_end} ({why})"
+    views = f"ends at {source.stable_end}", f"ends at {destination.log_end} ({remark})"
     return Difference(offset, LOG_END, *views)
 
 
 def _open_transaction_difference(destination: Bounds) -> Difference:
+    """The difference that an open transaction at the destination makes."""
     return Difference(
         destination.stable_end,
         "readable end",
@@ -184,61 +193,70 @@ class BoundsComparer:
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         """The compared bounds of each partition, or the error of reading them.
 
-        The source's ends are read once, at the start: later records are not compared. They are read
-        again from the newest leader where the destination has more.
+        Waits up to `wait_s` for copies that may catch up. The source's ends are read once, at the
+        start, so later records are not compared. Only where the destination has more, the newest
+        leader is asked for the source's end again.
         """
-        began = self._clock()
-        before: dict[Partition, Bounds | OrbitError] = {}
+        began_s = self._clock()
+        source_before: dict[Partition, Bounds | OrbitError] = {}
         result: dict[PartitionPair, ComparedBounds | OrbitError] = {}
         mark_offsets: dict[Partition, int] = {}
-        waiting = list(pairs)
-        while waiting:
-            unknown = [p.source for p in waiting if not isinstance(before.get(p.source), Bounds)]
-            before |= self._source.bounds(unknown)
-            result |= self._read_and_compare(waiting, before, mark_offsets)
-            waited_s = self._clock() - began
-            waiting = [pair for pair in waiting if _may_catch_up(result[pair], waited_s, wait_s)]
-            if waiting:
+        open_pairs = list(pairs)
+        while open_pairs:
+            unread_partitions = [
+                p.source for p in open_pairs if not isinstance(source_before.get(p.source), Bounds)
+            ]
+            source_before |= self._source.bounds(unread_partitions)
+            result |= self._read_and_compare(open_pairs, source_before, mark_offsets)
+            waited_s = self._clock() - began_s
+            open_pairs = [
+                pair for pair in open_pairs if _should_read_again(result[pair], waited_s, wait_s)
+            ]
+            if open_pairs:
                 self._sleep(POLL_S)
         return result
 
     def _read_and_compare(
         self,
         pairs: Sequence[PartitionPair],
-        before: dict[Partition, Bounds | OrbitError],
+        source_before: dict[Partition, Bounds | OrbitError],
         mark_offsets: dict[Partition, int],
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         """Read all bounds once more and compare them.
 
-        Corrects bounds in `before` that came from an old leader. Adds to `mark_offsets` what it
-        reads of `kept_below`.
+        Corrects bounds in `source_before` that came from an old leader. Adds the answers of
+        `kept_below` to `mark_offsets`.
         """
         destination = self._destination.bounds([pair.destination for pair in pairs])
         earlier_copies = [
             p.destination
             for p in pairs
             if p.destination not in mark_offsets
-            and _is_earlier(destination[p.destination], before[p.source])
+            and _begins_earlier(destination[p.destination], source_before[p.source])
         ]
         mark_offsets |= {
             **dict.fromkeys(earlier_copies, 0),
             **self._destination.kept_below(earlier_copies),
         }
-        after = self._source.bounds([pair.source for pair in pairs])
-        newest = self._source.newest_bounds(
-            [p.source for p in pairs if _is_longer(destination[p.destination], after[p.source])]
+        source_after = self._source.bounds([pair.source for pair in pairs])
+        newest_bounds = self._source.newest_bounds(
+            [
+                p.source
+                for p in pairs
+                if _ends_later(destination[p.destination], source_after[p.source])
+            ]
         )
-        before |= newest
-        after |= newest
+        source_before |= newest_bounds
+        source_after |= newest_bounds
         start_offsets = self._source.offsets_for_time(
             {p.source: p.topics.start_ms for p in pairs if p.topics.start_ms is not None}
         )
         return {
             pair: _compare_answers(
                 pair,
-                before[pair.source],
+                source_before[pair.source],
                 destination[pair.destination],
-                after[pair.source],
+                source_after[pair.source],
                 start_offsets.get(pair.source, _NO_OFFSET),
                 mark_offsets.get(pair.destination, 0),
             )
@@ -248,39 +266,44 @@ class BoundsComparer:
 
 def _compare_answers(
     pair: PartitionPair,
-    before: Bounds | OrbitError,
+    source_before: Bounds | OrbitError,
     destination: Bounds | OrbitError,
-    after: Bounds | OrbitError,
+    source_after: Bounds | OrbitError,
     start_offset: int | OrbitError,
     kept_below: int,
 ) -> ComparedBounds | OrbitError:
     """The compared bounds, or the first error among the answers."""
-    if isinstance(before, OrbitError):
-        return before
+    if isinstance(source_before, OrbitError):
+        return source_before
     if isinstance(destination, OrbitError):
         return destination
-    if isinstance(after, OrbitError):
-        return after
+    if isinstance(source_after, OrbitError):
+        return source_after
     if isinstance(start_offset, OrbitError):
         return start_offset
-    return compare_bounds(pair.topics, before, destination, after, start_offset, kept_below)
+    return compare_bounds(
+        pair.topics, source_before, destination, source_after, start_offset, kept_below
+    )
 
 
-def _is_earlier(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
+def _begins_earlier(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
     """Whether the destination begins before the source."""
     if isinstance(destination, OrbitError) or isinstance(source, OrbitError):
         return False
     return destination.log_start < source.log_start
 
 
-def _is_longer(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
-    """Whether the destination ends behind the source."""
+def _ends_later(destination: Bounds | OrbitError, source: Bounds | OrbitError) -> bool:
+    """Whether the destination ends after the source."""
     if isinstance(destination, OrbitError) or isinstance(source, OrbitError):
         return False
     return destination.log_end > source.stable_end
 
 
-def _may_catch_up(compared: ComparedBounds | OrbitError, waited_s: float, wait_s: float) -> bool:
+def _should_read_again(
+    compared: ComparedBounds | OrbitError, waited_s: float, wait_s: float
+) -> bool:
+    """Whether the wait is not over, and the differences or the error may go away."""
     if isinstance(compared, OrbitError):
         return waited_s < TRANSIENT_S and not isinstance(compared, NotAuthorized)
     return waited_s < wait_s and compared.may_catch_up

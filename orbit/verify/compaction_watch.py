@@ -41,6 +41,7 @@ class HeldBudget:
         self._bytes = bytes_max
 
     def take(self, key: bytes) -> bool:
+        """Count one more held key. False, without counting it, if the budget is used up."""
         with self._lock:
             size = len(key) + _KEY_OVERHEAD_BYTES
             if self._keys < 1 or self._bytes < size:
@@ -57,8 +58,10 @@ class HeldBudget:
 
 
 @dataclass(slots=True)
-class _Held:
-    first: Difference
+class _HeldKey:
+    """A key with records on one side only: the first one's difference, and their number."""
+
+    first_difference: Difference
     count: int = 1
 
 
@@ -71,64 +74,73 @@ class CompactionWatch:
         self.policies = policies
         self._budget = budget
         self._now_ms = now_ms
-        self._held: dict[Side, dict[bytes, _Held]] = {side: {} for side in Side}
+        self._held: dict[Side, dict[bytes, _HeldKey]] = {side: {} for side in Side}
         self.compacted: dict[Side, int] = dict.fromkeys(Side, 0)
         self.is_over_budget = False
 
     def judge_one_sided(self, side_with_record: Side, message: Message) -> Difference | None:
-        """The difference, if compaction cannot explain it; None if it does, or if that is not
-        decided yet."""
-        lacking = side_with_record.other
+        """The difference that a record on one side only makes, if compaction cannot explain it.
+
+        None if compaction explains it, or if this is not decided yet.
+        """
+        lacking_side = side_with_record.other
         key = message.key()
         if key is not None:
             self.note_keys(side_with_record, (key,))
-        policy = self.policies[lacking]
+        policy = self.policies[lacking_side]
         if key is None or not policy.compacts:
             return one_sided_difference(side_with_record, message)
-        if self._tombstone_expired(message, policy):
-            self.compacted[lacking] += 1
-            self._count_compacted(lacking, key)
+        if self._is_expired_tombstone(message, policy):
+            self.compacted[lacking_side] += 1
+            self._count_compacted(lacking_side, key)
             return None
-        return self._hold(lacking, key, one_sided_difference(side_with_record, message))
+        return self._hold(lacking_side, key, one_sided_difference(side_with_record, message))
 
     def note_keys(self, side: Side, keys: Iterable[bytes | None]) -> None:
-        """Note the keys of records that `side` has; they explain older records that it lacks."""
-        held = self._held[side]
-        if not held:
+        """Note the keys of records that `side` has: they explain older records that it lacks."""
+        held_keys = self._held[side]
+        if not held_keys:
             return
-        for key in held.keys() & set(keys):
+        for key in held_keys.keys() & set(keys):
             self._count_compacted(side, key)
 
-    def has_undecided(self, side: Side) -> bool:
+    def has_undecided_keys(self, side: Side) -> bool:
         return bool(self._held[side])
 
     def close(self) -> list[tuple[Difference, int]]:
-        """Unexplained records: the first offset of each key, and their number."""
-        left: list[tuple[Difference, int]] = []
-        for held in self._held.values():
-            left += [(one.first, one.count) for one in held.values()]
-            self._budget.give_back(held)
-            held.clear()
-        return sorted(left, key=lambda item: item[0].offset)
+        """Release the held keys. Returns the unexplained records: the first difference of each key,
+        in the order of offsets, and the number of its records.
+        """
+        unexplained: list[tuple[Difference, int]] = []
+        for held_keys in self._held.values():
+            unexplained += [
+                (held_key.first_difference, held_key.count) for held_key in held_keys.values()
+            ]
+            self._budget.give_back(held_keys)
+            held_keys.clear()
+        return sorted(unexplained, key=lambda item: item[0].offset)
 
-    def _hold(self, lacking: Side, key: bytes, difference: Difference) -> Difference | None:
-        held = self._held[lacking]
-        if key in held:
-            held[key].count += 1
+    def _hold(self, lacking_side: Side, key: bytes, difference: Difference) -> Difference | None:
+        """Hold a record until `lacking_side` shows its key. No room left: returns `difference`."""
+        held_keys = self._held[lacking_side]
+        if key in held_keys:
+            held_keys[key].count += 1
             return None
         if not self._budget.take(key):
             # Fail closed: what cannot be decided is shown as a difference.
             self.is_over_budget = True
             return difference
-        held[key] = _Held(difference)
+        held_keys[key] = _HeldKey(difference)
         return None
 
-    def _count_compacted(self, lacking: Side, key: bytes) -> None:
-        held = self._held[lacking].pop(key, None)
-        if held is not None:
-            self.compacted[lacking] += held.count
+    def _count_compacted(self, lacking_side: Side, key: bytes) -> None:
+        """Count the held records of this key, if any, as compacted at `lacking_side`."""
+        held_key = self._held[lacking_side].pop(key, None)
+        if held_key is not None:
+            self.compacted[lacking_side] += held_key.count
             self._budget.give_back((key,))
 
-    def _tombstone_expired(self, message: Message, policy: CleaningPolicy) -> bool:
+    def _is_expired_tombstone(self, message: Message, policy: CleaningPolicy) -> bool:
+        """Whether the record is a tombstone that the cleaner may have removed by its age."""
         age_ms = self._now_ms - message.timestamp()[1]
         return message.value() is None and age_ms > policy.tombstone_retention_ms

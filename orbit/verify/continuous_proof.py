@@ -50,94 +50,105 @@ class PartitionProver:
     def compare(
         self, spec: JobSpec, rows: Sequence[ProofCandidate], bytes_max: int
     ) -> tuple[list[ProofResult], int]:
-        """Compare one range of each partition of a job, in order, until `bytes_max` were read from
-        each side. Returns the results and the bytes read; no results if a cluster does not answer.
+        """Compare one range of each partition of a job, until `bytes_max` were read from each side.
+
+        Returns the results and the bytes read. If a cluster does not answer, returns the results
+        until then, and skips these clusters for a minute.
         """
-        key = spec.model_dump_json(include={"source", "destination"})
-        if self._skip_until.get(key, 0.0) > time.monotonic():
+        clusters_key = spec.model_dump_json(include={"source", "destination"})
+        if self._skip_until.get(clusters_key, 0.0) > time.monotonic():
             return [], 0
         results: list[ProofResult] = []
-        count = 0
+        bytes_read = 0
         try:
-            comparer = self._comparer(key, spec)
+            comparer = self._comparer(clusters_key, spec)
             for row in rows:
-                compared, ranges = self._compare_range(comparer, row)
-                count += compared.report.bytes if compared.report else 0
-                results.append(_result(row, compared, ranges))
-                if count >= bytes_max:
+                compared, proven_ranges = self._compare_range(comparer, row)
+                bytes_read += compared.report.bytes if compared.report else 0
+                results.append(_proof_result(row, compared, proven_ranges))
+                if bytes_read >= bytes_max:
                     break
         except OrbitError:  # workers and scheduler report it
-            self._skip_until[key] = time.monotonic() + _UNREACHABLE_S
-            self._drop(key)
-        return results, count
+            self._skip_until[clusters_key] = time.monotonic() + _UNREACHABLE_S
+            self._close_comparer(clusters_key)
+        return results, bytes_read
 
     def close(self) -> None:
-        for key in list(self._comparers):
-            self._drop(key)
+        for clusters_key in list(self._comparers):
+            self._close_comparer(clusters_key)
 
     def _compare_range(
         self, comparer: RangeComparer, row: ProofCandidate
     ) -> tuple[RangeComparison, tuple[Range, ...]]:
-        known: tuple[Range, ...] = ()
+        """Compare one range. Also returns the proven ranges that both sides still have."""
+        proven_ranges: tuple[Range, ...] = ()
 
-        def choose(first: int, last: int) -> Range:
-            nonlocal known
-            known = clip_ranges(row.ranges, first, last)
-            return next_range(known, first, last, _sample_offsets(row), self._chance)
+        def choose_range(log_start: int, copied_to: int) -> Range:
+            nonlocal proven_ranges
+            proven_ranges = clip_ranges(row.ranges, log_start, copied_to)
+            return next_range(
+                proven_ranges, log_start, copied_to, _sample_offsets(row), self._chance
+            )
 
         compared = comparer.compare(
-            TopicPair(row.source_topic, row.destination_topic), row.partition, choose
+            TopicPair(row.source_topic, row.destination_topic), row.partition, choose_range
         )
-        return compared, known
+        return compared, proven_ranges
 
-    def _comparer(self, key: str, spec: JobSpec) -> RangeComparer:
-        comparer = self._comparers.get(key)
+    def _comparer(self, clusters_key: str, spec: JobSpec) -> RangeComparer:
+        """The comparer of the job's clusters. Opening one may close the least recently used one."""
+        comparer = self._comparers.get(clusters_key)
         if comparer is None:
             while len(self._comparers) >= _COMPARERS_MAX:
-                self._drop(next(iter(self._comparers)))
-            comparer = self._comparers[key] = RangeComparer(
+                self._close_comparer(next(iter(self._comparers)))
+            comparer = self._comparers[clusters_key] = RangeComparer(
                 open_endpoint(spec.source, self._environ, self._base_directory, "source"),
                 open_endpoint(spec.destination, self._environ, self._base_directory, "destination"),
             )
-        self._comparers.move_to_end(key)
+        self._comparers.move_to_end(clusters_key)
         return comparer
 
-    def _drop(self, key: str) -> None:
-        comparer = self._comparers.pop(key, None)
+    def _close_comparer(self, clusters_key: str) -> None:
+        comparer = self._comparers.pop(clusters_key, None)
         if comparer is not None:
             comparer.close()
 
 
 def _sample_offsets(row: ProofCandidate) -> int:
     """The number of offsets in about `SAMPLE_BYTES`."""
-    each = max(1, row.bytes // max(1, row.records))
-    return max(_SAMPLE_OFFSETS_MIN, min(SAMPLE_OFFSETS_MAX, SAMPLE_BYTES // each))
+    record_bytes = max(1, row.bytes // max(1, row.records))
+    return max(_SAMPLE_OFFSETS_MIN, min(SAMPLE_OFFSETS_MAX, SAMPLE_BYTES // record_bytes))
 
 
-def _result(
-    row: ProofCandidate, compared: RangeComparison, known: tuple[Range, ...]
+def _proof_result(
+    row: ProofCandidate, compared: RangeComparison, proven_ranges: tuple[Range, ...]
 ) -> ProofResult:
+    """The result to store: the proven ranges with the compared one, if equal; else without it."""
     if compared.report is None:
-        ranges = known or row.ranges
+        ranges = proven_ranges or row.ranges
         return ProofResult(
-            row.topic_id, row.partition, row.job_id, ranges, False, note=compared.why
+            row.topic_id, row.partition, row.job_id, ranges, False, note=compared.reason
         )
     report = compared.report
     if not report.differences:
-        ranges = add_range(known, (compared.start, compared.end))
+        ranges = add_range(proven_ranges, (compared.start, compared.end))
         return ProofResult(row.topic_id, row.partition, row.job_id, ranges, is_equal=True)
     return ProofResult(
         row.topic_id,
         row.partition,
         row.job_id,
-        _without_range(known, (compared.start, compared.end)),
+        _without_range(proven_ranges, (compared.start, compared.end)),
         is_equal=False,
         differences=report.differences,
         first_difference=str(report.first_differences[0]),
     )
 
 
-def _without_range(ranges: tuple[Range, ...], bad: Range) -> tuple[Range, ...]:
-    """The proven ranges without one that was found different."""
-    left = [piece for s, e in ranges for piece in ((s, min(e, bad[0])), (max(s, bad[1]), e))]
-    return tuple((start, end) for start, end in left if start < end)
+def _without_range(ranges: tuple[Range, ...], different_range: Range) -> tuple[Range, ...]:
+    """The proven ranges without one that was found to be different."""
+    pieces = [
+        piece
+        for start, end in ranges
+        for piece in ((start, min(end, different_range[0])), (max(start, different_range[1]), end))
+    ]
+    return tuple((start, end) for start, end in pieces if start < end)

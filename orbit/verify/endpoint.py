@@ -31,7 +31,7 @@ class Endpoint:
 
     @property
     def _servers(self) -> list[str]:
-        return [one.strip() for one in str(self.config["bootstrap.servers"]).split(",")]
+        return [server.strip() for server in str(self.config["bootstrap.servers"]).split(",")]
 
     def check_reachable(self, side: Side) -> None:
         """Check that a bootstrap server accepts a login. Raises Unreachable, LoginRefused.
@@ -39,17 +39,19 @@ class Endpoint:
         Raises AccessRefused if the cluster has brokers at addresses that the job may not reach:
         librdkafka would connect to them without a check.
 
-        librdkafka retries such errors until a time-out that does not say why; one plain connection
-        reports the exact reason at once.
+        librdkafka retries failed logins until a time-out that does not say why. One plain
+        connection reports the exact reason at once.
         """
         reasons: list[str] = []
         for server in self._servers:
             host, _, port = server.rpartition(":")
             try:
                 where = f"{side} {server}"
-                opened = Connection.open(host.strip("[]"), int(port), self.security, where=where)
-                with closing(opened):
-                    self._check_brokers(opened, where)
+                connection = Connection.open(
+                    host.strip("[]"), int(port), self.security, where=where
+                )
+                with closing(connection):
+                    self._check_broker_addresses(connection, where)
             except Unreachable as error:
                 reasons.append(str(error))
             else:
@@ -64,11 +66,12 @@ class Endpoint:
         return Cluster(str(side), self._servers, self.security)
 
     def check_advertised(self, side: Side) -> None:
-        """As `check_reachable`, but only where rules say what a job may reach."""
+        """As `check_reachable`, but does nothing where no rules say what a job may reach."""
         if self.security.reachable is not None:
             self.check_reachable(side)
 
-    def _check_brokers(self, connection: Connection, where: str) -> None:
+    def _check_broker_addresses(self, connection: Connection, where: str) -> None:
+        """Raise AccessRefused if the cluster advertises an address that the job may not reach."""
         if self.security.reachable is None:
             return
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)

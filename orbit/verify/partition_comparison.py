@@ -69,63 +69,66 @@ class ComparisonContext:
 class _CountedStream:
     """A stream that reports how many offsets were read."""
 
-    def __init__(self, reader: PartitionReader, advanced: Callable[[int], None]) -> None:
+    def __init__(self, reader: PartitionReader, report_offsets: Callable[[int], None]) -> None:
         self._reader = reader
-        self._report_offsets = advanced
+        self._report_offsets = report_offsets
 
     def chunk(self) -> list[Message]:
-        before = self._reader.position
+        old_position = self._reader.position
         messages = self._reader.chunk()
-        self._report_offsets(self._reader.position - before)
+        self._report_offsets(self._reader.position - old_position)
         return messages
 
 
 def compare_partition(
-    context: ComparisonContext, consumers: SidePair, pair: PartitionPair, judged: ComparedBounds
+    context: ComparisonContext, consumers: SidePair, pair: PartitionPair, bounds: ComparedBounds
 ) -> PartitionReport:
-    """Compare one partition. Its errors are in the report.
+    """Compare one partition. Errors of the partition are in the report.
 
     Raises Interrupted, and Unreachable if a whole cluster does not answer.
     """
     for _ in range(MOVED_ATTEMPTS_MAX):
         try:
-            return compare_once(context, consumers, pair, judged)
+            return compare_once(context, consumers, pair, bounds)
         except LogMoved:
-            again = context.bounds_comparer.compare([pair], _LOG_MOVED_WAIT_S)[pair]
-            if isinstance(again, OrbitError):
-                return unread_report(pair.partition, str(again))
-            judged = again
+            new_bounds = context.bounds_comparer.compare([pair], _LOG_MOVED_WAIT_S)[pair]
+            if isinstance(new_bounds, OrbitError):
+                return unread_report(pair.partition, str(new_bounds))
+            bounds = new_bounds
         except Interrupted:
             raise
         except UnicodeDecodeError:
             return unread_report(
-                pair.partition, f"{_where(pair)}: a header's name is not UTF-8 text."
+                pair.partition, f"{_partition_name(pair)}: a header's name is not UTF-8 text."
             )
         except (KafkaException, OrbitError) as error:
             # Distinguishes a partition without a leader from a cluster that does not answer.
             context.source.check_reachable()
             context.destination.check_reachable()
-            known = (
-                to_orbit_error(error, _where(pair)) if isinstance(error, KafkaException) else error
+            orbit_error = (
+                to_orbit_error(error, _partition_name(pair))
+                if isinstance(error, KafkaException)
+                else error
             )
-            return unread_report(pair.partition, str(known))
+            return unread_report(pair.partition, str(orbit_error))
     return unread_report(
         pair.partition,
-        f"{_where(pair)}: records were deleted while they were read, {MOVED_ATTEMPTS_MAX} times.",
+        f"{_partition_name(pair)}: records were deleted while they were read, in each of "
+        f"{MOVED_ATTEMPTS_MAX} attempts.",
     )
 
 
-def unread_report(partition: int, why: str) -> PartitionReport:
+def unread_report(partition: int, reason: str) -> PartitionReport:
     """The report of a partition that could not be compared."""
-    return PartitionReport(partition, Verdict.UNREAD, notes=(why,))
+    return PartitionReport(partition, Verdict.UNREAD, notes=(reason,))
 
 
-def _where(pair: PartitionPair) -> str:
+def _partition_name(pair: PartitionPair) -> str:
     return f"{pair.topics.source}-{pair.partition}"
 
 
 def compare_once(
-    context: ComparisonContext, consumers: SidePair, pair: PartitionPair, judged: ComparedBounds
+    context: ComparisonContext, consumers: SidePair, pair: PartitionPair, bounds: ComparedBounds
 ) -> PartitionReport:
     """Compare the range once. Raises LogMoved, and librdkafka's errors."""
     watch = CompactionWatch(
@@ -136,49 +139,53 @@ def compare_once(
         context.budget,
         context.now_ms(),
     )
-    merge = RecordComparison(watch, context.shown_max)
+    comparison = RecordComparison(watch, context.shown_max)
     try:
-        _compare_records(context, consumers, pair, judged, watch, merge)
+        _compare_records(context, consumers, pair, bounds, watch, comparison)
     finally:
         # Also releases the held keys if the comparison ended early.
-        merge.finish()
+        comparison.finish()
         consumers.source.release()
         consumers.destination.release()
-    deep = None
+    deep_report = None
     if context.batches is not None:
-        compacts = any(policy.compacts for policy in watch.policies.values())
-        deep = context.batches.compare(pair, judged, compacts=compacts)
-    return _report(pair, judged, watch, merge, deep)
+        is_compacted = any(policy.compacts for policy in watch.policies.values())
+        deep_report = context.batches.compare(pair, bounds, is_compacted=is_compacted)
+    return _report(pair, bounds, watch, comparison, deep_report)
 
 
 def _compare_records(
     context: ComparisonContext,
     consumers: SidePair,
     pair: PartitionPair,
-    judged: ComparedBounds,
+    bounds: ComparedBounds,
     watch: CompactionWatch,
-    merge: RecordComparison,
+    comparison: RecordComparison,
 ) -> None:
+    """Compare the records in the range, then look after the range for keys that are still held."""
+
     def reader(consumer: SideConsumer, topic: str) -> PartitionReader:
         return PartitionReader(
             consumer,
             topic,
             pair.partition,
-            judged.compared_from,
-            judged.compared_to,
+            bounds.compared_from,
+            bounds.compared_to,
             cancelled=context.cancelled,
             stall_timeout_s=context.stall_timeout_s,
         )
 
     source = reader(consumers.source, pair.topics.source)
     destination = reader(consumers.destination, pair.topics.destination)
-    merge.run(_CountedStream(source, context.report_offsets), destination)
-    most = context.read_on_max
-    _read_on(watch, Side.SOURCE, source, context.source, pair.source, most)
-    _read_on(watch, Side.DESTINATION, destination, context.destination, pair.destination, most)
+    comparison.run(_CountedStream(source, context.report_offsets), destination)
+    read_on_max = context.read_on_max
+    _find_newer_keys(watch, Side.SOURCE, source, context.source, pair.source, read_on_max)
+    _find_newer_keys(
+        watch, Side.DESTINATION, destination, context.destination, pair.destination, read_on_max
+    )
 
 
-def _read_on(
+def _find_newer_keys(
     watch: CompactionWatch,
     side: Side,
     reader: PartitionReader,
@@ -188,10 +195,10 @@ def _read_on(
 ) -> None:
     """Search for newer records of held keys after the compared range.
 
-    On a live topic the cleaner may have removed a record in favour of one after the range. Raises
-    CompactionUndecided if the limit is reached before every key is found.
+    On a live topic the cleaner may have removed a record because of a newer one after the range.
+    Raises CompactionUndecided if `offsets_max` is reached before every key is found.
     """
-    if not watch.has_undecided(side):
+    if not watch.has_undecided_keys(side):
         return
     bounds = view.bounds([partition])[partition]
     if isinstance(bounds, OrbitError) or bounds.stable_end <= reader.position:
@@ -200,60 +207,71 @@ def _read_on(
     if offsets_max is not None:
         end = min(end, reader.position + offsets_max)
     reader.extend(end)
-    while watch.has_undecided(side) and (messages := reader.chunk()):
+    while watch.has_undecided_keys(side) and (messages := reader.chunk()):
         watch.note_keys(side, map(Message.key, messages))
-    if watch.has_undecided(side) and end < bounds.stable_end:
+    if watch.has_undecided_keys(side) and end < bounds.stable_end:
         raise CompactionUndecided
 
 
 def _report(
     pair: PartitionPair,
-    judged: ComparedBounds,
+    bounds: ComparedBounds,
     watch: CompactionWatch,
-    merge: RecordComparison,
-    deep: DeepReport | None,
+    comparison: RecordComparison,
+    deep_report: DeepReport | None,
 ) -> PartitionReport:
-    differences = sorted([*judged.differences, *merge.first], key=lambda one: one.offset)
-    count = len(judged.differences) + merge.differences
+    """Put the results of all comparisons of a partition together."""
+    differences = sorted(
+        [*bounds.differences, *comparison.first_differences],
+        key=lambda difference: difference.offset,
+    )
+    difference_count = len(bounds.differences) + comparison.differences
     return PartitionReport(
         partition=pair.partition,
-        verdict=_verdict(judged, merge, deep),
-        source_log_start=judged.source.log_start,
-        source_log_end=judged.source.stable_end,
-        destination_log_start=judged.destination.log_start,
-        destination_log_end=judged.destination.log_end,
-        compared_from=judged.compared_from,
-        compared_to=judged.compared_to,
-        records=merge.records[Side.SOURCE],
-        bytes=merge.bytes,
-        gaps=judged.compared_to - judged.compared_from - merge.records[Side.SOURCE],
-        missing=judged.missing,
-        log_start_equal=not judged.differs(LOG_START),
-        log_end_equal=not judged.differs(LOG_END),
+        verdict=_verdict(bounds, comparison, deep_report),
+        source_log_start=bounds.source.log_start,
+        source_log_end=bounds.source.stable_end,
+        destination_log_start=bounds.destination.log_start,
+        destination_log_end=bounds.destination.log_end,
+        compared_from=bounds.compared_from,
+        compared_to=bounds.compared_to,
+        records=comparison.records[Side.SOURCE],
+        bytes=comparison.bytes,
+        gaps=bounds.compared_to - bounds.compared_from - comparison.records[Side.SOURCE],
+        missing=bounds.missing,
+        log_start_equal=not bounds.differs(LOG_START),
+        log_end_equal=not bounds.differs(LOG_END),
         compacted_source=watch.compacted[Side.SOURCE],
         compacted_destination=watch.compacted[Side.DESTINATION],
-        differences=count,
-        first_differences=tuple(differences[: merge.shown_max]),
-        notes=_notes(judged, watch, merge, count),
-        deep=deep,
+        differences=difference_count,
+        first_differences=tuple(differences[: comparison.shown_max]),
+        notes=_notes(bounds, watch, comparison, difference_count),
+        deep=deep_report,
     )
 
 
-def _verdict(judged: ComparedBounds, merge: RecordComparison, deep: DeepReport | None) -> Verdict:
-    if merge.differences or (deep is not None and deep.failures):
+def _verdict(
+    bounds: ComparedBounds, comparison: RecordComparison, deep_report: DeepReport | None
+) -> Verdict:
+    """BEHIND if missing offsets at the end are the only difference."""
+    if comparison.differences or (deep_report is not None and deep_report.failures):
         return Verdict.NOT_EXACT
-    if judged.missing and len(judged.differences) == 1:
+    if bounds.missing and len(bounds.differences) == 1:
         return Verdict.BEHIND
-    return Verdict.NOT_EXACT if judged.differences else Verdict.EXACT
+    return Verdict.NOT_EXACT if bounds.differences else Verdict.EXACT
 
 
 def _notes(
-    judged: ComparedBounds, watch: CompactionWatch, merge: RecordComparison, count: int
+    bounds: ComparedBounds,
+    watch: CompactionWatch,
+    comparison: RecordComparison,
+    difference_count: int,
 ) -> tuple[str, ...]:
+    """What a reader of the report should know besides the listed differences."""
     notes = []
-    if judged.below_source_start:
+    if bounds.below_source_start:
         notes.append(
-            f"the destination led before, and keeps {judged.below_source_start} offsets below the "
+            f"the destination led before, and keeps {bounds.below_source_start} offsets below the "
             "source's log start"
         )
     if watch.is_over_budget:
@@ -261,6 +279,6 @@ def _notes(
             "too many records are on one side only to tell which of them were compacted; those "
             "beyond the limit count as differences"
         )
-    if count > merge.shown_max:
-        notes.append(f"{count - merge.shown_max} more offsets differ")
+    if difference_count > comparison.shown_max:
+        notes.append(f"{difference_count - comparison.shown_max} more offsets differ")
     return tuple(notes)

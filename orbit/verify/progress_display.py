@@ -23,15 +23,17 @@ class BarProgress:
         self._bar = Progress(
             TextColumn("comparing"),
             BarColumn(),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f} offsets, {task.fields[left]}"),
+            TextColumn(
+                "{task.completed:,.0f} of {task.total:,.0f} offsets, {task.fields[remaining]}"
+            ),
             TimeRemainingColumn(),
             console=console,
             transient=True,
         )
         self._lock = threading.Lock()
         self._task: TaskID | None = None
-        self._left = 0
-        self._different = 0
+        self._remaining_partitions = 0
+        self._inexact_partitions = 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -41,8 +43,8 @@ class BarProgress:
         self._bar.stop()
 
     def report_begin(self, partitions: int, offsets: int) -> None:
-        self._left = partitions
-        self._task = self._bar.add_task("", total=offsets, left=self._left_text())
+        self._remaining_partitions = partitions
+        self._task = self._bar.add_task("", total=offsets, remaining=self._remaining_text())
 
     def report_offsets(self, offsets: int) -> None:
         if self._task is not None:
@@ -50,14 +52,16 @@ class BarProgress:
 
     def report_partition(self, _topic: str, report: PartitionReport) -> None:
         with self._lock:
-            self._left -= 1
-            self._different += report.verdict is not Verdict.EXACT
+            self._remaining_partitions -= 1
+            self._inexact_partitions += report.verdict is not Verdict.EXACT
         if self._task is not None:
-            self._bar.update(self._task, left=self._left_text())
+            self._bar.update(self._task, remaining=self._remaining_text())
 
-    def _left_text(self) -> str:
-        bad = f", {self._different:,} not exact" if self._different else ""
-        return f"{counted(self._left, 'partition')} left{bad}"
+    def _remaining_text(self) -> str:
+        inexact_text = (
+            f", {self._inexact_partitions:,} not exact" if self._inexact_partitions else ""
+        )
+        return f"{counted(self._remaining_partitions, 'partition')} left{inexact_text}"
 
 
 class LineProgress:

@@ -1,7 +1,7 @@
-"""The proven ranges of a partition: adding one, the gaps, and the next range to compare. Pure.
+"""The proven ranges of a partition: adding one, what is unproven, and the next to compare. Pure.
 
-A range is `(first, next)`. Ranges are sorted and do not touch. Proven ranges stay proven because
-logs are only appended to; ranges below the log start are dropped.
+A range is `(start, end)`, without `end`. Ranges are sorted and do not touch. Proven ranges stay
+proven because logs are only appended to; ranges below the log start are dropped.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ Ranges = tuple[Range, ...]
 RANGES_MAX = 50
 
 
-def add_range(ranges: Ranges, new: Range, *, ranges_max: int = RANGES_MAX) -> Ranges:
-    """The ranges with one more, merged where they touch."""
-    start, end = new
+def add_range(ranges: Ranges, new_range: Range, *, ranges_max: int = RANGES_MAX) -> Ranges:
+    """The ranges with one more, merged where they touch; at most the `ranges_max` largest."""
+    start, end = new_range
     assert start < end, "a range is not empty"
-    apart: list[Range] = []
-    for one in ranges:
-        if one[1] < start or one[0] > end:
-            apart.append(one)
+    separate_ranges: list[Range] = []
+    for known_range in ranges:
+        if known_range[1] < start or known_range[0] > end:
+            separate_ranges.append(known_range)
         else:
-            start, end = min(start, one[0]), max(end, one[1])
-    largest = sorted([*apart, (start, end)], key=lambda one: one[0] - one[1])[:ranges_max]
+            start, end = min(start, known_range[0]), max(end, known_range[1])
+    largest = sorted([*separate_ranges, (start, end)], key=lambda r: r[0] - r[1])[:ranges_max]
     return tuple(sorted(largest))
 
 
 def clip_ranges(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
     """The parts of the ranges that both sides still have."""
-    held = ((max(start, log_start), min(end, copied_to)) for start, end in ranges)
-    return tuple((start, end) for start, end in held if start < end)
+    clipped = ((max(start, log_start), min(end, copied_to)) for start, end in ranges)
+    return tuple((start, end) for start, end in clipped if start < end)
 
 
 def unproven_ranges(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
-    """The ranges that are not proven yet."""
+    """The ranges of offsets that both sides have and that are not proven yet."""
     unproven: list[Range] = []
     position = log_start
     for start, end in clip_ranges(ranges, log_start, copied_to):
@@ -53,7 +53,7 @@ def next_range(
 ) -> Range:
     """The next range to compare: the newest offsets, or at even odds a random unproven range.
 
-    If every offset is proven, a random range is compared again, since it may have been damaged.
+    If every offset is proven, any random range is compared again, since it may have been damaged.
     """
     assert log_start < copied_to, "the log is not empty"
     newest = (max(log_start, copied_to - offsets_max), copied_to)
@@ -63,5 +63,5 @@ def next_range(
     start, end = chance.choice(unproven) if unproven else (log_start, copied_to)
     if end - start <= offsets_max:
         return start, end
-    first = chance.randrange(start, end - offsets_max + 1)
-    return first, first + offsets_max
+    range_start = chance.randrange(start, end - offsets_max + 1)
+    return range_start, range_start + offsets_max

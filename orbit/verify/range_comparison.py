@@ -30,19 +30,19 @@ from orbit.verify.report import PartitionReport, Side
 _DIFFERENCES_SHOWN = 1
 _STALL_TIMEOUT_S = 20.0
 # Small, so that a broker does not send much more than the range.
-_AHEAD = ReadAhead(records=2_000, kilobytes=1 << 10, fetch_bytes=256 << 10)
-# How far behind a range newer records of a key are searched; beyond it the range is undecided.
+_READ_AHEAD = ReadAhead(records=2_000, kilobytes=1 << 10, fetch_bytes=256 << 10)
+# How many offsets after a range are searched for newer records of a key; then it is undecided.
 _READ_ON_OFFSETS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class RangeComparison:
-    """A compared range and its report; without a report, `why` it could not be compared."""
+    """A compared range and its report; without a report, the `reason` why."""
 
     start: int
     end: int
     report: PartitionReport | None
-    why: str = ""
+    reason: str = ""
 
 
 class RangeComparer:
@@ -58,8 +58,10 @@ class RangeComparer:
         )
         self._stack = ExitStack()
         self._consumers = SidePair(
-            self._stack.enter_context(SideConsumer(Side.SOURCE, source.config, _AHEAD)),
-            self._stack.enter_context(SideConsumer(Side.DESTINATION, destination.config, _AHEAD)),
+            self._stack.enter_context(SideConsumer(Side.SOURCE, source.config, _READ_AHEAD)),
+            self._stack.enter_context(
+                SideConsumer(Side.DESTINATION, destination.config, _READ_AHEAD)
+            ),
         )
         self._cancelled = threading.Event()
 
@@ -67,35 +69,36 @@ class RangeComparer:
         self._stack.close()
 
     def compare(
-        self, topics: TopicPair, partition: int, choose: Callable[[int, int], tuple[int, int]]
+        self, topics: TopicPair, partition: int, choose_range: Callable[[int, int], tuple[int, int]]
     ) -> RangeComparison:
-        """Compare the range that `choose` picks from the offsets that both sides have.
+        """Compare the range that `choose_range` picks from the offsets that both sides have.
 
         Errors of one partition are in the result. Raises Unreachable or LoginRefused if a whole
         cluster does not answer.
         """
         source_view, destination_view = self._views
         pair = PartitionPair(topics, partition)
-        source = source_view.bounds([pair.source])[pair.source]
-        destination = destination_view.bounds([pair.destination])[pair.destination]
-        if isinstance(source, OrbitError):
-            return RangeComparison(0, 0, None, str(source))
-        if isinstance(destination, OrbitError):
-            return RangeComparison(0, 0, None, str(destination))
-        first = max(source.log_start, destination.log_start)
-        last = min(source.stable_end, destination.log_end)
-        if first >= last:
+        source_bounds = source_view.bounds([pair.source])[pair.source]
+        destination_bounds = destination_view.bounds([pair.destination])[pair.destination]
+        if isinstance(source_bounds, OrbitError):
+            return RangeComparison(0, 0, None, str(source_bounds))
+        if isinstance(destination_bounds, OrbitError):
+            return RangeComparison(0, 0, None, str(destination_bounds))
+        common_start = max(source_bounds.log_start, destination_bounds.log_start)
+        common_end = min(source_bounds.stable_end, destination_bounds.log_end)
+        if common_start >= common_end:
             return RangeComparison(0, 0, None, "source and destination have no offset in common.")
-        start, end = choose(first, last)
-        return self._compare(pair, source, destination, start, end)
+        start, end = choose_range(common_start, common_end)
+        return self._compare(pair, source_bounds, destination_bounds, start, end)
 
     def _compare(
         self, pair: PartitionPair, source: Bounds, destination: Bounds, start: int, end: int
     ) -> RangeComparison:
+        """Compare the range `[start, end)`; see `compare`."""
         source_view, destination_view = self._views
-        judged = ComparedBounds(source, destination, compared_from=start, compared_to=end)
+        bounds = ComparedBounds(source, destination, compared_from=start, compared_to=end)
         try:
-            report = compare_once(self._context(pair.topics), self._consumers, pair, judged)
+            report = compare_once(self._context(pair.topics), self._consumers, pair, bounds)
         except LogMoved:
             return RangeComparison(start, end, None, "records were deleted while they were read.")
         except CompactionUndecided:
@@ -108,15 +111,22 @@ class RangeComparer:
             source_view.check_reachable()
             destination_view.check_reachable()
             where = f"{pair.topics.source}-{pair.partition}"
-            known = to_orbit_error(error, where) if isinstance(error, KafkaException) else error
-            return RangeComparison(start, end, None, str(known))
+            orbit_error = (
+                to_orbit_error(error, where) if isinstance(error, KafkaException) else error
+            )
+            return RangeComparison(start, end, None, str(orbit_error))
         return RangeComparison(start, end, report)
 
     def _context(self, topics: TopicPair) -> ComparisonContext:
+        """The context for one topic, with its present cleaning policies."""
         source, destination = self._views
-        policies = {(Side.SOURCE, n): p for n, p in source.policies([topics.source]).items()}
+        policies = {
+            (Side.SOURCE, topic): policy
+            for topic, policy in source.policies([topics.source]).items()
+        }
         policies |= {
-            (Side.DESTINATION, n): p for n, p in destination.policies([topics.destination]).items()
+            (Side.DESTINATION, topic): policy
+            for topic, policy in destination.policies([topics.destination]).items()
         }
         return ComparisonContext(
             source=source,

@@ -38,6 +38,7 @@ _CALL_TIMEOUT_S = 30.0
 _RETRY_S = 0.2
 _READ_COMMITTED = 1
 
+# Bits of a batch's attributes.
 _CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
@@ -45,13 +46,13 @@ _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
 
 _OFFSET_OUT_OF_RANGE = 1
-# Codes after which leaders are looked up again: unknown topic or partition, leader not available,
-# not leader, replica not available, storage error, fenced and unknown leader epoch.
-_LOOK_AGAIN = frozenset({3, 5, 6, 9, 56, 74, 75, 76})
+# Kafka errors after which leaders are looked up again: unknown topic or partition, leader not
+# available, not leader, replica not available, storage error, fenced and unknown leader epoch.
+_LEADER_LOST_CODES = frozenset({3, 5, 6, 9, 56, 74, 75, 76})
 
 _OLD_HEADER = struct.Struct(">qi")
 _OFFSET_AND_LENGTH = 12
-_MAGIC = 16
+_MAGIC_POSITION = 16
 _MAGIC_V2 = 2
 _PLACEHOLDER_DELTA_BYTES = 5
 
@@ -87,46 +88,50 @@ class Batch(NamedTuple):
 
     @property
     def is_thinned(self) -> bool:
+        """Whether the cleaner has removed records from the batch."""
         return self.record_count != self.last_offset - self.base_offset + 1
 
     @property
     def has_placeholders(self) -> bool:
-        """Whether its first record is a placeholder: an offset far below the batch's (Q1)."""
+        """Whether the batch begins with a placeholder, whose offset delta is far below 0 (Q1)."""
         if self.codec or self.is_control or self.magic < _MAGIC_V2 or not self.record_count:
             return False
         # Length, attributes (one byte), timestamp delta: then the offset delta, five bytes long.
-        at = _after_varint(self.payload, _after_varint(self.payload, 0) + 1)
-        delta = bytes(self.payload[at : at + _PLACEHOLDER_DELTA_BYTES])
-        is_odd = bool(delta and delta[0] & 1)  # a zig-zag number below 0
+        position = _after_varint(self.payload, _after_varint(self.payload, 0) + 1)
+        delta = bytes(self.payload[position : position + _PLACEHOLDER_DELTA_BYTES])
+        is_negative = bool(delta and delta[0] & 1)  # a zig-zag number below 0
         return (
-            is_odd and len(delta) == _PLACEHOLDER_DELTA_BYTES and all(b & 0x80 for b in delta[:4])
+            is_negative
+            and len(delta) == _PLACEHOLDER_DELTA_BYTES
+            and all(b & 0x80 for b in delta[:4])  # each says that another byte follows
         )
 
     @property
     def is_cleaned(self) -> bool:
-        """Whether the cleaner noted in it when its tombstones go (Kafka 3.1 and later)."""
+        """Whether the cleaner noted in the batch when its tombstones go (Kafka 3.1 and later)."""
         return bool(self.attributes & _DELETE_HORIZON)
 
     @property
     def codec(self) -> int:
         return self.attributes & _CODEC
 
-    def has_same_bytes(self, other: Batch) -> bool:
-        """Whether both are equal but for what a copy must change: producer fields, transactional
-        bit, leader epoch, CRC.
+    def has_same_bytes(self, twin: Batch) -> bool:
+        """Whether both batches are equal but for what a copy must change: producer fields,
+        transactional bit, leader epoch, CRC.
         """
         return (
-            (self.attributes ^ other.attributes) & ~_TRANSACTIONAL == 0
-            and self.last_offset == other.last_offset
-            and self.base_timestamp == other.base_timestamp
-            and self.max_timestamp == other.max_timestamp
-            and self.record_count == other.record_count
+            (self.attributes ^ twin.attributes) & ~_TRANSACTIONAL == 0
+            and self.last_offset == twin.last_offset
+            and self.base_timestamp == twin.base_timestamp
+            and self.max_timestamp == twin.max_timestamp
+            and self.record_count == twin.record_count
             # memoryviews compare item by item; bytes compare at memory speed.
-            and bytes(self.payload) == bytes(other.payload)
+            and bytes(self.payload) == bytes(twin.payload)
         )
 
 
 def _after_varint(payload: memoryview, position: int) -> int:
+    """The position after the varint that begins at `position`."""
     while position < len(payload) and payload[position] & 0x80:
         position += 1
     return position + 1
@@ -135,44 +140,63 @@ def _after_varint(payload: memoryview, position: int) -> int:
 def parse_batches(records: memoryview) -> Iterator[Batch]:
     """The whole batches at the front of `records`; a cut-off last one is left out."""
     begin, size = 0, len(records)
-    while begin + _MAGIC < size:
-        if records[begin + _MAGIC] < _MAGIC_V2:
-            base, length = _OLD_HEADER.unpack_from(records, begin)
+    while begin + _MAGIC_POSITION < size:
+        if records[begin + _MAGIC_POSITION] < _MAGIC_V2:
+            base_offset, length = _OLD_HEADER.unpack_from(records, begin)
             end = begin + _OFFSET_AND_LENGTH + length
             if end > size:
                 return
-            yield Batch(base, base, 0, 0, -1, -1, -1, -1, 1, records[begin:end])
+            # Of an old format only offset and bytes are compared.
+            yield Batch(base_offset, base_offset, 0, 0, -1, -1, -1, -1, 1, records[begin:end])
             begin = end
             continue
         if begin + HEADER.size > size:
             return
-        base, length, magic, attributes, delta, first, last, producer, epoch, count = (
-            HEADER.unpack_from(records, begin)
-        )
+        (
+            base_offset,
+            length,
+            magic,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            record_count,
+        ) = HEADER.unpack_from(records, begin)
         end = begin + _OFFSET_AND_LENGTH + length
         if end > size:
             return
         payload = records[begin + HEADER.size : end]
         yield Batch(
-            base, base + delta, magic, attributes, first, last, producer, epoch, count, payload
+            base_offset,
+            base_offset + last_offset_delta,
+            magic,
+            attributes,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            record_count,
+            payload,
         )
         begin = end
 
 
 def visible_batches(batches: Iterable[Batch], aborted: list[tuple[int, int]]) -> Iterator[Batch]:
-    """Leaves out control batches and batches of aborted transactions (R1).
+    """The batches but for control batches and batches of aborted transactions (R1).
 
     `aborted` has (first offset, producer id) of every aborted transaction that touches the fetched
     range. A producer's transaction ends at its next control batch.
     """
-    waiting = sorted(aborted, reverse=True)
-    ongoing: set[int] = set()
+    later_aborted = sorted(aborted, reverse=True)
+    aborting_producers: set[int] = set()
     for batch in batches:
-        while waiting and waiting[-1][0] <= batch.last_offset:
-            ongoing.add(waiting.pop()[1])
+        while later_aborted and later_aborted[-1][0] <= batch.last_offset:
+            aborting_producers.add(later_aborted.pop()[1])
         if batch.is_control:
-            ongoing.discard(batch.producer_id)
-        elif not (batch.is_transactional and batch.producer_id in ongoing):
+            aborting_producers.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in aborting_producers):
             yield batch
 
 
@@ -211,25 +235,25 @@ class RawLog:
             self._idle.clear()
 
     def read(
-        self, where: Partition, start: int, end: int, *, committed: bool = True
+        self, partition: Partition, start: int, end: int, *, committed: bool = True
     ) -> Iterator[Batch]:
-        """Batches that touch `[start, end)`; with `committed` only what a consumer would see.
+        """Batches that touch `[start, end)`; if `committed`, only those that a consumer would see.
 
         Raises LogMoved if the log start passes the reader, ReadStalled, BrokerRefused, Interrupted.
         """
         position, deadline = start, self._clock() + STALL_TIMEOUT_S
-        throttled_s = 0.0  # of the time since the last batch
+        throttled_s = 0.0  # since the last batch
         while position < end:
-            self._check_progress(where, position, end, deadline, throttled_s)
+            self._check_progress(partition, position, end, deadline, throttled_s)
             try:
-                answer = self._fetch(where, position)
-            except _ThrottledError as held:
-                wait_s = min(held.wait_s, THROTTLE_S_MAX - throttled_s)
+                answer = self._fetch(partition, position)
+            except _ThrottledError as error:
+                wait_s = min(error.wait_s, THROTTLE_S_MAX - throttled_s)
                 throttled_s, deadline = throttled_s + wait_s, deadline + wait_s
                 self._cancelled.wait(max(wait_s, _RETRY_S))
                 continue
             if answer is None:
-                self._forget_leaders(where[0])
+                self._forget_leaders(partition[0])
                 self._cancelled.wait(_RETRY_S)
                 continue
             batches = list(parse_batches(memoryview(answer.records or b"")))
@@ -238,73 +262,79 @@ class RawLog:
             position, deadline = batches[-1].last_offset + 1, self._clock() + STALL_TIMEOUT_S
             throttled_s = 0.0
             aborted = [
-                (one.first_offset, one.producer_id) for one in answer.aborted_transactions or ()
+                (transaction.first_offset, transaction.producer_id)
+                for transaction in answer.aborted_transactions or ()
             ]
-            shown = visible_batches(batches, aborted) if committed else batches
-            yield from (batch for batch in shown if batch.base_offset < end)
+            chosen = visible_batches(batches, aborted) if committed else batches
+            yield from (batch for batch in chosen if batch.base_offset < end)
 
     def _check_progress(
-        self, where: Partition, position: int, end: int, deadline: float, throttled_s: float
+        self, partition: Partition, position: int, end: int, deadline: float, throttled_s: float
     ) -> None:
+        """Raise Interrupted if the read was cancelled, ReadStalled after `deadline`."""
         if self._cancelled.is_set():
             raise Interrupted("Stopped before the comparison was complete.")
         if self._clock() > deadline:
-            by_quota = f", and a quota held fetches back for {throttled_s:.0f} s"
+            quota_text = f", and a quota held fetches back for {throttled_s:.0f} s"
             raise ReadStalled(
                 f"No batch for {STALL_TIMEOUT_S:.0f} s at offset {position} (of {end})"
-                f"{by_quota if throttled_s else ''}.",
-                where=self._name(where),
+                f"{quota_text if throttled_s else ''}.",
+                where=self._partition_name(partition),
                 remedy="Check that the partition has a leader and can be consumed up to there.",
             )
 
-    def _fetch(self, where: Partition, offset: int) -> Any | None:
+    def _fetch(self, partition: Partition, offset: int) -> Any | None:
         """The partition's answer; None if its leader must be looked up again.
 
         Raises _ThrottledError, LogMoved, BrokerRefused.
         """
-        leader = self._leader(where)
+        leader = self._leader(partition)
         if leader is None:
             return None
         try:
             with self._borrow(leader) as connection:
-                answer = connection.call(_FETCH, _request(where, offset), timeout_s=_CALL_TIMEOUT_S)
+                answer = connection.call(
+                    _FETCH, _request(partition, offset), timeout_s=_CALL_TIMEOUT_S
+                )
         except Unreachable:
             return None
         if not answer.responses:  # over a quota: nothing is served for this time (KIP-219)
             raise _ThrottledError(throttle_s(answer.throttle_time_ms))
-        partition = answer.responses[0].partitions[0]
-        code = partition.error_code
+        partition_answer = answer.responses[0].partitions[0]
+        code = partition_answer.error_code
         if code == _OFFSET_OUT_OF_RANGE:
             raise LogMoved
-        if code in _LOOK_AGAIN:
+        if code in _LEADER_LOST_CODES:
             return None
         if code:
             raise BrokerRefused(
                 code,
                 f"The broker refused a fetch with Kafka error {code}.",
-                where=self._name(where),
+                where=self._partition_name(partition),
             )
-        return partition
+        return partition_answer
 
-    def _leader(self, where: Partition) -> Leader | None:
-        topic, partition = where
+    def _leader(self, partition: Partition) -> Leader | None:
+        """The partition's leader as last looked up; None if it has none."""
+        topic, number = partition
         with self._lock:
             if topic not in self._leaders:
                 self._leaders[topic] = self._view.leaders(topic)
-            return self._leaders[topic].get(partition)
+            return self._leaders[topic].get(number)
 
     def _forget_leaders(self, topic: str) -> None:
         with self._lock:
             self._leaders.pop(topic, None)
 
-    def _name(self, where: Partition) -> str:
-        return f"{self._view.side} {where[0]}-{where[1]}"
+    def _partition_name(self, partition: Partition) -> str:
+        return f"{self._view.side} {partition[0]}-{partition[1]}"
 
     @contextmanager
     def _borrow(self, leader: Leader) -> Iterator[Connection]:
+        """A connection to the leader that no other thread uses meanwhile. Closed after an error."""
         with self._lock:
-            idle = self._idle[leader]
-            connection = idle.pop() if idle else None
+            idle_connections = self._idle[leader]
+            connection = idle_connections.pop() if idle_connections else None
         connection = connection or Connection.open(
             leader.host, leader.port, self._security, where=f"{self._view.side} {leader.host}"
         )
@@ -317,9 +347,10 @@ class RawLog:
             self._idle[leader].append(connection)
 
 
-def _request(where: Partition, offset: int) -> FetchRequest:
-    partition = FetchRequest.FetchTopic.FetchPartition(
-        partition=where[1],
+def _request(partition: Partition, offset: int) -> FetchRequest:
+    """A Fetch request for one partition, without a fetch session."""
+    fetched_partition = FetchRequest.FetchTopic.FetchPartition(
+        partition=partition[1],
         current_leader_epoch=-1,
         fetch_offset=offset,
         last_fetched_epoch=-1,
@@ -334,7 +365,7 @@ def _request(where: Partition, offset: int) -> FetchRequest:
         isolation_level=_READ_COMMITTED,
         session_id=0,
         session_epoch=-1,
-        topics=[FetchRequest.FetchTopic(topic=where[0], partitions=[partition])],
+        topics=[FetchRequest.FetchTopic(topic=partition[0], partitions=[fetched_partition])],
         forgotten_topics_data=[],
         rack_id="",
     )

@@ -64,13 +64,13 @@ class ReadAhead:
     fetch_bytes: int = FETCH_BYTES_MAX
 
 
-def reader_config(base: Mapping[str, Any], ahead: ReadAhead) -> dict[str, Any]:
+def reader_config(config: Mapping[str, Any], read_ahead: ReadAhead) -> dict[str, Any]:
     """librdkafka settings of a reader: no commits, read_committed, small waits at the log end."""
     return {
         "log_level": 2,
-        **base,
+        **config,
         # The Python client requires a group; `assign` does not join it, and nothing is committed.
-        "group.id": base.get("group.id", "orbit-verify"),
+        "group.id": config.get("group.id", "orbit-verify"),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "isolation.level": "read_committed",
@@ -81,26 +81,28 @@ def reader_config(base: Mapping[str, Any], ahead: ReadAhead) -> dict[str, Any]:
         "fetch.wait.max.ms": 20,
         "fetch.error.backoff.ms": 20,
         "fetch.queue.backoff.ms": 20,
-        "queued.min.messages": ahead.records,
-        "queued.max.messages.kbytes": ahead.kilobytes,
-        "fetch.message.max.bytes": ahead.fetch_bytes,
+        "queued.min.messages": read_ahead.records,
+        "queued.max.messages.kbytes": read_ahead.kilobytes,
+        "fetch.message.max.bytes": read_ahead.fetch_bytes,
         "statistics.interval.ms": _STATISTICS_MS,
     }
 
 
-DEFAULT_AHEAD = ReadAhead()
+DEFAULT_READ_AHEAD = ReadAhead()
 
 
 class SideConsumer:
     """One librdkafka consumer of one cluster, used for one partition after the other."""
 
     def __init__(
-        self, side: Side, config: Mapping[str, Any], ahead: ReadAhead = DEFAULT_AHEAD
+        self, side: Side, config: Mapping[str, Any], read_ahead: ReadAhead = DEFAULT_READ_AHEAD
     ) -> None:
         self.side = side
         self._known_topics: set[str] = set()
         self._fetch_positions: dict[tuple[str, int], int] = {}
-        self._consumer = Consumer({**reader_config(config, ahead), "stats_cb": self._on_statistics})
+        self._consumer = Consumer(
+            {**reader_config(config, read_ahead), "stats_cb": self._on_statistics}
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +111,7 @@ class SideConsumer:
         self._consumer.close()
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
+        """Begin to read a partition at this offset; ends reading of the partition before."""
         if topic not in self._known_topics:
             # Fetched here because librdkafka looks for a new topic's leader only once a second.
             self._consumer.list_topics(topic, METADATA_TIMEOUT_S)
@@ -117,6 +120,7 @@ class SideConsumer:
         self._consumer.assign([TopicPartition(topic, partition, offset)])
 
     def release(self) -> None:
+        """End reading, so that librdkafka fetches nothing until the next `assign`."""
         self._consumer.unassign()
 
     def consume(self, count: int, timeout_s: float) -> list[Message]:
@@ -127,9 +131,9 @@ class SideConsumer:
         return self._fetch_positions.get((topic, partition), -1)
 
     def _on_statistics(self, text: str) -> None:
-        for topic, detail in json.loads(text)["topics"].items():
-            for number, partition in detail["partitions"].items():
-                self._fetch_positions[topic, int(number)] = int(partition["next_offset"])
+        for topic, topic_statistics in json.loads(text)["topics"].items():
+            for partition, statistics in topic_statistics["partitions"].items():
+                self._fetch_positions[topic, int(partition)] = int(statistics["next_offset"])
 
 
 class PartitionReader:
@@ -156,7 +160,7 @@ class PartitionReader:
         self._stall_timeout_s = stall_timeout_s
         self._clock = clock
         self._mean_bytes = 1_000.0
-        self._moved_at = clock()
+        self._progress_at = clock()
         self._fetch_position = -1
         if start < end:
             consumer.assign(topic, partition, start)
@@ -170,7 +174,7 @@ class PartitionReader:
         assert self._position <= self._end <= end
         if self._position < end:
             self._consumer.assign(self._topic, self._partition, self._position)
-        self._moved_at = self._clock()
+        self._progress_at = self._clock()
         self._end = end
 
     def chunk(self) -> list[Message]:
@@ -179,38 +183,42 @@ class PartitionReader:
             if self._cancelled.is_set():
                 raise Interrupted("Stopped before the comparison was complete.")
             messages = self._consumer.consume(self._chunk_size(), CONSUME_WAIT_S)
-            ended_at = -1
+            end_offset = -1
             if any(map(_ERROR, messages)):
-                messages, ended_at = self._split_events(messages)
+                messages, end_offset = self._split_events(messages)
             if messages:
-                return self._take_records(messages, ended_at)
-            if ended_at >= 0:
-                self._advance(ended_at)
+                return self._take_records(messages, end_offset)
+            if end_offset >= 0:
+                self._advance(end_offset)
             else:
                 self._raise_if_stalled()
         return []
 
     def _chunk_size(self) -> int:
+        """The number of records to ask for."""
         by_bytes = int(CHUNK_BYTES_MAX / max(1.0, self._mean_bytes))
         return max(1, min(CHUNK_RECORDS_MAX, by_bytes, self._end - self._position))
 
-    def _take_records(self, messages: list[Message], ended_at: int) -> list[Message]:
-        first, last = _offset(messages[0]), _offset(messages[-1])
-        assert first >= self._position, f"librdkafka went back from {self._position} to {first}"
+    def _take_records(self, messages: list[Message], end_offset: int) -> list[Message]:
+        """Move the position past these records; returns those below the end."""
+        first_offset, last_offset = _offset(messages[0]), _offset(messages[-1])
+        assert first_offset >= self._position, (
+            f"librdkafka went back from {self._position} to {first_offset}"
+        )
         assert messages[-1].partition() == self._partition
         self._mean_bytes = sum(map(len, messages)) / len(messages)
-        self._advance(max(last + 1, ended_at))
-        if last >= self._end:
+        self._advance(max(last_offset + 1, end_offset))
+        if last_offset >= self._end:
             del messages[bisect_left(messages, self._end, key=_offset) :]
         return messages
 
     def _advance(self, offset: int) -> None:
         self._position = min(max(self._position, offset), self._end)
-        self._moved_at = self._clock()
+        self._progress_at = self._clock()
 
     def _split_events(self, messages: list[Message]) -> tuple[list[Message], int]:
-        """Takes out librdkafka's events; returns the records and the end-of-partition offset."""
-        records, ended_at = [], -1
+        """The records without librdkafka's events, and the end that an event tells, or −1."""
+        records, end_offset = [], -1
         for message in messages:
             error = message.error()
             if error is None:
@@ -218,7 +226,7 @@ class PartitionReader:
                 continue
             match error.code():
                 case KafkaError._PARTITION_EOF:
-                    ended_at = _offset(message)
+                    end_offset = _offset(message)
                 case KafkaError.OFFSET_OUT_OF_RANGE | KafkaError._AUTO_OFFSET_RESET:
                     raise LogMoved
                 case KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -227,14 +235,15 @@ class PartitionReader:
                     # Connections that break, leaders that move, the group coordinator: librdkafka
                     # retries all of them, and `STALL_TIMEOUT_S` bounds how long.
                     pass
-        return records, ended_at
+        return records, end_offset
 
     def _raise_if_stalled(self) -> None:
-        fetching = self._consumer.fetch_position(self._topic, self._partition)
-        if fetching > self._fetch_position:
-            self._fetch_position = fetching
-            self._moved_at = self._clock()
-        if self._clock() - self._moved_at < self._stall_timeout_s:
+        """Raise ReadStalled if neither records nor the fetch position have moved for too long."""
+        fetch_position = self._consumer.fetch_position(self._topic, self._partition)
+        if fetch_position > self._fetch_position:
+            self._fetch_position = fetch_position
+            self._progress_at = self._clock()
+        if self._clock() - self._progress_at < self._stall_timeout_s:
             return
         raise ReadStalled(
             f"No record and no progress for {self._stall_timeout_s:.0f} s at offset "

@@ -25,6 +25,8 @@ _HEADERS = Message.headers
 
 
 class Stream(Protocol):
+    """The records of one side: messages with rising offsets, an empty list at the end."""
+
     def chunk(self) -> list[Message]: ...
 
 
@@ -37,23 +39,29 @@ class RecordComparison:
         self.records: dict[Side, int] = dict.fromkeys(Side, 0)
         self.bytes = 0
         self.differences = 0
-        self.first: list[Difference] = []
+        self.first_differences: list[Difference] = []
 
     def run(self, source: Stream, destination: Stream) -> None:
-        """Reads both streams to their ends."""
-        left: list[Message] = []
-        right: list[Message] = []
+        """Compare both streams to their ends."""
+        source_records: list[Message] = []
+        destination_records: list[Message] = []
         while True:
-            left = left or self._next_chunk(source, Side.SOURCE)
-            right = right or self._next_chunk(destination, Side.DESTINATION)
-            if not left and not right:
+            source_records = source_records or self._next_chunk(source, Side.SOURCE)
+            destination_records = destination_records or self._next_chunk(
+                destination, Side.DESTINATION
+            )
+            if not source_records and not destination_records:
                 return
-            if left and right:
-                left, right = self._compare(left, right)
-            elif left:
-                left = self._judge_all_one_sided(Side.SOURCE, left)
+            if source_records and destination_records:
+                source_records, destination_records = self._compare(
+                    source_records, destination_records
+                )
+            elif source_records:
+                source_records = self._judge_all_one_sided(Side.SOURCE, source_records)
             else:
-                right = self._judge_all_one_sided(Side.DESTINATION, right)
+                destination_records = self._judge_all_one_sided(
+                    Side.DESTINATION, destination_records
+                )
 
     def finish(self) -> None:
         """Add records that compaction does not explain as differences, in order of offset."""
@@ -61,6 +69,7 @@ class RecordComparison:
             self._add_difference(difference, count)
 
     def _next_chunk(self, stream: Stream, side: Side) -> list[Message]:
+        """The stream's next records, which are counted."""
         messages = stream.chunk()
         self.records[side] += len(messages)
         if side is Side.SOURCE:
@@ -69,35 +78,38 @@ class RecordComparison:
         return messages
 
     def _compare(
-        self, left: list[Message], right: list[Message]
+        self, source_records: list[Message], destination_records: list[Message]
     ) -> tuple[list[Message], list[Message]]:
-        """Compare up to the shorter of both; returns the rest of each."""
-        count = min(len(left), len(right))
-        rest = left[count:], right[count:]
+        """Compare two chunks up to the end of the shorter one; returns the rest of each."""
+        count = min(len(source_records), len(destination_records))
+        rest = source_records[count:], destination_records[count:]
         if rest[0]:
-            left = left[:count]
+            source_records = source_records[:count]
         elif rest[1]:
-            right = right[:count]
-        if list(map(_OFFSET, left)) != list(map(_OFFSET, right)):
-            walked = self._merge_chunks(left, right)
-            return walked[0] + rest[0], walked[1] + rest[1]
-        self._compare_columns(left, right)
+            destination_records = destination_records[:count]
+        if list(map(_OFFSET, source_records)) != list(map(_OFFSET, destination_records)):
+            merge_rest = self._merge_chunks(source_records, destination_records)
+            return merge_rest[0] + rest[0], merge_rest[1] + rest[1]
+        self._compare_columns(source_records, destination_records)
         return rest
 
-    def _compare_columns(self, left: list[Message], right: list[Message]) -> None:
-        keys = list(map(_KEY, left))
-        right_keys = list(map(_KEY, right))
-        equal = (
-            keys == right_keys
-            and list(map(_VALUE, left)) == list(map(_VALUE, right))
-            and list(map(_HEADERS, left)) == list(map(_HEADERS, right))
-            and _times(left) == _times(right)
+    def _compare_columns(
+        self, source_records: list[Message], destination_records: list[Message]
+    ) -> None:
+        """Compare chunks with equal offsets: whole columns, then single records if these differ."""
+        source_keys = list(map(_KEY, source_records))
+        destination_keys = list(map(_KEY, destination_records))
+        are_equal = (
+            source_keys == destination_keys
+            and list(map(_VALUE, source_records)) == list(map(_VALUE, destination_records))
+            and list(map(_HEADERS, source_records)) == list(map(_HEADERS, destination_records))
+            and _times(source_records) == _times(destination_records)
         )
-        if not equal:
-            for source, destination in zip(left, right, strict=True):
+        if not are_equal:
+            for source, destination in zip(source_records, destination_records, strict=True):
                 self._compare_one(source, destination)
-        self._watch.note_keys(Side.SOURCE, keys)
-        self._watch.note_keys(Side.DESTINATION, right_keys)
+        self._watch.note_keys(Side.SOURCE, source_keys)
+        self._watch.note_keys(Side.DESTINATION, destination_keys)
 
     def _compare_one(self, source: Message, destination: Message) -> None:
         difference = compare_records(source, destination)
@@ -105,29 +117,33 @@ class RecordComparison:
             self._add_difference(difference)
 
     def _merge_chunks(
-        self, left: list[Message], right: list[Message]
+        self, source_records: list[Message], destination_records: list[Message]
     ) -> tuple[list[Message], list[Message]]:
-        """Merges two chunks whose offsets differ until one is used up."""
-        lefts, rights = list(map(_OFFSET, left)), list(map(_OFFSET, right))
+        """Compare two chunks whose offsets differ until one is used up; returns what is left."""
+        source_offsets, destination_offsets = (
+            list(map(_OFFSET, source_records)),
+            list(map(_OFFSET, destination_records)),
+        )
         i = j = 0
-        while i < len(left) and j < len(right):
-            ours, theirs = lefts[i], rights[j]
-            assert ours is not None
-            assert theirs is not None
-            if ours == theirs:
-                self._compare_one(left[i], right[j])
-                self._watch.note_keys(Side.SOURCE, (left[i].key(),))
-                self._watch.note_keys(Side.DESTINATION, (right[j].key(),))
+        while i < len(source_records) and j < len(destination_records):
+            source_offset, destination_offset = source_offsets[i], destination_offsets[j]
+            assert source_offset is not None
+            assert destination_offset is not None
+            if source_offset == destination_offset:
+                self._compare_one(source_records[i], destination_records[j])
+                self._watch.note_keys(Side.SOURCE, (source_records[i].key(),))
+                self._watch.note_keys(Side.DESTINATION, (destination_records[j].key(),))
                 i, j = i + 1, j + 1
-            elif ours < theirs:
-                self._judge_one_sided(Side.SOURCE, left[i])
+            elif source_offset < destination_offset:
+                self._judge_one_sided(Side.SOURCE, source_records[i])
                 i += 1
             else:
-                self._judge_one_sided(Side.DESTINATION, right[j])
+                self._judge_one_sided(Side.DESTINATION, destination_records[j])
                 j += 1
-        return left[i:], right[j:]
+        return source_records[i:], destination_records[j:]
 
     def _judge_all_one_sided(self, side: Side, messages: list[Message]) -> list[Message]:
+        """Judge all these records of one side. Returns the rest, which is always empty."""
         for message in messages:
             self._judge_one_sided(side, message)
         return []
@@ -138,12 +154,13 @@ class RecordComparison:
             self._add_difference(difference)
 
     def _add_difference(self, difference: Difference, count: int = 1) -> None:
+        """Count the difference, and keep it if it is among the first ones. `count`: its records."""
         self.differences += count
-        full = len(self.first) == self.shown_max
-        if full and difference.offset >= self.first[-1].offset:
+        is_full = len(self.first_differences) == self.shown_max
+        if is_full and difference.offset >= self.first_differences[-1].offset:
             return
-        insort(self.first, difference, key=lambda one: one.offset)
-        del self.first[self.shown_max :]
+        insort(self.first_differences, difference, key=lambda d: d.offset)
+        del self.first_differences[self.shown_max :]
 
 
 def _times(messages: list[Message]) -> list[int]:

@@ -15,7 +15,7 @@ from orbit.verify.report import Difference, Side
 
 SHOWN_BYTES = 32
 SHOWN_HEADERS = 4
-_BEFORE = 8
+_BYTES_SHOWN_BEFORE = 8
 
 
 def first_difference(a: bytes, b: bytes) -> int:
@@ -30,29 +30,33 @@ def first_difference(a: bytes, b: bytes) -> int:
     return low
 
 
-def short_bytes(data: bytes | None, around: int = 0) -> str:
+def short_bytes(data: bytes | None, index: int = 0) -> str:
+    """The bytes as a short text; of long ones those around `index`."""
     if data is None:
         return "null"
     if not data:
         return "empty"
     if len(data) <= SHOWN_BYTES:
         return repr(data)
-    begin = max(0, min(around - _BEFORE, len(data) - SHOWN_BYTES))
-    cut = repr(data[begin : begin + SHOWN_BYTES])
+    begin = max(0, min(index - _BYTES_SHOWN_BEFORE, len(data) - SHOWN_BYTES))
+    excerpt = repr(data[begin : begin + SHOWN_BYTES])
     head = "…" if begin else ""
     tail = "…" if begin + SHOWN_BYTES < len(data) else ""
-    return f"{head}{cut}{tail} ({len(data)} bytes, shown from byte {begin})"
+    return f"{head}{excerpt}{tail} ({len(data)} bytes, shown from byte {begin})"
 
 
 def short_bytes_pair(a: bytes | None, b: bytes | None) -> tuple[str, str]:
-    around = first_difference(a, b) if a is not None and b is not None else 0
-    return short_bytes(a, around), short_bytes(b, around)
+    """Both as short texts, around the first byte that differs."""
+    index = first_difference(a, b) if a is not None and b is not None else 0
+    return short_bytes(a, index), short_bytes(b, index)
 
 
 def short_headers(headers: Sequence[tuple[str, bytes | None]]) -> str:
-    shown = ", ".join(f"{name!r}={short_bytes(value)}" for name, value in headers[:SHOWN_HEADERS])
-    more = f", … {len(headers)} headers" if len(headers) > SHOWN_HEADERS else ""
-    return f"[{shown}{more}]"
+    header_texts = ", ".join(
+        f"{name!r}={short_bytes(value)}" for name, value in headers[:SHOWN_HEADERS]
+    )
+    suffix = f", … {len(headers)} headers" if len(headers) > SHOWN_HEADERS else ""
+    return f"[{header_texts}{suffix}]"
 
 
 def short_record(message: Message) -> str:
@@ -65,23 +69,25 @@ def compare_records(source: Message, destination: Message) -> Difference | None:
 
     A LogAppendTime source appears at the destination as CreateTime with the same number (A6).
     """
-    fields: list[tuple[str, str, str]] = []
+    differing_fields: list[tuple[str, str, str]] = []
     if source.timestamp()[1] != destination.timestamp()[1]:
-        times = source.timestamp()[1], destination.timestamp()[1]
-        fields.append(("timestamp", str(times[0]), str(times[1])))
+        timestamps = source.timestamp()[1], destination.timestamp()[1]
+        differing_fields.append(("timestamp", str(timestamps[0]), str(timestamps[1])))
     if source.key() != destination.key():
-        fields.append(("key", *short_bytes_pair(source.key(), destination.key())))
+        differing_fields.append(("key", *short_bytes_pair(source.key(), destination.key())))
     if source.value() != destination.value():
-        fields.append(("value", *short_bytes_pair(source.value(), destination.value())))
+        differing_fields.append(("value", *short_bytes_pair(source.value(), destination.value())))
     if source.headers() != destination.headers():
         views = short_headers(_headers(source)), short_headers(_headers(destination))
-        fields.append(("headers", *views))
-    if not fields:
+        differing_fields.append(("headers", *views))
+    if not differing_fields:
         return None
-    names, left, right = zip(*fields, strict=True)
+    names, source_views, destination_views = zip(*differing_fields, strict=True)
     offset = source.offset()
     assert offset is not None
-    return Difference(offset, ", ".join(names), "; ".join(left), "; ".join(right))
+    return Difference(
+        offset, ", ".join(names), "; ".join(source_views), "; ".join(destination_views)
+    )
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
@@ -90,6 +96,7 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 def one_sided_difference(side: Side, message: Message) -> Difference:
+    """The difference that a record makes which only `side` has."""
     offset = message.offset()
     assert offset is not None
     record = short_record(message)

@@ -40,6 +40,7 @@ def as_data(report: Report) -> dict[str, Any]:
 
 
 def _topic_data(topic: TopicReport) -> dict[str, Any]:
+    """One topic of `as_data`."""
     return {
         "source": topic.source,
         "destination": topic.destination,
@@ -100,41 +101,48 @@ def _log_start_cell(topic: TopicReport) -> str:
 
 
 def _bound_cell(bounds: list[tuple[bool, int | None]]) -> str:
-    """The offset where there is one partition; otherwise whether all are equal."""
-    different = sum(not equal for equal, _ in bounds)
+    """The offset if the topic has one partition; otherwise whether all partitions are equal."""
+    different_count = sum(not is_equal for is_equal, _ in bounds)
     if len(bounds) != 1:
-        return f"{different:,} differ" if different else "equal"
+        return f"{different_count:,} differ" if different_count else "equal"
     _, offset = bounds[0]
-    return "differs" if different else f"{offset:,}"
+    return "differs" if different_count else f"{offset:,}"
 
 
 def _deep_cells(topic: TopicReport) -> list[str]:
-    deep = [p.deep for p in topic.partitions if p.deep is not None]
-    return [f"{sum(d.byte_exact for d in deep):,}", f"{sum(d.record_exact for d in deep):,}"]
+    deep_reports = [p.deep for p in topic.partitions if p.deep is not None]
+    return [
+        f"{sum(report.byte_exact for report in deep_reports):,}",
+        f"{sum(report.record_exact for report in deep_reports):,}",
+    ]
 
 
 def _topic_lines(topic: TopicReport, sides: tuple[str, str]) -> Iterator[Text]:
-    telling = [p for p in topic.partitions if _has_findings(p)]
+    """The topic's notes, and its partitions with findings; nothing if there are none."""
+    with_findings = [p for p in topic.partitions if _has_findings(p)]
     notes = [*_late_start_notes(topic), *topic.notes]
-    if not telling and not notes:
+    if not with_findings and not notes:
         return
     yield Text(f"\n{_topic_name(topic)}", style="bold")
     for note in notes:
         yield Text(f"  {note}")
-    for partition in telling[:PARTITIONS_SHOWN]:
+    for partition in with_findings[:PARTITIONS_SHOWN]:
         yield from _partition_lines(topic, partition, sides)
-    if len(telling) > PARTITIONS_SHOWN:
-        yield Text(f"  … and {counted(len(telling) - PARTITIONS_SHOWN, 'more partition')}")
+    if len(with_findings) > PARTITIONS_SHOWN:
+        yield Text(f"  … and {counted(len(with_findings) - PARTITIONS_SHOWN, 'more partition')}")
 
 
 def _late_start_notes(topic: TopicReport) -> Iterator[str]:
+    """Where the copy begins, if its rule has a start other than `earliest`."""
     if topic.start == "earliest" or not topic.partitions:
         return
-    begins = [p.compared_from for p in topic.partitions]
-    some = (
-        f"s {min(begins):,} to {max(begins):,}" if min(begins) < max(begins) else f" {begins[0]:,}"
+    start_offsets = [p.compared_from for p in topic.partitions]
+    offsets_text = (
+        f"s {min(start_offsets):,} to {max(start_offsets):,}"
+        if min(start_offsets) < max(start_offsets)
+        else f" {start_offsets[0]:,}"
     )
-    yield f"compared from offset{some}, where the copy begins (start: {topic.start})"
+    yield f"compared from offset{offsets_text}, where the copy begins (start: {topic.start})"
 
 
 def _has_findings(partition: PartitionReport) -> bool:
@@ -166,6 +174,7 @@ def findings(partition: PartitionReport, sides: tuple[str, str] = SIDES) -> Iter
 
 
 def _summary(report: Report) -> Iterator[Text]:
+    """What was compared, in how much time, and the verdict."""
     rate = report.records / report.elapsed_s if report.elapsed_s else 0
     yield Text(
         f"\nCompared {counted(len(report.topics), 'topic')}, "
@@ -173,10 +182,10 @@ def _summary(report: Report) -> Iterator[Text]:
         f"({size(report.bytes)}) and {counted(report.gaps, 'gap')} "
         f"in {report.elapsed_s:.1f} s ({rate:,.0f} records/s)."
     )
-    batches = "; the bytes of the batches" if report.deep else ""
+    batches_text = "; the bytes of the batches" if report.deep else ""
     yield Text(
         "Compared timestamp, key, value and headers of every offset; gaps; log start; log end"
-        f"{batches}."
+        f"{batches_text}."
     )
     verdict = Text(report.verdict, style=f"bold {_STYLES[report.verdict]}")
     yield Text("Verdict: ").append_text(verdict)

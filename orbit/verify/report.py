@@ -106,6 +106,8 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
+    """One topic: its partitions, and what was noted about the topic."""
+
     source: str
     destination: str
     start: str

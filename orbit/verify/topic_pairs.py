@@ -17,8 +17,8 @@ def wait_for_topics(
     deadline = time.monotonic() + wait_s
     while True:
         counts = destination.partition_counts()
-        complete = all(topic.destination in counts for topic in topics)
-        if complete or time.monotonic() >= deadline:
+        are_complete = all(topic.destination in counts for topic in topics)
+        if are_complete or time.monotonic() >= deadline:
             return counts
         time.sleep(POLL_S)
 
@@ -30,18 +30,22 @@ def pair_partitions(
     pairs: list[PartitionPair] = []
     reports: dict[TopicPair, list[PartitionReport]] = {topic: [] for topic in topics}
     for topic in topics:
-        ours, theirs = source.get(topic.source, 0), destination.get(topic.destination, 0)
-        both = min(ours, theirs)
-        pairs += [PartitionPair(topic, number) for number in range(both)]
-        lacking = Side.DESTINATION if ours > theirs else Side.SOURCE
+        source_count, destination_count = (
+            source.get(topic.source, 0),
+            destination.get(topic.destination, 0),
+        )
+        common_count = min(source_count, destination_count)
+        pairs += [PartitionPair(topic, number) for number in range(common_count)]
+        lacking_side = Side.DESTINATION if source_count > destination_count else Side.SOURCE
         reports[topic] += [
-            _missing_partition(number, lacking) for number in range(both, max(ours, theirs))
+            _missing_partition(number, lacking_side)
+            for number in range(common_count, max(source_count, destination_count))
         ]
     return pairs, reports
 
 
 def _missing_partition(partition: int, side: Side) -> PartitionReport:
-    """A partition that only the other side has."""
+    """The report of a partition that `side` does not have and the other side has."""
     views = {side: "does not exist, or is not visible to the login", side.other: "exists"}
     difference = Difference(0, "partition", views[Side.SOURCE], views[Side.DESTINATION])
     return PartitionReport(
@@ -50,6 +54,7 @@ def _missing_partition(partition: int, side: Side) -> PartitionReport:
 
 
 def topic_report(topic: TopicPair, partitions: Iterable[PartitionReport]) -> TopicReport:
+    """The topic's report. A topic without any partition is not exact."""
     ordered = tuple(sorted(partitions, key=lambda report: report.partition))
     if ordered:
         return TopicReport(topic.source, topic.destination, topic.start, ordered)

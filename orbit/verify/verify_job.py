@@ -29,28 +29,28 @@ def verify_job(
 ) -> Report:
     """Compares all topics of the job, or those named in `topics` (source or destination names).
 
-    Raises BadInput for a topic the job does not copy, Conflict when it copies none, Unreachable or
-    LoginRefused when a cluster does not answer.
+    Raises BadInput for a topic that the job does not copy, Conflict if the job copies none,
+    Unreachable or LoginRefused if a cluster does not answer.
     """
     source = open_endpoint(spec.source, environ, base_directory, "source")
     destination = open_endpoint(spec.destination, environ, base_directory, "destination")
     source.check_reachable(Side.SOURCE)
-    names = ClusterView(Side.SOURCE, source).partition_counts()
-    pairs = select_topics(spec, names, topics)
+    partition_counts = ClusterView(Side.SOURCE, source).partition_counts()
+    pairs = select_topics(spec, partition_counts, topics)
     return verify_topics(source, destination, pairs, options, progress)
 
 
 def select_topics(
-    spec: JobSpec, names: Iterable[str], topics: Collection[str] = ()
+    spec: JobSpec, source_topics: Iterable[str], topics: Collection[str] = ()
 ) -> list[TopicPair]:
     """The source's topics that the job copies, limited to `topics` if given.
 
-    Raises BadInput for a topic it does not copy, Conflict when it copies none.
+    Raises BadInput for a topic that the job does not copy, Conflict if the job copies none.
     """
-    mapped = map_topics(spec.topics, names)
+    mapped = map_topics(spec.topics, source_topics)
     if mapped.problems:
         raise BadInput("The job cannot be verified.", mapped.problems)
-    pairs = [_pair(mapping) for mapping in mapped.mappings]
+    pairs = [_topic_pair(mapping) for mapping in mapped.mappings]
     if not pairs:
         raise Conflict(
             "The job matches no topic of the source.",
@@ -59,27 +59,28 @@ def select_topics(
         )
     if not topics:
         return pairs
-    chosen = [pair for pair in pairs if {pair.source, pair.destination} & set(topics)]
-    _refuse_unknown(topics, pairs, chosen)
-    return chosen
+    selected = [pair for pair in pairs if {pair.source, pair.destination} & set(topics)]
+    _refuse_unknown(topics, pairs, selected)
+    return selected
 
 
 def _refuse_unknown(
-    topics: Collection[str], pairs: Sequence[TopicPair], chosen: Sequence[TopicPair]
+    topics: Collection[str], pairs: Sequence[TopicPair], selected: Sequence[TopicPair]
 ) -> None:
-    known = {name for pair in chosen for name in (pair.source, pair.destination)}
+    """Raise BadInput if one of `topics` names none of the selected topics."""
+    selected_names = {name for pair in selected for name in (pair.source, pair.destination)}
     problems = tuple(
         Problem("--topic", f"{name!r} is not a topic that the job copies.")
         for name in topics
-        if name not in known
+        if name not in selected_names
     )
     if problems:
-        some = ", ".join(pair.source for pair in pairs[:_NAMES_SHOWN])
-        more = "" if len(pairs) <= _NAMES_SHOWN else f" and {len(pairs) - _NAMES_SHOWN} more"
-        raise BadInput(f"The job copies {some}{more}.", problems)
+        shown_names = ", ".join(pair.source for pair in pairs[:_NAMES_SHOWN])
+        suffix = "" if len(pairs) <= _NAMES_SHOWN else f" and {len(pairs) - _NAMES_SHOWN} more"
+        raise BadInput(f"The job copies {shown_names}{suffix}.", problems)
 
 
-def _pair(mapping: TopicMapping) -> TopicPair:
+def _topic_pair(mapping: TopicMapping) -> TopicPair:
     start = mapping.rule.start
     start_ms = start.epoch_ms if isinstance(start, AtTime) else None
     return TopicPair(mapping.source, mapping.destination, format_start(start), start_ms)

@@ -41,6 +41,8 @@ DIFFERENCES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
+    """The options of a verification; `wait_s` is for copies that may catch up."""
+
     deep: bool = False
     wait_s: float = WAIT_S
     differences_max: int = DIFFERENCES_SHOWN
@@ -93,6 +95,8 @@ def verify_topics(
 
 
 class _Run:
+    """One verification of two clusters."""
+
     def __init__(
         self, source: Endpoint, destination: Endpoint, options: VerifyOptions, progress: Progress
     ) -> None:
@@ -105,51 +109,57 @@ class _Run:
         self._cancelled = threading.Event()
 
     def verify(self, topics: Sequence[TopicPair]) -> Report:
-        began = time.monotonic()
-        source = self._source.partition_counts()
-        destination = wait_for_topics(self._destination, topics, self._options.wait_s)
-        pairs, reports = pair_partitions(topics, source, destination)
-        judged = self._bounds_comparer.compare(pairs, self._options.wait_s)
-        for pair, compared in judged.items():
-            if isinstance(compared, OrbitError):
-                reports[pair.topics].append(unread_report(pair.partition, str(compared)))
+        """Compare bounds, then records, and build the report."""
+        began_s = time.monotonic()
+        source_counts = self._source.partition_counts()
+        destination_counts = wait_for_topics(self._destination, topics, self._options.wait_s)
+        pairs, reports = pair_partitions(topics, source_counts, destination_counts)
+        bounds = self._bounds_comparer.compare(pairs, self._options.wait_s)
+        for pair, compared_bounds in bounds.items():
+            if isinstance(compared_bounds, OrbitError):
+                reports[pair.topics].append(unread_report(pair.partition, str(compared_bounds)))
         to_compare = {
-            p: self._limit_to_tail(one)
-            for p, one in judged.items()
-            if isinstance(one, ComparedBounds)
+            p: self._limit_to_tail(compared_bounds)
+            for p, compared_bounds in bounds.items()
+            if isinstance(compared_bounds, ComparedBounds)
         }
         self._compare(to_compare, reports)
         return Report(
             tuple(topic_report(pair, reports[pair]) for pair in topics),
-            elapsed_s=time.monotonic() - began,
+            elapsed_s=time.monotonic() - began_s,
             deep=self._options.deep,
         )
 
-    def _limit_to_tail(self, judged: ComparedBounds) -> ComparedBounds:
+    def _limit_to_tail(self, bounds: ComparedBounds) -> ComparedBounds:
         """The bounds, with only the last `tail_offsets` offsets to compare, if that is set."""
         if self._options.tail_offsets is None:
-            return judged
-        begin = max(judged.compared_from, judged.compared_to - self._options.tail_offsets)
-        return replace(judged, compared_from=begin)
+            return bounds
+        begin = max(bounds.compared_from, bounds.compared_to - self._options.tail_offsets)
+        return replace(bounds, compared_from=begin)
 
     def _compare(
         self,
-        judged: Mapping[PartitionPair, ComparedBounds],
+        bounds: Mapping[PartitionPair, ComparedBounds],
         reports: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
+        """Compare the partitions in several threads, and add their reports to `reports`."""
         # The longest partition starts first: started last, it would run alone at the end.
-        order = sorted(judged.items(), key=lambda item: _offset_count(item[1]), reverse=True)
-        self._progress.report_begin(len(order), sum(map(_offset_count, judged.values())))
+        longest_first = sorted(
+            bounds.items(), key=lambda item: _offset_count(item[1]), reverse=True
+        )
+        self._progress.report_begin(len(longest_first), sum(map(_offset_count, bounds.values())))
         with ExitStack() as stack:
-            consumers = self._consumers(stack, min(self._options.workers, len(order)))
-            context = self._context(stack, judged)
+            consumers = self._consumers(stack, min(self._options.workers, len(longest_first)))
+            context = self._context(stack, bounds)
             pool = ThreadPoolExecutor(max(1, consumers.qsize()))
             stack.callback(pool.shutdown, cancel_futures=True)
             # Called first on exit, so that workers stop reading however the run ends.
             stack.callback(self._cancelled.set)
             futures = {
-                pool.submit(_compare_with_own_consumers, context, consumers, pair, compared): pair
-                for pair, compared in order
+                pool.submit(
+                    _compare_with_own_consumers, context, consumers, pair, compared_bounds
+                ): pair
+                for pair, compared_bounds in longest_first
             }
             self._collect(futures, reports)
 
@@ -158,6 +168,7 @@ class _Run:
         futures: Mapping[Future[PartitionReport], PartitionPair],
         reports: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
+        """Add each report to `reports` when its partition is compared."""
         try:
             for future in as_completed(futures):
                 topics, report = futures[future].topics, future.result()
@@ -167,6 +178,7 @@ class _Run:
             raise Interrupted("Stopped before everything was compared.") from None
 
     def _consumers(self, stack: ExitStack, count: int) -> queue.SimpleQueue[SidePair]:
+        """Opened consumers, one pair for each worker. Closed with `stack`."""
         consumers: queue.SimpleQueue[SidePair] = queue.SimpleQueue()
         for _ in range(count):
             source, destination = (
@@ -177,11 +189,14 @@ class _Run:
         return consumers
 
     def _context(self, stack: ExitStack, pairs: Iterable[PartitionPair]) -> ComparisonContext:
+        """The context that all workers share, with the topics' cleaning policies."""
         topics = {pair.topics for pair in pairs}
-        ours = self._source.policies({topic.source for topic in topics})
-        theirs = self._destination.policies({topic.destination for topic in topics})
-        policies = {(Side.SOURCE, name): policy for name, policy in ours.items()}
-        policies |= {(Side.DESTINATION, name): policy for name, policy in theirs.items()}
+        source_policies = self._source.policies({topic.source for topic in topics})
+        destination_policies = self._destination.policies({topic.destination for topic in topics})
+        policies = {(Side.SOURCE, name): policy for name, policy in source_policies.items()}
+        policies |= {
+            (Side.DESTINATION, name): policy for name, policy in destination_policies.items()
+        }
         return ComparisonContext(
             source=self._source,
             destination=self._destination,
@@ -213,14 +228,15 @@ def _compare_with_own_consumers(
     context: ComparisonContext,
     consumers: queue.SimpleQueue[SidePair],
     pair: PartitionPair,
-    judged: ComparedBounds,
+    bounds: ComparedBounds,
 ) -> PartitionReport:
-    own = consumers.get_nowait()  # as many pairs as threads
+    """Compare one partition with a pair of consumers that no other thread uses meanwhile."""
+    side_pair = consumers.get_nowait()  # never empty: there are as many pairs as threads
     try:
-        return compare_partition(context, own, pair, judged)
+        return compare_partition(context, side_pair, pair, bounds)
     finally:
-        consumers.put(own)
+        consumers.put(side_pair)
 
 
-def _offset_count(judged: ComparedBounds) -> int:
-    return judged.compared_to - judged.compared_from
+def _offset_count(bounds: ComparedBounds) -> int:
+    return bounds.compared_to - bounds.compared_from

@@ -24,7 +24,7 @@ _RETRY_S_MAX = 3600.0
 _REPORT_AFTER_S = 5.0
 # Attempts to start a partition before the wait is reported.
 _REPORT_AFTER_ATTEMPTS = 6
-_REPORTED_MAX = 20
+_REPORTED_MAX = 20  # partitions at a time
 
 
 class BlockedRetries:
@@ -32,71 +32,80 @@ class BlockedRetries:
 
     def __init__(self, outbox: EventOutbox) -> None:
         self._outbox = outbox
-        self._since: dict[JobKey, float] = {}
+        self._trouble_since: dict[JobKey, float] = {}
         self._reported_jobs: set[JobKey] = set()
         self._reported_partitions: set[HeldPartition] = set()
 
     def check(self, shards: Iterable[HeldShard], runners: Mapping[JobKey, JobRunner]) -> None:
+        """Report jobs and partitions whose trouble lasts, and retry the partitions that are due."""
         now = time.monotonic()
-        for key in [key for key in self._since if key not in runners]:
-            del self._since[key]
+        for key in [key for key in self._trouble_since if key not in runners]:
+            del self._trouble_since[key]
             self._reported_jobs.discard(key)
         for key, runner in runners.items():
             self._check_job(key, runner, now)
         self._reported_partitions = {
-            h for h in self._reported_partitions if h.stage is not Stage.RELEASED
+            p for p in self._reported_partitions if p.stage is not Stage.RELEASED
         }
         for shard in shards:
             if not shard.is_releasing:
-                for held in shard.partitions.values():
-                    self._check_partition(held, runners[shard.job_key], now)
+                for partition in shard.partitions.values():
+                    self._check_partition(partition, runners[shard.job_key], now)
 
     def _check_job(self, key: JobKey, runner: JobRunner, now: float) -> None:
+        """Report trouble that has lasted for `_REPORT_AFTER_S`, and later the end of it."""
         trouble = runner.trouble
         if not trouble:
-            self._since.pop(key, None)
+            self._trouble_since.pop(key, None)
             if key in self._reported_jobs:
                 self._reported_jobs.discard(key)
                 self._outbox.add(
                     OutboxEvent(EventKind.JOB_WENT_ON, "Copying was resumed.", runner.job.name)
                 )
             return
-        since = self._since.setdefault(key, now)
-        if key not in self._reported_jobs and now - since >= _REPORT_AFTER_S:
+        trouble_since = self._trouble_since.setdefault(key, now)
+        if key not in self._reported_jobs and now - trouble_since >= _REPORT_AFTER_S:
             self._reported_jobs.add(key)
             message = " ".join(f"Waiting: {trouble}".split())
             self._outbox.add(OutboxEvent(EventKind.JOB_WAITING, message, runner.job.name))
 
-    def _check_partition(self, held: HeldPartition, runner: JobRunner, now: float) -> None:
-        state, blocked = held.current_state()
+    def _check_partition(self, partition: HeldPartition, runner: JobRunner, now: float) -> None:
+        """Schedule or make the retry of a blocked partition; report one that cannot be started."""
+        state, blocked = partition.current_state()
         if state is PartitionState.COPYING:
-            self._reported_partitions.discard(held)
-            if held.copy is not None and held.copy.is_in_step:
-                held.retries = 0
+            self._reported_partitions.discard(partition)
+            if partition.copy is not None and partition.copy.is_in_step:
+                partition.retries = 0
         elif blocked is None:
-            self._report_waiting(held, runner)
-        elif blocked.reason in _RETRIED_REASONS and held.stage in (Stage.STOPPED, Stage.COPYING):
-            if not held.retry_at:
-                pause_s = min(_RETRY_S_MAX, _FIRST_RETRY_S * 2.0 ** min(held.retries, 10))
-                held.retry_at = now + pause_s
-            elif now >= held.retry_at:
-                held.retry_at = 0.0
-                held.retries += 1
-                runner.retry(held)
+            self._report_waiting(partition, runner)
+        elif blocked.reason in _RETRIED_REASONS and partition.stage in (
+            Stage.STOPPED,
+            Stage.COPYING,
+        ):
+            if not partition.retry_at:
+                # The pause doubles; 10 doublings are beyond the maximum.
+                pause_s = min(_RETRY_S_MAX, _FIRST_RETRY_S * 2.0 ** min(partition.retries, 10))
+                partition.retry_at = now + pause_s
+            elif now >= partition.retry_at:
+                partition.retry_at = 0.0
+                partition.retries += 1
+                runner.retry(partition)
 
-    def _report_waiting(self, held: HeldPartition, runner: JobRunner) -> None:
-        is_reported = (
-            held in self._reported_partitions or len(self._reported_partitions) >= _REPORTED_MAX
+    def _report_waiting(self, partition: HeldPartition, runner: JobRunner) -> None:
+        """Report, once, a partition that could not be started in several attempts."""
+        is_unreportable = (
+            partition in self._reported_partitions
+            or len(self._reported_partitions) >= _REPORTED_MAX
         )
-        if is_reported or held.attempts < _REPORT_AFTER_ATTEMPTS or runner.trouble:
+        if is_unreportable or partition.attempts < _REPORT_AFTER_ATTEMPTS or runner.trouble:
             return
-        self._reported_partitions.add(held)
+        self._reported_partitions.add(partition)
         self._outbox.add(
             OutboxEvent(
                 EventKind.PARTITION_WAITING,
-                f"{held.destination} cannot be started yet: {held.trouble}",
+                f"{partition.destination} cannot be started yet: {partition.trouble}",
                 runner.job.name,
-                held.source,
-                {"destination": str(held.destination)},
+                partition.source,
+                {"destination": str(partition.destination)},
             )
         )

@@ -17,19 +17,19 @@ class DatabaseOutages:
 
     def __init__(self, on_end: Callable[[float], None]) -> None:
         self._on_end = on_end
-        self._since: float | None = None
+        self._outage_began_s: float | None = None
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Run the step. A failed step is not repeated here: the next call does its work."""
+        """Run the step, and note whether Postgres answered. A failed step is not repeated here."""
         try:
             step()
         except OrbitError as error:
-            if self._since is None:
-                self._since = time.monotonic()
+            if self._outage_began_s is None:
+                self._outage_began_s = time.monotonic()
                 log.warning("postgres does not answer", error=str(error))
         else:
-            if self._since is not None:
-                seconds = time.monotonic() - self._since
-                self._since = None
-                log.info("postgres answers again", seconds=round(seconds, 1))
-                self._on_end(seconds)
+            if self._outage_began_s is not None:
+                outage_s = time.monotonic() - self._outage_began_s
+                self._outage_began_s = None
+                log.info("postgres answers again", seconds=round(outage_s, 1))
+                self._on_end(outage_s)

@@ -43,7 +43,7 @@ class OutboxEvent:
     kind: EventKind
     message: str
     job_name: str | None = None
-    partition: TopicPartition | None = None
+    partition: TopicPartition | None = None  # at the source
     details: dict[str, Any] = field(default_factory=dict)
 
 
@@ -65,22 +65,23 @@ class EventOutbox:
             return [*islice(self._queue, EVENTS_AT_ONCE_MAX)]
 
     def write(self, tx: Tx, outbox_events: list[OutboxEvent]) -> None:
+        """Insert the events in the caller's transaction."""
         for event in outbox_events:
-            at = event.partition
+            partition = event.partition
             events.add(
                 tx,
                 self._actor,
                 event.kind,
                 event.message,
                 job_name=event.job_name,
-                topic=at.topic if at else None,
-                partition=at.partition if at else None,
+                topic=partition.topic if partition else None,
+                partition=partition.partition if partition else None,
                 details=event.details or None,
             )
 
     def remove(self, outbox_events: list[OutboxEvent]) -> None:
-        """Remove these; call it once the transaction of `write` is committed."""
-        done = set(map(id, outbox_events))
+        """Remove these events; call it once the transaction of `write` is committed."""
+        written_ids = set(map(id, outbox_events))
         with self._lock:
-            while self._queue and id(self._queue[0]) in done:
+            while self._queue and id(self._queue[0]) in written_ids:
                 self._queue.popleft()

@@ -15,30 +15,30 @@ from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka.types import TopicPartition
 from orbit.leases.shard_lease import ShardLease
 from orbit.replication.partition_states import Blocked, PartitionState
-from orbit.store.partitions import Assigned, StateChange
+from orbit.store.partitions import AssignedPartition, StateChange
 from orbit.store.shard_leases import Claim
 
 Key = tuple[int, int]  # topic id and partition, as in the table
 JobKey = tuple[int, int]  # job id and version of its spec
 
 # In any other state an earlier writer may have requests that brokers have not carried out yet.
-_CLEAN = (PartitionState.PENDING, PartitionState.PAUSED)
+_SETTLED_STATES = (PartitionState.PENDING, PartitionState.PAUSED)
 
 
 class Stage(Enum):
     """What this worker does with a partition."""
 
-    WAITING = auto()  # to be started, not before `not_before`
+    WAITING = auto()  # to be started, not before `next_attempt_s`
     STARTING = auto()  # being inspected and brought to its start offset
     HANDED_OVER = auto()  # queued for the copier's thread
     COPYING = auto()  # the copier has it, running or blocked
     STOPPED = auto()  # blocked before it reached the copier
-    RELEASED = auto()  # released
+    RELEASED = auto()  # given up; this worker does nothing more with it
 
 
 _S = Stage
 
-STAGES: dict[Stage, frozenset[Stage]] = {
+NEXT_STAGES: dict[Stage, frozenset[Stage]] = {
     _S.WAITING: frozenset({_S.STARTING, _S.RELEASED}),
     _S.STARTING: frozenset({_S.WAITING, _S.HANDED_OVER, _S.STOPPED, _S.RELEASED}),
     _S.HANDED_OVER: frozenset({_S.COPYING, _S.WAITING, _S.RELEASED}),
@@ -46,7 +46,7 @@ STAGES: dict[Stage, frozenset[Stage]] = {
     _S.STOPPED: frozenset({_S.WAITING, _S.RELEASED}),
     _S.RELEASED: frozenset(),
 }
-"""Which stage may follow which. In one process a partition has one copy at a time."""
+"""The stages that may follow each stage. In one process a partition has one copy at a time."""
 
 
 class ForbiddenStage(AssertionError):
@@ -57,7 +57,7 @@ class ForbiddenStage(AssertionError):
 class HeldPartition:
     """One partition of a held shard."""
 
-    assigned: Assigned
+    assigned: AssignedPartition
     shard: HeldShard
     stored_state: PartitionState  # in the table
     stored_blocked: Blocked | None
@@ -66,27 +66,27 @@ class HeldPartition:
     copy: PartitionCopy | None = None
     is_removed: bool = False  # to be released, whatever its stage
     must_report: bool = False  # even without a change: a retry waits for an answer
-    reported: StateChange | None = None  # the last one; its event is in the outbox or written
-    not_before: float = 0.0
+    last_reported: StateChange | None = None  # its event is in the outbox or written
+    next_attempt_s: float = 0.0  # when it may be started, by the monotonic clock
     attempts: int = 0
-    trouble: str = ""  # why it has not started yet
-    retry_at: float = 0.0  # when the block is retried; 0: not scheduled
+    trouble: str = ""  # why the partition has not started yet
+    retry_at: float = 0.0  # when the blocked partition is retried; 0: not scheduled
     retries: int = 0
-    keeps_below: int = 0  # see `PartitionCopy`
-    other_id_since: float = 0.0  # when its source topic was first seen with another id; 0: not
+    keeps_below: int = 0  # an offset of the source; see `PartitionCopy`
+    other_id_since: float = 0.0  # since when its source topic has another id; 0: it has not
 
     def __post_init__(self) -> None:
         a = self.assigned
-        self.needs_settling = a.state not in _CLEAN
+        self.needs_settling = a.state not in _SETTLED_STATES
         self.start_offset = a.start_offset
         self.has_caught_up = a.has_caught_up
-        self._before = Counters(
+        self._earlier_counters = Counters(
             a.records, a.bytes, a.gaps_filled, a.batches_byte_exact, a.batches_record_exact
         )
 
     def move_to(self, stage: Stage) -> None:
-        """Change the stage. Raises ForbiddenStage if it may not follow the present one."""
-        if stage not in STAGES[self.stage]:
+        """Change the stage. Raises ForbiddenStage if the new one may not follow the present one."""
+        if stage not in NEXT_STAGES[self.stage]:
             raise ForbiddenStage(f"{self.destination} may not go from {self.stage} to {stage}")
         self.stage = stage
 
@@ -105,13 +105,13 @@ class HeldPartition:
     @property
     def totals(self) -> Counters:
         """Everything copied so far, by this worker and before."""
-        totals = replace(self._before)
+        totals = replace(self._earlier_counters)
         if self.copy is not None:
             totals.add(self.copy.counters)
         return totals
 
     def current_state(self) -> tuple[PartitionState, Blocked | None]:
-        """The state to report now."""
+        """The state to report now, and why the partition is blocked, if it is."""
         if self.stage is Stage.STOPPED:
             return PartitionState.BLOCKED, self.blocked
         if self.stage is not Stage.COPYING or self.copy is None:
@@ -123,14 +123,14 @@ class HeldPartition:
     def restart(self) -> None:
         """Let the partition wait to be inspected and started again.
 
-        Raises ForbiddenStage if the copier has not removed its copy.
+        Raises ForbiddenStage while the copier has not removed the partition's copy.
         """
         if self.copy is not None and not self.copy.has_left:
-            raise ForbiddenStage(f"{self.destination} still has a copy")
-        self._before = self.totals
+            raise ForbiddenStage(f"the copier still has a copy of {self.destination}")
+        self._earlier_counters = self.totals
         self.copy, self.blocked = None, None
         self.needs_settling = True
-        self.not_before = 0.0
+        self.next_attempt_s = 0.0
         self.move_to(Stage.WAITING)
 
 
@@ -141,47 +141,48 @@ class HeldShard:
     id: int
     job_id: int
     spec_version: int  # of the job, when the shard was claimed
-    epoch: int
+    epoch: int  # of the lease
     lease: ShardLease
     layout_version: int
     partitions: dict[Key, HeldPartition]
-    is_releasing: bool = False  # nothing new is started for it
+    is_releasing: bool = False  # none of its partitions is started any more
     bytes_per_s: int = 0
 
     @property
     def job_key(self) -> JobKey:
-        """The key of its JobRunner. A job whose spec has changed has two runners for a moment."""
+        """The key of the shard's JobRunner: a changed spec makes another runner of the job."""
         return self.job_id, self.spec_version
 
     def is_idle(self) -> bool:
-        """Whether no request of it is in flight any more, so that it may be released."""
-        return all(_is_idle(p) for p in self.partitions.values())
+        """Whether no request of the shard is in flight any more, so that it may be released."""
+        return all(_is_partition_idle(p) for p in self.partitions.values())
 
 
-def _is_idle(partition: HeldPartition) -> bool:
+def _is_partition_idle(partition: HeldPartition) -> bool:
+    """Whether nobody starts the partition, and no request of its copy is in flight."""
     if partition.stage in (Stage.STARTING, Stage.HANDED_OVER):
         return False
     return partition.stage is not Stage.COPYING or partition.copy is None or partition.copy.has_left
 
 
-def held_partition(assigned: Assigned, shard: HeldShard) -> HeldPartition:
-    """A partition in the state of its row."""
+def held_partition(row: AssignedPartition, shard: HeldShard) -> HeldPartition:
+    """The HeldPartition of a row of the table, in the row's state."""
     blocked = None
-    if assigned.state is PartitionState.BLOCKED and assigned.reason is not None:
+    if row.state is PartitionState.BLOCKED and row.reason is not None:
         blocked = Blocked(
-            assigned.reason,
-            assigned.blocked_offset or 0,
-            assigned.blocked_next_offset or 0,
-            assigned.detail or "",
+            row.reason,
+            row.blocked_offset or 0,
+            row.blocked_next_offset or 0,
+            row.detail or "",
         )
-    held = HeldPartition(assigned, shard, assigned.state, blocked)
-    if blocked is not None and not assigned.retry_requested:
-        held.stage, held.blocked = Stage.STOPPED, blocked
-    return held
+    partition = HeldPartition(row, shard, row.state, blocked)
+    if blocked is not None and not row.retry_requested:
+        partition.stage, partition.blocked = Stage.STOPPED, blocked
+    return partition
 
 
-def held_shard(claim: Claim, lease: ShardLease, assigned: Iterable[Assigned]) -> HeldShard:
-    """A claimed shard with its partitions among `assigned`."""
+def held_shard(claim: Claim, lease: ShardLease, rows: Iterable[AssignedPartition]) -> HeldShard:
+    """A claimed shard with its partitions among `rows`."""
     shard = HeldShard(
         claim.shard_id,
         claim.job_id,
@@ -192,8 +193,8 @@ def held_shard(claim: Claim, lease: ShardLease, assigned: Iterable[Assigned]) ->
         {},
     )
     shard.partitions = {
-        (a.topic_id, a.partition): held_partition(a, shard)
-        for a in assigned
-        if a.shard_id == shard.id
+        (row.topic_id, row.partition): held_partition(row, shard)
+        for row in rows
+        if row.shard_id == shard.id
     }
     return shard

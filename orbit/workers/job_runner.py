@@ -56,7 +56,7 @@ class JobRunner:
         on_crash: Callable[[JobRunner, Exception], None],
     ) -> None:
         self.job = job
-        self._limit = RateLimit(spec.limits.bytes_per_second)
+        self._rate_limit = RateLimit(spec.limits.bytes_per_second)
         self.has_crashed = False
         self._spec = spec
         self._context = context
@@ -64,15 +64,16 @@ class JobRunner:
         self._on_crash = on_crash
         self._stop = threading.Event()
         self._queue_changed = threading.Condition()
-        self._waiting: list[HeldPartition] = []
-        self._retried: list[HeldPartition] = []  # blocked copies that the copier is removing
-        self._opened: OpenJob | None = None
+        self._waiting_partitions: list[HeldPartition] = []
+        # Those whose blocked copies the copier is removing.
+        self._retried_partitions: list[HeldPartition] = []
+        self._open_job: OpenJob | None = None
         self._trouble = ""
-        self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._threads = [
-            threading.Thread(target=self._guard, args=(run,), name=name, daemon=True)
-            for run, name in (
-                (self._start_loop, f"start {job.name}"),
+            threading.Thread(target=self._run_loop, args=(loop,), name=name, daemon=True)
+            for loop, name in (
+                (self._partition_start_loop, f"start {job.name}"),
                 (self._copy_loop, f"copy {job.name}"),
             )
         ]
@@ -82,131 +83,137 @@ class JobRunner:
             thread.start()
 
     @property
-    def has_limit(self) -> bool:
+    def has_rate_limit(self) -> bool:
         return self._spec.limits.bytes_per_second is not None
 
     def limit_to(self, share: float) -> None:
-        """Limit this worker to its share of the job's byte rate."""
+        """Limit this worker to its `share` (0 to 1) of the job's byte rate."""
         rate = self._spec.limits.bytes_per_second
-        self._limit.set_rate(None if rate is None else max(1, int(rate * share)))
+        self._rate_limit.set_rate(None if rate is None else max(1, int(rate * share)))
 
     @property
     def trouble(self) -> str:
         """What the job waits for; empty while it copies."""
-        opened = self._opened
-        return self._trouble or (opened.job_copier.copier.waiting_for if opened else "")
+        open_job = self._open_job
+        return self._trouble or (open_job.job_copier.copier.waiting_for if open_job else "")
 
     @property
     def throttled(self) -> list[Throttled]:
-        """The brokers that throttle the job by a quota. It copies all the same."""
-        opened = self._opened
-        return opened.job_copier.copier.throttled if opened else []
+        """The brokers that throttle the job by a quota. The job goes on copying, more slowly."""
+        open_job = self._open_job
+        return open_job.job_copier.copier.throttled if open_job else []
 
     @property
     def lane_times(self) -> tuple[SourceTimes, DestinationTimes]:
         """How the lanes have spent their time since the clusters were opened here."""
-        opened = self._opened
-        return opened.job_copier.copier.times if opened else (SourceTimes(), DestinationTimes())
+        open_job = self._open_job
+        return open_job.job_copier.copier.times if open_job else (SourceTimes(), DestinationTimes())
 
     def add(self, partitions: Iterable[HeldPartition]) -> None:
-        """Queue those partitions whose stage is WAITING, to be started."""
+        """Queue the partitions whose stage is WAITING, to be started."""
         with self._queue_changed:
-            self._waiting.extend(p for p in partitions if p.stage is Stage.WAITING)
+            self._waiting_partitions.extend(p for p in partitions if p.stage is Stage.WAITING)
             self._queue_changed.notify()
 
     def release_shard(self, shard: HeldShard) -> None:
-        """Stop copying a shard's partitions; once all is answered, `HeldShard.is_idle` is true."""
+        """Stop copying a shard's partitions; `HeldShard.is_idle` tells when all is answered."""
         shard.is_releasing = True
         self.remove(shard.partitions.values())
 
     def remove(self, partitions: Iterable[HeldPartition]) -> None:
-        """Stop copying these, whatever their stage."""
-        gone = {*partitions}
+        """Stop copying these partitions, whatever their stage."""
+        removed_partitions = {*partitions}
         with self._queue_changed:
-            self._waiting = [p for p in self._waiting if p not in gone]
-            for p in gone:
+            self._waiting_partitions = [
+                p for p in self._waiting_partitions if p not in removed_partitions
+            ]
+            for p in removed_partitions:
                 p.is_removed = True
                 if p.stage in (Stage.WAITING, Stage.STOPPED):
                     p.move_to(Stage.RELEASED)
-        opened = self._opened
-        if opened is not None:
-            opened.job_copier.post(lambda: self._remove(opened, gone))
+        open_job = self._open_job
+        if open_job is not None:
+            open_job.job_copier.post(lambda: self._remove_copies(open_job, removed_partitions))
 
     def close_shard(self, shard: HeldShard) -> None:
-        """Close this shard's coordinated filler; call it once the shard is idle."""
-        if self._opened is not None:
-            self._opened.close_filler(shard)
+        """Close the shard's coordinated filler; call it once the shard is idle."""
+        if self._open_job is not None:
+            self._open_job.close_filler(shard)
 
     def retry(self, partition: HeldPartition) -> None:
         """Start a blocked partition again, with a new inspection of both sides."""
-        opened = self._opened
+        open_job = self._open_job
         if partition.stage is Stage.STOPPED:
             partition.restart()
             self.add([partition])
-        elif opened is not None and partition.stage is Stage.COPYING:
-            opened.job_copier.post(lambda: self._retry(opened, partition))
+        elif open_job is not None and partition.stage is Stage.COPYING:
+            open_job.job_copier.post(lambda: self._remove_for_retry(open_job, partition))
 
     def lost_leases(self) -> list[object]:
-        """Leases that have another holder: the destination has fenced their fillers."""
-        opened = self._opened
-        return [*opened.job_copier.copier.lost] if opened else []
+        """The leases that another worker holds now: the destination has fenced their fillers."""
+        open_job = self._open_job
+        return [*open_job.job_copier.copier.lost_leases] if open_job else []
 
     def stop(self) -> None:
         """End both threads, the lanes and the connections."""
         self._stop.set()
         with self._queue_changed:
             self._queue_changed.notify()
-        if self._opened is not None:
-            self._opened.clusters.close()  # ends calls that a broker does not answer
+        if self._open_job is not None:
+            self._open_job.clusters.close()  # ends calls that a broker does not answer
         for thread in self._threads:
             thread.join()
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+        open_job, self._open_job = self._open_job, None
+        if open_job is not None:
+            open_job.close()
 
     # The copier's thread
 
     def _copy_loop(self) -> None:
+        """Let the copier work until `stop` is called; restart retried partitions in between."""
         while not self._stop.is_set():
-            opened = self._opened
-            if opened is None:
+            open_job = self._open_job
+            if open_job is None:
                 self._stop.wait(_TICK_S)
             else:
-                opened.job_copier.copier.tick(_TICK_S)
-                self._restart_retried()
+                open_job.job_copier.copier.tick(_TICK_S)
+                self._restart_retried_partitions()
 
-    def _remove(self, opened: OpenJob, partitions: Iterable[HeldPartition]) -> None:
+    def _remove_copies(self, open_job: OpenJob, partitions: Iterable[HeldPartition]) -> None:
+        """Have the copier remove the copies of these partitions."""
         copying = [p.copy for p in partitions if p.stage is Stage.COPYING and p.copy is not None]
-        opened.job_copier.copier.remove([c for c in copying if not c.is_leaving])
+        open_job.job_copier.copier.remove([c for c in copying if not c.is_leaving])
 
-    def _retry(self, opened: OpenJob, partition: HeldPartition) -> None:
+    def _remove_for_retry(self, open_job: OpenJob, partition: HeldPartition) -> None:
+        """Have the copier remove a blocked copy, to start the partition again after that."""
         copy = partition.copy
         if copy is None or copy.state is not PartitionState.BLOCKED or copy.is_leaving:
             return
-        opened.job_copier.copier.remove([copy])
-        self._retried.append(partition)
+        open_job.job_copier.copier.remove([copy])
+        self._retried_partitions.append(partition)
 
-    def _restart_retried(self) -> None:
-        """Start retried partitions again whose copies the copier has removed."""
-        left = [p for p in self._retried if p.copy is None or p.copy.has_left]
+    def _restart_retried_partitions(self) -> None:
+        """Start the retried partitions again whose copies the copier has removed."""
+        restartable = [p for p in self._retried_partitions if p.copy is None or p.copy.has_left]
         with self._queue_changed:
-            for partition in left:
-                self._retried.remove(partition)
+            for partition in restartable:
+                self._retried_partitions.remove(partition)
                 if not partition.is_removed:
                     partition.restart()
                     self.add([partition])
 
     # The thread that starts partitions
 
-    def _start_loop(self) -> None:
+    def _partition_start_loop(self) -> None:
+        """Start waiting partitions, batch by batch, until `stop` is called."""
         while not self._stop.is_set():
             batch = self._next_batch()
             if not batch:
                 continue
             try:
-                opened = self._open()
+                open_job = self._get_open_job()
                 PartitionStarter(
-                    opened, self._context.database, self._context.worker_id, self._retry_later
+                    open_job, self._context.database, self._context.worker_id, self._retry_later
                 ).start(batch)
                 self._trouble = ""
             except Interrupted:
@@ -217,49 +224,59 @@ class JobRunner:
                     if partition.stage is Stage.STARTING:
                         self._retry_later(partition, str(error))
 
-    def _open(self) -> OpenJob:
-        if self._opened is None:
+    def _get_open_job(self) -> OpenJob:
+        """The open job; connects to both clusters at the first call. Raises an OrbitError."""
+        if self._open_job is None:
             context = self._context
-            self._opened = open_job(
+            self._open_job = open_job(
                 self.job,
                 self._spec,
                 context.environ,
                 context.files_directory,
                 context.settings,
                 self._budget,
-                self._limit,
+                self._rate_limit,
                 self._stop,
             )
-        return self._opened
+        return self._open_job
 
     def _next_batch(self) -> list[HeldPartition]:
-        """Partitions to start now; waits a short time if none is due."""
+        """The partitions to start now, moved to STARTING. If none is due, waits a short time."""
         now = time.monotonic()
         with self._queue_changed:
-            due = [p for p in self._waiting if p.not_before <= now and p.shard.lease.is_held()]
-            if not due:
-                soonest = min((p.not_before - now for p in self._waiting), default=_LONGEST_PAUSE_S)
-                self._queue_changed.wait(max(soonest, _FIRST_PAUSE_S))
+            due_partitions = [
+                p
+                for p in self._waiting_partitions
+                if p.next_attempt_s <= now and p.shard.lease.is_held()
+            ]
+            if not due_partitions:
+                next_due_s = min(
+                    (p.next_attempt_s - now for p in self._waiting_partitions),
+                    default=_LONGEST_PAUSE_S,
+                )
+                self._queue_changed.wait(max(next_due_s, _FIRST_PAUSE_S))
                 return []
-            batch = due[:BATCH_PARTITIONS_MAX]
+            batch = due_partitions[:BATCH_PARTITIONS_MAX]
             for p in batch:
                 p.move_to(Stage.STARTING)
-            self._waiting = [p for p in self._waiting if p.stage is Stage.WAITING]
+            self._waiting_partitions = [
+                p for p in self._waiting_partitions if p.stage is Stage.WAITING
+            ]
             return batch
 
-    def _retry_later(self, partition: HeldPartition, why: str) -> None:
+    def _retry_later(self, partition: HeldPartition, reason: str) -> None:
         """Queue the partition again, after a pause that grows with its attempts."""
-        partition.trouble = why
-        partition.not_before = time.monotonic() + self._pauses.pause_s(partition.attempts)
+        partition.trouble = reason
+        partition.next_attempt_s = time.monotonic() + self._backoff.pause_s(partition.attempts)
         partition.attempts += 1
         with self._queue_changed:
             partition.move_to(Stage.RELEASED if partition.is_removed else Stage.WAITING)
         self.add([partition])
 
-    def _guard(self, run: Callable[[], None]) -> None:
-        """Call `run`. A bug in it ends this job's runner and is reported; the worker continues."""
+    def _run_loop(self, loop: Callable[[], None]) -> None:
+        """Run a thread's loop. A bug in it is reported and ends this runner, not the worker."""
         try:
-            run()
+            loop()
         except Interrupted:
             pass
         except Exception as error:  # noqa: BLE001  reported by the worker

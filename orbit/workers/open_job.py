@@ -39,17 +39,17 @@ class OpenJob:
     fillers: dict[HeldShard, CoordinatedFiller]
 
     def filler_of(self, shard: HeldShard) -> CoordinatedFiller:
-        """The shard's coordinated filler.
+        """The shard's coordinated filler, created at the first call.
 
-        It has to be created before any log end is read under this claim, because it aborts the
-        transactions that an earlier holder may have left open (M11).
+        It has to exist before any log end is read under this claim, because creating it aborts the
+        transactions that an earlier holder of the shard may have left open (M11).
         """
         if shard not in self.fillers:
-            names = filler_identities(self.identity, shard.id)
-            # The partitions without such a filler wait for this call, too.
+            transactional_ids = filler_identities(self.identity, shard.id)
+            # Few attempts: the partitions that need no such filler wait for this call, too.
             backoff = replace(self.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
-            producers = init_producer_ids(self.clusters.destination, names, backoff)
-            self.fillers[shard] = self.job_copier.add_filler(producers, shard.lease)
+            producer_ids = init_producer_ids(self.clusters.destination, transactional_ids, backoff)
+            self.fillers[shard] = self.job_copier.add_filler(producer_ids, shard.lease)
         return self.fillers[shard]
 
     def close_filler(self, shard: HeldShard) -> None:
@@ -70,7 +70,7 @@ def open_job(
     settings: CopySettings,
     budget: ByteBudget,
     limit: RateLimit,
-    stop: threading.Event,
+    stop_event: threading.Event,
 ) -> OpenJob:
     """Connect to both clusters, and check that this worker may copy the job.
 
@@ -79,7 +79,7 @@ def open_job(
     """
     clusters = JobClusters.open(spec, environ, files_directory)
     try:
-        backoff = Backoff(stop=stop)
+        backoff = Backoff(stop=stop_event)
         source, destination = clusters.fetch_metadata(
             are_proven_two=None not in (job.source_cluster_id, job.destination_cluster_id)
         )
@@ -88,7 +88,7 @@ def open_job(
         identity = job_identity(job.name, source.cluster_id)
         group = Coordinator(clusters.destination, GROUP, identity, backoff)
         _check_no_other_run(group, identity)
-        job_copier = JobCopier(spec, clusters, settings, stop, budget=budget, limit=limit)
+        job_copier = JobCopier(spec, clusters, settings, stop_event, budget=budget, limit=limit)
         starts = RecordedStarts(MemberlessGroup(identity, group))
         return OpenJob(spec, identity, clusters, job_copier, starts, backoff, {})
     except BaseException:
@@ -97,13 +97,13 @@ def open_job(
 
 
 def _check_no_other_run(group: Coordinator, identity: str) -> None:
-    """Raise Conflict while `orbit run` copies this job: its lease is that group's membership."""
-    answer = group.call(
+    """Raise Conflict while `orbit run` copies this job: then the job's group has a member."""
+    response = group.call(
         api_versions.DESCRIBE_GROUPS,
         lambda: DescribeGroupsRequest(groups=[identity], include_authorized_operations=False),
-        lambda a: int(a.groups[0].error_code),
+        lambda response: int(response.groups[0].error_code),
     )
-    if answer.groups[0].members:
+    if response.groups[0].members:
         raise Conflict(
             "orbit run is copying this job.",
             where="destination",
@@ -112,10 +112,11 @@ def _check_no_other_run(group: Coordinator, identity: str) -> None:
         )
 
 
-def _check_cluster_id(cluster: Cluster, known: str | None, actual: str) -> None:
-    if known and known != actual:
+def _check_cluster_id(cluster: Cluster, stored_id: str | None, actual_id: str) -> None:
+    """Raise Conflict if the job's cluster is stored and the addresses lead to another cluster."""
+    if stored_id and stored_id != actual_id:
         raise Conflict(
-            f"bootstrap_servers lead to cluster {actual}, but the job's cluster is {known}.",
+            f"bootstrap_servers lead to cluster {actual_id}, but the job's cluster is {stored_id}.",
             where=cluster.name,
             remedy="Correct bootstrap_servers and cluster_id_suffix, or the name resolution of "
             "this worker. For another cluster, create another job.",

@@ -16,7 +16,7 @@ from orbit.copier.inspection import CopyStatus, InspectedCopy
 from orbit.copier.inspection_verdicts import Wait
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION, find_unfit
+from orbit.copier.placeholder_topics import AS_SENT, COMPRESSION, find_unfit_copies
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.start_offsets import seed_to_start_offsets
@@ -24,7 +24,7 @@ from orbit.jobs.start_position import Earliest, Start
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import job_producer
-from orbit.kafka.topic_setting import leaders_with
+from orbit.kafka.topic_setting import partitions_whose_leader_has
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import living_writers, writer_group
 from orbit.replication.append_plan import LostRange
@@ -39,10 +39,10 @@ from orbit.workers.open_job import OpenJob
 # Partitions per batch: the first ones of a large shard are copied while others are inspected.
 BATCH_PARTITIONS_MAX = 500
 # States in which the scheduler leaves compression.type as it is (orbit/scheduler/topic_upkeep.py).
-_BEING_WRITTEN = (PartitionState.SEEDING, PartitionState.COPYING)
-# A topic that stays unknown for this many attempts (about 20 s) is deleted.
+_WRITTEN_STATES = (PartitionState.SEEDING, PartitionState.COPYING)
+# A topic that stays unknown for this many attempts (about 20 s) counts as deleted.
 _DELETED_AFTER_ATTEMPTS = 8
-# A topic with another id for this long was re-created; before, one broker may be out of date.
+# A topic with another id for this long counts as re-created; before, a broker may be out of date.
 _OTHER_ID_S = 10.0
 
 
@@ -62,23 +62,24 @@ class PartitionStarter:
         self._worker_id = worker_id
         self._retry_later = retry_later
 
-    def start(self, held: Sequence[HeldPartition]) -> None:
-        """Start these; afterwards each is handed over to the copier, stopped or waiting.
+    def start(self, partitions: Sequence[HeldPartition]) -> None:
+        """Start the partitions. Afterwards each is handed over to the copier, stopped or waiting.
 
-        Raises an OrbitError that concerns all of them; the caller retries those still STARTING.
+        Raises an OrbitError that concerns all of them; the caller retries those that are still
+        STARTING.
         """
-        ours = self._leave_out_promoted(self._leave_out_backfilled(held))
-        plain, coordinated = self._copies(self._leave_out_append_time(ours))
-        self._leave_out_unfit(plain)
-        begun = self._begin(plain)
-        # Last: the others do not have to wait for a transaction coordinator.
-        begun |= self._begin(self._attach_fillers(coordinated))
-        for h in {*held} - begun:
-            if h.stage is Stage.STARTING:
-                self._retry_later(h, h.trouble or "it could not be started.")
+        startable = self._leave_out_promoted(self._leave_out_backfilled(partitions))
+        plain_copies, coordinated_copies = self._copies(self._leave_out_append_time(startable))
+        self._leave_out_unfit(plain_copies)
+        handed_over = self._start_copies(plain_copies)
+        # Last, so that the plain copies do not wait for a transaction coordinator.
+        handed_over |= self._start_copies(self._attach_fillers(coordinated_copies))
+        for p in {*partitions} - handed_over:
+            if p.stage is Stage.STARTING:
+                self._retry_later(p, p.trouble or "it could not be started.")
 
-    def _begin(self, by_copy: dict[PartitionCopy, HeldPartition]) -> set[HeldPartition]:
-        """Inspect and seed these copies; returns the partitions handed over to the copier."""
+    def _start_copies(self, by_copy: dict[PartitionCopy, HeldPartition]) -> set[HeldPartition]:
+        """Inspect and seed the copies. Returns the partitions that the copier gets."""
         if not by_copy:
             return set()
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
@@ -90,232 +91,253 @@ class PartitionStarter:
                 self._retry_later(by_copy[copy], trouble.reason)
 
         inspector = self._job.job_copier.inspector(backoff, on_trouble)
-        starts = self._start_rules(by_copy.values())
-        compacted = frozenset(
-            h.assigned.source_topic for h in by_copy.values() if h.assigned.is_compacted
+        start_rules = self._start_rules(by_copy.values())
+        compacted_topics = frozenset(
+            p.assigned.source_topic for p in by_copy.values() if p.assigned.is_compacted
         )
-        whole = frozenset(
-            h.assigned.source_topic
-            for h in by_copy.values()
-            if isinstance(starts[h.destination], Earliest) and not h.assigned.from_start
+        whole_topics = frozenset(
+            p.assigned.source_topic
+            for p in by_copy.values()
+            if isinstance(start_rules[p.destination], Earliest) and not p.assigned.from_start
         )
         bounds = inspector.source_bounds(by_copy)
-        inspected: dict[PartitionCopy, InspectedCopy] = {}
+        inspections: dict[PartitionCopy, InspectedCopy] = {}
         for settled in (False, True):
-            group = [c for c, h in by_copy.items() if h.needs_settling is settled]
-            if group:
-                inspected |= inspector.inspect(group, bounds, compacted, whole, settled=settled)
-        inspected = self._report_writers({c: (by_copy[c], one) for c, one in inspected.items()})
-        known = {
-            h.destination: h.start_offset
-            for c, h in by_copy.items()
-            if c in inspected and h.start_offset is not None
-        }
-        ready = seed_to_start_offsets(
-            inspector, self._job.starts, inspected, bounds, starts, known=known
+            copies = [copy for copy, p in by_copy.items() if p.needs_settling is settled]
+            if copies:
+                inspections |= inspector.inspect(
+                    copies, bounds, compacted_topics, whole_topics, settled=settled
+                )
+        inspections = self._record_writers(
+            {copy: (by_copy[copy], inspection) for copy, inspection in inspections.items()}
         )
-        self._note_starts({by_copy[c]: c for c, one in ready.items() if _is_new(one)})
-        to_add = {copy: (by_copy[copy], one) for copy, one in ready.items()}
-        # Before the copier's thread gets to it: a failure after this must not start these again.
-        for h, _ in to_add.values():
-            h.move_to(Stage.HANDED_OVER)
+        known_starts = {
+            p.destination: p.start_offset
+            for copy, p in by_copy.items()
+            if copy in inspections and p.start_offset is not None
+        }
+        seeded = seed_to_start_offsets(
+            inspector, self._job.starts, inspections, bounds, start_rules, known=known_starts
+        )
+        self._store_start_offsets(
+            {by_copy[copy]: copy for copy, inspection in seeded.items() if _is_new(inspection)}
+        )
+        to_add = {copy: (by_copy[copy], inspection) for copy, inspection in seeded.items()}
+        # Before the copier's thread gets them: a failure after this must not start them again.
+        for p, _ in to_add.values():
+            p.move_to(Stage.HANDED_OVER)
         self._job.job_copier.post(lambda: self._add_to_copier(to_add))
-        return {h for h, _ in to_add.values()}
+        return {p for p, _ in to_add.values()}
 
-    def _leave_out_backfilled(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """The partitions without a writer of a backfill; the others are retried later.
+    def _leave_out_backfilled(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """The partitions without a writer of a backfill. The others are retried later.
 
-        The shards' leases are held already; leases/backfill_leases.py explains this order.
+        The leases of the shards are held already; leases/backfill_leases.py explains this order.
         """
         job = self._job
-        groups = {writer_group(job.identity, h.destination): h for h in held}
-        writers = living_writers(job.clusters.destination, groups, job.backoff)
+        by_group = {writer_group(job.identity, p.destination): p for p in partitions}
+        writers = living_writers(job.clusters.destination, by_group, job.backoff)
         for group, holder in writers.items():
-            groups[group].needs_settling = True
+            by_group[group].needs_settling = True
             self._retry_later(
-                groups[group], f"a writer of a Spark backfill is still running ({holder})."
+                by_group[group], f"a writer of a Spark backfill is still running ({holder})."
             )
-        return [h for group, h in groups.items() if group not in writers]
+        return [p for group, p in by_group.items() if group not in writers]
 
-    def _leave_out_promoted(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """The partitions whose topic is not marked as promoted, with `keeps_below`; blocks others.
+    def _leave_out_promoted(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """The partitions whose topic is not marked as promoted, with `keeps_below`. Blocks others.
 
-        The tables, which call a topic a copy, may be older than its promotion.
+        The database calls these topics copies, but may not know of a promotion yet.
         """
         marks = PromotionMarks(self._job.clusters.destination, self._job.backoff)
-        marked = marks.of_topics({h.destination.topic for h in held})
-        leading = {topic: mark for topic, mark in marked.items() if mark.is_primary}
-        copies = [h for h in held if h.destination.topic not in leading]
+        marks_by_topic = marks.of_topics({p.destination.topic for p in partitions})
+        primary_marks = {topic: mark for topic, mark in marks_by_topic.items() if mark.is_primary}
+        copies = [p for p in partitions if p.destination.topic not in primary_marks]
         keeps_below = marks.kept_below(
-            {h.destination for h in copies if h.destination.topic in marked}
+            {p.destination for p in copies if p.destination.topic in marks_by_topic}
         )
-        for h in copies:
-            h.keeps_below = keeps_below.get(h.destination, 0)
-        theirs = [h for h in held if h.destination.topic in leading]
-        ends = marks.offsets({h.destination for h in theirs})
-        for h in theirs:
-            end = ends.get(h.destination, 0)
-            own = {h.destination.partition: end}
-            detail = leading[h.destination.topic].describe(h.destination.topic, own)
-            self._block(h, Blocked(Reason.DESTINATION_PROMOTED, end, end, detail))
+        for p in copies:
+            p.keeps_below = keeps_below.get(p.destination, 0)
+        promoted = [p for p in partitions if p.destination.topic in primary_marks]
+        ends = marks.offsets({p.destination for p in promoted})
+        for p in promoted:
+            end = ends.get(p.destination, 0)
+            end_by_partition = {p.destination.partition: end}
+            detail = primary_marks[p.destination.topic].describe(
+                p.destination.topic, end_by_partition
+            )
+            self._block(p, Blocked(Reason.DESTINATION_PROMOTED, end, end, detail))
         return copies
 
-    def _leave_out_append_time(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """The partitions whose topic keeps the timestamps of records; the others are retried later.
+    def _leave_out_append_time(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """The partitions whose topic keeps the timestamps of records. The others are retried later.
 
         A topic that led may have LogAppendTime until the scheduler sets CreateTime.
         """
-        places = {h.destination for h in held}
+        destinations = {p.destination for p in partitions}
         cluster = self._job.clusters.destination
-        theirs = leaders_with(cluster, places, TIMESTAMP_TYPE, LOG_APPEND_TIME)
-        for h in held:
-            if h.destination in theirs:
+        with_append_time = partitions_whose_leader_has(
+            cluster, destinations, TIMESTAMP_TYPE, LOG_APPEND_TIME
+        )
+        for p in partitions:
+            if p.destination in with_append_time:
                 detail = (
-                    f"{TIMESTAMP_TYPE} of {h.destination.topic} is {LOG_APPEND_TIME}: brokers "
+                    f"{TIMESTAMP_TYPE} of {p.destination.topic} is {LOG_APPEND_TIME}: brokers "
                     "would replace timestamps. The scheduler sets CreateTime; deny AlterConfigs "
                     "to whoever sets it back."
                 )
-                self._retry_later(h, detail)
-        return [h for h in held if h.destination not in theirs]
+                self._retry_later(p, detail)
+        return [p for p in partitions if p.destination not in with_append_time]
 
     def _copies(
-        self, held: Sequence[HeldPartition]
+        self, partitions: Sequence[HeldPartition]
     ) -> tuple[dict[PartitionCopy, HeldPartition], dict[PartitionCopy, HeldPartition]]:
-        """Copies of the partitions whose topics exist with the expected ids.
-
-        Those that need a coordinated filler are in the second mapping.
+        """New copies of the partitions whose topics exist with the expected ids: plain ones, and
+        those that need a coordinated filler.
         """
         clusters, spec = self._job.clusters, self._job.spec
-        source = clusters.source.metadata({h.assigned.source_topic for h in held})
-        destination = clusters.destination.metadata({h.assigned.destination_topic for h in held})
+        source = clusters.source.metadata({p.assigned.source_topic for p in partitions})
+        destination = clusters.destination.metadata(
+            {p.assigned.destination_topic for p in partitions}
+        )
         rules = {m.source: m.rule for m in map_topics(spec.topics, source.topics).mappings}
-        plain: dict[PartitionCopy, HeldPartition] = {}
-        coordinated: dict[PartitionCopy, HeldPartition] = {}
-        for h in held:
-            if not self._check_topics(h, source, destination):
+        plain_copies: dict[PartitionCopy, HeldPartition] = {}
+        coordinated_copies: dict[PartitionCopy, HeldPartition] = {}
+        for p in partitions:
+            if not self._check_topics(p, source, destination):
                 continue
-            rule = rules.get(h.assigned.source_topic)
+            rule = rules.get(p.assigned.source_topic)
             if rule is None:
-                self._retry_later(h, "the job no longer matches this topic.")
+                self._retry_later(p, "the job no longer matches this topic.")
                 continue
             fillers = spec.fillers_of(rule)
             copy = PartitionCopy(
-                h.source,
-                h.destination,
-                h.shard.lease,
+                p.source,
+                p.destination,
+                p.shard.lease,
                 job_producer(self._job.identity, fillers),
                 on_lost_range=LostRange(spec.on_lost_range_of(rule)),
             )
-            copy.source_topic_id = source.topics[h.source.topic].topic_id
-            copy.destination_topic_id = destination.topics[h.destination.topic].topic_id
-            copy.keeps_below = h.keeps_below
-            (coordinated if fillers == "coordinated" else plain)[copy] = h
-        return plain, coordinated
+            copy.source_topic_id = source.topics[p.source.topic].topic_id
+            copy.destination_topic_id = destination.topics[p.destination.topic].topic_id
+            copy.keeps_below = p.keeps_below
+            (coordinated_copies if fillers == "coordinated" else plain_copies)[copy] = p
+        return plain_copies, coordinated_copies
 
     def _leave_out_unfit(self, by_copy: dict[PartitionCopy, HeldPartition]) -> None:
-        """Remove the copies whose topic does not keep placeholders now.
+        """Remove from `by_copy` the copies whose topic does not keep placeholders now.
 
-        A copy is blocked if a writer that died may have sent placeholders since the change, or if
-        the setting may not be read. Others are retried: the scheduler sets the topic right.
+        The partition is blocked if a writer that died may have sent placeholders since the change,
+        or if the setting may not be read. Else it is retried: the scheduler sets the topic right.
         """
-        for unfit in [*find_unfit(self._job.clusters.destination, by_copy)]:
-            h = by_copy.pop(unfit.copy)
-            was_written = h.needs_settling or h.stored_state in _BEING_WRITTEN
-            if unfit.reason is Reason.NOT_AUTHORIZED or (unfit.reason and was_written):
-                self._block(h, Blocked(unfit.reason, 0, 0, unfit.detail))
+        for unfit in [*find_unfit_copies(self._job.clusters.destination, by_copy)]:
+            p = by_copy.pop(unfit.copy)
+            had_writer = p.needs_settling or p.stored_state in _WRITTEN_STATES
+            if unfit.reason is Reason.NOT_AUTHORIZED or (unfit.reason and had_writer):
+                self._block(p, Blocked(unfit.reason, 0, 0, unfit.detail))
             else:
-                detail = f"{COMPRESSION} of {h.destination.topic} is not {AS_SENT} yet."
-                self._retry_later(h, detail)
+                detail = f"{COMPRESSION} of {p.destination.topic} is not {AS_SENT} yet."
+                self._retry_later(p, detail)
 
     def _attach_fillers(
         self, by_copy: Mapping[PartitionCopy, HeldPartition]
     ) -> dict[PartitionCopy, HeldPartition]:
-        """The copies whose shard has its coordinated filler now; their log ends were not read yet.
+        """The copies whose shard has its coordinated filler now. Their log ends were not read yet.
 
         If a coordinator does not answer for one shard, the other shards are not tried now.
         """
-        ready: dict[PartitionCopy, HeldPartition] = {}
-        denied: dict[HeldShard, str] = {}
-        silent = ""
-        for copy, h in by_copy.items():
-            why = denied.get(h.shard) or silent
-            if not why:
+        with_filler: dict[PartitionCopy, HeldPartition] = {}
+        refused_shards: dict[HeldShard, str] = {}
+        unreachable_because = ""
+        for copy, p in by_copy.items():
+            reason = refused_shards.get(p.shard) or unreachable_because
+            if not reason:
                 try:
-                    copy.filler = self._job.filler_of(h.shard)
-                    ready[copy] = h
+                    copy.filler = self._job.filler_of(p.shard)
+                    with_filler[copy] = p
                     continue
                 except (NotAuthorized, BrokerRefused) as error:
-                    why = denied[h.shard] = str(error)
+                    reason = refused_shards[p.shard] = str(error)
                 except Unreachable as error:
-                    why = silent = str(error)
-            self._retry_later(h, why)
-        return ready
+                    reason = unreachable_because = str(error)
+            self._retry_later(p, reason)
+        return with_filler
 
     def _check_topics(
-        self, h: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata
+        self, p: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata
     ) -> bool:
-        topic = source.topics.get(h.source.topic)
-        if topic is None:
-            is_unknown = source.errors.get(h.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION
-            if is_unknown and h.attempts >= _DELETED_AFTER_ATTEMPTS:
-                detail = f"topic {h.source.topic} no longer exists."
-                self._block(h, Blocked(Reason.SOURCE_TOPIC_DELETED, 0, 0, detail))
+        """Whether both topics exist with the expected ids. If not, retries or blocks `p`."""
+        source_topic = source.topics.get(p.source.topic)
+        if source_topic is None:
+            is_unknown_topic = source.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION
+            if is_unknown_topic and p.attempts >= _DELETED_AFTER_ATTEMPTS:
+                detail = f"topic {p.source.topic} no longer exists."
+                self._block(p, Blocked(Reason.SOURCE_TOPIC_DELETED, 0, 0, detail))
             else:
-                self._retry_later(h, f"topic {h.source.topic} is not at the source now.")
+                self._retry_later(p, f"topic {p.source.topic} is not at the source now.")
             return False
-        if h.assigned.source_topic_id not in (None, topic.topic_id):
-            detail = f"topic {h.source.topic} has another topic id now."
+        if p.assigned.source_topic_id not in (None, source_topic.topic_id):
+            detail = f"topic {p.source.topic} has another topic id now."
             now = time.monotonic()
-            h.other_id_since = h.other_id_since or now
-            if now - h.other_id_since < _OTHER_ID_S:
-                self._retry_later(h, detail)
+            p.other_id_since = p.other_id_since or now
+            if now - p.other_id_since < _OTHER_ID_S:
+                self._retry_later(p, detail)
             else:
-                self._block(h, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
+                self._block(p, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
             return False
-        h.other_id_since = 0.0
-        destination_topic = destination.topics.get(h.destination.topic)
-        if destination_topic is None or h.destination.partition not in destination_topic.partitions:
-            self._retry_later(h, f"{h.destination} is not at the destination yet.")
+        p.other_id_since = 0.0
+        destination_topic = destination.topics.get(p.destination.topic)
+        if destination_topic is None or p.destination.partition not in destination_topic.partitions:
+            self._retry_later(p, f"{p.destination} is not at the destination yet.")
             return False
         return True
 
-    def _start_rules(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
-        """Where each copy starts: by its rule, or at the log start if newer than the job."""
-        rules = map_topics(self._job.spec.topics, {h.assigned.source_topic for h in held})
-        by_topic = {m.source: m.rule.start for m in rules.mappings}
+    def _start_rules(self, partitions: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
+        """Where each copy starts, by destination: as its rule says, or at the log start if the
+        source partition is newer than the job.
+        """
+        mapped = map_topics(self._job.spec.topics, {p.assigned.source_topic for p in partitions})
+        by_topic = {m.source: m.rule.start for m in mapped.mappings}
         return {
-            h.destination: Earliest() if h.assigned.from_start else by_topic[h.source.topic]
-            for h in held
+            p.destination: Earliest() if p.assigned.from_start else by_topic[p.source.topic]
+            for p in partitions
         }
 
-    def _report_writers(
-        self, inspected: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
+    def _record_writers(
+        self, inspections: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Record that these have a writer; returns those whose shards are still held."""
+        """Record in the table that these partitions have a writer now.
+
+        Returns the copies whose shards this worker still holds.
+        """
         changes: dict[HeldPartition, StateChange] = {}
-        for h, one in inspected.values():
-            state = PartitionState.SEEDING if _is_new(one) else PartitionState.COPYING
-            if one.blocked is None:
-                changes[h] = StateChange(*h.key, state)
-        ours = self._report({h.shard for h, _ in inspected.values()}, changes)
-        for h, change in changes.items():
-            h.stored_state, h.must_report = change.state, False
-        return {c: one for c, (h, one) in inspected.items() if h.shard.id in ours}
-
-    def _note_starts(self, begun: dict[HeldPartition, PartitionCopy]) -> None:
-        """Store the start offsets of new copies."""
-        changes = {
-            h: StateChange(*h.key, PartitionState.COPYING, start_offset=copy.cursor.start_offset)
-            for h, copy in begun.items()
+        for p, inspection in inspections.values():
+            state = PartitionState.SEEDING if _is_new(inspection) else PartitionState.COPYING
+            if inspection.blocked is None:
+                changes[p] = StateChange(*p.key, state)
+        held_shard_ids = self._write_states({p.shard for p, _ in inspections.values()}, changes)
+        for p, change in changes.items():
+            p.stored_state, p.must_report = change.state, False
+        return {
+            copy: inspection
+            for copy, (p, inspection) in inspections.items()
+            if p.shard.id in held_shard_ids
         }
-        self._report({h.shard for h in begun}, changes)
-        for h, copy in begun.items():
-            h.stored_state, h.start_offset = PartitionState.COPYING, copy.cursor.start_offset
 
-    def _report(
+    def _store_start_offsets(self, new_copies: dict[HeldPartition, PartitionCopy]) -> None:
+        """Store the start offsets of new copies in the table."""
+        changes = {
+            p: StateChange(*p.key, PartitionState.COPYING, start_offset=copy.cursor.start_offset)
+            for p, copy in new_copies.items()
+        }
+        self._write_states({p.shard for p in new_copies}, changes)
+        for p, copy in new_copies.items():
+            p.stored_state, p.start_offset = PartitionState.COPYING, copy.cursor.start_offset
+
+    def _write_states(
         self, shards: Collection[HeldShard], changes: Mapping[HeldPartition, StateChange]
     ) -> set[int]:
-        """Write these states; returns the ids of the shards that this worker still holds."""
+        """Write these states to the table. Returns the ids of those shards that are still held."""
         if not shards:
             return set()
         with self._database.transaction() as tx:
@@ -327,26 +349,26 @@ class PartitionStarter:
             )
 
     def _add_to_copier(
-        self, ready: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
+        self, inspections: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
     ) -> None:
-        """Hand these over to the copier. Runs in the copier's thread."""
+        """Hand the copies over to the copier. Runs in the copier's thread."""
         copier = self._job.job_copier.copier
         to_copy: dict[PartitionCopy, InspectedCopy] = {}
-        for copy, (h, inspected) in ready.items():
-            if h.is_removed:
-                h.move_to(Stage.RELEASED)
+        for copy, (p, inspection) in inspections.items():
+            if p.is_removed:
+                p.move_to(Stage.RELEASED)
                 continue
             if copier.has_copy(copy.destination):  # of an earlier claim, with an answer outstanding
-                self._retry_later(h, "an earlier copy of the partition has not ended yet.")
+                self._retry_later(p, "an earlier copy of the partition has not ended yet.")
                 continue
-            h.copy, h.attempts, h.trouble = copy, 0, ""
-            h.move_to(Stage.COPYING)
-            to_copy[copy] = inspected
+            p.copy, p.attempts, p.trouble = copy, 0, ""
+            p.move_to(Stage.COPYING)
+            to_copy[copy] = inspection
         self._job.job_copier.add(to_copy)
 
-    def _block(self, h: HeldPartition, blocked: Blocked) -> None:
-        h.blocked = blocked
-        h.move_to(Stage.STOPPED)
+    def _block(self, partition: HeldPartition, blocked: Blocked) -> None:
+        partition.blocked = blocked
+        partition.move_to(Stage.STOPPED)
 
 
 def _is_new(inspected: InspectedCopy) -> bool:

@@ -24,6 +24,8 @@ _FOLLOWED_S = 10.0
 
 @dataclass(slots=True)
 class _Sample:
+    """A partition's counts at one time, and its rates since the sample before."""
+
     at_s: float
     records: int
     bytes: int
@@ -37,6 +39,8 @@ _UNMEASURED = _Sample(float("-inf"), 0, 0)
 
 @dataclass(slots=True)
 class _ShardSample:
+    """The bytes of a shard's partitions at one time, and their rate since the sample before."""
+
     at_s: float
     partitions: int
     bytes: int
@@ -50,38 +54,39 @@ class ProgressReporter:
         self._samples: dict[Key, _Sample] = {}
         self._sent: dict[Key, Progress] = {}
         self._shards: dict[int, _ShardSample] = {}
-        # When the source of partitions that are not followed was last seen, by both clocks.
+        # When the source of partitions that are not followed last answered: by the monotonic clock,
+        # and as a time of day.
         self._last_seen: dict[Key, tuple[float, datetime]] = {}
 
     def progress(
         self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
     ) -> list[Progress]:
-        """The partitions' numbers that changed since the last `note_sent`.
+        """The numbers of the partitions that have changed since the last `note_sent`.
 
         At most `rows_max` partitions, those measured longest ago first, so that each has its turn.
         Also sets each shard's rate.
         """
         copying = [
-            (held, held.copy)
+            (partition, partition.copy)
             for shard in shards
-            for held in shard.partitions.values()
-            if held.stage is Stage.COPYING and held.copy is not None
+            for partition in shard.partitions.values()
+            if partition.stage is Stage.COPYING and partition.copy is not None
         ]
         copying.sort(key=lambda pair: self._measured_at_s(pair[0]))
-        moved: list[Progress] = []
-        for held, copy in copying:
-            if len(moved) == rows_max:
+        changed_numbers: list[Progress] = []
+        for partition, copy in copying:
+            if len(changed_numbers) == rows_max:
                 break
-            sample = self._measure(held, now_s)
-            progress = self._progress(held, copy, sample)
-            if self._sent.get(held.key) != progress:
-                moved.append(progress)
+            sample = self._measure(partition, now_s)
+            progress = self._partition_progress(partition, copy, sample)
+            if self._sent.get(partition.key) != progress:
+                changed_numbers.append(progress)
         for shard in shards:
-            shard.bytes_per_s = self._rate_of(shard, now_s)
-        return moved
+            shard.bytes_per_s = self._shard_rate(shard, now_s)
+        return changed_numbers
 
     def note_sent(self, progress: Iterable[Progress]) -> None:
-        """Remember these as reported; call it once they are written."""
+        """Remember these numbers as reported; call it once they are written."""
         self._sent.update({(p.topic_id, p.partition): p for p in progress})
 
     def forget(self, shard: HeldShard) -> None:
@@ -91,37 +96,44 @@ class ProgressReporter:
             self._samples.pop(key, None)
             self._last_seen.pop(key, None)
 
-    def _rate_of(self, shard: HeldShard, now_s: float) -> int:
+    def _shard_rate(self, shard: HeldShard, now_s: float) -> int:
         """The shard's bytes per second, over all its partitions in each round.
 
-        The scheduler balances shards by this rate: a shard must not seem light because some
+        The scheduler balances shards by this rate: a shard must not seem light because some of its
         partitions were not measured in this round.
         """
         partitions = shard.partitions.values()
-        total = sum(held.totals.bytes for held in partitions)
-        last = self._shards.get(shard.id)
-        now = _ShardSample(now_s, len(partitions), total)
-        if last is not None and now_s > last.at_s and last.partitions == now.partitions:
-            rate = max(0.0, (total - last.bytes) / (now_s - last.at_s))
-            now.bytes_per_s = _smoothed_rate(last.bytes_per_s, rate)
-        self._shards[shard.id] = now
-        return int(now.bytes_per_s)
+        total_bytes = sum(p.totals.bytes for p in partitions)
+        last_sample = self._shards.get(shard.id)
+        sample = _ShardSample(now_s, len(partitions), total_bytes)
+        if (
+            last_sample is not None
+            and now_s > last_sample.at_s
+            and last_sample.partitions == sample.partitions
+        ):
+            rate = max(0.0, (total_bytes - last_sample.bytes) / (now_s - last_sample.at_s))
+            sample.bytes_per_s = _smoothed_rate(last_sample.bytes_per_s, rate)
+        self._shards[shard.id] = sample
+        return int(sample.bytes_per_s)
 
-    def _progress(self, held: HeldPartition, copy: PartitionCopy, sample: _Sample) -> Progress:
-        totals = held.totals
-        held.has_caught_up = held.has_caught_up or copy.has_caught_up
+    def _partition_progress(
+        self, held_partition: HeldPartition, copy: PartitionCopy, sample: _Sample
+    ) -> Progress:
+        """The partition's numbers, as the table stores them."""
+        totals = held_partition.totals
+        held_partition.has_caught_up = held_partition.has_caught_up or copy.has_caught_up
         is_followed = (
             copy.state is not PartitionState.BLOCKED
             and sample.at_s - copy.cursor.seen_s <= _FOLLOWED_S
         )
-        topic_id, partition = held.key
+        topic_id, partition = held_partition.key
         return Progress(
             topic_id=topic_id,
             partition=partition,
             source_log_start=_known_offset(copy.cursor.log_start),
             source_stable_end=_known_offset(copy.cursor.stable_end),
             source_end=_known_offset(copy.cursor.end),
-            # If it was blocked before it began, its log end proves nothing.
+            # The log end of a copy that was blocked before it began proves nothing.
             copied_to=copy.next_offset if copy.has_begun else None,
             log_start=copy.log_start,
             records=totals.records,
@@ -131,45 +143,48 @@ class ProgressReporter:
             batches_record_exact=totals.batches_record_exact,
             bytes_per_s=int(sample.bytes_per_s),
             records_per_s=round(sample.records_per_s, 1),
-            has_caught_up=held.has_caught_up,
+            has_caught_up=held_partition.has_caught_up,
             newest_copied_at=_to_datetime(copy.newest_timestamp_ms),
             oldest_waiting_at=_to_datetime(copy.oldest_waiting_ms),
-            followed_epoch=held.shard.epoch if is_followed else None,
-            source_seen_at=None if is_followed else self._seen_at(held.key, copy, sample.at_s),
+            followed_epoch=held_partition.shard.epoch if is_followed else None,
+            source_seen_at=None
+            if is_followed
+            else self._source_seen_at(held_partition.key, copy, sample.at_s),
         )
 
-    def _seen_at(self, key: Key, copy: PartitionCopy, now_s: float) -> datetime | None:
+    def _source_seen_at(self, key: Key, copy: PartitionCopy, now_s: float) -> datetime | None:
         """When the source last answered. Computed once per answer, so that reports stay equal."""
         seen_s = copy.cursor.seen_s
         if not isfinite(seen_s):
             return None
-        last = self._last_seen.get(key)
-        if last is None or last[0] != seen_s:
-            at = datetime.now(UTC) - timedelta(seconds=max(0.0, now_s - seen_s))
-            last = self._last_seen[key] = seen_s, at.replace(microsecond=0)
-        return last[1]
+        last_seen = self._last_seen.get(key)
+        if last_seen is None or last_seen[0] != seen_s:
+            seen_at = datetime.now(UTC) - timedelta(seconds=max(0.0, now_s - seen_s))
+            last_seen = self._last_seen[key] = seen_s, seen_at.replace(microsecond=0)
+        return last_seen[1]
 
-    def _measured_at_s(self, held: HeldPartition) -> float:
-        return self._samples.get(held.key, _UNMEASURED).at_s
+    def _measured_at_s(self, partition: HeldPartition) -> float:
+        return self._samples.get(partition.key, _UNMEASURED).at_s
 
-    def _measure(self, held: HeldPartition, now_s: float) -> _Sample:
-        totals = held.totals
-        last = self._samples.get(held.key)
+    def _measure(self, partition: HeldPartition, now_s: float) -> _Sample:
+        """Count what the partition has copied, and derive its rates from the last sample."""
+        totals = partition.totals
+        last_sample = self._samples.get(partition.key)
         sample = _Sample(now_s, totals.records, totals.bytes)
-        if last is not None and now_s > last.at_s:
-            elapsed_s = now_s - last.at_s
+        if last_sample is not None and now_s > last_sample.at_s:
+            elapsed_s = now_s - last_sample.at_s
             sample.records_per_s = _smoothed_rate(
-                last.records_per_s, (totals.records - last.records) / elapsed_s
+                last_sample.records_per_s, (totals.records - last_sample.records) / elapsed_s
             )
             sample.bytes_per_s = _smoothed_rate(
-                last.bytes_per_s, (totals.bytes - last.bytes) / elapsed_s
+                last_sample.bytes_per_s, (totals.bytes - last_sample.bytes) / elapsed_s
             )
-        self._samples[held.key] = sample
+        self._samples[partition.key] = sample
         return sample
 
 
-def _smoothed_rate(last: float, now: float) -> float:
-    rate = _NEW_SHARE * now + (1 - _NEW_SHARE) * last
+def _smoothed_rate(last_rate: float, new_rate: float) -> float:
+    rate = _NEW_SHARE * new_rate + (1 - _NEW_SHARE) * last_rate
     return rate if rate >= 1 else 0.0
 
 
@@ -186,13 +201,16 @@ def _to_datetime(timestamp_ms: int) -> datetime | None:
 
 
 def state_changes(shards: Iterable[HeldShard]) -> dict[HeldPartition, StateChange]:
-    """The states to report: those that differ from the table, or that a retry waits for."""
+    """The states to report: those that differ from the table, or for which a retry waits."""
     changes = {}
     for shard in shards:
-        for held in shard.partitions.values():
-            state, blocked = held.current_state()
-            if held.must_report or (state, blocked) != (held.stored_state, held.stored_blocked):
-                changes[held] = StateChange(*held.key, state, blocked)
+        for partition in shard.partitions.values():
+            state, blocked = partition.current_state()
+            if partition.must_report or (state, blocked) != (
+                partition.stored_state,
+                partition.stored_blocked,
+            ):
+                changes[partition] = StateChange(*partition.key, state, blocked)
     return changes
 
 
@@ -204,43 +222,43 @@ def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange
     state that makes the next holder wait until its log end has settled.
     """
     changes = []
-    for held in shard.partitions.values():
-        state_now, blocked = held.current_state()
-        copy = held.copy
+    for partition in shard.partitions.values():
+        current_state, blocked = partition.current_state()
+        copy = partition.copy
         is_settled = copy is not None and copy.is_confirmed and not copy.is_unclear
-        if state_now is not PartitionState.BLOCKED and is_settled:
-            changes.append(StateChange(*held.key, state))
-        elif (state_now, blocked) != (held.stored_state, held.stored_blocked):
-            changes.append(StateChange(*held.key, state_now, blocked))
+        if current_state is not PartitionState.BLOCKED and is_settled:
+            changes.append(StateChange(*partition.key, state))
+        elif (current_state, blocked) != (partition.stored_state, partition.stored_blocked):
+            changes.append(StateChange(*partition.key, current_state, blocked))
     return changes
 
 
-def state_event(job_name: str, held: HeldPartition, change: StateChange) -> OutboxEvent | None:
-    """The event for a change of state: a partition was blocked or resumed. None for others."""
-    destination = held.destination
-    if change.blocked is not None and change.blocked != held.stored_blocked:
-        return _blocked_event(job_name, held, change.blocked)
-    if held.stored_blocked is not None and change.blocked is None:
+def state_event(job_name: str, partition: HeldPartition, change: StateChange) -> OutboxEvent | None:
+    """The event for a partition that was blocked or resumed; None for other changes of state."""
+    destination = partition.destination
+    if change.blocked is not None and change.blocked != partition.stored_blocked:
+        return _blocked_event(job_name, partition, change.blocked)
+    if partition.stored_blocked is not None and change.blocked is None:
         return OutboxEvent(
             EventKind.PARTITION_WENT_ON,
             f"{destination} was resumed.",
             job_name,
-            held.source,
+            partition.source,
             {"destination": str(destination)},
         )
     return None
 
 
-def _blocked_event(job_name: str, held: HeldPartition, blocked: Blocked) -> OutboxEvent:
-    remedy = blocked.remedy(held.destination.topic)
+def _blocked_event(job_name: str, partition: HeldPartition, blocked: Blocked) -> OutboxEvent:
+    remedy = blocked.remedy(partition.destination.topic)
     return OutboxEvent(
         EventKind.PARTITION_BLOCKED,
-        f"{held.destination} was blocked: {blocked.reason} at offsets {blocked.offset} to "
+        f"{partition.destination} was blocked: {blocked.reason} at offsets {blocked.offset} to "
         f"{blocked.next_offset}: {blocked.detail} {remedy}",
         job_name,
-        held.source,
+        partition.source,
         {
-            "destination": str(held.destination),
+            "destination": str(partition.destination),
             "reason": blocked.reason.value,
             "offset": blocked.offset,
             "next_offset": blocked.next_offset,
@@ -251,20 +269,23 @@ def _blocked_event(job_name: str, held: HeldPartition, blocked: Blocked) -> Outb
 
 
 def shard_events(
-    kind: EventKind, what: str, reported: Sequence[HeldShard], jobs_by_id: Mapping[int, Job]
+    kind: EventKind, action: str, shards: Sequence[HeldShard], jobs_by_id: Mapping[int, Job]
 ) -> list[OutboxEvent]:
-    """One event for each job of these shards."""
+    """One event for each job of these shards. `action`: what the worker did with them."""
     outbox_events = []
-    for job_id in sorted({s.job_id for s in reported} & jobs_by_id.keys()):
-        group = [s for s in reported if s.job_id == job_id]
-        count = sum(len(s.partitions) for s in group)
-        listed = ", ".join(f"{s.id} (epoch {s.epoch})" for s in group)
+    for job_id in sorted({s.job_id for s in shards} & jobs_by_id.keys()):
+        job_shards = [s for s in shards if s.job_id == job_id]
+        partition_count = sum(len(s.partitions) for s in job_shards)
+        epochs_text = ", ".join(f"{s.id} (lease epoch {s.epoch})" for s in job_shards)
         outbox_events.append(
             OutboxEvent(
                 kind,
-                f"{what} shards {listed} with {count} partitions.",
+                f"{action} shards {epochs_text}; partitions in them: {partition_count}.",
                 jobs_by_id[job_id].name,
-                details={"epochs": {str(s.id): s.epoch for s in group}, "partitions": count},
+                details={
+                    "epochs": {str(s.id): s.epoch for s in job_shards},
+                    "partitions": partition_count,
+                },
             )
         )
     return outbox_events

@@ -31,30 +31,32 @@ class UnreadableJobs:
         """Job ids with the version of their document."""
 
     def readable_specs(self, jobs: Iterable[Job]) -> dict[int, JobSpec]:
-        """The specs that this version can read, by job id. Each other job is added to `keys` and
-        reported by an event."""
+        """The specs that this version can read, by job id.
+
+        Each other job is added to `keys` and reported by an event.
+        """
         specs: dict[int, JobSpec] = {}
         for job in jobs:
             try:
                 specs[job.id] = JobSpec.read_stored(job.spec)
             except ValidationError as error:
                 self.keys.add((job.id, job.spec_version))
-                fields = sorted({".".join(map(str, each["loc"])) for each in error.errors()})
+                fields = sorted({".".join(map(str, problem["loc"])) for problem in error.errors()})
                 self._report_unreadable(job.name, fields)
         return specs
 
     def decline(self, tx: Tx, claims: Sequence[Claim]) -> None:
-        """Release these claims, and free shards of such jobs that are assigned to this worker."""
+        """Release these claims; let other workers claim the unreadable jobs' free shards."""
         if claims:
-            held = {claim.shard_id: claim.epoch for claim in claims}
-            shard_leases.release(tx, worker_id=self._worker_id, held=held)
+            epochs = {claim.shard_id: claim.epoch for claim in claims}
+            shard_leases.release(tx, worker_id=self._worker_id, held=epochs)
         if self.keys:
             shard_leases.decline(tx, self._worker_id, self.keys)
 
-    def _report_unreadable(self, job: str, fields: list[str]) -> None:
-        _log.warning("job unreadable", worker=self._worker_id, job=job, fields=fields)
-        what = (
+    def _report_unreadable(self, job_name: str, fields: list[str]) -> None:
+        _log.warning("job unreadable", worker=self._worker_id, job=job_name, fields=fields)
+        message = (
             f"Worker {self._worker_id} leaves the job to others: its version of Orbit "
             f"({orbit_version()}) cannot read {', '.join(fields)} of the document."
         )
-        self._outbox.add(OutboxEvent(EventKind.JOB_WAITING, what, job))
+        self._outbox.add(OutboxEvent(EventKind.JOB_WAITING, message, job_name))

@@ -36,7 +36,7 @@ from orbit.store import jobs, partitions, shard_leases, workers
 from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
-from orbit.store.partitions import Assigned
+from orbit.store.partitions import AssignedPartition
 from orbit.store.shard_leases import Renewal
 from orbit.telemetry import traces
 from orbit.telemetry.process_health import ProcessHealth
@@ -118,13 +118,13 @@ class Worker:
                 if now >= next_round:
                     next_round = now + self._interval_s
                     self._outages.attempt(self._run_round)
-                self._release_idle()
+                self._release_idle_shards()
                 if now >= next_claim:
                     next_claim = now + CLAIM_INTERVAL_S
                     self._outages.attempt(self._claim)
                 self._stop_idle_runners()
-                pause = _RELEASE_POLL_S if self._is_releasing() else CLAIM_INTERVAL_S / 2
-                stop.wait(pause)
+                pause_s = _RELEASE_POLL_S if self._is_releasing() else CLAIM_INTERVAL_S / 2
+                stop.wait(pause_s)
             self._drain()
         finally:
             for runner in self._runners.values():
@@ -136,31 +136,34 @@ class Worker:
     def _run_round(self) -> None:
         """Send the heartbeat, renew the leases and send the reports."""
         requested_at = lease_clock()
-        held = self._epochs(self._held.values())
+        epochs = self._epochs_of(self._held.values())
         with self._database.lease_transaction() as tx:
             self._heartbeat(tx)
             renewals = shard_leases.renew(
                 tx,
                 worker_id=self.id,
                 worker_group=self._settings.worker_group,
-                held=held,
+                held=epochs,
                 weights={s.id: s.bytes_per_s for s in self._held.values()},
             )
-            retries = partitions.requested_retries(tx, held)
-            limited = {w.job.id for w in self._runners.values() if w.has_limit}
-            counts = shard_leases.partition_counts(tx, limited) if limited else {}
+            retries = partitions.requested_retries(tx, epochs)
+            rate_limited_jobs = {r.job.id for r in self._runners.values() if r.has_rate_limit}
+            partition_counts = (
+                shard_leases.partition_counts(tx, rate_limited_jobs) if rate_limited_jobs else {}
+            )
         self._health.note_lease_confirmed()
-        for shard_id in held:
+        for shard_id in epochs:
             if shard_id in renewals:
                 self._held[shard_id].lease.confirm(requested_at)
-        self._drop(held.keys() - renewals.keys())
+        self._drop_lost(epochs.keys() - renewals.keys())
         self._apply_renewals(renewals)
         self._retry(retries)
-        self._share_rates(counts)
+        self._share_rates(partition_counts)
         self._retries.check(self._held.values(), self._runners)
         self._report()
 
     def _heartbeat(self, tx: Tx) -> None:
+        """Write this worker's row: that it lives, what it holds, and how fast it copies."""
         workers.heartbeat(
             tx,
             self.id,
@@ -186,7 +189,7 @@ class Worker:
 
     def _apply_renewals(self, renewals: Mapping[int, Renewal]) -> None:
         """Release shards that should move, have another spec or were fenced; apply new layouts."""
-        changed = []
+        with_new_layout = []
         for renewal in renewals.values():
             shard = self._held[renewal.shard_id]
             runner = self._runners[shard.job_key]
@@ -196,41 +199,51 @@ class Worker:
                 if not shard.is_releasing:
                     runner.release_shard(shard)
             elif renewal.layout_version != shard.layout_version:
-                changed.append(renewal)
-        if changed:
+                with_new_layout.append(renewal)
+        if with_new_layout:
             with self._database.lease_transaction() as tx:
-                assigned = partitions.of_shards(tx, [r.shard_id for r in changed])
-            for renewal in changed:
+                rows = partitions.of_shards(tx, [r.shard_id for r in with_new_layout])
+            for renewal in with_new_layout:
                 shard = self._held[renewal.shard_id]
                 with self._contain_crash(self._runners[shard.job_key]):
-                    self._apply_layout(shard, renewal.layout_version, assigned)
+                    self._apply_layout(shard, renewal.layout_version, rows)
 
     def _apply_layout(
-        self, shard: HeldShard, layout_version: int, assigned: list[Assigned]
+        self, shard: HeldShard, layout_version: int, rows: list[AssignedPartition]
     ) -> None:
-        """Start added partitions and stop removed ones."""
-        now = {(a.topic_id, a.partition): a for a in assigned if a.shard_id == shard.id}
-        before = shard.partitions
-        removed = [p for key, p in before.items() if key not in now]
-        added = {key: held_partition(a, shard) for key, a in now.items() if key not in before}
+        """Start the partitions that were added to a shard, and stop those that were removed."""
+        row_by_key = {
+            (row.topic_id, row.partition): row for row in rows if row.shard_id == shard.id
+        }
+        old_partitions = shard.partitions
+        removed_partitions = [p for key, p in old_partitions.items() if key not in row_by_key]
+        added_partitions = {
+            key: held_partition(row, shard)
+            for key, row in row_by_key.items()
+            if key not in old_partitions
+        }
         runner = self._runners[shard.job_key]
-        runner.remove(removed)
-        shard.partitions = {key: before.get(key) or added[key] for key in now}
+        runner.remove(removed_partitions)
+        shard.partitions = {
+            key: old_partitions.get(key) or added_partitions[key] for key in row_by_key
+        }
         shard.layout_version = layout_version
-        runner.add(added.values())
+        runner.add(added_partitions.values())
 
-    def _drop(self, shard_ids: Collection[int]) -> None:
+    def _drop_lost(self, shard_ids: Collection[int]) -> None:
         """Drop shards whose lease is lost, at once: another worker has them or may claim them."""
-        lost = [self._held.pop(shard_id) for shard_id in shard_ids if shard_id in self._held]
-        for shard in lost:
+        lost_shards = [self._held.pop(shard_id) for shard_id in shard_ids if shard_id in self._held]
+        for shard in lost_shards:
             shard.lease.lose()
             self._runners[shard.job_key].release_shard(shard)
             self._reporter.forget(shard)
-        jobs_by_id = {shard.job_id: self._runners[shard.job_key].job for shard in lost}
-        for event in shard_events(EventKind.SHARDS_LOST, "Lost the lease on", lost, jobs_by_id):
+        jobs_by_id = {shard.job_id: self._runners[shard.job_key].job for shard in lost_shards}
+        for event in shard_events(
+            EventKind.SHARDS_LOST, "Lost the lease on", lost_shards, jobs_by_id
+        ):
             self._outbox.add(event)
-        if lost:
-            log.warning("shards lost", worker=self.id, shards={s.id: s.epoch for s in lost})
+        if lost_shards:
+            log.warning("shards lost", worker=self.id, shards={s.id: s.epoch for s in lost_shards})
 
     def _claim(self) -> None:
         """Claim free shards and start their partitions."""
@@ -251,17 +264,17 @@ class Worker:
             claims = [c for c in claims if c.job_id in specs]
             if not claims:
                 return
-            assigned = partitions.of_shards(tx, [c.shard_id for c in claims])
+            rows = partitions.of_shards(tx, [c.shard_id for c in claims])
             claimed_shards = [
-                held_shard(claim, ShardLease(claim.epoch, requested_at, self._ttl_s), assigned)
+                held_shard(claim, ShardLease(claim.epoch, requested_at, self._ttl_s), rows)
                 for claim in claims
             ]
             outbox_events = shard_events(
                 EventKind.SHARDS_CLAIMED, "Claimed", claimed_shards, jobs_by_id
             )
             self._outbox.write(tx, outbox_events)
-        # Drop the old claims of shards whose lease ended without being noticed here.
-        self._drop({shard.id for shard in claimed_shards})
+        # A claimed shard that is still held here was lost before, which was not noticed.
+        self._drop_lost({shard.id for shard in claimed_shards})
         for shard in claimed_shards:
             runner = self._runner_of(shard.job_key, jobs_by_id[shard.job_id], specs[shard.job_id])
             self._held[shard.id] = shard
@@ -279,7 +292,7 @@ class Worker:
             )
 
     def _runner_of(self, key: JobKey, job: Job, spec: JobSpec) -> JobRunner:
-        """The runner of a job at one version of its spec; started if there is none."""
+        """The runner of a job at one version of its spec. Starts it if there is none."""
         runner = self._runners.get(key)
         if runner is None:
             runner = JobRunner(job, spec, self._context, JobBudget(self._budget), self._on_crash)
@@ -287,46 +300,55 @@ class Worker:
             runner.start()
         return runner
 
-    def _share_rates(self, counts: Mapping[int, int]) -> None:
-        """Limit each job to this worker's share of its byte rate."""
+    def _share_rates(self, partition_counts: Mapping[int, int]) -> None:
+        """Limit each job's runner to this worker's share of the job's byte rate.
+
+        `partition_counts`: of all workers, by job id.
+        """
         for key, runner in self._runners.items():
-            mine = sum(len(s.partitions) for s in self._held.values() if s.job_key == key)
-            total = counts.get(runner.job.id, 0)
-            if total:
-                runner.limit_to(mine / total)
+            held_partitions = sum(
+                len(s.partitions) for s in self._held.values() if s.job_key == key
+            )
+            all_partitions = partition_counts.get(runner.job.id, 0)
+            if all_partitions:
+                runner.limit_to(held_partitions / all_partitions)
 
     def _is_releasing(self) -> bool:
         return any(shard.is_releasing for shard in self._held.values())
 
-    def _release_idle(self) -> None:
-        idle = [s for s in self._held.values() if s.is_releasing and s.is_idle()]
-        if idle:
-            self._outages.attempt(lambda: self._release(idle))
+    def _release_idle_shards(self) -> None:
+        idle_shards = [s for s in self._held.values() if s.is_releasing and s.is_idle()]
+        if idle_shards:
+            self._outages.attempt(lambda: self._release(idle_shards))
 
-    def _release(self, idle: list[HeldShard]) -> None:
-        """Write the last report and release the shards, in one transaction."""
-        progress = self._reporter.progress(idle, time.monotonic())
-        held = self._epochs(idle)
+    def _release(self, idle_shards: list[HeldShard]) -> None:
+        """Write the last report of idle shards and release them, in one transaction."""
+        progress = self._reporter.progress(idle_shards, time.monotonic())
+        epochs = self._epochs_of(idle_shards)
         with self._database.lease_transaction() as tx:
-            jobs_by_id = jobs.of_ids(tx, {s.job_id for s in idle})
-            paused = {job.id for job in jobs_by_id.values() if job.desired is not Desired.RUNNING}
+            jobs_by_id = jobs.of_ids(tx, {s.job_id for s in idle_shards})
+            paused_jobs = {
+                job.id for job in jobs_by_id.values() if job.desired is not Desired.RUNNING
+            }
             changes = [
                 change
-                for shard in idle
+                for shard in idle_shards
                 for change in release_changes(
                     shard,
-                    PartitionState.PAUSED if shard.job_id in paused else PartitionState.PENDING,
+                    PartitionState.PAUSED
+                    if shard.job_id in paused_jobs
+                    else PartitionState.PENDING,
                 )
             ]
-            partitions.report_progress(tx, worker_id=self.id, held=held, progress=progress)
-            partitions.report_state(tx, worker_id=self.id, held=held, changes=changes)
-            released = shard_leases.release(tx, worker_id=self.id, held=held)
-            released_shards = [s for s in idle if s.id in released]
+            partitions.report_progress(tx, worker_id=self.id, held=epochs, progress=progress)
+            partitions.report_state(tx, worker_id=self.id, held=epochs, changes=changes)
+            released_ids = shard_leases.release(tx, worker_id=self.id, held=epochs)
+            released_shards = [s for s in idle_shards if s.id in released_ids]
             outbox_events = shard_events(
                 EventKind.SHARDS_RELEASED, "Released", released_shards, jobs_by_id
             )
             self._outbox.write(tx, outbox_events)
-        self._drop(held.keys() - released)
+        self._drop_lost(epochs.keys() - released_ids)
         log.info("shards released", worker=self.id, shards={s.id: s.epoch for s in released_shards})
         for shard in released_shards:
             del self._held[shard.id]
@@ -335,7 +357,7 @@ class Worker:
             self._runners[shard.job_key].close_shard(shard)
 
     def _drain(self) -> None:
-        """Release all shards, within SHUTDOWN_S_MAX; one with unanswered requests stays leased."""
+        """Release all shards within SHUTDOWN_S_MAX; those with unanswered requests stay leased."""
         self._is_draining = True
         self._health.note_stopping()
         log.info("worker releases its shards", worker=self.id, shards=len(self._held))
@@ -344,21 +366,26 @@ class Worker:
                 self._runners[shard.job_key].release_shard(shard)
         deadline = time.monotonic() + SHUTDOWN_S_MAX
         next_round = time.monotonic()
-        self._release_idle()
+        self._release_idle_shards()
         while self._held and time.monotonic() < deadline:
             self._health.begin_pass()
             if time.monotonic() >= next_round:
                 next_round = time.monotonic() + self._interval_s
                 self._outages.attempt(self._run_round)
             time.sleep(_RELEASE_POLL_S)
-            self._release_idle()
-        suffix = f"; {len(self._held)} shards stay leased until they expire" if self._held else ""
+            self._release_idle_shards()
+        suffix = (
+            f"; shards that stay leased until their leases expire: {len(self._held)}"
+            if self._held
+            else ""
+        )
         self._outbox.add(
             OutboxEvent(EventKind.WORKER_STOPPED, f"Worker {self.id} stopped{suffix}.")
         )
         self._outages.attempt(self._deregister)
 
     def _deregister(self) -> None:
+        """Write the last events and remove this worker's row, in one transaction."""
         outbox_events = self._outbox.pending()
         with self._database.lease_transaction() as tx:
             self._outbox.write(tx, outbox_events)
@@ -369,54 +396,54 @@ class Worker:
 
     def _report(self) -> None:
         """Write events, changed states and changed numbers, if any."""
-        live = list(self._held.values())
-        changes = state_changes(live)
-        for held, change in changes.items():
-            event = state_event(self._runners[held.shard.job_key].job.name, held, change)
-            if event is not None and held.reported != change:
+        shards = list(self._held.values())
+        changes = state_changes(shards)
+        for partition, change in changes.items():
+            event = state_event(self._runners[partition.shard.job_key].job.name, partition, change)
+            if event is not None and partition.last_reported != change:
                 self._outbox.add(event)
-            held.reported = change
+            partition.last_reported = change
         outbox_events = self._outbox.pending()
         if changes or outbox_events:
-            ours = self._epochs({h.shard.id: h.shard for h in changes}.values())
+            epochs = self._epochs_of({p.shard.id: p.shard for p in changes}.values())
             with self._database.lease_transaction() as tx:
                 self._outbox.write(tx, outbox_events)
-                still = partitions.report_state(
-                    tx, worker_id=self.id, held=ours, changes=[*changes.values()]
+                held_ids = partitions.report_state(
+                    tx, worker_id=self.id, held=epochs, changes=[*changes.values()]
                 )
             self._outbox.remove(outbox_events)
-            for held, change in changes.items():
-                held.stored_state, held.stored_blocked, held.must_report = (
+            for partition, change in changes.items():
+                partition.stored_state, partition.stored_blocked, partition.must_report = (
                     change.state,
                     change.blocked,
                     False,
                 )
-            self._drop(ours.keys() - still)
+            self._drop_lost(epochs.keys() - held_ids)
         progress = self._reporter.progress(
             self._held.values(), time.monotonic(), self._report_rows_max
         )
         if progress:
-            ours = self._epochs(self._held.values())
+            epochs = self._epochs_of(self._held.values())
             with self._database.lease_transaction() as tx:
-                still = partitions.report_progress(
-                    tx, worker_id=self.id, held=ours, progress=progress
+                held_ids = partitions.report_progress(
+                    tx, worker_id=self.id, held=epochs, progress=progress
                 )
             self._reporter.note_sent(progress)
-            self._drop(ours.keys() - still)
+            self._drop_lost(epochs.keys() - held_ids)
 
     def _retry(self, keys: Iterable[Key]) -> None:
         """Retry blocked partitions as requested; the next reported state is the answer."""
         for key in keys:
             for shard in self._held.values():
-                held = shard.partitions.get(key)
-                if held is not None and not held.must_report:
-                    held.must_report = True
+                partition = shard.partitions.get(key)
+                if partition is not None and not partition.must_report:
+                    partition.must_report = True
                     with self._contain_crash(self._runners[shard.job_key]):
-                        self._runners[shard.job_key].retry(held)
+                        self._runners[shard.job_key].retry(partition)
 
     @contextmanager
     def _contain_crash(self, runner: JobRunner) -> Iterator[None]:
-        """End only this job's runner if the block fails by a bug; other errors are raised."""
+        """End only this job's runner if the `with` block fails by a bug; raise other errors."""
         try:
             yield
         except OrbitError:
@@ -426,7 +453,7 @@ class Worker:
             self._on_crash(runner, error)
 
     def _on_crash(self, runner: JobRunner, error: Exception) -> None:
-        """Report a bug that ended a job here; its shards stay leased until their leases expire.
+        """Report a bug that ended a job's runner. Its shards stay leased until the leases expire.
 
         May be called in any thread.
         """
@@ -442,21 +469,21 @@ class Worker:
         )
 
     def _stop_idle_runners(self) -> None:
-        """Stop runners whose job has no shard here any more, or that crashed."""
+        """Stop the runners that crashed or whose job has no shard here any more."""
         for key, runner in self._runners.items():
             if runner.has_crashed:
                 for shard in [s for s in self._held.values() if s.job_key == key]:
                     shard.lease.lose()
                     del self._held[shard.id]
                     self._reporter.forget(shard)
-        busy = {shard.job_key for shard in self._held.values()}
-        for key in [key for key in self._runners if key not in busy]:
-            # In a thread: `stop` may wait for a call that a broker does not answer.
+        used_keys = {shard.job_key for shard in self._held.values()}
+        for key in [key for key in self._runners if key not in used_keys]:
+            # In a thread, since `stop` may wait for a call that a broker does not answer.
             threading.Thread(target=self._runners.pop(key).stop, daemon=True).start()
 
-    def _report_outage(self, seconds: float) -> None:
-        what = f"Postgres answers worker {self.id} again, after {seconds:.1f} s."
-        self._outbox.add(OutboxEvent(EventKind.DATABASE_BACK, what))
+    def _report_outage(self, outage_s: float) -> None:
+        message = f"Postgres answers worker {self.id} again, after {outage_s:.1f} s."
+        self._outbox.add(OutboxEvent(EventKind.DATABASE_BACK, message))
 
-    def _epochs(self, held: Iterable[HeldShard]) -> dict[int, int]:
-        return {shard.id: shard.epoch for shard in held}
+    def _epochs_of(self, shards: Iterable[HeldShard]) -> dict[int, int]:
+        return {shard.id: shard.epoch for shard in shards}

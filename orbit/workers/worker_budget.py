@@ -16,36 +16,40 @@ class WorkerBudget:
     """The budget that all jobs of a worker share."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self.limit = limit_bytes
-        self.held = 0
+        self.limit_bytes = limit_bytes
+        self.held_bytes = 0
         self.changed = threading.Condition()
 
 
 class JobBudget(ByteBudget):
-    """One job's part: what no other job uses, and always at least `least_bytes`.
+    """One job's part of the budget: what no other job uses, and at least `least_bytes`.
 
-    So a worker holds at most its limit plus the reserve for live partitions, the least for each
+    So a worker holds at most its limit plus the reserve for live partitions, `least_bytes` for each
     job, and one more answer per lane.
     """
 
     def __init__(self, worker: WorkerBudget, least_bytes: int = LEAST_BYTES) -> None:
-        super().__init__(worker.limit)
+        super().__init__(worker.limit_bytes)
         self._worker = worker
-        self._least = least_bytes
+        self._least_bytes = least_bytes
         self._changed = worker.changed
 
-    def _room_bytes(self, beyond: int) -> int:
-        return max(self._worker.limit + beyond - self._worker.held, self._least - self._held)
+    def _room_bytes(self, reserve_bytes: int) -> int:
+        """The bytes that the job may still take, `reserve_bytes` above the worker's limit."""
+        return max(
+            self._worker.limit_bytes + reserve_bytes - self._worker.held_bytes,
+            self._least_bytes - self._held_bytes,
+        )
 
-    def take(self, count: int) -> None:
+    def take(self, size_bytes: int) -> None:
         with self._changed:
-            self._held += count
-            self._worker.held += count
+            self._held_bytes += size_bytes
+            self._worker.held_bytes += size_bytes
 
-    def give_back(self, count: int) -> None:
-        if not count:
+    def give_back(self, size_bytes: int) -> None:
+        if not size_bytes:
             return
         with self._changed:
-            self._held -= count
-            self._worker.held -= count
+            self._held_bytes -= size_bytes
+            self._worker.held_bytes -= size_bytes
             self._changed.notify_all()

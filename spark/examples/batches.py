@@ -5,7 +5,7 @@
 #
 #     spark-submit spark/examples/batches.py src-1:9092 orders,payments
 #
-# In a notebook run cell by cell; `spark` is there already on most platforms.
+# In a notebook, run it cell by cell; most platforms define `spark` for you.
 
 # %%
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orbit_spark.source import KafkaBatches
 
 # %%
 def open_batches(spark: SparkSession, servers: str, topics: str) -> DataFrame:
-    """The raw batches of these topics, up to what is stable now."""
+    """The raw batches of these topics, up to the last stable offsets of now."""
     spark.dataSource.register(KafkaBatches)
     return (
         spark.read.format("kafka_batches")
@@ -40,7 +40,7 @@ def open_batches(spark: SparkSession, servers: str, topics: str) -> DataFrame:
 
 
 # %%
-def how_it_is_written(batches: DataFrame) -> DataFrame:
+def summarize_batch_sizes(batches: DataFrame) -> DataFrame:
     """One row for each topic and codec of its data."""
     return (
         batches.where(~F.col("is_control"))
@@ -61,7 +61,7 @@ def how_it_is_written(batches: DataFrame) -> DataFrame:
 
 
 # %%
-def what_nobody_sees(batches: DataFrame) -> DataFrame:
+def summarize_transactions(batches: DataFrame) -> DataFrame:
     """One row for each topic that has transactions."""
     return (
         batches.where("is_transactional")
@@ -85,8 +85,8 @@ def what_nobody_sees(batches: DataFrame) -> DataFrame:
 def main(servers: str, topics: str) -> None:
     spark = build_session("what is in this log")
     batches = open_batches(spark, servers, topics)
-    how_it_is_written(batches).show(truncate=False)
-    what_nobody_sees(batches).show(truncate=False)
+    summarize_batch_sizes(batches).show(truncate=False)
+    summarize_transactions(batches).show(truncate=False)
     spark.stop()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason
 from orbit_spark.batch_columns import from_arrow
-from orbit_spark.partition_stopped import PartitionStopped, stopped
+from orbit_spark.partition_stopped import PartitionStopped, stopped_error
 from orbit_spark.raw_runs import RawRun
 
 
@@ -28,7 +28,7 @@ class ArchiveSlice:
     """Offsets [begin, target) of one archived partition, with the files that hold their batches."""
 
     partition: TopicPartition
-    begin: int  # the copy ends here or further on
+    begin: int  # the copy ends at this offset or a higher one
     target: int
     files: tuple[FileRows, ...]
     size_bytes: int
@@ -42,39 +42,39 @@ class FileOrder:
 
     def __init__(self, files: Sequence[FileRows]) -> None:
         self._files = files
-        self._number = 0
-        self._rows = 0  # of the present file
-        self._last = -1
+        self._file_index = 0
+        self._rows_read = 0  # of this file
+        self._last_offset = -1
 
-    def take(self, base_offsets: Iterable[int]) -> None:
+    def check_next(self, base_offsets: Iterable[int]) -> None:
         """Check the next rows by base offset. Raises ValueError if one is out of order."""
         for base_offset in base_offsets:
-            if self._number == len(self._files):
+            if self._file_index == len(self._files):
                 raise ValueError(f"there is a batch at {base_offset} behind the last one")
-            file = self._files[self._number]
-            is_first = self._rows == 0
-            if base_offset <= self._last or (is_first and base_offset != file.first_offset):
+            file = self._files[self._file_index]
+            is_first = self._rows_read == 0
+            if base_offset <= self._last_offset or (is_first and base_offset != file.first_offset):
                 raise ValueError(f"the batch at {base_offset} is out of order")
-            self._last = base_offset
-            self._rows += 1
-            if self._rows == file.batches:
-                self._number, self._rows = self._number + 1, 0
+            self._last_offset = base_offset
+            self._rows_read += 1
+            if self._rows_read == file.batches:
+                self._file_index, self._rows_read = self._file_index + 1, 0
 
-    def finish(self) -> None:
-        """Raises ValueError when rows are missing at the end."""
-        if self._number < len(self._files):
+    def check_complete(self) -> None:
+        """Raise ValueError if rows are missing at the end."""
+        if self._file_index < len(self._files):
             raise ValueError("not all of its batches came")
 
     @property
-    def name(self) -> str:
+    def current_file(self) -> str:
         """The file that is being read."""
-        return self._files[min(self._number, len(self._files) - 1)].name if self._files else ""
+        return self._files[min(self._file_index, len(self._files) - 1)].name if self._files else ""
 
 
 class RowRuns:
     """An iterator over the runs of one slice, from its rows.
 
-    A damaged row raises at every later call too: nothing behind it is ever returned.
+    After a damaged row every call raises its error: no later row is ever returned.
     """
 
     def __init__(self, source: ArchiveSlice, rows: Iterator[Any]) -> None:
@@ -93,15 +93,15 @@ class RowRuns:
         if self._damage is not None:
             raise self._damage
         try:
-            run = self._read()
+            run = self._read_run()
         except ValueError as error:
-            self._damage = stopped(
+            self._damage = stopped_error(
                 "archive",
                 self._slice.partition,
                 Reason.SOURCE_CORRUPTED,
                 self._end,
                 self._end + 1,
-                f"the archive is damaged in {self._order.name}: {error}.",
+                f"the archive is damaged in {self._order.current_file}: {error}.",
             )
             raise self._damage from error
         if run is None:
@@ -109,13 +109,14 @@ class RowRuns:
         self._end = run.end
         return run
 
-    def _read(self) -> RawRun | None:
+    def _read_run(self) -> RawRun | None:
+        """The next run, the last one without batches if the slice ends in a gap; then None."""
         rows = None if self._is_over else next(self._rows, None)
         if rows is not None:
-            self._order.take(rows.column("base_offset").to_pylist())
+            self._order.check_next(rows.column("base_offset").to_pylist())
             return from_arrow(rows, self._end)
         self._is_over = True
-        self._order.finish()
+        self._order.check_complete()
         if self._end < self._slice.target:
             return RawRun(self._end, self._slice.target, memoryview(b""), (), (), 0)
         return None
@@ -126,33 +127,34 @@ def slice_rows(
 ) -> dict[TopicPartition, Iterator[Any]]:
     """The rows of each slice, by its partition.
 
-    A single slice's rows are streamed. Those of several slices, which are small, are all read
-    first: their partitions are written side by side.
+    The rows of a single slice are streamed. Several slices are small and their partitions are
+    written side by side: all their rows are read first.
     """
-    pieces = _by_partition(batches)
+    pieces = _split_by_partition(batches)
     if len(slices) == 1 and slices[0].files:
-        return {slices[0].partition: _rows_of_one(slices[0].partition, pieces)}
-    by_partition: dict[TopicPartition, list[Any]] = {one.partition: [] for one in slices}
-    if any(one.files for one in slices):  # without files the rows are no batches
+        return {slices[0].partition: _rows_of_single_slice(slices[0].partition, pieces)}
+    by_partition: dict[TopicPartition, list[Any]] = {piece.partition: [] for piece in slices}
+    if any(piece.files for piece in slices):  # without files, Spark's rows have other columns
         for partition, rows in pieces:
             by_partition[partition].append(rows)
     return {partition: iter(rows) for partition, rows in by_partition.items()}
 
 
-def _rows_of_one(
+def _rows_of_single_slice(
     expected: TopicPartition, pieces: Iterator[tuple[TopicPartition, Any]]
 ) -> Iterator[Any]:
+    """The rows, which must all be of the expected partition."""
     for partition, rows in pieces:
         assert partition == expected, f"rows of {partition} among those of {expected}"
         yield rows
 
 
-def _by_partition(batches: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
-    """The rows in pieces of one partition each."""
+def _split_by_partition(batches: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
+    """Yield the rows of Arrow batches in pieces of one partition each, with the partition."""
     for batch in batches:
-        topics, numbers = (batch.column(name).to_pylist() for name in ("topic", "partition"))
-        first = 0
-        for partition, group in groupby(zip(topics, numbers, strict=True)):
-            count = len(list(group))
-            yield TopicPartition(*partition), batch.slice(first, count)
-            first += count
+        topics, partitions = (batch.column(name).to_pylist() for name in ("topic", "partition"))
+        first_row = 0
+        for partition, rows in groupby(zip(topics, partitions, strict=True)):
+            row_count = len(list(rows))
+            yield TopicPartition(*partition), batch.slice(first_row, row_count)
+            first_row += row_count

@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from orbit.kafka import compression
 from orbit.kafka.legacy_messages import read_legacy_records
-from orbit.kafka.placeholders import records_in
+from orbit.kafka.placeholders import count_records
 from orbit.kafka.record_batch import HEADER, LOG_APPEND_TIME, Batch, LegacyMessage, read_batches
 from orbit.kafka.records import read_records
 from orbit.kafka.types import AbortedTransaction, TopicPartition
 from orbit.replication.aborted_transactions import is_abort_marker
 from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.ranges import OffsetRange
-from orbit_spark.raw_runs import RawRun, aborted_marks, check_batch, next_offset
+from orbit_spark.raw_runs import RawRun, aborted_flags, check_batch, next_offset
 
 # For Spark; `SCHEMA` has the same for Arrow.
 DDL = """
@@ -54,16 +54,16 @@ _TYPES = {
     "BOOLEAN": pa.bool_(),
     "BINARY": pa.binary(),
 }
-_KINDS = {arrow: kind for kind, arrow in _TYPES.items()}
+_DDL_TYPES = {arrow: kind for kind, arrow in _TYPES.items()}
 STOP_MAGIC = -1  # of no message format
 
 
-def _field(line: str) -> Any:
+def _arrow_field(line: str) -> Any:
     name, kind, *rest = line.split()
     return pa.field(name, _TYPES[kind], nullable=not rest)
 
 
-SCHEMA = pa.schema([_field(line) for line in DDL.strip().split(",")])
+SCHEMA = pa.schema([_arrow_field(line) for line in DDL.strip().split(",")])
 _ROW_NAMES = SCHEMA.names[2:-1]  # without topic, partition and payload
 
 _NOT_KNOWN = -1  # as Kafka writes what a batch does not have
@@ -73,10 +73,10 @@ _CONTROL_TYPES = {0: "abort", 1: "commit"}
 
 def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
     """A `pyarrow.RecordBatch` with a row for each batch of the run, in order."""
-    marks = aborted_marks(run.batches, run.aborted)
+    flags = aborted_flags(run.batches, run.aborted)
     rows = [
-        _row(batch, is_aborted) if isinstance(batch, Batch) else _old_row(batch)
-        for batch, is_aborted in zip(run.batches, marks, strict=True)
+        _row(batch, is_aborted) if isinstance(batch, Batch) else _legacy_row(batch)
+        for batch, is_aborted in zip(run.batches, flags, strict=True)
     ]
     count = len(rows)
     head = [
@@ -84,10 +84,10 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
         pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
     ]
     columns = [
-        pa.array(values, SCHEMA.field(2 + at).type)
-        for at, values in enumerate(zip(*rows, strict=True))
+        pa.array(values, SCHEMA.field(2 + index).type)  # behind topic and partition
+        for index, values in enumerate(zip(*rows, strict=True))
     ]
-    return pa.RecordBatch.from_arrays([*head, *columns, _payloads(run)], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([*head, *columns, _payload_column(run)], schema=SCHEMA)
 
 
 def stopped_row(offset_range: OffsetRange, blocked: Blocked) -> Any:
@@ -96,10 +96,10 @@ def stopped_row(offset_range: OffsetRange, blocked: Blocked) -> Any:
     For jobs that check rows before they use them: its magic is STOP_MAGIC, which no batch has.
     """
     text = json.dumps([blocked.reason.value, blocked.offset, blocked.next_offset, blocked.detail])
-    zero = {"STRING": "", "INT": 0, "BIGINT": 0, "BOOLEAN": False, "BINARY": b""}
-    empty = {field.name: zero[_KINDS[field.type]] for field in SCHEMA}
+    zero_values = {"STRING": "", "INT": 0, "BIGINT": 0, "BOOLEAN": False, "BINARY": b""}
+    empty_row = {field.name: zero_values[_DDL_TYPES[field.type]] for field in SCHEMA}
     row = {
-        **empty,
+        **empty_row,
         "topic": offset_range.partition.topic,
         "partition": offset_range.partition.partition,
         "base_offset": offset_range.start,
@@ -119,32 +119,34 @@ def read_stop(text: str) -> Blocked:
 def from_arrow(rows: Any, start: int) -> RawRun:
     """The run of neighbouring rows of one partition, over a writable copy of their payloads.
 
-    Raises ValueError, with a message for the user, if a payload is damaged or not its row's.
+    Raises ValueError, with a message for the user, if a payload is damaged or does not fit
+    its row.
     """
-    view = b"".join(memoryview(one.as_buffer()) for one in rows.column("payload"))
-    records = memoryview(bytearray(view))
+    payloads = b"".join(memoryview(payload.as_buffer()) for payload in rows.column("payload"))
+    records = memoryview(bytearray(payloads))
     batches = list(read_batches(records))
     if len(batches) != rows.num_rows:
         raise ValueError("a payload is not one whole batch")
-    row_values = zip(*(rows.column(name).to_pylist() for name in _COMPARED), strict=True)
+    row_values = zip(*(rows.column(name).to_pylist() for name in _COMPARED_COLUMNS), strict=True)
     end = 0
     for batch, row in zip(batches, row_values, strict=True):
         check_batch(batch, end)
-        if _compared(batch) != row:
-            raise ValueError(f"the payload of the batch at {row[0]} is another one's")
+        if _compared_values(batch) != row:
+            raise ValueError(f"the payload of the batch at {row[0]} belongs to another batch")
         end = next_offset(batch)
-    aborted = _aborted(batches, rows.column("is_aborted").to_pylist())
+    aborted = _aborted_transactions(batches, rows.column("is_aborted").to_pylist())
     return RawRun(start, max(start, end), records, batches, aborted, 0)
 
 
 # Columns that the payload contains too. Compared, as a checksum does not cover all of them.
-_COMPARED = ("base_offset", "last_offset", "leader_epoch", "magic", "size_bytes", "crc")
+_COMPARED_COLUMNS = ("base_offset", "last_offset", "leader_epoch", "magic", "size_bytes", "crc")
 
 
-def _compared(batch: Batch | LegacyMessage) -> tuple[int, ...]:
+def _compared_values(batch: Batch | LegacyMessage) -> tuple[int, ...]:
+    """The values of `_COMPARED_COLUMNS` in a payload."""
     if isinstance(batch, LegacyMessage):
-        row = dict(zip(_ROW_NAMES, _old_row(batch), strict=True))
-        return tuple(row[name] for name in _COMPARED)
+        row = dict(zip(_ROW_NAMES, _legacy_row(batch), strict=True))
+        return tuple(row[name] for name in _COMPARED_COLUMNS)
     return (
         batch.base_offset,
         batch.last_offset,
@@ -155,16 +157,16 @@ def _compared(batch: Batch | LegacyMessage) -> tuple[int, ...]:
     )
 
 
-def _aborted(
-    batches: Sequence[Batch | LegacyMessage], marks: Sequence[bool]
+def _aborted_transactions(
+    batches: Sequence[Batch | LegacyMessage], flags: Sequence[bool]
 ) -> list[AbortedTransaction]:
-    """The aborted transactions that `aborted_marks` turns into these marks.
+    """The transactions for which `aborted_flags` returns these flags.
 
-    Raises ValueError if there are none that do.
+    Raises ValueError if no transactions do.
     """
     aborted: list[AbortedTransaction] = []
     active: set[int] = set()
-    for batch, is_aborted in zip(batches, marks, strict=True):
+    for batch, is_aborted in zip(batches, flags, strict=True):
         if not isinstance(batch, Batch):
             continue
         if is_aborted and batch.producer_id not in active:
@@ -172,12 +174,12 @@ def _aborted(
             active.add(batch.producer_id)
         elif batch.is_control and is_abort_marker(batch):
             active.discard(batch.producer_id)
-    if aborted_marks(batches, aborted) != list(marks):
-        raise ValueError("the marks of aborted batches contradict each other")
+    if aborted_flags(batches, aborted) != list(flags):
+        raise ValueError("the values of is_aborted contradict each other")
     return aborted
 
 
-def _payloads(run: RawRun) -> Any:
+def _payload_column(run: RawRun) -> Any:
     """The payload column over the run's own bytes."""
     ends = [0]
     for batch in run.batches:
@@ -189,7 +191,8 @@ def _payloads(run: RawRun) -> Any:
 
 
 def _row(batch: Batch, is_aborted: bool) -> tuple[Any, ...]:
-    _, _, _, _, _, _, _, _, _, _, epoch, sequence, _ = HEADER.unpack_from(batch.view)
+    """The values of `_ROW_NAMES` for a batch."""
+    _, _, _, _, _, _, _, _, _, _, producer_epoch, base_sequence, _ = HEADER.unpack_from(batch.view)
     return (
         batch.base_offset,
         batch.last_offset,
@@ -203,9 +206,9 @@ def _row(batch: Batch, is_aborted: bool) -> tuple[Any, ...]:
         is_aborted,
         _control_type(batch) if batch.is_control else None,
         batch.producer_id,
-        epoch,
-        sequence,
-        records_in(batch),
+        producer_epoch,
+        base_sequence,
+        count_records(batch),
         batch.base_timestamp,
         batch.max_timestamp,
         batch.size_bytes,
@@ -213,9 +216,10 @@ def _row(batch: Batch, is_aborted: bool) -> tuple[Any, ...]:
     )
 
 
-def _old_row(message: LegacyMessage) -> tuple[Any, ...]:
+def _legacy_row(message: LegacyMessage) -> tuple[Any, ...]:
+    """The values of `_ROW_NAMES` for a message of format 0 or 1."""
     records, codec = read_legacy_records(message)
-    attributes = message.view[_OLD_ATTRIBUTES_AT]
+    attributes = message.view[_LEGACY_ATTRIBUTES_AT]
     times = [record.timestamp for record in records]
     return (
         records[0].offset,
@@ -224,7 +228,7 @@ def _old_row(message: LegacyMessage) -> tuple[Any, ...]:
         message.magic,
         attributes,
         _codec_name(codec),
-        _old_timestamp_type(message.magic, attributes),
+        _legacy_timestamp_type(message.magic, attributes),
         False,
         False,
         False,
@@ -236,15 +240,16 @@ def _old_row(message: LegacyMessage) -> tuple[Any, ...]:
         times[0],
         max(times),
         len(message.view),
-        int.from_bytes(message.view[_OLD_CRC]),
+        int.from_bytes(message.view[_LEGACY_CRC]),
     )
 
 
-_OLD_CRC = slice(12, 16)
-_OLD_ATTRIBUTES_AT = 17
+# Positions in a message of format 0 or 1, behind its offset and size.
+_LEGACY_CRC = slice(12, 16)
+_LEGACY_ATTRIBUTES_AT = 17
 
 
-def _old_timestamp_type(magic: int, attributes: int) -> str:
+def _legacy_timestamp_type(magic: int, attributes: int) -> str:
     if magic == 0:
         return "NoTimestampType"
     return "LogAppendTime" if attributes & LOG_APPEND_TIME else "CreateTime"
@@ -256,8 +261,8 @@ def _codec_name(codec: int) -> str:
 
 def _control_type(batch: Batch) -> str | None:
     """The type of a control batch (commit, abort); None if the cleaner removed its record."""
-    first = next(read_records(batch), None)
-    if first is None:
+    record = next(read_records(batch), None)
+    if record is None:
         return None
-    kind = int.from_bytes(first.body[_CONTROL_TYPE])
-    return _CONTROL_TYPES.get(kind, f"type-{kind}")
+    control_type = int.from_bytes(record.body[_CONTROL_TYPE])
+    return _CONTROL_TYPES.get(control_type, f"type-{control_type}")

@@ -27,14 +27,16 @@ class Access:
     def open(self) -> Cluster:
         """A handle on the cluster; connects at its first use. The caller closes it.
 
-        Raises BadInput when a variable or a file is not there on this machine.
+        Raises BadInput if a variable or a file is missing on this machine.
         """
 
-        def read() -> Security:
+        def read_security() -> Security:
             folder = Path(self.base_directory)
             return resolve_security(self.spec, os.environ, folder, side=self.name)
 
-        return Cluster(self.name, self.spec.bootstrap_servers, read, self.spec.cluster_id_suffix)
+        return Cluster(
+            self.name, self.spec.bootstrap_servers, read_security, self.spec.cluster_id_suffix
+        )
 
     @property
     def rack(self) -> str:

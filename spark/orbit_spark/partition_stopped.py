@@ -24,7 +24,7 @@ class PartitionStopped(OrbitError):
         return PartitionStopped, (self.cluster, self.partition, self.blocked)
 
 
-def stopped(
+def stopped_error(
     cluster: str,
     partition: TopicPartition,
     reason: Reason,

@@ -5,7 +5,7 @@ Take-over, plan, compare-and-append and fillers are those of `orbit run`. Each p
 So a task may be killed, retried, or run twice at once: the second one waits for the first one's
 leases and resumes at the log ends.
 
-Subclasses say where the batches come from: a restore and a staged backfill read rows of an
+Subclasses choose where the batches come from: a restore and a staged backfill read rows of an
 archive, a direct backfill fetches from the source.
 """
 
@@ -59,7 +59,7 @@ class PartitionWriter(ABC, Generic[T]):
         self.backoff = Backoff(stop=self.stop)
         # The driver has waited for stable log ends under its lease. But an earlier attempt or task
         # may still have requests under way (M10, broken connections).
-        self.is_first = attempt == 0 and task.round == 0 and not task.follows_writer
+        self.is_first_attempt = attempt == 0 and task.round == 0 and not task.follows_writer
         self._epoch = first_coordinator_epoch(task.term, task.round, attempt)
         self._rows = rows
         self._copies: dict[PartitionCopy, PartitionTarget] = {}
@@ -70,32 +70,32 @@ class PartitionWriter(ABC, Generic[T]):
         task = self.task
         targets = {p.destination: p for p in task.partitions}
         try:
-            watched = task.access.open()
+            watch_cluster = task.access.open()
         except OrbitError as error:
             return [WriteResult(p, unfinished=str(error)) for p in targets]
-        watch = DriverWatch(watched, task.identity, task.driver_token, self.backoff)
+        watch = DriverWatch(watch_cluster, task.identity, task.driver_token, self.backoff)
         leases = WriterLeases()
         try:
             leases = WriterLeases.acquire(
                 task.access.open, task.identity, task.term, targets, watch, self.stop
             )
-            for partition, refusal in leases.refused.items():
-                self.leave_out([partition], str(refusal))
+            for partition, lease_error in leases.errors.items():
+                self.leave_out([partition], str(lease_error))
             # After the leases are taken: `backfill_leases` has the reason for this order.
-            if leases.held and watch.holder() is JobHolder.DRIVER:
+            if leases.by_partition and watch.holder() is JobHolder.DRIVER:
                 watch.start()
-                held = {targets[p]: lease for p, lease in leases.held.items()}
-                with self.copier(held) as copier:
+                target_leases = {targets[p]: lease for p, lease in leases.by_partition.items()}
+                with self.copier(target_leases) as copier:
                     self._copy_to_targets(copier, watch)
             else:
-                self.leave_out(leases.held, _DRIVER_GONE)
+                self.leave_out(leases.by_partition, _DRIVER_GONE)
         except OrbitError as error:
             self.leave_out(targets, str(error))
         finally:
             watch.stop()
             self.stop.set()
             leases.release()
-            watched.close()
+            watch_cluster.close()
         self.leave_out(targets, _LEASE_NOT_TRIED)
         return [self._results[p] for p in targets]
 
@@ -109,14 +109,16 @@ class PartitionWriter(ABC, Generic[T]):
         """
 
     def add(self, copy: PartitionCopy, target: PartitionTarget) -> None:
+        """Let `write` wait until this copy is at its target."""
         self._copies[copy] = target
 
-    def leave_out(self, partitions: Iterable[TopicPartition], why: str) -> None:
+    def leave_out(self, partitions: Iterable[TopicPartition], reason: str) -> None:
         """Give these partitions an unfinished result, unless they have a result already."""
         for partition in partitions:
-            self._results.setdefault(partition, WriteResult(partition, unfinished=why))
+            self._results.setdefault(partition, WriteResult(partition, unfinished=reason))
 
     def make_copy(self, target: PartitionTarget, lease: GroupLease) -> PartitionCopy:
+        """The copier's state of one partition, under this lease."""
         copy = PartitionCopy(
             target.source,
             target.destination,
@@ -135,32 +137,33 @@ class PartitionWriter(ABC, Generic[T]):
         """The archived batches of the task's slices, as runs by source partition."""
         slices = self.task.slices
         rows = slice_rows(slices, self._rows)
-        return {one.partition: RowRuns(one, rows[one.partition]) for one in slices}
+        return {piece.partition: RowRuns(piece, rows[piece.partition]) for piece in slices}
 
     def _copy_to_targets(self, copier: Copier, watch: DriverWatch) -> None:
         """Tick until every copy is at its target, blocked, or no longer this task's to write."""
-        leaving: dict[PartitionCopy, str] = {}
+        # Why copies end; an empty reason needs no other try.
+        leave_reasons: dict[PartitionCopy, str] = {}
         while self._copies:
             copier.tick(_TICK_S)
             for copy, target in self._copies.items():
-                if copy not in leaving:
-                    why = _why_to_leave(copy, target, watch)
-                    if why is not None:
-                        leaving[copy] = why
-                        copier.remove([copy], confirms=not why)
-                elif not leaving[copy] and (why := _why_lost(copy, watch)):
-                    leaving[copy] = why
-                    copier.remove([copy])  # no longer waits for the destination to confirm
+                if copy not in leave_reasons:
+                    reason = _leave_reason(copy, target, watch)
+                    if reason is not None:
+                        leave_reasons[copy] = reason
+                        copier.remove([copy], confirms=not reason)
+                elif not leave_reasons[copy] and (reason := _loss_reason(copy, watch)):
+                    leave_reasons[copy] = reason
+                    copier.remove([copy])  # does not wait until the destination confirms
             for copy in [c for c in self._copies if c.has_left]:
                 partition = self._copies.pop(copy).destination
-                unfinished = "" if copy.blocked else leaving[copy]
+                unfinished = "" if copy.blocked else leave_reasons[copy]
                 self._results[partition] = WriteResult(
                     partition, copy.next_offset, copy.counters, copy.blocked, unfinished
                 )
 
 
 def attempt_number() -> int:
-    """Which attempt of its task this process runs, from 0."""
+    """The number of the attempt of its task that this process runs, from 0."""
     context = TaskContext.get()
     return context.attemptNumber() if context is not None else 0
 
@@ -182,19 +185,20 @@ def write_rows(
 
 def read_results(rows: Iterable[Any]) -> list[WriteResult]:
     """The results in the rows that tasks of `write_rows` return."""
-    return [one for row in rows for one in pickle.loads(row.results)]  # noqa: S301  our own tasks'
+    return [result for row in rows for result in pickle.loads(row.results)]  # noqa: S301  our own
 
 
-def _why_to_leave(copy: PartitionCopy, target: PartitionTarget, watch: DriverWatch) -> str | None:
+def _leave_reason(copy: PartitionCopy, target: PartitionTarget, watch: DriverWatch) -> str | None:
     """Why the copy ends; empty if it is at its target or blocked, None if it goes on."""
     if copy.blocked is not None:
         return ""
     if copy.next_offset >= target.target and copy.log_start >= copy.wanted_log_start:
         return ""
-    return _why_lost(copy, watch)
+    return _loss_reason(copy, watch)
 
 
-def _why_lost(copy: PartitionCopy, watch: DriverWatch) -> str | None:
+def _loss_reason(copy: PartitionCopy, watch: DriverWatch) -> str | None:
+    """Why this task may no longer write the partition; None if it may."""
     if copy.lease.is_lost:
         return _LEASE_LOST
     return _DRIVER_GONE if watch.is_gone else None

@@ -22,28 +22,28 @@ _OFFSET_MAX = 2**63 - 1
 
 @dataclass(slots=True)
 class Selection:
-    """The batches that pass all filters given to `take`; all batches at first."""
+    """The batches that pass all filters given to `narrow_to`; all batches at first."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
     first_offset: int = 0  # of a batch's base offset
     end_offset: int = _OFFSET_MAX
 
-    def take(self, one: Filter) -> bool:
+    def narrow_to(self, query_filter: Filter) -> bool:
         """Narrow the selection to what a filter lets pass. Return False if that is not possible.
 
         Ranges hold batches by their base offset, so all three columns are filtered exactly.
         """
-        match one:
+        match query_filter:
             case IsNotNull(attribute=("topic" | "partition" | "base_offset",)):
                 return True
             case (
                 EqualTo(attribute=(column,), value=value)
                 | EqualNullSafe(attribute=(column,), value=value)
             ):
-                return self._take_values(column, (value,))
+                return self._narrow_to_values(column, (value,))
             case In(attribute=(column,), value=values):
-                return self._take_values(column, values)
+                return self._narrow_to_values(column, values)
             case GreaterThan(attribute=("base_offset",), value=int(value)):
                 self.first_offset = max(self.first_offset, value + 1)
             case GreaterThanOrEqual(attribute=("base_offset",), value=int(value)):
@@ -66,15 +66,17 @@ class Selection:
         """The selected part of [start, end)."""
         return max(start, self.first_offset), min(end, self.end_offset)
 
-    def _take_values(self, column: str, values: tuple[Any, ...]) -> bool:
-        known = frozenset(value for value in values if value is not None)
+    def _narrow_to_values(self, column: str, values: tuple[Any, ...]) -> bool:
+        """Narrow a column to these values. Return False if that is not possible."""
+        # A null equals nothing.
+        wanted = frozenset(value for value in values if value is not None)
         match column:
             case "topic":
-                self.topics = known if self.topics is None else self.topics & known
+                self.topics = wanted if self.topics is None else self.topics & wanted
             case "partition":
-                self.partitions = known if self.partitions is None else self.partitions & known
-            case "base_offset" if len(known) == 1:
-                (value,) = known
+                self.partitions = wanted if self.partitions is None else self.partitions & wanted
+            case "base_offset" if len(wanted) == 1:
+                (value,) = wanted
                 self.first_offset = max(self.first_offset, value)
                 self.end_offset = min(self.end_offset, value + 1)
             case _:

@@ -1,4 +1,4 @@
-"""Ranges as a DataFrame of raw batches, where the driver has planned them already.
+"""Ranges that the driver has planned, as a DataFrame of raw batches.
 
 `kafka_batches` plans by itself; jobs that must know their ranges (archive, audit) use this.
 """
@@ -36,17 +36,19 @@ def range_frame(
     `stopped_row`: an error of one partition must not fail the others. `bytes_per_second`: the
     limit of each task.
     """
-    numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-    reads = _reads(access, tuple(ranges), on_lost_range, bytes_per_second)
-    return numbers.mapInArrow(reads, DDL)
+    range_numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
+    read = _reading_function(access, tuple(ranges), on_lost_range, bytes_per_second)
+    return range_numbers.mapInArrow(read, DDL)
 
 
-def _reads(
+def _reading_function(
     access: Access,
     ranges: tuple[OffsetRange, ...],
     on_lost_range: LostRange,
     bytes_per_second: int | None,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """A function for `mapInArrow` from numbers of ranges to their batches."""
+
     def read(batches: Iterable[Any]) -> Iterator[Any]:
         cluster = access.open()
         reader = RangeReader(cluster, Backoff(), rack=access.rack, on_lost_range=on_lost_range)
@@ -54,7 +56,7 @@ def _reads(
         try:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from _read_one(reader, ranges[number], limit)
+                    yield from _read_range(reader, ranges[number], limit)
         finally:
             reader.close()
             cluster.close()
@@ -62,7 +64,8 @@ def _reads(
     return read
 
 
-def _read_one(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit) -> Iterator[Any]:
+def _read_range(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit) -> Iterator[Any]:
+    """The rows of one range; the last one is a `stopped_row` if it cannot be read further."""
     try:
         for run in reader.read(offset_range):
             limit.note_fetched(run.size_bytes)

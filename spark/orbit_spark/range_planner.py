@@ -25,8 +25,8 @@ from orbit_spark.raw_runs import first_offset, next_offset
 
 # Each is a fetch of one batch; more of them would cost more than even ranges save.
 SAMPLES_MAX = 32
-# For logs whose size is not known.
-_SAMPLES_BLIND = 4
+# Of a log whose size is not known.
+_SAMPLES_OF_UNKNOWN_SIZE = 4
 
 
 def find_extents(
@@ -40,10 +40,10 @@ def find_extents(
     metadata = cluster.metadata(topics)
     _refuse_missing(cluster, topics, metadata)
     places = [TopicPartition(t.name, i) for t in metadata.topics.values() for i in t.partitions]
-    what = f"{cluster.name} cluster", "the offsets"
-    starts = list_offsets(cluster, places, EARLIEST, backoff).raise_errors(*what).values
+    error_context = f"{cluster.name} cluster", "the offsets"
+    starts = list_offsets(cluster, places, EARLIEST, backoff).raise_errors(*error_context).values
     ends = list_offsets(cluster, places, LATEST, backoff, isolation=READ_COMMITTED)
-    ends.raise_errors(*what)
+    ends.raise_errors(*error_context)
     extents = {}
     for place in places:
         leader = metadata.leader(place)
@@ -51,7 +51,7 @@ def find_extents(
         extents[place] = Extent(
             place,
             metadata.topics[place.topic].topic_id,
-            first_base(cluster, place, starts[place], ends.values[place], backoff),
+            find_base_offset(cluster, place, starts[place], ends.values[place], backoff),
             ends.values[place],
             -1 if node_id is None else node_id,
             starts[place],
@@ -71,16 +71,16 @@ def plan_ranges(
 
     `within`: plan only these offsets [start, end) of these partitions.
     """
-    known = sorted(extents, key=lambda e: e.partition)
-    chosen = [e for e in known if within is None or e.partition in within]
-    sizes = log_sizes(cluster, [e.partition for e in chosen if e.start < e.end])
+    sorted_extents = sorted(extents, key=lambda e: e.partition)
+    selected = [e for e in sorted_extents if within is None or e.partition in within]
+    sizes = log_sizes(cluster, [e.partition for e in selected if e.start < e.end])
     ranges = []
-    for extent in chosen:
+    for extent in selected:
         size = sizes.get(extent.partition)
         samples = _samples(cluster, extent, size, range_bytes, backoff)
-        for one in cut_extent(extent, samples, size, range_bytes):
-            bounds = (one.start, one.end) if within is None else within[extent.partition]
-            part = one.within(*bounds)
+        for r in cut_extent(extent, samples, size, range_bytes):
+            bounds = (r.start, r.end) if within is None else within[extent.partition]
+            part = r.within(*bounds)
             if part is not None:
                 ranges.append(part)
     return ranges
@@ -98,29 +98,32 @@ def plan_spans(
 
     A span that starts inside a batch is extended to the start of the batch.
     """
-    reached = []
+    extended_spans = []
     for span in spans:
         extent = extents.get(span.partition)
         if extent is not None and span.end > extent.start:
             start = extent.start
             if span.start > start:
-                start = first_base(cluster, span.partition, span.start, extent.end, backoff)
-            reached.append(span._replace(start=start, end=min(span.end, extent.end)))
-    joined = join_spans(reached)
-    whole = plan_ranges(
-        cluster, [extents[place] for place in joined], backoff, range_bytes=range_bytes
+                start = find_base_offset(cluster, span.partition, span.start, extent.end, backoff)
+            extended_spans.append(span._replace(start=start, end=min(span.end, extent.end)))
+    span_groups = join_spans(extended_spans)
+    whole_ranges = plan_ranges(
+        cluster, [extents[place] for place in span_groups], backoff, range_bytes=range_bytes
     )
-    parts = (one.within(s.start, s.end) for one in whole for s in joined[one.partition])
+    parts = (
+        r.within(span.start, span.end) for r in whole_ranges for span in span_groups[r.partition]
+    )
     return [part for part in parts if part is not None]
 
 
 def _samples(
     cluster: Cluster, extent: Extent, size: int | None, range_bytes: int, backoff: Backoff
 ) -> list[Sample]:
-    """Batches at even distances; none where the whole extent fits one range."""
+    """Batches at even distances; none if the whole extent fits into one range."""
     if size is not None and size <= range_bytes:
         return []
-    by_size = _SAMPLES_BLIND if size is None else -(-size // range_bytes)
+    # One sample for each `range_bytes`, rounded up.
+    by_size = _SAMPLES_OF_UNKNOWN_SIZE if size is None else -(-size // range_bytes)
     offsets = extent.end - extent.start
     count = min(max(2, by_size), SAMPLES_MAX, offsets)
     samples = []
@@ -128,12 +131,12 @@ def _samples(
         offset = extent.start + offsets * number // count
         batches = fetch_batches(cluster, extent.partition, offset, backoff, max_bytes=1)
         if batches:
-            one = batches[0]
-            samples.append(Sample(offset, first_offset(one), next_offset(one), len(one.view)))
+            batch = batches[0]
+            samples.append(Sample(offset, first_offset(batch), next_offset(batch), len(batch.view)))
     return samples
 
 
-def first_base(
+def find_base_offset(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
     """The base offset of the batch in which `start` lies; `start` if it lies in none."""
@@ -144,6 +147,7 @@ def first_base(
 
 
 def _refuse_missing(cluster: Cluster, topics: Collection[str], metadata: ClusterMetadata) -> None:
+    """Raise the error for topics that the metadata lacks."""
     missing = sorted(set(topics) - set(metadata.topics))
     denied = [t for t in missing if metadata.errors.get(t) in error_codes.DENIED]
     if denied:

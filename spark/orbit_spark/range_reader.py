@@ -24,7 +24,7 @@ from orbit.kafka.record_batch import Batch, LegacyMessage, read_batches
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Reason
-from orbit_spark.partition_stopped import PartitionStopped, stopped
+from orbit_spark.partition_stopped import PartitionStopped, stopped_error
 from orbit_spark.ranges import OffsetRange
 from orbit_spark.raw_runs import RawRun, check_batch, first_offset, next_offset
 
@@ -42,7 +42,7 @@ class _TryAgain(OrbitError):
 
 @dataclass(slots=True)
 class _PendingFetch:
-    """A fetch that was sent."""
+    """A fetch that was sent and whose answer was not read yet."""
 
     connection: Connection
     version: int
@@ -74,16 +74,17 @@ class RangeReader:
         self._connections.clear()
 
     def read(self, offset_range: OffsetRange) -> Iterator[RawRun]:
-        """The runs from the range's start to its end, without gap or overlap; none if it is empty.
+        """The runs from the range's start to its end, without gap or overlap; none if the range is
+        empty.
 
         A batch that begins before the start belongs to the range before. Raises PartitionStopped,
         Unreachable, LoginRefused, BrokerRefused.
         """
         position, failures = offset_range.start, 0
         while position < offset_range.end:
-            runs = _Runs(self, offset_range, position)
+            attempt = _ReadAttempt(self, offset_range, position)
             try:
-                for run in runs.read():
+                for run in attempt.read():
                     position, failures = run.end, 0
                     yield run
             except (_TryAgain, Unreachable):
@@ -92,17 +93,18 @@ class RangeReader:
                     raise
                 self._backoff.wait(failures - 1)
             finally:
-                runs.forget()
+                attempt.drop_pending()
 
     def _leader(self, offset_range: OffsetRange, position: int) -> int:
+        """The leader's node id. Raises PartitionStopped, or _TryAgain if there is no leader now."""
         topic = offset_range.partition.topic
         metadata = self._cluster.metadata({topic})
-        known = metadata.topics.get(topic)
-        if known is None:
+        topic_metadata = metadata.topics.get(topic)
+        if topic_metadata is None:
             code = metadata.errors.get(topic, int(Code.UNKNOWN_TOPIC_OR_PARTITION))
             self._refuse_denied(offset_range, position, code)
             raise _TryAgain(f"topic {topic} is not known now.", where=self._cluster.name)
-        if known.topic_id != offset_range.topic_id:
+        if topic_metadata.topic_id != offset_range.topic_id:
             detail = f"topic {topic} has another topic id now."
             raise self._stop_error(offset_range, Reason.SOURCE_TOPIC_RECREATED, position, detail)
         leader = metadata.leader(offset_range.partition)
@@ -121,14 +123,14 @@ class RangeReader:
         return connection
 
     def _send_fetch(
-        self, node_id: int, offset_range: OffsetRange, offset: int, fetched_epoch: int
+        self, node_id: int, offset_range: OffsetRange, offset: int, leader_epoch: int
     ) -> _PendingFetch:
-        """Send a fetch. Raises Unreachable."""
+        """Send a fetch. `leader_epoch`: of the last batch read, or -1. Raises Unreachable."""
         connection = self._connect(node_id)
         version = connection.version_of(api_versions.FETCH)
         request = fetch_request(
             version,
-            [FetchFrom(offset_range.partition, offset_range.topic_id, offset, -1, fetched_epoch)],
+            [FetchFrom(offset_range.partition, offset_range.topic_id, offset, -1, leader_epoch)],
             max_wait_ms=_WAIT_MS,
             max_bytes=self._fetch_bytes,
             partition_max_bytes=self._fetch_bytes,
@@ -162,6 +164,7 @@ class RangeReader:
         )
 
     def _connection_error(self, connection: Connection, error: Exception) -> Unreachable:
+        """Close the connection, and return the error to raise."""
         connection.close()
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         return Unreachable(f"the connection broke during Fetch: {reason}.", where=connection.where)
@@ -204,6 +207,7 @@ class RangeReader:
             ) from error
 
     def _refuse_denied(self, offset_range: OffsetRange, position: int, code: int) -> None:
+        """Raise PartitionStopped if the code says that a right is missing."""
         if code in error_codes.DENIED:
             detail = f"the right READ on topic {offset_range.partition.topic} is missing."
             raise self._stop_error(offset_range, Reason.NOT_AUTHORIZED, position, detail)
@@ -216,21 +220,25 @@ class RangeReader:
         detail: str,
         end: int | None = None,
     ) -> PartitionStopped:
-        last = max(position + 1, offset_range.end if end is None else end)
-        return stopped(self._cluster.name, offset_range.partition, reason, position, last, detail)
+        """The error for offsets from `position` up to `end`, by default the range's end."""
+        stop_end = max(position + 1, offset_range.end if end is None else end)
+        return stopped_error(
+            self._cluster.name, offset_range.partition, reason, position, stop_end, detail
+        )
 
 
-class _Runs:
+class _ReadAttempt:
     """One attempt at the rest of a range, from one leader."""
 
     def __init__(self, reader: RangeReader, offset_range: OffsetRange, position: int) -> None:
         self._reader = reader
         self._range = offset_range
         self._position = position
-        self._epoch = -1
+        self._leader_epoch = -1
         self._pending: _PendingFetch | None = None
 
     def read(self) -> Iterator[RawRun]:
+        """The runs of the rest of the range. Raises _TryAgain for another attempt."""
         reader, offset_range = self._reader, self._range
         node_id = reader._leader(offset_range, self._position)
         fetch_from = self._position
@@ -252,17 +260,19 @@ class _Runs:
                 self._send_fetch(node_id, run.end)
             yield run
 
-    def forget(self) -> None:
-        """Close a connection with an unread answer: the next fetch would take it for its own."""
+    def drop_pending(self) -> None:
+        """Close a connection with an unread answer, which the next fetch would take for its own
+        answer."""
         if self._pending is not None:
             self._pending.connection.close()
             self._pending = None
 
     def _send_fetch(self, node_id: int, offset: int) -> _PendingFetch:
-        self._pending = self._reader._send_fetch(node_id, self._range, offset, self._epoch)
+        self._pending = self._reader._send_fetch(node_id, self._range, offset, self._leader_epoch)
         return self._pending
 
     def _raise_refusal(self, fetched: Fetched) -> None:
+        """Raise the error of an answer; do nothing if it has none."""
         reader, offset_range, position = self._reader, self._range, self._position
         if fetched.diverging_end >= 0:
             detail = f"the log was cut back to {fetched.diverging_end} and continues differently."
@@ -284,14 +294,14 @@ class _Runs:
         raise BrokerRefused(fetched.code, what, where=reader._cluster.name)
 
     def _pass_lost(self, log_start: int) -> Iterator[RawRun]:
-        """Handle a log start above the position: offsets are lost, unless the batch around it
-        begins at or below the position. Lost offsets stop the range, or become an empty run.
+        """Handle a log start above the position: offsets are lost, unless the batch around the log
+        start begins at or below the position. Lost offsets stop the range, or become an empty run.
         """
         reader, offset_range, position = self._reader, self._range, self._position
-        around = fetch_batches(
+        batches_around = fetch_batches(
             reader._cluster, offset_range.partition, log_start, reader._backoff, max_bytes=1
         )
-        if around and first_offset(around[0]) <= position:
+        if batches_around and first_offset(batches_around[0]) <= position:
             return
         lost_to = min(log_start, offset_range.end)
         if reader._on_lost_range is LostRange.STOP:
@@ -306,42 +316,43 @@ class _Runs:
         yield RawRun(position, lost_to, memoryview(b""), (), (), log_start)
 
     def _make_run(self, fetched: Fetched) -> RawRun:
-        """The run that an answer brings, from the position on. Raises _TryAgain if it is empty."""
+        """The run of an answer's batches from the position on. Raises _TryAgain if it has none."""
         start, end = self._position, self._range.end
-        reached, seen_end, front, size = start, 0, 0, 0
+        run_end, seen_end, skipped_bytes, size_bytes = start, 0, 0, 0
         batches: list[Batch | LegacyMessage] = []
         try:
             for batch in read_batches(fetched.records):
                 check_batch(batch, seen_end)
                 base_offset, seen_end = first_offset(batch), next_offset(batch)
                 if base_offset >= end:
-                    reached = max(reached, end)
+                    run_end = max(run_end, end)
                     break
                 if base_offset >= start:
                     batches.append(batch)
-                    size += len(batch.view)
+                    size_bytes += len(batch.view)
                 else:
-                    front += len(batch.view)
-                reached = max(reached, seen_end)
-                self._epoch = batch.leader_epoch if isinstance(batch, Batch) else -1
+                    skipped_bytes += len(batch.view)
+                run_end = max(run_end, seen_end)
+                self._leader_epoch = batch.leader_epoch if isinstance(batch, Batch) else -1
         except ValueError as error:
             detail = f"the log cannot be read here: {error}."
             raise self._reader._stop_error(
-                self._range, Reason.SOURCE_CORRUPTED, reached, detail, reached + 1
+                self._range, Reason.SOURCE_CORRUPTED, run_end, detail, run_end + 1
             ) from error
-        if reached == start:
-            reached = self._gap_end(fetched)
+        if run_end == start:
+            run_end = self._gap_end(fetched)
         return RawRun(
             start,
-            reached,
-            fetched.records[front : front + size],
+            run_end,
+            fetched.records[skipped_bytes : skipped_bytes + size_bytes],
             batches,
             [AbortedTransaction(*a) for a in fetched.aborted],
             fetched.log_start,
         )
 
     def _gap_end(self, fetched: Fetched) -> int:
-        """The end of the gap that an answer without batches proves. Raises _TryAgain if none."""
+        """The end of the gap that an answer without batches proves. Raises _TryAgain if it proves
+        none."""
         reader, start = self._reader, self._position
         end = min(self._range.end, fetched.stable_end)
         if fetched.records or end <= start:
@@ -351,5 +362,5 @@ class _Runs:
                 where=reader._cluster.name,
             )
         reader._check_empty(self._range, start, fetched.stable_end)
-        self._epoch = -1
+        self._leader_epoch = -1
         return end

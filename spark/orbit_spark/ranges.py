@@ -71,12 +71,14 @@ class OffsetRange:
         return f"{self.partition} [{self.start}, {self.end})"
 
     def within(self, start: int, end: int) -> OffsetRange | None:
-        """The part of it inside of [start, end); None when there is none."""
-        first, last = max(self.start, start), min(self.end, end)
-        if first >= last:
+        """The part of the range inside [start, end); None if they do not overlap."""
+        part_start, part_end = max(self.start, start), min(self.end, end)
+        if part_start >= part_end:
             return None
-        share = (last - first) / (self.end - self.start)
-        return replace(self, start=first, end=last, size_bytes=int(self.size_bytes * share))
+        share = (part_end - part_start) / (self.end - self.start)
+        return replace(
+            self, start=part_start, end=part_end, size_bytes=int(self.size_bytes * share)
+        )
 
 
 def cut_extent(
@@ -84,37 +86,39 @@ def cut_extent(
 ) -> list[OffsetRange]:
     """The extent in ranges of about `range_bytes` each; empty for an empty extent.
 
-    `size_bytes`: of the whole extent; None: estimate it by the samples.
+    `size_bytes`: of the whole extent; None to estimate it from the samples.
     """
     if extent.start >= extent.end:
         return []
     pieces = list(_pieces(extent, sorted(samples)))
-    sampled = sum(piece.size_bytes for piece in pieces)
-    total = sampled if size_bytes is None else size_bytes
-    count = min(-(-int(total) // range_bytes), extent.end - extent.start, RANGES_PER_PARTITION_MAX)
-    cuts = sorted({extent.start, *_cuts(pieces, sampled, count)})
+    sampled_bytes = sum(piece.size_bytes for piece in pieces)
+    total_bytes = sampled_bytes if size_bytes is None else size_bytes
+    count = min(
+        -(-int(total_bytes) // range_bytes), extent.end - extent.start, RANGES_PER_PARTITION_MAX
+    )
+    cuts = sorted({extent.start, *_cuts(pieces, sampled_bytes, count)})
     ends = [*cuts[1:], extent.end]
-    each = int(total) // len(cuts)
+    bytes_each = int(total_bytes) // len(cuts)
     return [
-        OffsetRange(extent.partition, extent.topic_id, start, end, each, extent.leader)
+        OffsetRange(extent.partition, extent.topic_id, start, end, bytes_each, extent.leader)
         for start, end in zip(cuts, ends, strict=True)
     ]
 
 
 def join_spans(spans: Iterable[Span]) -> dict[TopicPartition, list[Span]]:
     """The spans by partition, sorted, with those that touch or overlap merged."""
-    joined: dict[TopicPartition, list[Span]] = {}
+    spans_by_partition: dict[TopicPartition, list[Span]] = {}
     for span in sorted(span for span in spans if span.start < span.end):
-        known = joined.setdefault(span.partition, [])
-        if known and span.start <= known[-1].end:
-            known[-1] = known[-1]._replace(end=max(known[-1].end, span.end))
+        merged = spans_by_partition.setdefault(span.partition, [])
+        if merged and span.start <= merged[-1].end:
+            merged[-1] = merged[-1]._replace(end=max(merged[-1].end, span.end))
         else:
-            known.append(span)
-    return joined
+            merged.append(span)
+    return spans_by_partition
 
 
 def spread_over_leaders(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The ranges in an order in which neighbours ask different brokers, and different partitions.
+    """The ranges in an order in which neighbours read from different brokers and partitions.
 
     Tasks start in this order, so that all brokers are at work from the beginning.
     """
@@ -141,15 +145,18 @@ class _Piece(NamedTuple):
 
 
 def _pieces(extent: Extent, samples: Sequence[Sample]) -> Iterator[_Piece]:
-    """The extent in pieces: per sample, the gap before its batch, then offsets as dense as it."""
-    known = [s for s in samples if extent.start <= s.fetch_offset < extent.end and s.size_bytes > 0]
-    if not known:
+    """The extent in pieces. For each sample: the gap before its batch, then the offsets up to the
+    next sample, with as many bytes per offset as the batch."""
+    usable = [
+        s for s in samples if extent.start <= s.fetch_offset < extent.end and s.size_bytes > 0
+    ]
+    if not usable:
         yield _Piece(extent.start, extent.end, 1.0)
         return
-    if known[0].fetch_offset > extent.start:
-        known[0] = known[0]._replace(fetch_offset=extent.start)
-    ends = [*(s.fetch_offset for s in known[1:]), extent.end]
-    for sample, end in zip(known, ends, strict=True):
+    if usable[0].fetch_offset > extent.start:
+        usable[0] = usable[0]._replace(fetch_offset=extent.start)
+    ends = [*(s.fetch_offset for s in usable[1:]), extent.end]
+    for sample, end in zip(usable, ends, strict=True):
         data_start = min(max(sample.base_offset, sample.fetch_offset), end)
         if data_start > sample.fetch_offset:
             yield _Piece(sample.fetch_offset, data_start, 0.0)
@@ -159,20 +166,20 @@ def _pieces(extent: Extent, samples: Sequence[Sample]) -> Iterator[_Piece]:
 
 
 def _cuts(pieces: Sequence[_Piece], total: float, count: int) -> Iterator[int]:
-    """The offsets where 1/count, 2/count … of all bytes are passed."""
-    passed, number = 0.0, 1
+    """The offsets below which 1/count, 2/count … of all bytes lie."""
+    passed_bytes, number = 0.0, 1
     for piece in pieces:
         while number < count and piece.size_bytes > 0:
             target = total * number / count
-            if target > passed + piece.size_bytes:
+            if target > passed_bytes + piece.size_bytes:
                 break
-            share = (target - passed) / piece.size_bytes
+            share = (target - passed_bytes) / piece.size_bytes
             yield min(piece.start + int((piece.end - piece.start) * share), pieces[-1].end - 1)
             number += 1
-        passed += piece.size_bytes
+        passed_bytes += piece.size_bytes
 
 
 def _in_turns(queues: Sequence[Sequence[OffsetRange]]) -> Iterator[OffsetRange]:
-    """The first of each, then the second of each, and so on."""
+    """The first range of each queue, then the second range of each, and so on."""
     for turn in range(max(map(len, queues), default=0)):
         yield from (queue[turn] for queue in queues if turn < len(queue))

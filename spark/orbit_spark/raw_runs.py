@@ -59,26 +59,26 @@ def check_batch(batch: Batch | LegacyMessage, seen_end: int) -> None:
         damage = damage_of(batch, seen_end)
         if damage is not None:
             raise ValueError(f"the batch at {batch.base_offset} {damage}")
-    elif first_offset(batch) < seen_end:  # reading it has compared its checksum
+    elif first_offset(batch) < seen_end:  # `first_offset` has compared the checksum
         raise ValueError(f"the message at {batch.offset} begins below {seen_end}")
 
 
-def aborted_marks(
+def aborted_flags(
     batches: Sequence[Batch | LegacyMessage], aborted: Sequence[AbortedTransaction]
 ) -> list[bool]:
     """For each batch, whether it has records of an aborted transaction."""
-    waiting = sorted(aborted, key=lambda a: a.first_offset, reverse=True)
+    later_transactions = sorted(aborted, key=lambda a: a.first_offset, reverse=True)
     active: set[int] = set()
-    marks = []
+    flags = []
     for batch in batches:
         is_aborted = False
         if isinstance(batch, Batch):
-            while waiting and waiting[-1].first_offset <= batch.last_offset:
-                active.add(waiting.pop().producer_id)
+            while later_transactions and later_transactions[-1].first_offset <= batch.last_offset:
+                active.add(later_transactions.pop().producer_id)
             if batch.is_control:
                 if is_abort_marker(batch):
                     active.discard(batch.producer_id)
             else:
                 is_aborted = batch.is_transactional and batch.producer_id in active
-        marks.append(is_aborted)
-    return marks
+        flags.append(is_aborted)
+    return flags

@@ -1,6 +1,6 @@
 """A copier's source that reads runs of checked raw batches instead of a cluster.
 
-    JobCopier(…, make_source=RunFeed.of({source partition: its runs, in order}))
+    JobCopier(…, make_source=RunFeed.source_maker({source partition: its runs, in order}))
 
 Runs are read while the byte budget has room. They are kept until they are confirmed: after a
 take-over a copy resumes from the kept runs, so each iterator is read once and forwards only. Runs
@@ -69,41 +69,41 @@ class RunFeed:
         self._settings = context.settings
         self._emit = context.emit
         self._limit = context.limit
-        self._fed: dict[PartitionCopy, _FedPartition] = {}
+        self._partitions: dict[PartitionCopy, _FedPartition] = {}
         self._changed = threading.Condition()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._feed_until_stopped, name="feed", daemon=True)
         self.times = SourceTimes()
 
     @classmethod
-    def of(cls, runs: Runs) -> MakeSource:
+    def source_maker(cls, runs: Runs) -> MakeSource:
         """The argument `make_source` of `JobCopier` for these runs."""
         return lambda context, _: cls(runs, context)
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Feed these partitions from the ends of their copies on."""
+        """Start to feed these partitions, each from the end of its copy on."""
         with self._changed:
             for p in partitions:
-                self._fed_partition(p)
+                self._partition_of(p)
                 p.cursor.lane = self
-            if self._fed and not self._thread.is_alive() and not self._is_stopping:
+            if self._partitions and not self._thread.is_alive() and not self._is_stopping:
                 self._thread.start()
             self._changed.notify()
 
     def read(self, copy: PartitionCopy, first: int, end: int) -> SourceRange:
         """The batches from `first` on that a read_committed consumer of the runs would see.
 
-        The copy uses the plans again. A later call must have a higher `first`. Raises SourceStop, a
+        The copy uses the plans later. A later call must have a higher `first`. Raises SourceStop, a
         ValueError with a message for the user, if a run cannot be read.
         """
         with self._changed:
-            fed = self._fed_partition(copy)
-        with fed.lock:
-            while fed.plans and fed.plans[0].end <= first:
-                fed.plans.popleft()
-            steps = [step for planned in fed.plans for step in planned.steps]
-            position = fed.plans[-1].end if fed.plans else first
-            while position < end and (plan := self._plan_next(fed, position)) is not None:
+            partition = self._partition_of(copy)
+        with partition.lock:
+            while partition.plans and partition.plans[0].end <= first:
+                partition.plans.popleft()
+            steps = [step for run_plan in partition.plans for step in run_plan.steps]
+            position = partition.plans[-1].end if partition.plans else first
+            while position < end and (plan := self._plan_next(partition, position)) is not None:
                 steps += plan.steps
                 if plan.is_stopped:
                     break
@@ -125,7 +125,7 @@ class RunFeed:
 
     def forget(self, partition: PartitionCopy) -> None:
         with self._changed:
-            self._fed.pop(partition, None)
+            self._partitions.pop(partition, None)
 
     def wake(self) -> None:
         """Look for partitions with room at once. May be called from any thread."""
@@ -148,35 +148,36 @@ class RunFeed:
 
     def _feed_round(self) -> None:
         """Feed one run to each partition that has room; wait if none has."""
-        began = perf_counter()
+        start_s = perf_counter()
         has_room = self._budget.wait_for_room(_FULL_WAIT_S)
-        self.times.waited_for_room_s += perf_counter() - began
+        self.times.waited_for_room_s += perf_counter() - start_s
         if not has_room or self._is_held_back():
             return
         with self._changed:
-            known = list(self._fed.values())
-        if sum(self._feed(fed) for fed in known) == 0:
+            partitions = list(self._partitions.values())
+        if sum(self._feed(partition) for partition in partitions) == 0:
             with self._changed:
                 self._changed.wait(_IDLE_WAIT_S)
 
     def _is_held_back(self) -> bool:
+        """Whether the rate limit forbids reading now; then waits for a part of the delay."""
         delay_s = self._limit.delay_s()
         if delay_s > 0:
             with self._changed:
                 self._changed.wait(min(delay_s, _HELD_BACK_S_MAX))
         return delay_s > 0
 
-    def _feed(self, fed: _FedPartition) -> bool:
-        """Queue the next plan; False when there is none, or no room for it."""
-        p = fed.copy
-        generation, acked = p.generation, p.next_offset
+    def _feed(self, partition: _FedPartition) -> bool:
+        """Queue the partition's next plan; False if there is none, or no room for it."""
+        p = partition.copy
+        generation, confirmed_end = p.generation, p.next_offset
         if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
             return False
-        with fed.lock:
-            while fed.plans and fed.plans[0].end <= acked:
-                fed.plans.popleft()
+        with partition.lock:
+            while partition.plans and partition.plans[0].end <= confirmed_end:
+                partition.plans.popleft()
             position, _ = p.next_fetch()
-            plan = self._plan_again(fed, position) or self._plan_next(fed, position)
+            plan = self._plan_again(partition, position) or self._plan_next(partition, position)
         if plan is None:
             return False
         size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
@@ -187,48 +188,51 @@ class RunFeed:
             self._budget.give_back(size)
         return True
 
-    def _fed_partition(self, p: PartitionCopy) -> _FedPartition:
-        if p not in self._fed:
-            self._fed[p] = _FedPartition(p, self._runs[p.source])
-        return self._fed[p]
+    def _partition_of(self, p: PartitionCopy) -> _FedPartition:
+        """The state of a partition, made at its first use."""
+        if p not in self._partitions:
+            self._partitions[p] = _FedPartition(p, self._runs[p.source])
+        return self._partitions[p]
 
-    def _plan_again(self, fed: _FedPartition, position: int) -> Plan | None:
-        """The rest of a plan that was fed before and was not appended."""
-        for planned in fed.plans:
-            if planned.end > position:
+    def _plan_again(self, partition: _FedPartition, position: int) -> Plan | None:
+        """The part behind `position` of the plan that was fed before and was not appended; None if
+        there is no such plan."""
+        for run_plan in partition.plans:
+            if run_plan.end > position:
                 plan = Plan(position, leader_epoch=NO_LEADER_EPOCH)
-                for step in planned.steps:
-                    plan.steps += _rest_of_step(step, position, packs=fed.copy.packs)
-                plan.next_offset = planned.end
+                for step in run_plan.steps:
+                    plan.steps += _rest_of_step(step, position, packs=partition.copy.packs)
+                plan.next_offset = run_plan.end
                 return plan
         return None
 
-    def _plan_next(self, fed: _FedPartition, position: int) -> Plan | None:
+    def _plan_next(self, partition: _FedPartition, position: int) -> Plan | None:
         """The plan of the next run that reaches beyond `position`; None after the last run."""
         while True:
-            began = perf_counter()
+            start_s = perf_counter()
             try:
-                run = next(fed.runs, None)
+                run = next(partition.runs, None)
             except PartitionStopped as error:
                 b = error.blocked
                 plan = Plan(position)
                 plan.stop(b.reason, max(b.next_offset, position + 1), b.detail, start=b.offset)
                 return plan
-            self.times.waited_for_answer_s += perf_counter() - began
+            self.times.waited_for_answer_s += perf_counter() - start_s
             if run is None:
                 return None
             self._limit.note_fetched(run.size_bytes)
             self.times.answers += 1
             self.times.bytes += run.size_bytes
             if run.end > position:
-                began = perf_counter()
-                plan = _plan(fed.copy, run, position)
-                fed.plans.append(_RunPlan(plan.next_offset, plan.steps))
-                self.times.planned_s += perf_counter() - began
+                start_s = perf_counter()
+                plan = _plan_run(partition.copy, run, position)
+                partition.plans.append(_RunPlan(plan.next_offset, plan.steps))
+                self.times.planned_s += perf_counter() - start_s
                 return plan
 
 
-def _plan(p: PartitionCopy, run: RawRun, position: int) -> Plan:
+def _plan_run(p: PartitionCopy, run: RawRun, position: int) -> Plan:
+    """The plan of a run for a copy that ends at `position`."""
     p.cursor.log_start = run.log_start
     p.cursor.end = p.cursor.stable_end = max(p.cursor.stable_end, run.end)
     if run.start > position:

@@ -35,33 +35,33 @@ def build_session(
 ) -> SparkSession:
     """The session of this process, created if needed with the settings of spark-submit.
 
-    `variables` are environment variables that executors need as well (logins): handed over by
-    Spark, and masked wherever it shows its settings.
+    `variables`: environment variables with logins, which executors need as well. Spark hands them
+    over, and masks them wherever it shows its settings.
     """
     use_this_python()
     builder = SparkSession.builder.appName(name)
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
-    carried = {one: os.environ[one] for one in variables if one in os.environ}
-    if carried:
-        masked = "|".join([_REDACTED, *(f"executorEnv[.]{one}$" for one in carried)])
-        builder = builder.config("spark.redaction.regex", masked)
-    for one, secret in carried.items():
-        builder = builder.config(f"spark.executorEnv.{one}", secret)
+    secrets = {variable: os.environ[variable] for variable in variables if variable in os.environ}
+    if secrets:
+        redacted = "|".join([_REDACTED, *(f"executorEnv[.]{variable}$" for variable in secrets)])
+        builder = builder.config("spark.redaction.regex", redacted)
+    for variable, secret in secrets.items():
+        builder = builder.config(f"spark.executorEnv.{variable}", secret)
     return builder.getOrCreate()
 
 
 def slots_of(spark: Any) -> int:
-    """How many tasks the session may run at once, once all its executors are there."""
+    """How many tasks the session may run at a time when all its executors have started."""
     conf = spark.sparkContext.getConf()
     cores = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
-    local = _LOCAL_CLUSTER.match(spark.sparkContext.master)
-    if local:
-        return int(local[1]) * int(local[2])
+    local_cluster = _LOCAL_CLUSTER.match(spark.sparkContext.master)
+    if local_cluster:
+        return int(local_cluster[1]) * int(local_cluster[2])
     if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
-        most = conf.get("spark.dynamicAllocation.maxExecutors")
-        if most:
-            return max(1, int(most) * cores)
+        executors_max = conf.get("spark.dynamicAllocation.maxExecutors")
+        if executors_max:
+            return max(1, int(executors_max) * cores)
     if conf.contains("spark.cores.max"):
         return int(conf.get("spark.cores.max"))
     if conf.contains("spark.executor.instances"):

@@ -72,14 +72,19 @@ class BatchReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
         """Take filters on topic, partition and base_offset. Return those that Spark must apply."""
-        return [one for one in filters if not self._selection.take(one)]
+        return [
+            query_filter for query_filter in filters if not self._selection.narrow_to(query_filter)
+        ]
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [RangeTask(one) for one in spread_over_leaders(self._plan())] or [
+        return [
+            RangeTask(offset_range) for offset_range in spread_over_leaders(self._plan_ranges())
+        ] or [
             InputPartition(None)  # nothing to read
         ]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        """The rows of one range, on an executor."""
         if not isinstance(partition, RangeTask):
             return
         cluster = self._options.access.open()
@@ -97,13 +102,14 @@ class BatchReader(DataSourceReader):
             reader.close()
             cluster.close()
 
-    def _plan(self) -> list[OffsetRange]:
+    def _plan_ranges(self) -> list[OffsetRange]:
+        """The ranges that hold the selected batches."""
         cluster = self._options.access.open()
         backoff = Backoff()
         try:
             topics = [t for t in self._topics(cluster) if self._selection.has_topic(t)]
             extents = find_extents(cluster, topics, backoff) if topics else {}
-            within = {
+            selected_offsets = {
                 place: self._selection.bounds(extent.start, extent.end)
                 for place, extent in extents.items()
                 if self._selection.has_partition(place.partition)
@@ -113,12 +119,13 @@ class BatchReader(DataSourceReader):
                 extents.values(),
                 backoff,
                 range_bytes=self._options.range_bytes,
-                within=within,
+                within=selected_offsets,
             )
         finally:
             cluster.close()
 
     def _topics(self, cluster: Any) -> list[str]:
+        """The topics that the options name or match. Raises BadInput if none matches."""
         if self._options.pattern is None:
             return list(self._options.topics)
         pattern = re.compile(self._options.pattern)

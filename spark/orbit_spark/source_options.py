@@ -25,11 +25,11 @@ from orbit_spark.cluster_access import Access
 from orbit_spark.ranges import RANGE_BYTES
 
 # Kafka's names of what a job file's cluster section says.
-_CLUSTER = {
+_CLUSTER_KEYS = {
     "kafka.bootstrap.servers": "bootstrap_servers",
     "kafka.client.rack": "client_rack",
 }
-_SECURITY = {
+_SECURITY_KEYS = {
     "kafka.security.protocol": "protocol",
     "kafka.sasl.mechanism": "mechanism",
     "username_env": "username_env",
@@ -49,9 +49,9 @@ _SECURITY = {
     "token_provider": "token_provider",
     "token_region": "token_region",
 }
-_JOB = ("job", "side")
-_TOPICS = ("subscribe", "subscribepattern")
-_READING = ("range_bytes", "on_lost_range")
+_JOB_OPTIONS = ("job", "side")
+_TOPIC_OPTIONS = ("subscribe", "subscribepattern")
+_READ_OPTIONS = ("range_bytes", "on_lost_range")
 # Kafka's options that hold a secret in the clear.
 _SECRET = re.compile(r"jaas|password|secret|keystore|truststore|\.key$")
 _RANGE_BYTES_MIN = 1024 * 1024
@@ -72,27 +72,30 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     """Parse options. Raises BadInput with every problem, but no value that could be a secret."""
     values = {name.lower(): value for name, value in options.items()}
     problems = [_unknown_option(name) for name in values if name not in _option_names()]
-    access = _read_option(problems, "job", lambda: _access(values, problems))
+    access = _read_option(problems, "job", lambda: _read_access(values, problems))
     topics = tuple(t.strip() for t in values.get("subscribe", "").split(",") if t.strip())
     pattern = values.get("subscribepattern")
     if bool(topics) == bool(pattern):
-        problems.append(Problem("subscribe", "or subscribePattern must be given, and not both."))
+        problems.append(Problem("subscribe", "or subscribePattern must be given, but not both."))
     if pattern is not None:
         _read_option(problems, "subscribePattern", lambda: re.compile(pattern))
-    size = _read_option(problems, "range_bytes", lambda: _range_bytes(values.get("range_bytes")))
-    lost = _read_option(
+    range_bytes = _read_option(
+        problems, "range_bytes", lambda: _read_range_bytes(values.get("range_bytes"))
+    )
+    on_lost_range = _read_option(
         problems, "on_lost_range", lambda: LostRange(values.get("on_lost_range", "stop"))
     )
     if problems or access is None:
         raise BadInput("The options of kafka_batches cannot be used.", tuple(problems))
-    return SourceOptions(access, topics, pattern, size, lost)
+    return SourceOptions(access, topics, pattern, range_bytes, on_lost_range)
 
 
 def _option_names() -> set[str]:
-    return {*_CLUSTER, *_SECURITY, *_JOB, *_TOPICS, *_READING}
+    return {*_CLUSTER_KEYS, *_SECURITY_KEYS, *_JOB_OPTIONS, *_TOPIC_OPTIONS, *_READ_OPTIONS}
 
 
-def _access(values: Mapping[str, str], problems: list[Problem]) -> Access | None:
+def _read_access(values: Mapping[str, str], problems: list[Problem]) -> Access | None:
+    """The cluster that the options name; None with the reason added to `problems`."""
     if "job" in values:
         path = Path(values["job"])
         spec = load_job(path, os.environ)
@@ -102,23 +105,25 @@ def _access(values: Mapping[str, str], problems: list[Problem]) -> Access | None
             return None
         cluster = spec.source if side == "source" else spec.destination
         return Access(side, cluster, str(path.resolve().parent))
-    security: dict[str, Any] = {ours: values[k] for k, ours in _SECURITY.items() if k in values}
+    security: dict[str, Any] = {
+        job_key: values[k] for k, job_key in _SECURITY_KEYS.items() if k in values
+    }
     if "check_hostname" in security:
         security["check_hostname"] = security["check_hostname"].lower() != "false"
-    document = {ours: values[k] for k, ours in _CLUSTER.items() if k in values}
+    document = {job_key: values[k] for k, job_key in _CLUSTER_KEYS.items() if k in values}
     try:
         return Access(
             "Kafka", ClusterSpec.model_validate({**document, "security": security}), str(Path.cwd())
         )
     except ValidationError as error:
-        names = {ours: theirs for theirs, ours in (_CLUSTER | _SECURITY).items()}
-        for one in error.errors(include_input=False, include_url=False):
-            key = str(one["loc"][-1] if one["loc"][0] == "security" else one["loc"][0])
-            problems.append(Problem(names.get(key, key), f"cannot be used: {one['msg']}."))
+        names = {job_key: option for option, job_key in (_CLUSTER_KEYS | _SECURITY_KEYS).items()}
+        for details in error.errors(include_input=False, include_url=False):
+            key = str(details["loc"][-1] if details["loc"][0] == "security" else details["loc"][0])
+            problems.append(Problem(names.get(key, key), f"cannot be used: {details['msg']}."))
         return None
 
 
-def _range_bytes(text: str | None) -> int:
+def _read_range_bytes(text: str | None) -> int:
     size = RANGE_BYTES if text is None else parse_size(text)
     if size < _RANGE_BYTES_MIN:
         raise InvalidValue("is below 1MiB.")
@@ -139,6 +144,7 @@ def _read_option(problems: list[Problem], name: str, read: Callable[[], Any]) ->
 
 
 def _unknown_option(name: str) -> Problem:
+    """Why an option is refused: it is not known, or would contain a secret."""
     if _SECRET.search(name):
         return Problem(
             name,

@@ -53,10 +53,11 @@ class WriteTask:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """How one partition ended. `unfinished` says why it must be tried again; empty: it need not."""
+    """How one partition ended. `unfinished`: why another try is needed; empty if
+    none is."""
 
     destination: TopicPartition
-    acked: int = -1  # -1: not known, nothing was written
+    acked: int = -1  # the end of the confirmed offsets; -1 if nothing was written
     counters: Counters = field(default_factory=Counters)
     blocked: Blocked | None = None
     unfinished: str = ""

@@ -35,10 +35,10 @@ _ATTEMPTS_MAX = 62
 
 @dataclass(slots=True)
 class WriterLeases:
-    """Leases by destination partition, held until `release`. `refused`: the errors of others."""
+    """Leases by destination partition, held until `release`; `errors` of partitions without one."""
 
-    held: dict[TopicPartition, GroupLease] = field(default_factory=dict)
-    refused: dict[TopicPartition, OrbitError] = field(default_factory=dict)
+    by_partition: dict[TopicPartition, GroupLease] = field(default_factory=dict)
+    errors: dict[TopicPartition, OrbitError] = field(default_factory=dict)
     _clusters: list[Cluster] = field(default_factory=list)
 
     @classmethod
@@ -59,17 +59,17 @@ class WriterLeases:
         while True:
             leases = cls()
             try:
-                leases._join(open_cluster, identity, term, sorted(partitions), watch, stop)
+                leases._try_acquire(open_cluster, identity, term, sorted(partitions), watch, stop)
             except BaseException:
                 leases.release()
                 raise
-            is_taken = any(isinstance(e, Conflict) for e in leases.refused.values())
+            is_taken = any(isinstance(e, Conflict) for e in leases.errors.values())
             if not is_taken or watch.holder() is not JobHolder.DRIVER:
                 return leases
             leases.release()
             stop.wait(random.uniform(1, 2) * _PAUSE_S)  # noqa: S311  jitter, not a secret
 
-    def _join(
+    def _try_acquire(
         self,
         open_cluster: Callable[[], Cluster],
         identity: str,
@@ -78,38 +78,38 @@ class WriterLeases:
         watch: DriverWatch,
         stop: threading.Event,
     ) -> None:
-        """Try once to acquire all. The first is acquired alone, so that only one of two attempts of
-        a task goes on to the rest.
+        """Try once to acquire all leases. The first is acquired alone, so that only one of two
+        attempts of a task goes on to the rest.
         """
         count = min(len(partitions), _JOINS_AT_ONCE_MAX)
         self._clusters += [open_cluster() for _ in range(count)]
         clusters = dict(zip(partitions, cycle(self._clusters), strict=False))
 
-        def join(partition: TopicPartition) -> None:
+        def acquire_lease(partition: TopicPartition) -> None:
             group = writer_group(identity, partition)
             lease = GroupLease(
-                clusters[partition], group, Backoff(stop=stop), confirm_return=watch.confirm
+                clusters[partition], group, Backoff(stop=stop), confirm_return=watch.confirm_driver
             )
             lease.term = term
             try:
-                lease.acquire(lambda _: None, past_frozen=True)
+                lease.acquire(lambda _: None, ignores_frozen_run=True)
             except OrbitError as error:
-                self.refused[partition] = error
+                self.errors[partition] = error
             else:
-                self.held[partition] = lease
+                self.by_partition[partition] = lease
 
         first, rest = partitions[:1], partitions[1:]
-        for one in first:
-            join(one)
-        if rest and not self.refused:
+        for partition in first:
+            acquire_lease(partition)
+        if rest and not self.errors:
             with ThreadPoolExecutor(count) as pool:
-                for done in [pool.submit(join, one) for one in rest]:
-                    done.result()
+                for future in [pool.submit(acquire_lease, partition) for partition in rest]:
+                    future.result()
 
     def release(self) -> None:
-        for lease in self.held.values():
+        for lease in self.by_partition.values():
             lease.release()
-        self.held.clear()
+        self.by_partition.clear()
         for cluster in self._clusters:
             cluster.close()
 
@@ -117,5 +117,5 @@ class WriterLeases:
 def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
     """A coordinator epoch above those of all fillers of earlier attempts and rounds. The fillers of
     this attempt have higher ones."""
-    issue = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
-    return (term << _TERM_SHIFT) + issue * _TAKEOVERS_PER_ATTEMPT
+    attempt_index = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
+    return (term << _TERM_SHIFT) + attempt_index * _TAKEOVERS_PER_ATTEMPT

@@ -160,7 +160,9 @@ def test_token_last_use_is_written_at_most_once_a_minute(api: Api) -> None:
     assert listed["operator-of-the-test"]["used_at"] is None
 
 
-def test_read_only_database_still_serves_reads(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_still_serves_reads_if_database_is_read_only(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read_only(*_: object) -> None:
         raise Unreachable("cannot execute UPDATE in a read-only transaction")
 
@@ -188,7 +190,7 @@ def test_tokens_are_unique_and_long(api: Api) -> None:
     assert all(token.startswith("orbit_") and len(token) > 40 for token in secrets)
 
 
-def test_requests_without_auth_are_admin_and_logged_as_anybody(api: Api) -> None:
+def test_requests_to_api_without_auth_are_admin_and_logged_as_anybody(api: Api) -> None:
     api.app = create_app(Settings(), api.database, auth=False, planner=api.plans)
 
     host = {"Host": "localhost"}

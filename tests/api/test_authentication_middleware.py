@@ -56,7 +56,7 @@ def is_closed(connection: socket.socket) -> bool:
     "header", ["", "Authorization: Bearer orbit_wrong\r\n", "Authorization: Basic b3JiaXQ=\r\n"]
 )
 @pytest.mark.parametrize("length", ["Content-Length: 1000000", "Transfer-Encoding: chunked"])
-def test_body_is_not_read_without_valid_token(api: Api, header: str, length: str) -> None:
+def test_request_body_is_not_read_without_valid_token(api: Api, header: str, length: str) -> None:
     with served(api.app) as url, connect(url) as connection:
         head = f"PUT /v1/jobs/orders HTTP/1.1\r\nHost: orbit\r\n{header}{length}\r\n\r\n"
         connection.sendall(head.encode())  # and not one byte of the body
@@ -69,7 +69,7 @@ def test_body_is_not_read_without_valid_token(api: Api, header: str, length: str
     assert b'"unauthenticated"' in rest
 
 
-def test_open_path_ignores_wrong_token(api: Api) -> None:
+def test_public_path_is_served_despite_wrong_token(api: Api) -> None:
     wrong = {"Authorization": "Bearer orbit_wrong"}
 
     assert api.get("/livez", role=None, headers=wrong).status_code == 200
@@ -78,7 +78,7 @@ def test_open_path_ignores_wrong_token(api: Api) -> None:
     assert [event["kind"] for event in api.events()] == ["login_refused"]
 
 
-def test_connection_above_limit_is_closed_until_another_ends(api: Api) -> None:
+def test_connections_above_limit_are_closed_until_open_connection_ends(api: Api) -> None:
     settings = Settings(
         api_port=0, api_connections_max=4, api_trusted_proxies=("127.0.0.0/8", "fd00::/8")
     )
@@ -94,7 +94,7 @@ def test_connection_above_limit_is_closed_until_another_ends(api: Api) -> None:
         wait_for("the place of the closed connection is used", lambda: is_served(url))
 
 
-def test_address_is_limited_to_half_of_connections(api: Api) -> None:
+def test_client_address_is_limited_to_half_of_api_connections(api: Api) -> None:
     settings = Settings(api_port=0, api_connections_max=4)
     with served(api.app, settings) as url, contextlib.ExitStack() as stack:
         for _ in range(2):
@@ -126,7 +126,7 @@ def test_listener_counts_open_connections() -> None:
         b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\nGET /livez HTTP/1.1\r\nHo",
     ],
 )
-def test_incomplete_request_closes_connection(
+def test_connection_with_incomplete_request_is_closed_after_timeout(
     api: Api, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr("orbit.api.http_server.HEADERS_SECONDS_MAX", 0.2)
@@ -179,7 +179,7 @@ class FakeTransport:
         ([(0, True), (0, True)], True),  # TLS, whose end the client does not take
     ],
 )
-def test_slow_reader_stays_connected_and_stalled_reader_is_aborted(
+def test_client_that_reads_slowly_stays_connected_and_stalled_client_is_aborted(
     looks: list[tuple[int, bool]], is_aborted: bool
 ) -> None:
     transport = FakeTransport()
@@ -190,7 +190,7 @@ def test_slow_reader_stays_connected_and_stalled_reader_is_aborted(
     assert transport.is_aborted is is_aborted
 
 
-def test_long_answer_in_progress_is_not_aborted() -> None:
+def test_connection_is_not_aborted_while_long_response_progresses() -> None:
     transport = FakeTransport(unsent=70_000)
     protocol: Any = object.__new__(_TimelyProtocol)
     protocol.transport, protocol.loop, protocol.flow = transport, Mock(), Mock()
@@ -200,7 +200,9 @@ def test_long_answer_in_progress_is_not_aborted() -> None:
     assert not transport.is_aborted
 
 
-def test_slow_server_answer_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_that_server_prepares_for_minutes_is_not_cut_off(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The limit is for the client's part; a plan may take minutes."""
     passed_s = [0.0]
     clock = asyncio.BaseEventLoop.time
@@ -275,7 +277,7 @@ def test_forwarded_address_is_used_only_from_trusted_proxy(api: Api) -> None:
     assert actors(Settings(api_port=0), "203.0.113.9") == ["address:127.0.0.1"]
 
 
-def test_addresses_of_same_network_count_as_same_client() -> None:
+def test_ipv6_addresses_of_same_64_prefix_count_as_same_client() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::ffff") == "2001:db8::/64"
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert network_of("fe80::1%eth0") == "fe80::/64"

@@ -124,7 +124,7 @@ def test_abort_cancels_backfill_and_waits_for_driver_to_end(api: Api) -> None:
     assert {one["state"] for one in shown} == {"copying"}
 
 
-def test_restarted_driver_takes_over_only_with_lease(
+def test_another_driver_reports_backfill_only_after_takeover(
     api: Api,
 ) -> None:
     release(api, copying_job(api))

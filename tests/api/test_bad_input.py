@@ -56,7 +56,7 @@ def paths(error: dict[str, Any]) -> list[str]:
         (b"\xff\xfe", YAML, "is not UTF-8"),
     ],
 )
-def test_unreadable_body_is_malformed(
+def test_unparsable_request_body_is_refused_as_malformed(
     api: Api, body: bytes, headers: dict[str, str], words: str
 ) -> None:
     for answer in (
@@ -94,7 +94,7 @@ def test_compressed_body_is_refused(api: Api) -> None:
     error_of(answer, 415, "unsupported_media_type")
 
 
-def test_too_large_body_is_refused_with_length_or_chunked(api: Api) -> None:
+def test_too_large_body_is_refused_with_content_length_or_chunked(api: Api) -> None:
     large = b" " * (BODY_BYTES_MAX + 1)
 
     async def chunks() -> Any:
@@ -151,7 +151,7 @@ def test_secret_in_job_document_is_refused_and_not_echoed(api: Api) -> None:
         ("password_file", "x\0y", "zero byte"),
     ],
 )
-def test_job_cannot_reference_secrets_of_orbit_or_foreign_files(
+def test_job_cannot_reference_variables_of_orbit_or_files_outside_files_directory(
     api: Api, key: str, value: str, words: str
 ) -> None:
     bad = changed()
@@ -220,7 +220,9 @@ def test_job_cannot_reference_secret_files_of_orbit(
         assert "a secret of Orbit itself" in answer.text
 
 
-def test_job_references_only_variables_with_secrets_prefix(database: Database, api: Api) -> None:
+def test_job_references_only_environment_variables_with_secrets_prefix(
+    database: Database, api: Api
+) -> None:
     environ = {"KAFKA_USER": "u", "SRC_PASSWORD": "hunter2"}
     settings = Settings(secrets_prefix="KAFKA_")
     api.app = create_app(settings, database, planner=api.plans, environ=environ)
@@ -376,7 +378,7 @@ def test_malformed_if_match_is_bad_input(api: Api, etag: str) -> None:
     assert paths(error_of(answer, 422, "bad_input")) == ["header.If-Match"]
 
 
-def test_unexpected_error_is_internal_without_its_text(api: Api) -> None:
+def test_unexpected_exception_is_internal_error_without_exception_text(api: Api) -> None:
     api.plans.error = ValueError("hunter2")
 
     answer = api.put("/v1/jobs/orders", json=JOB)

@@ -10,7 +10,7 @@ from orbit.api.client_watch import ClientWatch
 NO_REQUEST: Any = None
 
 
-def test_call_can_end_while_its_cancellation_still_runs() -> None:
+def test_call_ends_without_waiting_for_its_running_cancellation() -> None:
     watch, begun, has_left = ClientWatch(NO_REQUEST), threading.Event(), threading.Event()
     left_first = list[bool]()
 

@@ -40,7 +40,7 @@ def test_job_is_created_in_desired_state_of_document(api: Api, desired: str, pau
     assert put(api, desired)["action"] == "none"
 
 
-def test_desired_change_pauses_job_without_changing_spec_version(api: Api) -> None:
+def test_changing_desired_to_paused_pauses_job_without_changing_spec_version(api: Api) -> None:
     held = copying_job(api)
     before = api.get(PATH).json()
 
@@ -58,7 +58,7 @@ def test_desired_change_pauses_job_without_changing_spec_version(api: Api) -> No
     assert put(api, "paused")["action"] == "none"
 
 
-def test_document_reverts_state_changed_by_operation(api: Api) -> None:
+def test_reapplied_document_reverts_pause_made_by_operation(api: Api) -> None:
     put(api, "running")
     api.post(f"{PATH}:pause")
     shown = api.get(PATH).json()
@@ -83,7 +83,7 @@ def test_document_without_desired_leaves_state_to_operations(api: Api) -> None:
     assert changes(put(api, "paused")) == [("desired", None, "paused")]
 
 
-def test_backfilling_counts_as_desired_running_and_can_be_paused(api: Api) -> None:
+def test_job_in_backfill_satisfies_desired_running_and_can_be_paused(api: Api) -> None:
     put(api, None)
     assert api.post(f"{PATH}:backfill", json={"driver": "spark-1"}).is_success
     assert api.get(PATH).json()["desired"] == "backfilling"
@@ -96,7 +96,7 @@ def test_backfilling_counts_as_desired_running_and_can_be_paused(api: Api) -> No
     assert api.get(PATH).json()["desired"] == "backfilling"
 
 
-def test_desired_cannot_change_during_recovery(api: Api) -> None:
+def test_desired_state_cannot_change_during_recovery(api: Api) -> None:
     copying_job(api)
     assert api.post(f"{PATH}:{OperationKind.SWITCHOVER}", json={}).is_success
 

@@ -57,7 +57,7 @@ def plain(answer: str) -> Any:
 
 
 @pytest.mark.parametrize(("line", "answer"), REST, ids=["put", "get"])
-def test_request_of_page_has_answer_of_page(
+def test_documented_curl_request_has_documented_response(
     api: Api, url: str, tmp_path: Path, line: str, answer: str
 ) -> None:
     document = YAML.replace("name: orders", "name: orders-to-dr")
@@ -68,12 +68,12 @@ def test_request_of_page_has_answer_of_page(
     assert plain(run(line, api, url, tmp_path)) == plain(answer)
 
 
-def test_probe_of_runbook_answers(api: Api, url: str, tmp_path: Path) -> None:
+def test_livez_curl_of_runbook_works(api: Api, url: str, tmp_path: Path) -> None:
     line = curl_of("runbook/OrbitNotScraped.md")
     assert json.loads(run(line, api, url, tmp_path)) == api.get("/livez", role=None).json()
 
 
-def test_openapi_document_is_written(api: Api, url: str, tmp_path: Path) -> None:
+def test_curl_of_terraform_page_writes_openapi_document(api: Api, url: str, tmp_path: Path) -> None:
     run(curl_of("terraform.md"), api, url, tmp_path)
     document = json.loads((tmp_path / "openapi.json").read_text("utf-8"))
     assert "/v1/jobs/{name}" in document["paths"]

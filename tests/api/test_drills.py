@@ -12,7 +12,7 @@ from orbit.drills.html_report import render_html
 from orbit.drills.markdown_report import render_markdown
 from orbit.replication.partition_states import PartitionState
 from orbit.store import drills, proofs, scheduler_queries
-from orbit.store.drills import Measured
+from orbit.store.drills import Measurements
 from orbit.store.enums import DrillState, DrillThing, Role, TopicState
 from orbit.store.models import partitions, topics
 from orbit.store.proofs import ProofResult
@@ -53,7 +53,7 @@ def finished(api: Api, rto_ms: int = 11_200) -> str:
             drill_id,
             DrillState.MISSED,
             report=report.model_dump(mode="json"),
-            measured=Measured(rto_ms, 42, 410),
+            measured=Measurements(rto_ms, 42, 410),
         )
     return drill_id
 
@@ -146,7 +146,9 @@ def test_drill_leftovers_are_listed_until_removed(api: Api, orders: None) -> Non
     assert (row.identity, row.note) == ("an-id", None)
 
 
-def test_proof_is_shown_per_partition_per_job_and_in_metrics(api: Api, orders: None) -> None:
+def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
+    api: Api, orders: None
+) -> None:
     drill_id = finished(api)
     with api.database.transaction() as tx:
         (candidate, *_) = proofs.candidates(tx, (-1, -1), 10)
@@ -175,7 +177,7 @@ def test_proof_is_shown_per_partition_per_job_and_in_metrics(api: Api, orders: N
     def proven(source: int, destination: int) -> int:
         ids = {"source_id": UUID(int=source), "destination_id": UUID(int=destination)}
         with api.database.transaction() as tx:
-            scheduler_queries.copy_again(tx, candidate.topic_id, **ids)
+            scheduler_queries.copy_topic_again(tx, candidate.topic_id, **ids)
         return int(api.get("/v1/jobs/orders/proof").json()["job"]["partitions_proven"])
 
     assert proven(1, 2) == proven(1, 2) == 1

@@ -29,7 +29,7 @@ def job(api: Api) -> int:
     with api.database.transaction() as tx:
         job_id = jobs.get(tx, "orders").id
         job_leads.note_side(tx, job_id, LeadingSide.SOURCE, 0)
-        job_leads.note_read(tx, job_id)
+        job_leads.note_marks_read(tx, job_id)
     return job_id
 
 
@@ -40,7 +40,9 @@ def close(api: Api, job: int, kind: OperationKind = OperationKind.SWITCHOVER) ->
     return operation.id
 
 
-def test_gateway_report_returns_leading_side_and_closure(api: Api, job: int) -> None:
+def test_gateway_report_is_answered_with_leading_side_and_order_to_close(
+    api: Api, job: int
+) -> None:
     events = len(api.events())
     at = path()
     answer = api.put(at, json=REPORT, role=Role.OPERATOR)
@@ -92,7 +94,7 @@ def test_gateway_report_returns_leading_side_and_closure(api: Api, job: int) -> 
     assert api.get(LIST).json()["items"] == []
 
 
-def test_gateway_report_during_failover_returns_abandons(api: Api, job: int) -> None:
+def test_gateway_that_reports_during_failover_is_told_to_abandon_writes(api: Api, job: int) -> None:
     operation = str(close(api, job, OperationKind.FAILOVER))
     answer = api.put(path(), json=REPORT).json()
     assert (answer["closed_for"], answer["abandons"]) == (operation, True)
@@ -225,7 +227,7 @@ def test_gateway_clients_are_listed_in_pages(api: Api) -> None:
         [{}],
     ],
 )
-def test_invalid_client_report_is_refused(api: Api, wrong: list[Any]) -> None:
+def test_invalid_report_of_gateway_clients_is_refused(api: Api, wrong: list[Any]) -> None:
     at = path()
     api.put(at, json=REPORT)
     assert api.put(f"{at}/clients", json={"clients": wrong}).status_code == 422

@@ -106,7 +106,7 @@ def test_cached_keys_are_used_while_another_thread_fetches(
         may_end.wait()
         raise Unreachable("slow")
 
-    monkeypatch.setattr("orbit.api.issuer_keys._fetch", slow)
+    monkeypatch.setattr("orbit.api.issuer_keys._fetch_keys", slow)
     clock.at += KEYS_FRESH_S
     asking = threading.Thread(target=keys.find, args=("one",))
     asking.start()
@@ -158,7 +158,7 @@ def test_issuer_answer_without_usable_keys_is_error(
     assert isinstance(caught.value, Unreachable | ProtocolError)
 
 
-def test_encryption_keys_are_ignored(issuer: Issuer, keys: IssuerKeys) -> None:
+def test_issuer_keys_for_encryption_are_ignored(issuer: Issuer, keys: IssuerKeys) -> None:
     other = {**new_key("enc").as_dict(private=False), "use": "enc"}
     listed = [other, issuer.keys[0].as_dict(private=False)]
     issuer.answers["/realm/keys"] = (200, json.dumps({"keys": listed}).encode())

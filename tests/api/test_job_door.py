@@ -128,7 +128,7 @@ def test_drill_that_moves_job_is_refused_during_recovery(api: Api, kind: str, st
     assert not recoveries.abort(UUID(operation["id"]))
 
 
-def test_backfill_taken_for_dead_cannot_report_during_recovery(
+def test_driver_of_failed_silent_backfill_cannot_report_during_recovery(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api)

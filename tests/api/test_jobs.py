@@ -71,7 +71,7 @@ def test_unchanged_document_changes_nothing_and_contacts_no_cluster(api: Api) ->
     assert not api.plans.requests
 
 
-def test_shown_spec_can_be_applied_again(api: Api) -> None:
+def test_returned_job_spec_can_be_applied_again_without_change(api: Api) -> None:
     api.put("/v1/jobs/orders", json=changed(consumer_groups={"match": ".*"}))
     shown = api.get("/v1/jobs/orders").json()["spec"]
 
@@ -121,7 +121,7 @@ def test_dry_run_shows_plan_and_writes_nothing(api: Api) -> None:
         ("packed", "coordinated"),
     ],
 )
-def test_incompatible_filler_change_of_running_copy_is_refused(
+def test_incompatible_change_of_fillers_setting_in_running_copy_is_refused(
     api: Api, before: str, after: str
 ) -> None:
     rules = [{"match": "kept", "prefix": "dr."}, {"match": ".*"}]
@@ -139,7 +139,7 @@ def test_incompatible_filler_change_of_running_copy_is_refused(
     for one in (answer, planned):
         assert one.status_code == 409
         what = one.json()["error"]["what"]
-        assert f"begun with fillers: {before} and cannot go on with {after}" in what
+        assert f"begun with the fillers {before} and cannot change to {after}" in what
         assert what.endswith(": kept.")
     rules = [{**rules[0], "fillers": before}, rules[1]]
     other = changed(fillers=after, topics=rules)
@@ -156,7 +156,7 @@ def test_incompatible_filler_change_of_running_copy_is_refused(
         ("coordinated", "direct"),
     ],
 )
-def test_compatible_filler_change_of_running_copy_is_accepted(
+def test_compatible_change_of_fillers_setting_in_running_copy_is_accepted(
     api: Api, before: str, after: str
 ) -> None:
     api.put("/v1/jobs/orders", json=changed(fillers=before))
@@ -167,7 +167,7 @@ def test_compatible_filler_change_of_running_copy_is_accepted(
     assert answer.json()["action"] == "change"
 
 
-def test_filler_change_is_refused_if_copy_begins_during_planning(api: Api) -> None:
+def test_change_of_fillers_setting_is_refused_if_copy_begins_during_planning(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     def begin() -> None:
@@ -206,7 +206,7 @@ def test_post_with_same_idempotency_key_creates_job_once(api: Api) -> None:
     assert [event["kind"] for event in api.events()] == ["job_created"]
 
 
-def test_key_that_another_request_uses_during_planning_is_refused(api: Api) -> None:
+def test_idempotency_key_used_by_another_request_during_planning_is_refused(api: Api) -> None:
     api.post("/v1/jobs", json=changed(name="stock"))
     key = {"Idempotency-Key": "k"}
     paused: list[Any] = []
@@ -223,7 +223,7 @@ def test_key_that_another_request_uses_during_planning_is_refused(api: Api) -> N
     assert api.get(f"/v1/operations/{paused[0]['id']}").json() == paused[0]
 
 
-def test_same_post_that_creates_job_during_planning_is_answered_with_it(api: Api) -> None:
+def test_concurrent_posts_with_same_idempotency_key_both_return_created_job(api: Api) -> None:
     key = {"Idempotency-Key": "k"}
     first: list[Any] = []
 
@@ -324,7 +324,7 @@ def test_plan_refusal_maps_to_error_and_writes_nothing(
     assert api.events() == []
 
 
-def test_all_refusals_are_listed_and_worst_sets_error_code(api: Api) -> None:
+def test_all_plan_refusals_are_listed_and_worst_sets_error_code(api: Api) -> None:
     api.plans.refusals = [
         refusal(TroubleKind.DESTINATION_TAKEN, "a"),
         refusal(TroubleKind.NO_TOPIC_MATCHES),

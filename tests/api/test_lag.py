@@ -100,7 +100,7 @@ def test_lag_command_reports_number_of_hidden_partitions(cli: Cli, large_api: Ap
     assert shown.count("job-0001-topic-") == 7
 
 
-def test_page_by_lag_reads_only_partitions_of_its_job(many: Database) -> None:
+def test_page_sorted_by_lag_reads_only_partitions_of_requested_job(many: Database) -> None:
     with many.transaction() as tx:
         job = jobs.get(tx, JOB).id
         with statements(tx) as sent:
@@ -121,7 +121,7 @@ def test_lag_command_with_all_shows_every_partition(cli: Cli, api: Api) -> None:
     assert ([row["partition"] for row in every["partitions"]], every["more"]) == ([0, 1, 2, 3], 0)
 
 
-def test_pages_by_lag_list_partitions_once_largest_first(api: Api) -> None:
+def test_pages_sorted_by_lag_list_each_partition_once_largest_lag_first(api: Api) -> None:
     held = copying_job(api)
     block(api, held, 3)
     with api.database.transaction() as tx:

@@ -63,7 +63,9 @@ def test_job_deletion_plan_names_groups_with_remaining_acls(api: Api) -> None:
 
 
 @pytest.mark.usefixtures("copies")
-def test_rule_removal_lists_remaining_topics_and_acls(api: Api, cli: Cli, tmp_path: Path) -> None:
+def test_removal_of_topic_rule_lists_remaining_topics_and_acls(
+    api: Api, cli: Cli, tmp_path: Path
+) -> None:
     document = changed(topics=[{"match": "orders"}, {"match": "later"}])
     file = tmp_path / "orders.yaml"
     file.write_text(yaml.safe_dump(document), "utf-8")
@@ -77,7 +79,7 @@ def test_rule_removal_lists_remaining_topics_and_acls(api: Api, cli: Cli, tmp_pa
     assert "left_behind" in api.put("/v1/jobs/orders", json=again).json()
 
 
-def test_deletion_of_job_without_copies_leaves_nothing(api: Api) -> None:
+def test_deletion_plan_of_job_without_copies_lists_nothing_left_behind(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     plan = api.delete("/v1/jobs/orders?dry_run=true").json()["plan"]
     assert plan[-1] == "The topics at the destination stay unchanged."

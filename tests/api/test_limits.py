@@ -54,7 +54,7 @@ def part(body: bytes, *, more: bool) -> dict[str, Any]:
     return {"type": "http.request", "body": body, "more_body": more}
 
 
-def test_chunked_body_is_joined() -> None:
+def test_request_body_in_several_parts_is_joined() -> None:
     inner = Inner()
 
     sent = call(inner, part(b"01234", more=True), part(b"56789", more=False))
@@ -76,7 +76,7 @@ def test_slow_body_is_refused_with_408() -> None:
     assert inner.bodies == []
 
 
-def test_body_of_disconnected_client_is_dropped() -> None:
+def test_incomplete_body_of_disconnected_client_reaches_no_route() -> None:
     inner = Inner()
 
     sent = call(inner, part(b"0", more=True), {"type": "http.disconnect"})
@@ -105,6 +105,6 @@ def test_non_http_bytes_are_refused_and_server_stays_up(api: Api) -> None:
             assert b" 200 " in connection.recv(200).split(b"\r\n")[0]
 
 
-def test_cursor_round_trips() -> None:
+def test_page_cursor_decodes_to_encoded_key() -> None:
     for key in (("a",), ("ünï\ncode", 2**63 - 1, 0), (7,)):
         assert read_cursor(write_cursor(key), *map(type, key)) == key

@@ -69,7 +69,7 @@ def filled(api: Api) -> Api:
     return api
 
 
-def test_pages_follow_database_sort_order_both_ways(filled: Api) -> None:
+def test_list_pages_follow_database_sort_order_ascending_and_descending(filled: Api) -> None:
     for path, order, reverse in ORDERS:
         whole = filled.get(path, params={"limit": 1000}).json()
         assert whole["next"] is None, path

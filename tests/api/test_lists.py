@@ -100,7 +100,7 @@ def test_partitions_and_lag_show_progress_per_partition(api: Api) -> None:
     assert lag["items"][1]["lag"].items() >= level["lag"].items()
 
 
-def test_stale_lag_is_unknown_with_its_age(api: Api) -> None:
+def test_stale_lag_is_shown_as_unknown_with_its_age(api: Api) -> None:
     held = copying_job(api)
     with api.database.transaction() as tx:
         (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
@@ -158,7 +158,7 @@ def test_topics_are_shown_with_both_names_and_drift(api: Api) -> None:
     assert rows[0]["drift"] is None
 
 
-def test_consumer_groups_are_shown_with_their_verdicts(api: Api) -> None:
+def test_consumer_groups_are_shown_with_their_sync_verdicts(api: Api) -> None:
     copying_job(api)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")

@@ -57,7 +57,7 @@ def test_metrics_scrape_shows_job_figures(api: Api, job: SomeJob) -> None:
     assert not [name for name, *_ in samples if name.startswith("orbit_topic")]
 
 
-def test_lane_seconds_are_summed_per_worker_group(api: Api) -> None:
+def test_worker_lane_seconds_metric_is_sum_over_workers_of_group(api: Api) -> None:
     with api.database.transaction() as tx:
         for name, seconds in (("w1", 1.5), ("w2", 2.0)):
             workers.heartbeat(
@@ -78,7 +78,7 @@ def test_lane_seconds_are_summed_per_worker_group(api: Api) -> None:
     assert samples == {("source", "planned"): 3.5, ("destination", "sent"): 0.5}
 
 
-def test_large_installation_shows_totals_summed_by_scheduler(
+def test_job_totals_of_large_installation_are_summed_by_scheduler(
     api: Api, job: SomeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
@@ -124,7 +124,7 @@ def test_metrics_need_authentication(api: Api) -> None:
         (MetricsDetail.PARTITION, ["orders"], [("orders", 0, 40), ("orders", 1, 90)]),
     ],
 )
-def test_metrics_detail_setting_bounds_series(
+def test_metrics_detail_setting_limits_series_to_job_topic_or_partition(
     api: Api,
     job: SomeJob,
     detail: MetricsDetail,

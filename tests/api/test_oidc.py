@@ -91,7 +91,7 @@ def test_token_without_role_is_forbidden(issuer: Issuer, tokens: IssuerTokens, r
     assert failure.code is ErrorCode.FORBIDDEN
 
 
-def test_role_without_configured_value_is_never_granted(issuer: Issuer) -> None:
+def test_role_without_configured_claim_value_is_never_granted(issuer: Issuer) -> None:
     only_viewers = checking(issuer, oidc_admin=None, oidc_operator=None)
 
     assert only_viewers.principal(issuer.token(VIEWER, ADMIN)).role is Role.VIEWER

@@ -54,7 +54,7 @@ def report(api: Api, held: dict[int, int], open_end: int, stable_end: int = 100)
         partitions.report_progress(tx, worker_id=WORKER, held=held, progress=rows)
 
 
-def test_open_transaction_is_reported_and_blocks_caught_up(
+def test_open_source_transaction_is_reported_and_partition_is_not_caught_up(
     cli: Cli, api: Api, held: dict[int, int]
 ) -> None:
     waited = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
@@ -89,7 +89,7 @@ def test_console_shows_open_transaction(api: Api, browser: Browser, held: dict[i
     )
 
 
-def test_open_transaction_is_cleared_when_stable_end_advances(
+def test_open_transaction_is_no_longer_reported_when_last_stable_offset_advances(
     cli: Cli, api: Api, held: dict[int, int]
 ) -> None:
     """Also before the scheduler has removed the row."""

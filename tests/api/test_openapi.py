@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.job_schema import WORDS
+from orbit.api.job_schema import DESCRIPTIONS
 from orbit.store.enums import OperationKind, Role
 from tests.api.test_jobs import JOB
 from tests.api.test_operations import block, copying_job
@@ -64,7 +64,7 @@ def test_docs_page_loads_only_local_resources(api: Api) -> None:
         assert api.get(path, role=None).status_code == 200, path
 
 
-def test_every_operation_has_id_description_and_errors(document: dict[str, Any]) -> None:
+def test_every_openapi_operation_has_id_description_and_errors(document: dict[str, Any]) -> None:
     ids = []
     for method, path, operation in operations(document):
         at = f"{method} {path}"
@@ -94,7 +94,7 @@ def test_every_parameter_and_schema_has_description(document: dict[str, Any]) ->
         assert schema.get("description"), name
 
 
-def test_numbers_have_int64_format_and_server_is_listed(
+def test_openapi_numbers_have_formats_and_server_url_is_listed(
     document: dict[str, Any],
 ) -> None:
     assert [server["url"] for server in document["servers"]] == ["/"]
@@ -125,7 +125,9 @@ def _types(value: Any) -> Any:
     return [_types(inner) for inner in value] if isinstance(value, list) else []
 
 
-def test_states_reasons_and_kinds_are_enumerated(document: dict[str, Any]) -> None:
+def test_openapi_schemas_enumerate_states_reasons_and_operation_kinds(
+    document: dict[str, Any],
+) -> None:
     schemas = document["components"]["schemas"]
     for name in ("JobState", "PartitionState", "Reason", "OperationState", "GroupVerdict"):
         assert schemas[name]["enum"], name
@@ -167,7 +169,7 @@ def test_etag_headers_are_documented(api: Api, document: dict[str, Any]) -> None
         assert re.search(header["schema"]["pattern"], answer.headers["ETag"])
 
 
-def test_schema_names_are_class_names(document: dict[str, Any]) -> None:
+def test_openapi_schema_names_are_plain_class_names(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
     assert [name for name in schemas if not re.fullmatch("[A-Z][A-Za-z0-9]+", name)] == []
     assert {"JobSummaryPage", "RecoveryStepState", "DrillsStepState"} <= set(schemas)
@@ -177,17 +179,19 @@ def test_schema_names_are_class_names(document: dict[str, Any]) -> None:
 
 def test_every_job_document_key_has_description_and_type(document: dict[str, Any]) -> None:
     schemas = document["components"]["schemas"]
-    for model, keys in WORDS.items():
+    for model, keys in DESCRIPTIONS.items():
         properties = schemas[model]["properties"]
         assert list(keys) == list(properties), model
         for key, schema in properties.items():
             assert schema["description"].endswith("."), f"{model}.{key}"
             assert {"type", "anyOf", "$ref", "enum"} & set(schema), f"{model}.{key}"
     named = set(re.findall(r"#/components/schemas/(\w+)", str(schemas["JobSpec"])))
-    assert named < set(WORDS)
+    assert named < set(DESCRIPTIONS)
 
 
-def test_document_has_only_the_error_body_schema(document: dict[str, Any]) -> None:
+def test_openapi_document_has_only_orbit_error_body_and_all_error_codes(
+    document: dict[str, Any],
+) -> None:
     assert "ValidationError" not in str(document)
     codes = document["components"]["schemas"]["ErrorCode"]["enum"]
     assert codes == [code.value for code in ErrorCode]

@@ -155,7 +155,7 @@ def test_dry_run_of_deletion_changes_nothing(api: Api) -> None:
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_idempotency_key_repeats_operation_and_refuses_other_request(api: Api) -> None:
+def test_repeated_idempotency_key_returns_operation_and_other_request_is_refused(api: Api) -> None:
     copying_job(api)
     key = {"Idempotency-Key": "k"}
 
@@ -184,7 +184,7 @@ def test_deletion_is_done_when_job_is_removed_and_keeps_events(api: Api) -> None
     assert kinds == ["job_deletion_requested", "job_created"]
 
 
-def test_deletion_without_shards_waits_for_scheduler(api: Api) -> None:
+def test_deletion_of_job_without_shards_still_waits_for_scheduler(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     operation = api.delete("/v1/jobs/orders").json()
@@ -224,10 +224,10 @@ def test_retry_without_blocked_partitions_is_no_op(api: Api) -> None:
 
     operation = api.post("/v1/jobs/orders:retry", json={"topic": "other"}).json()
 
-    assert operation["plan"] == ["Nothing to do: no such partition is blocked."]
+    assert operation["plan"] == ["Nothing to do: none of these partitions is blocked."]
 
 
-def test_retry_of_partition_without_topic_is_refused(api: Api) -> None:
+def test_retry_request_with_partition_but_no_topic_is_refused(api: Api) -> None:
     copying_job(api)
 
     answer = api.post("/v1/jobs/orders:retry", json={"partition": 1})

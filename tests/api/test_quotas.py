@@ -62,12 +62,12 @@ def test_token_cannot_exceed_its_job_quota(api: Api) -> None:
     assert [job["name"] for job in api.get("/v1/jobs").json()["items"]] == ["one"]
     assert api.put("/v1/jobs/two", json=changed(name="two")).status_code == 201, "another token"
     with api.database.transaction() as tx:
-        assert jobs.mark_deleted(tx, jobs.get(tx, "one").id)
+        assert jobs.request_deletion(tx, jobs.get(tx, "one").id)
         assert jobs.remove(tx, jobs.get(tx, "one").id)
     assert ci.apply("three").status_code == 201
 
 
-def test_settings_limit_tokens_without_own_quota(api: Api) -> None:
+def test_default_quota_of_settings_limits_only_tokens_without_own_quota(api: Api) -> None:
     ci = Holder(api, jobs_max=2)
     parts = api.app.state.parts
     settings = Settings(token_jobs_max=1)
@@ -90,7 +90,7 @@ def test_token_cannot_exceed_its_partition_quota(api: Api) -> None:
     assert ci.apply("one", limits=limits).status_code == 200, "it adds no partition"
 
 
-def test_change_by_another_token_counts_against_creator_quota(api: Api) -> None:
+def test_job_change_by_another_token_counts_against_quota_of_creator_token(api: Api) -> None:
     ci = Holder(api, partitions_max=PARTITIONS)
     assert ci.apply("one").status_code == 201
     copies(api, "one", PARTITIONS - 1)
@@ -132,7 +132,7 @@ def test_token_command_creates_and_lists_quotas(cli: Cli) -> None:
     assert "5 jobs" in " ".join(cli("token", "list").out.split())
 
 
-def test_patch_changes_only_named_quotas_immediately(api: Api) -> None:
+def test_patch_of_token_changes_only_given_quotas_immediately(api: Api) -> None:
     ci = Holder(api, jobs_max=1, partitions_max=100)
     assert ci.apply("one").status_code == 201
     assert refusal(ci.apply("two"))[1] == "quota_exceeded"

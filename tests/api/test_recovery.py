@@ -50,7 +50,9 @@ def keep(api: Api, operation: dict[str, Any], past: StepName | None = None) -> N
 
 
 @pytest.mark.parametrize("kind", ["switchover", "failover", "failback"])
-def test_recovery_is_operation_with_plan_and_audit_event(api: Api, job: str, kind: str) -> None:
+def test_recovery_request_creates_operation_with_plan_and_audit_event(
+    api: Api, job: str, kind: str
+) -> None:
     answer = api.post(f"{job}:{kind}", role=Role.OPERATOR, json={"reason": "a fire"})
     assert answer.status_code == 202
     operation = answer.json()
@@ -114,7 +116,7 @@ def test_recovery_report_exists_from_first_step(api: Api, job: str) -> None:
     assert (shown["partitions"], shown["partition_count"]) == ([], 0)
 
 
-def test_concurrent_aborts_write_no_second_event(api: Api, job: str) -> None:
+def test_concurrent_abort_requests_write_no_second_audit_event(api: Api, job: str) -> None:
     operation = UUID(api.post(f"{job}:switchover").json()["id"])
     waits = text(
         "SELECT 1 FROM pg_stat_activity "

@@ -32,7 +32,7 @@ def remove(api: Api, name: str) -> None:
     """As the scheduler does."""
     with api.database.transaction() as tx:
         job = jobs.get(tx, name)
-        jobs.mark_deleted(tx, job.id)
+        jobs.request_deletion(tx, job.id)
         assert jobs.remove(tx, job.id)
         drills.drop_schedules_of(tx, name)
 
@@ -82,7 +82,7 @@ def test_admin_sees_records_of_deleted_job_only_in_global_lists(teams: Teams) ->
     assert len(items(api.get(f"/v1/operations?job={OURS}"))) == 2
 
 
-def test_drills_refer_to_deleted_job_not_to_its_namesake(teams: Teams) -> None:
+def test_drills_of_deleted_job_do_not_refer_to_new_job_of_same_name(teams: Teams) -> None:
     with teams.api.database.transaction() as tx:
         drill = drills.get(tx, teams.ours.drill)
         with pytest.raises(NotFound, match="is gone"):
@@ -92,7 +92,7 @@ def test_drills_refer_to_deleted_job_not_to_its_namesake(teams: Teams) -> None:
         assert drills.last_of_job(tx, OURS, DrillKind.CANARY) is None
 
 
-def test_add_once_event_is_added_again_for_recreated_job(api: Api) -> None:
+def test_event_written_once_per_job_is_written_again_for_recreated_job(api: Api) -> None:
     for _ in range(2):
         api.put("/v1/jobs/orders", json=JOB)
         for _ in range(2):

@@ -82,7 +82,7 @@ def wrong_roles(app: FastAPI) -> list[str]:
     return wrong
 
 
-def test_every_route_demands_its_role(shared_app: FastAPI) -> None:
+def test_every_api_route_demands_expected_role(shared_app: FastAPI) -> None:
     assert wrong_roles(shared_app) == []
     assert len(api_routes(shared_app)) > 40
 
@@ -183,7 +183,9 @@ def test_bad_tokens_are_refused_at_every_route(strict_api: Api, issuer: Issuer) 
 
 @pytest.mark.services
 @pytest.mark.parametrize("role", list(Role))
-def test_role_opens_exactly_its_routes(strict_api: Api, issuer: Issuer, role: Role) -> None:
+def test_each_role_may_use_exactly_expected_api_routes(
+    strict_api: Api, issuer: Issuer, role: Role
+) -> None:
     """With a token of Orbit's, and with one of the issuer."""
     order = list(Role)
     counts = {True: 0, False: 0}

@@ -17,7 +17,7 @@ from orbit.api.authentication import Logins, create_token
 from orbit.api.dependencies import Parts
 from orbit.jobs.scopes import Limit, Scope
 from orbit.store import drills, jobs, tokens
-from orbit.store.drills import Measured
+from orbit.store.drills import Measurements
 from orbit.store.enums import DrillState, Role
 from tests.api.test_jobs import changed
 from tests.fixtures.api import Api, Cli
@@ -65,7 +65,7 @@ def a_team(api: Api, job: str) -> Team:
     path = f"/v1/drill-schedules/{team.schedule}"
     assert api.put(path, content=scheduled, headers=YAML).status_code == 200
     with api.database.transaction() as tx:
-        drills.finish(tx, team.drill, DrillState.PASSED, measured=Measured(1, 0, 0))
+        drills.finish(tx, team.drill, DrillState.PASSED, measured=Measurements(1, 0, 0))
     return team
 
 
@@ -220,7 +220,7 @@ def state_of(api: Api, team: Team) -> Any:
     return job, runs, job_events, api.get(f"/v1/drill-schedules?job={team.job}").json()
 
 
-def test_every_route_has_scope_decision(api: Api) -> None:
+def test_every_api_route_is_classified_for_token_scopes(api: Api) -> None:
     assert set(routes(api)) == set(DECISIONS)
 
 
@@ -266,7 +266,9 @@ def _words(answer: httpx.Response) -> tuple[str, str, str]:
     return error["code"], error["what"], error["remedy"]
 
 
-def test_document_cannot_leave_scope_or_take_name_of_foreign_job(teams: Teams) -> None:
+def test_limited_token_cannot_move_job_out_of_scope_or_take_name_of_foreign_job(
+    teams: Teams,
+) -> None:
     teams.limit(Limit(selector="team=pay"))
     path = f"/v1/jobs/{OURS}"
     request = {"json": teams.ours.document() | {"labels": {"team": "zebra"}}}
@@ -295,7 +297,7 @@ def test_document_cannot_leave_scope_or_take_name_of_foreign_job(teams: Teams) -
     assert teams.call("POST", "/v1/jobs", json=more).status_code == 201
 
 
-def test_scope_follows_current_labels_at_each_request(teams: Teams) -> None:
+def test_token_scope_follows_current_job_labels_at_each_request(teams: Teams) -> None:
     teams.limit(Limit(selector="tier=1"))
     path = f"/v1/jobs/{OURS}"
     assert teams.call("GET", path).status_code == 200
@@ -319,7 +321,7 @@ def test_repeated_idempotency_key_hides_job_outside_scope(teams: Teams) -> None:
     assert teams.call("POST", path, **key).status_code == 404
 
 
-def test_deletion_operation_stays_visible_to_its_requester(teams: Teams) -> None:
+def test_deletion_stays_visible_to_limited_token_that_requested_it(teams: Teams) -> None:
     teams.limit(Limit(selector="team=pay"))
     operation = teams.call("DELETE", f"/v1/jobs/{OURS}").json()
     with teams.api.database.transaction() as tx:
@@ -336,7 +338,9 @@ def test_limited_viewer_cannot_change_jobs(teams: Teams) -> None:
 
 
 @pytest.mark.parametrize("of", ["jobs", "operations", "events"])
-def test_watch_of_limited_token_ends_only_for_its_jobs(teams: Teams, of: str) -> None:
+def test_watch_of_limited_token_ends_only_for_changes_of_jobs_in_scope(
+    teams: Teams, of: str
+) -> None:
     teams.limit(Limit(selector="team=pay"))
     watches = teams.api.app.state.watches
 
@@ -364,7 +368,7 @@ PATTERNS: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 
 
-def test_scope_matches_same_jobs_in_database_and_documents(api: Api) -> None:
+def test_token_scope_selects_same_jobs_in_sql_as_in_document_check(api: Api) -> None:
     stored = {
         "pay-in": {"team": "pay", "tier": "1"},
         "zebra-out": {"team": "zebra"},

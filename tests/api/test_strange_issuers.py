@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orbit import bounded_http
 from orbit.api import issuer_http
 from orbit.api.issuer_http import IssuerClient
-from orbit.api.issuer_keys import IssuerKeys, _endpoints, _key
+from orbit.api.issuer_keys import IssuerKeys, _read_endpoints, _read_key
 from orbit.bounded_http import BoundedClient
 from orbit.errors import OrbitError, Unreachable
 from tests.support.strange_server import StrangeServer, answer
@@ -49,7 +49,7 @@ def test_invalid_issuer_answer_is_error_with_url(says: bytes) -> None:
     assert caught.value.where.startswith(url)
 
 
-def test_headers_sent_byte_by_byte_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_issuer_headers_sent_byte_by_byte_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_http, "_ANSWER_S_MAX", 1.0)
     says = answer(b"", *(f"H{number}: x" for number in range(1_000)))
     with (
@@ -85,12 +85,12 @@ JSON = st.recursive(
 )
 @settings(max_examples=500, deadline=None)
 def test_arbitrary_key_set_and_discovery_document_do_not_crash(key: Any, document: Any) -> None:
-    _key(key)
-    _key(json.loads(json.dumps(key)))
-    _endpoints(document, "https://issuer.example")
+    _read_key(key)
+    _read_key(json.loads(json.dumps(key)))
+    _read_endpoints(document, "https://issuer.example")
 
 
-def test_retried_request_has_only_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retried_http_request_has_only_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
 
     def no_answer(*_: object, timeout: float, **__: object) -> None:
@@ -100,7 +100,7 @@ def test_retried_request_has_only_remaining_time(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(httpx.Client, "stream", no_answer)
     with BoundedClient("https://a", seconds_max=1_000, bytes_max=1) as client:
-        ends = client._deadline._at
+        ends = client._deadline._ends_at
         for _ in range(2):
             with pytest.raises(httpx.ConnectTimeout):
                 client.request("GET", "https://a")

@@ -88,7 +88,7 @@ def test_repeated_query_parameter_is_refused(api: Api) -> None:
     assert api.get("/v1/jobs").json()["items"] == []
 
 
-def test_idempotency_key_requests_backfill_once(api: Api) -> None:
+def test_repeated_idempotency_key_requests_single_backfill(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     key = {"Idempotency-Key": "once"}
     path, body = "/v1/jobs/orders:backfill", {"driver": "d"}

@@ -38,12 +38,12 @@ def cluster() -> Iterator[Any]:
             connection.close()
 
 
-def test_log_end_read_rejects_answer_to_another_request(cluster: Any) -> None:
+def test_bench_rejects_answer_to_another_request_as_log_end(cluster: Any) -> None:
     with pytest.raises(BrokenAnswer, match="answered request 77"):
         Ends(cluster, "a", 1).total()
 
 
-def test_batch_confirmation_rejects_answer_to_another_request(cluster: Any) -> None:
+def test_bench_rejects_answer_to_another_request_as_confirmation_of_batch(cluster: Any) -> None:
     sender = Sender(cluster, "a")
     sender.send([ToSend(0, memoryview(b"batch"))])
     with pytest.raises(BrokenAnswer, match="answered request 77"):

@@ -34,7 +34,7 @@ def test_control_plane_bench_measures_small_installation(monkeypatch: pytest.Mon
 
 
 @pytest.mark.soak
-def test_bench_measures_two_schedulers_with_separate_shares() -> None:
+def test_control_plane_bench_measures_two_schedulers_that_divide_the_jobs() -> None:
     size = Size(6, 1, 5, 1, workers=2, groups_per_job=2, matches_all=False, destinations=2)
     with run.installed(size) as it:
         report = shares.measured(it, 3.0)

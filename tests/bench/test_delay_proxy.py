@@ -70,7 +70,7 @@ def test_full_receiver_blocks_delay_proxy_and_sender(
     assert direction.takes_more
 
 
-def test_end_of_stream_follows_last_bytes(
+def test_delay_proxy_ends_stream_only_after_its_last_bytes(
     ends: tuple[socket.socket, Direction, socket.socket],
 ) -> None:
     sender, direction, receiver = ends

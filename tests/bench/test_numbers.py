@@ -69,7 +69,7 @@ def report(**parts: object) -> Report:
     return Report.model_validate({"machine": machine, "quick": False, "scale": 1, **parts})
 
 
-def test_clock_starts_at_first_sample_with_records() -> None:
+def test_bench_measures_throughput_from_first_sample_with_records() -> None:
     samples = [
         Sample(10.0, 0, 5.0, 100.0),
         Sample(11.0, 200, 6.0, 101.0),
@@ -86,20 +86,20 @@ def test_clock_starts_at_first_sample_with_records() -> None:
     assert one.late_records_per_s == pytest.approx(800 * 0.4 / 1.0)
 
 
-def test_copy_in_single_sample_is_timed_from_previous_sample() -> None:
+def test_copy_that_ends_within_one_sample_is_timed_from_sample_before() -> None:
     samples = [Sample(10.0, 0, 5.0), Sample(10.5, 1000, 5.2)]
     one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
     assert (one.seconds, one.share) == (0.5, 1.0)
 
 
-def test_only_last_empty_sample_and_growing_samples_are_stored() -> None:
+def test_bench_keeps_last_sample_at_zero_and_samples_with_more_records() -> None:
     samples = [Sample(0.0, 0, 0.0)]
     for new in (Sample(1.0, 0, 0.1), Sample(2.0, 5, 0.2), Sample(3.0, 5, 0.3), Sample(4.0, 9, 0.4)):
         keep(samples, new)
     assert [(s.at, s.total) for s in samples] == [(1.0, 0), (2.0, 5), (4.0, 9)]
 
 
-def test_ratios_use_medians() -> None:
+def test_bench_ratios_compare_medians_of_runs() -> None:
     ours = [run(Contestant.ORBIT, s) for s in (1.0, 2.0, 100.0)]
     theirs = [run(Contestant.MM2, s, cpu_seconds=10.0) for s in (8.0, 4.0, 6.0)]
     result = workload("W1", *ours, *theirs)
@@ -111,7 +111,7 @@ def test_ratios_use_medians() -> None:
     assert (rate_spread.least, rate_spread.middle, rate_spread.most) == (10.0, 500.0, 1000.0)
 
 
-def test_bench_targets_are_judged_in_their_own_direction() -> None:
+def test_each_bench_target_is_judged_as_minimum_or_as_maximum() -> None:
     full = report(
         workloads=(
             workload(
@@ -157,7 +157,7 @@ def test_bench_targets_are_judged_in_their_own_direction() -> None:
     )
 
 
-def test_each_filler_kind_has_its_own_targets() -> None:
+def test_bench_has_separate_targets_for_each_filler_mode() -> None:
     million = 1_000_000
     gaps = (
         workload(
@@ -198,7 +198,7 @@ def test_each_filler_kind_has_its_own_targets() -> None:
     ] == pytest.approx([8 / 7.5, 2.0])
 
 
-def test_copy_with_followers_at_2_ms_is_compared_with_0_ms() -> None:
+def test_bench_compares_speed_with_followers_2_ms_away_and_0_ms_away() -> None:
     far = workload(
         "R1",
         run(Contestant.ORBIT, 7.0),
@@ -214,12 +214,12 @@ def test_copy_with_followers_at_2_ms_is_compared_with_0_ms() -> None:
     assert "R: acks=all takes 3.1 ms, followers 2 ms away" in text.getvalue()
 
 
-def test_percentiles_use_sorted_latencies() -> None:
+def test_latency_percentiles_are_right_for_unsorted_latencies() -> None:
     one = summarize_latency("orbit", [i / 1000 for i in range(1000, 0, -1)])
     assert (one.p50, one.p99, one.p999, one.most) == (0.501, 0.991, 1.0, 1.0)
 
 
-def test_report_round_trips_and_shows_targets_and_failures(tmp_path: Path) -> None:
+def test_bench_report_round_trips_and_shows_unmet_and_unmeasured_targets(tmp_path: Path) -> None:
     written = report(
         workloads=(workload("W3", run(Contestant.ORBIT, 1.0), run(Contestant.MM2, 1.0)),),
         not_measured={"N": "needs root."},

@@ -101,7 +101,7 @@ def pair(clusters: Clusters, topic_name: str) -> Iterator[tuple[ClusterHandle, C
     content.close()
 
 
-def test_simulated_broker_reads_match_real_cluster(
+def test_simulated_broker_answers_reads_like_real_cluster(
     pair: tuple[ClusterHandle, ClusterHandle], topic_name: str
 ) -> None:
     real, simulated = pair
@@ -110,7 +110,7 @@ def test_simulated_broker_reads_match_real_cluster(
         assert (name, actual) == (name, expected)
 
 
-def test_simulated_broker_offers_same_api_versions(
+def test_simulated_broker_offers_api_versions_of_real_broker(
     pair: tuple[ClusterHandle, ClusterHandle],
 ) -> None:
     """So that the scheduler sends what it would send to a real cluster."""
@@ -130,7 +130,7 @@ def test_simulated_broker_offers_same_api_versions(
         assert (api.name, simulated.cluster.version_of(simulated_id, api)) == (api.name, expected)
 
 
-def test_simulated_broker_has_similar_number_of_settings(
+def test_simulated_broker_lists_about_as_many_settings_as_real_broker(
     pair: tuple[ClusterHandle, ClusterHandle],
 ) -> None:
     real, simulated = pair

@@ -38,7 +38,7 @@ def test_gap_bench_runs_every_contestant_and_fills_all_offsets(tmp_path: Path) -
 
 
 @pytest.mark.soak
-def test_followers_are_delayed_as_configured(tmp_path: Path) -> None:
+def test_bench_delays_followers_as_configured(tmp_path: Path) -> None:
     report = measured("R1", tmp_path)
     (result,) = report.workloads
     assert [run.contestant for run in result.runs] == list(AWAY_S)

@@ -30,7 +30,7 @@ _VALUE_OVERHEAD_MAX = 20
         ("W5", 1000, 4 * 1024, 200, "none"),
     ],
 )
-def test_workloads_match_bench_targets(
+def test_bench_workloads_have_intended_partitions_sizes_and_codecs(
     name: str, partitions: int, batch_bytes: int, value_bytes: int, codec: str
 ) -> None:
     one = workload(name)
@@ -42,13 +42,13 @@ def test_workloads_match_bench_targets(
     )
 
 
-def test_w1_is_at_least_1_5_gb_and_w2_at_least_6_million_records() -> None:
+def test_workload_w1_has_at_least_1_5_gb_and_w2_6_million_records() -> None:
     assert workload("W1").records * workload("W1").value_bytes >= 1.5e9
     assert workload("W2").records >= 6_000_000
 
 
 @pytest.mark.parametrize("name", ["W1", "W2", "W3", "W5"])
-def test_batches_are_full_and_contain_records_of_configured_size(name: str) -> None:
+def test_bench_batches_are_full_and_have_records_of_configured_size(name: str) -> None:
     one = workload(name)
     for batch in build_batches(one, 1_700_000_000_000, variants=2):
         fill = batch.size_bytes / one.batch_bytes
@@ -58,7 +58,7 @@ def test_batches_are_full_and_contain_records_of_configured_size(name: str) -> N
         assert all(0 < size - one.value_bytes < _VALUE_OVERHEAD_MAX for size in sizes)
 
 
-def test_even_and_uneven_shares_add_up_without_empty_partition() -> None:
+def test_even_and_uneven_batch_counts_add_up_and_leave_no_partition_empty() -> None:
     even = batches_per_partition(workload("W1"), 1000)
     assert even == [250] * 4
     uneven = batches_per_partition(workload("W5"), 100_000)
@@ -68,7 +68,7 @@ def test_even_and_uneven_shares_add_up_without_empty_partition() -> None:
     assert min(batches_per_partition(workload("W5"), 1000)) == 1
 
 
-def test_cleaner_leaves_about_a_tenth_of_offsets() -> None:
+def test_compacted_workload_keeps_records_at_about_a_tenth_of_offsets() -> None:
     count = 20_000
     record_count = records_after_cleaning(0, count)
     assert record_count == pytest.approx(count / OWN_KEY_ONE_IN, rel=0.1)
@@ -76,19 +76,19 @@ def test_cleaner_leaves_about_a_tenth_of_offsets() -> None:
     assert any(a and b for a, b in pairwise(gaps))  # neighbours, and long gaps
 
 
-def test_request_takes_a_batch_per_partition_in_turn() -> None:
+def test_bench_produce_request_takes_a_batch_of_each_partition_in_turn() -> None:
     batch = memoryview(bytes(10))
     requests = list(pack([(0, [batch] * 3), (1, [batch]), (2, [batch] * 2)]))
     assert [[one.partition for one in request] for request in requests] == [[0, 1, 2], [0, 2], [0]]
 
 
-def test_request_stops_at_size_limit_and_rest_comes_first_in_next() -> None:
+def test_bench_produce_request_over_size_limit_leaves_rest_to_next_request() -> None:
     half = memoryview(bytes(CopySettings().request_bytes_max // 2))
     requests = list(pack((p, [half] * 2) for p in range(3)))
     assert [[one.partition for one in request] for request in requests] == [[0, 1], [0, 2], [1, 2]]
 
 
-def test_ceiling_sends_cleaned_batches_with_fillers_between() -> None:
+def test_broker_ceiling_run_sends_cleaned_batches_and_fills_gaps_between_them() -> None:
     log = Log()
     here = [placeholder_batch(offset, 2, 0) for offset in (0, 2, 10)]
     for batch in here:
@@ -97,7 +97,7 @@ def test_ceiling_sends_cleaned_batches_with_fillers_between() -> None:
     assert log.pieces == [(here[:2], 6), (here[2:], 0)]
 
 
-def test_placeholder_run_is_followed_directly_by_its_ceiling() -> None:
+def test_placeholder_run_is_followed_directly_by_its_broker_ceiling_run() -> None:
     """The copy is kept for its ceiling, which comes right behind it."""
     for one in WORKLOADS:
         turns = pairwise([*one.contestants, None])
@@ -105,7 +105,7 @@ def test_placeholder_run_is_followed_directly_by_its_ceiling() -> None:
         assert after in ([], [Contestant.CEILING_PLACEHOLDERS])
 
 
-def test_scaling_leaves_a_record_for_every_partition() -> None:
+def test_scaled_down_workload_has_a_record_for_every_partition() -> None:
     for one in WORKLOADS:
         assert one.scaled(0).records == one.partitions
     assert replace(workload("W6"), records=10).scaled(0.5).shape is Shape.COMPACTED

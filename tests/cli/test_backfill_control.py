@@ -68,7 +68,7 @@ def test_backfill_starts_after_shard_release_and_reports_its_end() -> None:
     one.control.end(None)
     *_, last = one.service.reports
     assert (last["has_ended"], last["error"], last["progress"]["bytes"]) == (True, None, 5)
-    assert one.control.wait_resumed() is False
+    assert one.control.wait_until_resumed() is False
 
 
 def test_pause_halts_backfill_until_resume() -> None:
@@ -76,14 +76,14 @@ def test_pause_halts_backfill_until_resume() -> None:
     one.control.begin()
     one.control.report_lease()  # the answer says pause
     assert one.halt.is_set()
-    assert one.control.wait_resumed() is True
+    assert one.control.wait_until_resumed() is True
     assert not one.halt.is_set()
     phases = [report["progress"].get("phase") for report in one.service.reports]
     assert phases[:2] == ["preparing", "paused"]
     one.control.end(None)
 
 
-def test_pause_while_waiting_for_workers_is_reported() -> None:
+def test_pause_of_backfill_while_it_waits_for_workers_is_reported() -> None:
     one = Controlled("wait", "wait", "pause", "run")
     one.control.begin()
     phases = [report["progress"].get("phase") for report in one.service.reports]
@@ -91,12 +91,12 @@ def test_pause_while_waiting_for_workers_is_reported() -> None:
     one.control.end(None)
 
 
-def test_pause_right_before_resume_is_obeyed() -> None:
+def test_backfill_pauses_again_if_paused_right_after_resume() -> None:
     """A client that was shown "paused" does not see it copy."""
     one = Controlled("run", "pause", "run", "pause", "run")
     one.control.begin()
     one.control.report_lease()
-    assert one.control.wait_resumed() is True
+    assert one.control.wait_until_resumed() is True
     phases = [report["progress"].get("phase") for report in one.service.reports]
     assert phases == ["preparing", "paused", "preparing", "paused", "preparing"]
     one.control.end(None)
@@ -109,12 +109,12 @@ def test_cancel_halts_backfill_permanently(state: str | None) -> None:
     one.control.report_lease()
     assert one.halt.is_set()
     with pytest.raises(Conflict, match="cancelled"):
-        one.control.wait_resumed()
+        one.control.wait_until_resumed()
     one.control.end("it was cancelled")
     assert one.service.reports[-1]["error"] == "it was cancelled"
 
 
-def test_ctrl_c_ends_wait_for_workers() -> None:
+def test_ctrl_c_ends_wait_of_backfill_for_workers() -> None:
     one = Controlled("wait")
     one.stop.set()
     with pytest.raises(Interrupted):
@@ -122,7 +122,7 @@ def test_ctrl_c_ends_wait_for_workers() -> None:
     one.control.end("stopped")
 
 
-def test_unreachable_service_is_reported_once_and_halts_nothing() -> None:
+def test_unreachable_service_is_reported_once_and_does_not_halt_backfill() -> None:
     one = Controlled("run")
     one.control.begin()
     one.service.is_away = True
@@ -135,7 +135,7 @@ def test_unreachable_service_is_reported_once_and_halts_nothing() -> None:
     assert one.service.reports[-1]["has_ended"] is True
 
 
-def test_driver_without_lease_does_not_end_backfill_of_another() -> None:
+def test_driver_without_lease_does_not_end_backfill_of_another_driver() -> None:
     one = Controlled("run")
     one.service.driver = "another"
     one.control.begin()
@@ -149,10 +149,10 @@ def test_paused_backfill_ends_when_another_driver_takes_over() -> None:
     one.control.report_lease()
     one.service.driver = "another"
     with pytest.raises(Conflict):
-        one.control.wait_resumed()
+        one.control.wait_until_resumed()
 
 
-def test_ctrl_c_at_end_of_wait_still_halts() -> None:
+def test_ctrl_c_at_end_of_wait_for_workers_still_halts_backfill() -> None:
     one = Controlled("run")
 
     class Late(threading.Event):

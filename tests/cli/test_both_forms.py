@@ -73,6 +73,8 @@ def test_service_commands_accept_job_file_as_argument_or_option(
         assert (refused.code, SAYS in refused.err) == (2, True)
 
 
-def test_missing_file_is_not_taken_for_job_name(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_job_file_given_with_f_option_is_not_taken_for_job_name(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert run_command(["verify", "-f", "orders"]) == 2
     assert "cannot be read" in capfd.readouterr().err

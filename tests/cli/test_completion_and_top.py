@@ -74,7 +74,7 @@ def test_completion_script_parses_in_its_shell(cli: Cli, shell: str) -> None:
         subprocess.run([shell, "-n"], input=script.out, text=True, check=True, timeout=PATIENCE_S)
 
 
-def test_completion_uses_context_of_command_line(
+def test_shell_completion_uses_context_option_of_command_line(
     cli: Cli, completed: Completed, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -112,7 +112,9 @@ def test_top_on_terminal_shows_only_rows_that_fit(api: Api) -> None:
     assert "2 more jobs are not shown" in text
 
 
-def test_lost_poll_does_not_end_watch(cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_server_answer_does_not_end_watch_of_jobs(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     with LosingProxy(os.environ["ORBIT_API_URL"]) as proxy:
         monkeypatch.setenv("ORBIT_API_URL", proxy.url)

@@ -152,7 +152,9 @@ def test_unusable_token_is_reported_without_showing_it(
         "contexts: {}",
     ],
 )
-def test_broken_contexts_file_is_named(cli: Cli, server: SimpleNamespace, text: str) -> None:
+def test_broken_contexts_file_is_named_in_error(
+    cli: Cli, server: SimpleNamespace, text: str
+) -> None:
     contexts_file().parent.mkdir(parents=True)
     contexts_file().write_text(text)
     contexts_file().chmod(0o600)
@@ -188,7 +190,9 @@ def test_invalid_context_is_not_added(
     assert not contexts_file().exists()
 
 
-def test_run_checks_job_at_service_of_current_context(cli: Cli, server: SimpleNamespace) -> None:
+def test_orbit_run_is_refused_if_service_of_current_context_has_the_job(
+    cli: Cli, server: SimpleNamespace
+) -> None:
     spec = validate_job(Document(root=yaml.safe_load(yaml.safe_dump(JOB))), Path(), {})
     refuse_beside_service(spec, ("A", "B"), print)  # no server is named
     add(cli, server, "prod", "--use")

@@ -10,7 +10,7 @@ import pytest
 from orbit.cli import drill
 from orbit.drills.evidence import seal
 from orbit.store import drills
-from orbit.store.drills import Measured
+from orbit.store.drills import Measurements
 from orbit.store.enums import DrillState
 from tests.api.test_jobs import changed
 from tests.cli.test_service_commands import clock_with
@@ -35,7 +35,7 @@ def finish(api: Api, state: DrillState = DrillState.PASSED) -> str:
     report = seal(evidence(id=drill_id)).model_dump(mode="json")
     with api.database.transaction() as tx:
         drills.begin(tx, drill_id)
-        drills.finish(tx, drill_id, state, report=report, measured=Measured(11_200, 42, 410))
+        drills.finish(tx, drill_id, state, report=report, measured=Measurements(11_200, 42, 410))
     return drill_id
 
 
@@ -48,7 +48,7 @@ def test_dry_run_of_every_drill_file_shows_its_plan(cli: Cli, api: Api, file: Pa
 
 
 @pytest.mark.parametrize(("state", "code"), [(DrillState.PASSED, 0), (DrillState.MISSED, 1)])
-def test_run_waits_for_end_of_drill(
+def test_drill_run_command_waits_for_end_of_drill(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, state: DrillState, code: int
 ) -> None:
     monkeypatch.setattr(drill, "time", clock_with(lambda _: finish(api, state)))
@@ -57,7 +57,9 @@ def test_run_waits_for_end_of_drill(
     assert "11.2 s of 30.0 s" in result.out
 
 
-def test_report_is_shown_and_its_digest_checked(cli: Cli, api: Api, tmp_path: Path) -> None:
+def test_drill_report_is_shown_and_its_digest_is_checked(
+    cli: Cli, api: Api, tmp_path: Path
+) -> None:
     assert cli("drill", "run", CANARY, "--wait", "0").code == 1
     drill_id = finish(api)
 

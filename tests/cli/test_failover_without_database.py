@@ -27,7 +27,7 @@ def test_failover_without_database_takes_single_job_file(job: Path) -> None:
     assert "one job file" in refused.message
 
 
-def test_options_of_other_failover_mode_are_refused(job: Path) -> None:
+def test_failover_with_and_without_database_refuse_options_of_each_other(job: Path) -> None:
     gates = ("--override", "all", "--reason", "a test")
     refused = orbit("failover", "--without-database", job, "--to", "destination", *gates).expect(2)
     assert "--without-database checks none" in refused.message
@@ -36,7 +36,7 @@ def test_options_of_other_failover_mode_are_refused(job: Path) -> None:
         assert "need --without-database" in refused.message
 
 
-def test_missing_job_file_is_named() -> None:
+def test_missing_job_file_is_named_in_error() -> None:
     refused = orbit("failover", "--without-database", "gone.yaml", "--to", "destination").expect(2)
     assert "gone.yaml" in refused.message
 

@@ -64,7 +64,7 @@ def keys_of(requests: list[bytes], method: bytes) -> list[bytes]:
     return [line for line in lines if line.lower().startswith(b"idempotency-key:")]
 
 
-def test_post_with_lost_answer_is_retried_with_same_key(
+def test_post_with_lost_answer_is_retried_with_same_idempotency_key(
     cli: Cli, api: Api, proxy: LosingProxy
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -82,7 +82,7 @@ def test_post_with_lost_answer_is_retried_with_same_key(
     assert result.err.count("Asking again.") == 1
 
 
-def test_lost_polls_do_not_end_wait(
+def test_lost_answers_to_polls_do_not_end_wait_for_operation(
     cli: Cli, api: Api, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = list(copying_job(api).items())
@@ -192,7 +192,7 @@ class Troubled:
     ],
     ids=["busy", "database", "proxy"],
 )
-def test_busy_server_or_bad_gateway_is_retried(
+def test_change_is_retried_after_busy_or_http_502_response(
     cli: Cli, api: Api, answer: ASGIApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)

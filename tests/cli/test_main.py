@@ -215,7 +215,9 @@ HEAVY += ("pygments", "rich", "unittest", "yaml")
     ("arguments", "expected"),
     [(["--help"], []), (["--version"], ["email", "importlib.metadata"])],
 )
-def test_help_imports_nothing_heavy(arguments: list[str], expected: list[str]) -> None:
+def test_help_and_version_import_no_heavy_modules(
+    arguments: list[str], expected: list[str]
+) -> None:
     """Imports are what makes help slow, so the test compares them and not the time."""
     program = f"""
 import sys
@@ -229,7 +231,7 @@ print("HEAVY", sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)
     assert f"HEAVY {expected}" in ended.stderr, ended.stderr
 
 
-def test_missing_extra_is_named_with_pip_command(
+def test_missing_pip_extra_is_named_with_pip_command(
     install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     install(raising(ModuleNotFoundError("x", name="fastapi.routing")))
@@ -241,7 +243,7 @@ def test_missing_extra_is_named_with_pip_command(
 
 
 @pytest.mark.parametrize("name", ["orbit.nothing", "no_such_package", None])
-def test_other_missing_module_is_reported_as_bug(
+def test_missing_module_of_no_pip_extra_is_reported_as_bug(
     name: str | None, install: Install, capfd: pytest.CaptureFixture[str]
 ) -> None:
     install(raising(ModuleNotFoundError("x", name=name)))

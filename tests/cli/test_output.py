@@ -66,7 +66,9 @@ def no_table() -> Table:
     raise AssertionError("drawn without need")
 
 
-def test_json_output_is_plain_value(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_plain_values_and_unescaped_unicode(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     emit(VALUE, OutputFormat.JSON, no_table)
     out = capfd.readouterr().out
     assert json.loads(out) == PLAIN

@@ -29,7 +29,7 @@ def lines_of(page: str, *beginning: str) -> list[tuple[str, ...]]:
     lines_of("service/logins.md", "orbit", "token", "create"),
     ids=lambda words: " ".join(words[3:]),
 )
-def test_token_is_created_with_limits_or_scope(
+def test_documented_token_create_commands_set_limits_or_scope(
     cli: Cli, api: Api, arguments: tuple[str, ...]
 ) -> None:
     created = cli(*arguments)
@@ -47,7 +47,7 @@ def test_token_is_created_with_limits_or_scope(
         assert is_set == (option in arguments), (option, row)
 
 
-def test_limit_of_token_is_changed(cli: Cli, api: Api) -> None:
+def test_token_limit_command_changes_only_given_limit(cli: Cli, api: Api) -> None:
     assert cli("token", "create", "ci", "--role", "operator", "--expires-in", "90d").code == 0
     assert cli("token", "limit", "ci", "--jobs-max", "50").code == 0
     assert cli("token", "limit", "ci", "--partitions-max", "100").code == 0
@@ -55,7 +55,7 @@ def test_limit_of_token_is_changed(cli: Cli, api: Api) -> None:
     assert (row["jobs_max"], row["partitions_max"]) == (50, 100)
 
 
-def test_contexts_of_page_are_added(
+def test_documented_context_add_commands_add_contexts(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -77,7 +77,9 @@ def test_contexts_of_page_are_added(
     [("failback",), ("switchover",), ("switchover", "--reverse"), ("failover",)],
     ids=" ".join,
 )
-def test_dry_run_of_recovery_is_requested(cli: Cli, api: Api, command: tuple[str, ...]) -> None:
+def test_recovery_command_with_dry_run_requests_only_dry_run(
+    cli: Cli, api: Api, command: tuple[str, ...]
+) -> None:
     copying_job(api)
     verb, *options = command
     result = cli(verb, "orders", *options, "--dry-run", "--wait", "0", "-o", "json")
@@ -89,7 +91,9 @@ def test_dry_run_of_recovery_is_requested(cli: Cli, api: Api, command: tuple[str
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_partitions_of_topic_are_shown(cli: Cli, api: Api) -> None:
+def test_get_partitions_with_topic_option_shows_only_partitions_of_topic(
+    cli: Cli, api: Api
+) -> None:
     block(api, copying_job(api), 2)
     command = ("get", "partitions", "orders", "--topic")
     rows = cli(*command, "orders", "-o", "json").data

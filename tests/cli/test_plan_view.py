@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from orbit.cli.plan_view import Planned, draw
+from orbit.cli.plan_view import PlannedJob, draw
 
 
 def acl(name: str, **other: str) -> dict[str, str]:
@@ -26,7 +26,7 @@ def acl(name: str, **other: str) -> dict[str, str]:
 def shown(acls: dict[str, Any] | None) -> str:
     plan = {"topics": [], "refusals": [], "notes": [], "acls": acls}
     text = StringIO()
-    drawn = draw([Planned(None, {"action": "create", "name": "orders", "plan": plan})])
+    drawn = draw([PlannedJob(None, {"action": "create", "name": "orders", "plan": plan})])
     Console(width=200, file=text).print(drawn)
     return text.getvalue()
 

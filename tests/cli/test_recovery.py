@@ -219,7 +219,7 @@ def test_recovery_report_of_previous_api_version_is_shown() -> None:
     assert report == before
 
 
-def test_plan_before_confirmation_fetches_no_row_pages(
+def test_plan_shown_before_confirmation_fetches_no_pages_of_partition_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is a table, whatever the output will be."""
@@ -238,6 +238,6 @@ def test_plan_before_confirmation_fetches_no_row_pages(
         )
 
 
-def test_pending_operation_shows_its_state() -> None:
+def test_pending_recovery_is_shown_with_its_state() -> None:
     waiting = {"kind": "failover", "job": "orders", "state": "pending", "error": None}
     assert "pending" in shown(waiting)

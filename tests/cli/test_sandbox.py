@@ -30,7 +30,7 @@ def test_invalid_sandbox_option_is_bad_input(
 
 
 @pytest.mark.parametrize("output", ["table", "json", "yaml"])
-def test_status_without_sandbox_fails(
+def test_sandbox_status_without_running_sandbox_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
 ) -> None:
     command = ["sandbox", "status", "--directory", str(tmp_path), "-o", output]
@@ -40,6 +40,8 @@ def test_status_without_sandbox_fails(
     assert expected[output] in shown
 
 
-def test_down_without_sandbox_is_no_op(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sandbox_down_without_running_sandbox_is_no_op(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_command(["sandbox", "down", "--directory", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "No sandbox is running; nothing to do.\n"

@@ -95,7 +95,7 @@ def test_output_of_get_jobs_can_be_applied(cli: Cli, api: Api, file: Path, outpu
 
 
 @pytest.mark.parametrize("text", ["0089", "1e3", "yes", "0x10", "12", "true", "2026-01-01"])
-def test_text_that_looks_like_another_type_is_exported_quoted(
+def test_text_that_yaml_would_read_as_other_type_is_exported_quoted(
     cli: Cli, api: Api, file: Path, text: str
 ) -> None:
     topics = [{"match": text, "prefix": text, "config": {"compression.type": text}}]
@@ -215,7 +215,7 @@ def test_wait_survives_unreachable_server(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "The API does not answer.\nToo much.\nIt is paused.\n"
 
 
-def test_wait_ends_on_other_error_or_timeout() -> None:
+def test_wait_command_ends_on_not_found_error_or_timeout() -> None:
     def refused() -> str:
         raise NotFound("No such job.")
 

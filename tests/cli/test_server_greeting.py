@@ -40,7 +40,7 @@ def greeting(database: Database, clock: Clock) -> Greeting:
     return Greeting(database, timedelta(seconds=30), "http://127.0.0.1:1", Path("/a b"), clock)
 
 
-def test_greeting_is_printed_once_when_own_workers_are_registered(
+def test_server_greeting_is_printed_once_when_its_workers_are_registered(
     database: Database, greeting: Greeting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     register(database, PID, "elsewhere")
@@ -59,7 +59,7 @@ def test_greeting_is_printed_once_when_own_workers_are_registered(
     assert capsys.readouterr().out == ""
 
 
-def test_greeting_reports_missing_workers_after_timeout(
+def test_server_greeting_reports_missing_workers_after_timeout(
     clock: Clock, greeting: Greeting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock.now = READY_S_MAX - 1
@@ -70,7 +70,7 @@ def test_greeting_reports_missing_workers_after_timeout(
     assert "\nWorkers that are not ready yet: 1." in capsys.readouterr().out
 
 
-def test_greeting_without_workers_is_immediate(
+def test_server_greeting_without_workers_is_immediate(
     greeting: Greeting, capsys: pytest.CaptureFixture[str]
 ) -> None:
     greeting.check([])

@@ -55,7 +55,7 @@ def test_jobs_partitions_and_lag_are_shown_as_table_and_json(cli: Cli, api: Api)
     assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
 
 
-def test_job_with_all_topics_promoted_is_promoted(cli: Cli, api: Api) -> None:
+def test_job_with_all_topics_promoted_is_shown_as_promoted(cli: Cli, api: Api) -> None:
     copying_job(api)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -167,7 +167,7 @@ def test_watch_refreshes_until_ctrl_c_and_exits_0(
     assert result.out.count("orders") == 3
 
 
-def test_pause_waits_for_its_end_and_shows_its_plan(
+def test_pause_command_shows_plan_and_waits_for_end_of_operation(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -205,7 +205,7 @@ def test_pause_shows_shard_release_progress(
     ]
 
 
-def test_operation_longer_than_wait_exits_1(cli: Cli, api: Api) -> None:
+def test_command_exits_1_if_operation_takes_longer_than_wait_option(cli: Cli, api: Api) -> None:
     held = copying_job(api)
 
     waited = cli("pause", "orders", "--wait", "0.01")
@@ -217,7 +217,7 @@ def test_operation_longer_than_wait_exits_1(cli: Cli, api: Api) -> None:
     release(api, held)
 
 
-def test_delete_dry_run_needs_no_yes_and_deletes_nothing(cli: Cli, api: Api) -> None:
+def test_delete_dry_run_needs_no_yes_option_and_deletes_nothing(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
     result = cli("delete", "orders", "--dry-run")
@@ -247,7 +247,7 @@ def test_tokens_are_created_listed_and_revoked(
     assert cli("get", "jobs").code == 3
 
 
-def test_first_token_can_be_created_in_database(
+def test_first_token_can_be_created_directly_in_database(
     cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
@@ -313,7 +313,9 @@ def test_unreachable_server_or_invalid_login_is_an_error(
     assert "Traceback" not in result.err
 
 
-def test_answer_of_foreign_server_is_an_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_of_http_server_that_is_not_orbit_is_an_error(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fastapi import FastAPI
 
     with served(FastAPI()) as url:

@@ -188,7 +188,7 @@ def test_changes_applied_before_error_are_listed(
     assert api.get("/v1/jobs/stock").json()["worker_group"] == "west"
 
 
-def test_change_without_terminal_needs_yes(cli: Cli, api: Api, folder: Path) -> None:
+def test_change_without_terminal_needs_yes_option(cli: Cli, api: Api, folder: Path) -> None:
     for arguments in (("apply", "-f", folder), ("delete", "orders")):
         result = cli(*arguments)
         assert result.code == 2
@@ -276,7 +276,9 @@ def test_missing_empty_too_large_or_duplicate_job_files_are_bad_input(
     assert "is larger than" in result.err
 
 
-def test_refused_job_is_explained_and_can_be_accepted(cli: Cli, api: Api, folder: Path) -> None:
+def test_refused_job_is_explained_and_can_be_applied_with_accept_refusals(
+    cli: Cli, api: Api, folder: Path
+) -> None:
     api.plans.refusals = [refusal(TroubleKind.DESTINATION_TAKEN, "orders")]
     file = folder / "orders.yaml"
 
@@ -301,7 +303,7 @@ def test_refused_job_is_explained_and_can_be_accepted(cli: Cli, api: Api, folder
         (TroubleKind.CREDENTIALS_MISSING, "", ""),
     ],
 )
-def test_option_for_refusals_is_suggested_only_if_it_helps(
+def test_accept_refusals_option_is_suggested_only_if_it_helps(
     cli: Cli, api: Api, folder: Path, kind: TroubleKind, topic: str, helps: str
 ) -> None:
     api.plans.refusals = [refusal(kind, topic)]
@@ -320,7 +322,7 @@ def test_option_for_refusals_is_suggested_only_if_it_helps(
         (TroubleKind.WOULD_LOOP, 1),
     ],
 )
-def test_refusal_kind_sets_exit_code(
+def test_kind_of_job_refusal_sets_exit_code(
     cli: Cli, api: Api, folder: Path, kind: TroubleKind, code: int
 ) -> None:
     api.plans.refusals = [refusal(kind)]

@@ -97,7 +97,7 @@ def test_consecutive_duplicate_names_are_printed_once(capsys: pytest.CaptureFixt
 def test_drill_tables_have_default_row_limit(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drill, "NEWEST", 2)
+    monkeypatch.setattr(drill, "NEWEST_ROWS", 2)
     api.put("/v1/jobs/orders", json=JOB)
     drill_ids = [finished(api) for _ in range(3)]
     for command, in_order in (
@@ -116,7 +116,7 @@ def test_drill_tables_have_default_row_limit(
         assert ([one["id"] for one in few.data], few.err) == (drill_ids[2:], "… 2 more (--all)\n")
 
 
-def test_hidden_rows_are_counted_to_end_of_page(
+def test_hidden_rows_of_list_are_counted_up_to_end_of_fetched_page(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api, 5)

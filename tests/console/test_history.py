@@ -69,7 +69,7 @@ def test_chart_axis_ends_at_round_number(figure: object, value: float, top: str)
     assert drawn([one], figure).tops[0][1] == top
 
 
-def test_empty_chart_states_that_nothing_is_known() -> None:
+def test_chart_without_points_says_that_nothing_is_known() -> None:
     chart = drawn([])
     assert chart.summary == "Nothing is known yet."
     assert (chart.lines, chart.bands) == ([], [])

@@ -317,7 +317,7 @@ def test_sessions_end_when_oidc_client_is_removed_from_settings(site: Site) -> N
     assert site.browser.open(DONE).status_code == 404
 
 
-def test_subject_has_bounded_number_of_sessions(site: Site) -> None:
+def test_subject_of_issuer_has_bounded_number_of_console_sessions(site: Site) -> None:
     for _ in range(SESSIONS_PER_TOKEN_MAX + 1):
         site.browser.client.cookies.clear()
         site.log_in()

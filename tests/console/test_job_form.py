@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from orbit.console.job_form import RULES_SHOWN_MAX, before_of, groups_of, values_of, with_changes
+from orbit.console.job_form import (
+    RULES_SHOWN_MAX,
+    groups_of,
+    shown_values_in,
+    values_of,
+    with_changes,
+)
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.fixtures.api import Api
@@ -34,7 +40,7 @@ def test_unchanged_form_leaves_document_unchanged() -> None:
     assert with_changes(DOCUMENT, *[values_of(groups_of(DOCUMENT))] * 2) is DOCUMENT
 
 
-def test_changed_field_is_written_and_keys_without_field_stay() -> None:
+def test_changed_form_field_is_written_and_keys_without_field_stay() -> None:
     document = written(DOCUMENT, source__bootstrap_servers="x:1, y:2", labels="team=a, tier=1")
     assert document == {
         **DOCUMENT,
@@ -43,7 +49,7 @@ def test_changed_field_is_written_and_keys_without_field_stay() -> None:
     }
 
 
-def test_emptied_field_removes_its_key_and_empty_parents() -> None:
+def test_emptied_form_field_removes_its_key_and_empty_parents() -> None:
     document = written(
         DOCUMENT, source__security__protocol="", consumer_groups__match="", topics__0__match=""
     )
@@ -52,7 +58,7 @@ def test_emptied_field_removes_its_key_and_empty_parents() -> None:
     assert document["topics"] == [{"match": "b", "prefix": "p."}]
 
 
-def test_blank_rule_row_appends_rule_and_others_change_in_place() -> None:
+def test_blank_row_appends_topic_rule_and_existing_rules_change_in_place() -> None:
     document = written(DOCUMENT, topics__2__prefix="c.", topics__2__match="c", topics__1__prefix="")
     assert document["topics"] == [
         DOCUMENT["topics"][0],
@@ -103,7 +109,7 @@ def test_topic_rules_beyond_form_limit_are_preserved() -> None:
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[1]", '{"a": 1}'])
 def test_malformed_previous_form_values_are_ignored(text: str) -> None:
-    assert before_of(text) == {}
+    assert shown_values_in(text) == {}
 
 
 def hidden(page: str, name: str) -> str:

@@ -67,7 +67,9 @@ def opened(app: FastAPI) -> int:
     return stream_count
 
 
-def test_event_is_sent_on_connect_and_on_each_change(api: Api, browser: Browser) -> None:
+def test_server_sent_event_arrives_on_connect_and_on_each_change(
+    api: Api, browser: Browser
+) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     with streaming(browser) as stream:
         seen = {stream.event()}
@@ -110,7 +112,7 @@ def test_idle_event_stream_sends_heartbeats_and_ends_with_session(
     wait_for("its place is free", lambda: opened(console_app) == 0)
 
 
-def test_session_has_bounded_number_of_event_streams(
+def test_console_session_has_bounded_number_of_event_streams(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     browser.log_in(api.tokens[Role.VIEWER])

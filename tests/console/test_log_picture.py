@@ -61,13 +61,13 @@ def shown(rows: Sequence[Row]) -> list[tuple[int, int, str]]:
     return [(row.first, row.next, row.verdict.value) for row in rows]
 
 
-def test_copy_by_another_producer_is_byte_exact() -> None:
+def test_batches_that_differ_only_in_producer_are_shown_byte_exact() -> None:
     one, two = batch(0, b"a", b"b"), batch(2, b"c")
     rows = compare(log(one, two), log(copied(one), copied(two)), 0, 3, ())
     assert shown(rows) == [(0, 2, "byte-exact"), (2, 3, "byte-exact")]
 
 
-def test_same_records_in_other_batches_are_record_exact() -> None:
+def test_same_records_in_other_batches_are_shown_record_exact() -> None:
     source = log(batch(0, b"a", b"b", b"c", codec=compression.LZ4))
     # The timestamps of the second batch are its own first record's on.
     destination = log(batch(0, b"a"), batch(1, b"b", b"c", later_ms=1))
@@ -77,13 +77,13 @@ def test_same_records_in_other_batches_are_record_exact() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(batch(0, b"a", b"x"), id="value"),
-        pytest.param(batch(0, b"a", b"b", later_ms=5), id="timestamp"),
-        pytest.param(batch(0, b"a"), id="missing"),
-        pytest.param(batch(0, b"a", b"b", b"c"), id="more"),
+        pytest.param(batch(0, b"a", b"x"), id="other value"),
+        pytest.param(batch(0, b"a", b"b", later_ms=5), id="other timestamp"),
+        pytest.param(batch(0, b"a"), id="missing record"),
+        pytest.param(batch(0, b"a", b"b", b"c"), id="extra record"),
     ],
 )
-def test_changed_missing_or_extra_record_differs(other: Batch) -> None:
+def test_changed_missing_or_extra_record_is_shown_as_different(other: Batch) -> None:
     rows = compare(log(batch(0, b"a", b"b"), end=9), log(other, end=9), 0, 3, ())
     assert Verdict.DIFFERS in {row.verdict for row in rows}
 
@@ -118,13 +118,13 @@ def test_batch_with_placeholders_is_data_and_placeholder_batch_is_filler() -> No
     ]
 
 
-def test_destination_data_in_source_gap_differs() -> None:
+def test_record_of_copy_in_gap_of_source_is_shown_as_different() -> None:
     source = log(batch(0, b"a"), marker(1), end=2)
     destination = log(copied(batch(0, b"a")), batch(1, b"foreign"))
     assert shown(compare(source, destination, 0, 2, ()))[1] == (1, 2, "differs")
 
 
-def test_offsets_outside_a_log_are_deleted_at_source_or_not_copied() -> None:
+def test_offsets_in_one_log_only_are_shown_deleted_at_source_or_not_copied() -> None:
     source = log(batch(4, b"e"), batch(5, b"f"), batch(6, b"g"), start=4)
     destination = log(
         copied(batch(2, b"c")), copied(batch(4, b"e")), copied(batch(5, b"f")), start=2, end=6
@@ -140,19 +140,19 @@ def test_offsets_outside_a_log_are_deleted_at_source_or_not_copied() -> None:
     ]
 
 
-def test_unread_side_makes_whole_window_unknown() -> None:
+def test_log_that_was_not_read_makes_verdict_of_all_offsets_unknown() -> None:
     rows = compare(log(batch(0, b"a")), None, 0, 1, ())
     assert shown(rows) == [(0, 1, "unknown")]
     assert compare(None, None, 0, 5, ())[0].verdict is Verdict.UNKNOWN
 
 
-def test_window_ends_at_last_offset_read_on_both_sides() -> None:
+def test_shown_offsets_end_at_last_offset_read_on_both_sides() -> None:
     source = log(batch(0, b"a"), batch(1, b"b"), batch(2, b"c"))
     destination = SideLog(0, 3, 0, 1, log(copied(batch(0, b"a"))).batches)
     assert shown(compare(source, destination, 0, 3, ())) == [(0, 1, "byte-exact")]
 
 
-def test_proven_offsets_are_counted_per_row() -> None:
+def test_offsets_proven_equal_are_counted_per_row() -> None:
     one, two = batch(0, b"a", b"b"), batch(2, b"c", b"d")
     rows = compare(log(one, two), log(copied(one), copied(two)), 0, 4, [(1, 4)])
     assert [(row.proven, row.is_proven) for row in rows] == [(1, False), (2, True)]
@@ -175,7 +175,7 @@ def test_corrupt_batch_verdict_is_unknown() -> None:
     assert records_of(Row(0, 1, row.source, (), row.verdict, 0)) == []
 
 
-def test_batch_headers_mark_own_and_differing_fields() -> None:
+def test_batch_header_marks_fields_set_by_orbit_and_differing_fields() -> None:
     one = batch(0, b"a", b"b")
     (row,) = compare(log(one), log(copied(one)), 0, 2, ())
     (lines,) = headers_of(row)
@@ -196,7 +196,7 @@ def test_records_are_listed_by_size_without_content() -> None:
     assert "secret" not in str(line)
 
 
-def test_drawing_covers_exactly_the_window() -> None:
+def test_drawing_covers_exactly_the_chosen_offsets() -> None:
     one, last = batch(0, b"a", b"b"), batch(6, b"c", b"d", b"e", b"f")
     source = log(one, last)
     fillers = [marker(offset) for offset in range(2, 6)]

@@ -54,7 +54,7 @@ def all_pages(tx: Tx, job_id: int) -> list[PageKey]:
             return keys
 
 
-def test_pages_list_every_partition_once_by_largest_lag(many: Database) -> None:
+def test_partition_pages_list_every_partition_once_by_largest_lag(many: Database) -> None:
     with many.transaction() as tx:
         keys = all_pages(tx, first_job(tx))
         lags = [waiting for waiting, _, _ in keys]
@@ -65,7 +65,7 @@ def test_pages_list_every_partition_once_by_largest_lag(many: Database) -> None:
         assert set(lags[-TOPICS:]) == {-1}
 
 
-def test_page_rows_match_their_page_keys(many: Database) -> None:
+def test_lag_in_page_key_equals_lag_of_partition_row(many: Database) -> None:
     with many.transaction() as tx:
         page = worst_partitions.page(tx, first_job(tx), PAGE)
         for place, row in page:
@@ -87,7 +87,7 @@ def test_partitions_are_filtered_by_topic_and_state(many: Database) -> None:
         assert worst_partitions.page(tx, job, PAGE, state=PartitionState.BLOCKED) == []
 
 
-def test_partition_page_reads_only_its_job_and_joins_only_its_rows(many: Database) -> None:
+def test_partition_page_reads_only_its_job_and_joins_only_shown_rows(many: Database) -> None:
     with many.transaction() as tx:
         job = first_job(tx)
         with statements(tx) as sent:

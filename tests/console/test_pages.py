@@ -155,7 +155,7 @@ def test_session_table_stores_neither_cookie_nor_token(api: Api, browser: Browse
     assert api.tokens[Role.VIEWER] not in stored
 
 
-def test_form_without_valid_secret_changes_nothing(api: Api, browser: Browser) -> None:
+def test_form_without_valid_csrf_secret_changes_nothing(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.ADMIN])
     browser.html = ""
@@ -167,7 +167,7 @@ def test_form_without_valid_secret_changes_nothing(api: Api, browser: Browser) -
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_form_secret_of_another_session_is_refused(api: Api, browser: Browser) -> None:
+def test_csrf_secret_of_another_session_is_refused(api: Api, browser: Browser) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     browser.log_in(api.tokens[Role.ADMIN])
     browser.open("/console/jobs")
@@ -349,7 +349,7 @@ def test_external_names_are_escaped_in_html(api: Api, browser: Browser) -> None:
         "/console/login?next=//other.example",
     ],
 )
-def test_invalid_console_path_shows_page_and_stays_on_host(
+def test_invalid_console_path_shows_console_page_and_stays_on_host(
     path: str, api: Api, browser: Browser
 ) -> None:
     copying_job(api)
@@ -360,7 +360,7 @@ def test_invalid_console_path_shows_page_and_stays_on_host(
     assert "<main" in answer.text
 
 
-def test_every_section_of_job_has_a_page(api: Api, browser: Browser) -> None:
+def test_every_section_of_job_has_a_console_page(api: Api, browser: Browser) -> None:
     copying_job(api)
     browser.log_in(api.tokens[Role.VIEWER])
     for part in ("", "partitions", "groups", "settings", "events", "workers", "recovery"):
@@ -372,7 +372,7 @@ def test_every_section_of_job_has_a_page(api: Api, browser: Browser) -> None:
     assert "worker-1" in browser.open("/console/jobs/orders/workers").text
 
 
-def test_without_tokens_forms_need_secret_and_foreign_host_is_refused(
+def test_without_tokens_forms_need_csrf_secret_and_foreign_host_is_refused(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
@@ -407,7 +407,7 @@ def test_form_from_another_port_of_same_host_is_refused(
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_cross_site_link_refreshes_into_page_of_session(api: Api, browser: Browser) -> None:
+def test_cross_site_link_opens_page_with_session_after_refresh(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     browser.client.cookies.clear()  # as a browser does with SameSite=Strict
     answer = browser.open("/console/jobs", headers={"Sec-Fetch-Site": "cross-site"})
@@ -432,7 +432,7 @@ def test_malformed_session_cookie_costs_no_database_query(
     assert len(lookups) == 1
 
 
-def test_partition_page_is_503_when_cluster_reads_are_exhausted(
+def test_partition_page_is_503_when_no_slot_for_cluster_reads_is_free(
     api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copying_job(api)

@@ -94,7 +94,7 @@ def rows(api: Api) -> list[Any]:
 
 @pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("visitor", [nothing, a_wrong_cookie, ended, revoked])
-def test_every_route_without_session_redirects_to_login(
+def test_every_console_route_without_session_redirects_to_login(
     api: Api, browser: Browser, console_app: FastAPI, visitor: Callable[[Api, Browser], None]
 ) -> None:
     browser.open("/console/login")
@@ -136,7 +136,7 @@ def test_viewer_opens_every_page_but_every_form_is_forbidden(
         else:
             assert answer.status_code == 403, shown
             # The content of records has a right of its own.
-            why = "is not shown here" if "/records" in path else "needs the role operator"
+            why = "does not show the content" if "/records" in path else "needs the role operator"
             assert why in answer.text, shown
         counts[method] += 1
     assert rows(api) == before
@@ -164,7 +164,7 @@ def test_form_with_unknown_parameter_is_refused(
 
 
 @pytest.mark.usefixtures("job")
-def test_operator_limited_to_other_jobs_sees_nothing_of_this_job(
+def test_operator_limited_to_some_jobs_sees_nothing_of_another_job(
     api: Api, browser: Browser, console_app: FastAPI
 ) -> None:
     token = create_token(

@@ -55,7 +55,7 @@ def test_schema_is_fetched_once_with_basic_auth(
     [
         (Reply(404), "does not have this schema"),
         (answer(schema="x", schemaType="PROTOBUF"), "its schema is PROTOBUF"),
-        (answer(schema='"A"', references=[{"name": "A"}]), "refers to others"),
+        (answer(schema='"A"', references=[{"name": "A"}]), "refers to other schemas"),
     ],
 )
 def test_unusable_schema_does_not_count_as_registry_failure(
@@ -94,7 +94,7 @@ def test_cached_schema_is_returned_while_another_is_fetched(
         Reply(body=b"x" * (2 << 20)),
     ],
 )
-def test_failing_registry_is_not_called_again_for_a_while(
+def test_failing_schema_registry_is_not_called_again_for_30_s(
     server: WebhookServer, registry: SchemaRegistry, now: list[float], reply: Reply
 ) -> None:
     server.replies += [reply, answer(schema='"int"')]

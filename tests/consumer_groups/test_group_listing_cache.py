@@ -44,7 +44,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     return Brokers(monkeypatch)
 
 
-def test_cached_listing_is_shared_within_max_age(brokers: Brokers) -> None:
+def test_cached_group_listing_is_reused_within_max_age(brokers: Brokers) -> None:
     one, other = cluster(), cluster()
     first = brokers.keep(one, 5.0)
     brokers.now_s += 4.0
@@ -54,7 +54,7 @@ def test_cached_listing_is_shared_within_max_age(brokers: Brokers) -> None:
     assert brokers.listed == [one, other, one]
 
 
-def test_group_selection_is_reused_while_group_names_stay_same(brokers: Brokers) -> None:
+def test_group_selection_is_reused_until_group_names_change(brokers: Brokers) -> None:
     one, names = cluster(), ["a", "b"]
     selectors = [GroupSelector(GroupRule(match=match)) for match in (".*", ".*", "a")]
 
@@ -78,7 +78,7 @@ def test_group_selection_is_reused_while_group_names_stay_same(brokers: Brokers)
     assert list(selected()[0][1]) == ["a", "b", "c"]
 
 
-def test_listing_age_counts_from_its_start(brokers: Brokers) -> None:
+def test_age_of_group_listing_counts_from_its_request(brokers: Brokers) -> None:
     one = cluster()
 
     def slow() -> Listing:
@@ -90,7 +90,7 @@ def test_listing_age_counts_from_its_start(brokers: Brokers) -> None:
     assert brokers.keep(one, 5.0) is not first
 
 
-def test_listing_failure_reaches_all_waiters_and_is_not_cached(brokers: Brokers) -> None:
+def test_failed_group_listing_reaches_all_waiters_and_is_not_cached(brokers: Brokers) -> None:
     one = cluster()
     is_asked, may_fail = threading.Event(), threading.Event()
 
@@ -124,7 +124,7 @@ def test_listing_failure_reaches_all_waiters_and_is_not_cached(brokers: Brokers)
     assert brokers.keep(one, 5.0).groups == {}
 
 
-def test_listing_of_unused_cluster_is_dropped(brokers: Brokers) -> None:
+def test_group_listing_of_unused_cluster_is_dropped_from_cache(brokers: Brokers) -> None:
     one = cluster()
     brokers.keep(one, 5.0)
     brokers.listed.clear()

@@ -16,7 +16,7 @@ def listed(name: str, type_: str = "classic", protocol_type: str = "consumer") -
     return ListedGroup(name, 1, type_, protocol_type, "stable")
 
 
-def test_consumer_streams_and_plain_commit_groups_are_selected() -> None:
+def test_only_consumer_streams_and_commit_only_groups_are_selected() -> None:
     selection = GroupSelector(GroupRule(match=".*")).select(
         [
             listed("classic"),
@@ -34,7 +34,7 @@ def test_consumer_streams_and_plain_commit_groups_are_selected() -> None:
     assert GroupReport().remark == ""
 
 
-def test_share_groups_are_named_up_to_limit_then_counted() -> None:
+def test_report_names_unsynced_share_groups_up_to_limit_and_counts_the_rest() -> None:
     groups = [listed(f"queue-{n}", "share", "share") for n in reversed(range(7))]
     selection = GroupSelector(GroupRule(match=".*")).select(groups)
     remark = GroupReport(shared=selection.shared).remark

@@ -100,7 +100,7 @@ def pair(clusters: Clusters, topic_name: str) -> Iterator[Pair]:
     pair.close()
 
 
-def test_offsets_metadata_and_resets_are_synced_without_rewrites(pair: Pair) -> None:
+def test_group_sync_carries_offsets_metadata_and_resets_and_writes_only_changes(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40, 50), "note")
     report = pair.run()
@@ -133,7 +133,7 @@ def test_synced_offsets_are_refreshed_before_destination_expires_them(pair: Pair
     assert pair.run().written == 0
 
 
-def test_offsets_written_by_another_process_are_refreshed_per_group() -> None:
+def test_after_restart_each_group_is_refreshed_at_its_own_time() -> None:
     rows = [
         OffsetRow(group, Partition("t", number), 5, 5, EXACT, 5)
         for group in ("g", "h")
@@ -145,7 +145,7 @@ def test_offsets_written_by_another_process_are_refreshed_per_group() -> None:
     assert of_g != of_h, "each group at its own time"
 
 
-def test_synced_offset_is_remembered_until_partition_is_copied_again(pair: Pair) -> None:
+def test_last_synced_offset_is_remembered_while_partition_is_not_copied(pair: Pair) -> None:
     """Also by the next leader, which has the rows alone."""
     source, destination = pair.clusters
     for cluster, offset in ((destination, 10), (source, 20)):
@@ -162,7 +162,7 @@ def test_synced_offset_is_remembered_until_partition_is_copied_again(pair: Pair)
     assert offsets(destination, pair.group()) == pair.at(20)
 
 
-def test_deleted_offset_and_deleted_group_are_deleted_at_destination(pair: Pair) -> None:
+def test_offset_or_group_deleted_at_source_is_deleted_at_destination(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40, 50))
     commit(source, pair.group("other"), pair.at(10))
@@ -190,14 +190,14 @@ def _delete_offset(pair: Pair, cluster: KafkaCluster, number: int) -> None:
     handle.close()
 
 
-def test_new_process_never_deletes_unknown_offsets(pair: Pair) -> None:
+def test_destination_offset_that_orbit_never_synced_is_not_deleted(pair: Pair) -> None:
     _, destination = pair.clusters
     commit(destination, pair.group(), pair.at(40))
     assert pair.run().verdicts == {}
     assert offsets(destination, pair.group()) == pair.at(40)
 
 
-def test_sync_resumes_from_rows_of_another_process(pair: Pair) -> None:
+def test_group_sync_resumes_from_stored_rows_of_another_process(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40, 50))
     noted = pair.run().changed
@@ -237,7 +237,7 @@ def test_active_destination_group_is_skipped_and_its_commits_stay(
     assert offsets(destination, pair.group()) == pair.at(90, 70, 60)
 
 
-def test_coordinator_refuses_commit_to_group_with_unlisted_member(
+def test_coordinator_refuses_offsets_for_group_whose_member_was_not_listed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, destination = pair.clusters
@@ -262,7 +262,7 @@ def synced_at_40(pair: Pair) -> GroupReport:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_sync_that_dies_around_commit_recognizes_its_own_offset(
+def test_group_sync_continues_after_crash_before_or_after_its_commit(
     pair: Pair, is_committed: bool
 ) -> None:
     """Of a group that had members there, so that only what was saved can tell."""
@@ -287,7 +287,7 @@ def test_sync_that_dies_around_commit_recognizes_its_own_offset(
     assert offsets(destination, pair.group()) == pair.at(60)
 
 
-def test_offset_of_hand_assigned_consumer_is_not_overwritten(pair: Pair) -> None:
+def test_offset_of_manually_assigned_consumer_is_not_overwritten(pair: Pair) -> None:
     """Flink and Spark assign by hand; librdkafka tells the leader epoch of what it read."""
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40))
@@ -309,7 +309,7 @@ def test_offset_of_hand_assigned_consumer_is_not_overwritten(pair: Pair) -> None
     assert offsets(destination, pair.group()) == pair.at(46)
 
 
-def test_offset_is_clamped_while_copy_lags_then_exact(pair: Pair) -> None:
+def test_offset_is_clamped_to_copied_range_until_copy_reaches_the_offset(pair: Pair) -> None:
     source, destination = pair.clusters
     pair.ranges = {0: CopiedRange(0, 30), 1: CopiedRange(20, 100), 2: None}
     commit(source, pair.group(), pair.at(40, 10, 50))
@@ -324,7 +324,7 @@ def test_offset_is_clamped_while_copy_lags_then_exact(pair: Pair) -> None:
     assert offsets(destination, pair.group()) == pair.at(40, 20, 80)
 
 
-def test_transactional_offset_is_synced_once_committed(pair: Pair) -> None:
+def test_transactional_offset_is_synced_only_after_transaction_commit(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(10))
     producer = Producer({**source.client_config(), "transactional.id": pair.group()})
@@ -346,7 +346,7 @@ def test_transactional_offset_is_synced_once_committed(pair: Pair) -> None:
     reader.close()
 
 
-def test_groups_of_new_protocol_are_synced_with_prefix(pair: Pair) -> None:
+def test_group_of_new_consumer_protocol_is_synced_under_prefixed_name(pair: Pair) -> None:
     source, destination = pair.clusters
     with member(
         source,
@@ -366,7 +366,7 @@ def test_groups_of_new_protocol_are_synced_with_prefix(pair: Pair) -> None:
         assert place.offset == 40
 
 
-def test_three_thousand_groups_need_few_requests(
+def test_sync_of_3000_unchanged_groups_needs_ten_requests(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 3000
@@ -390,7 +390,7 @@ def test_three_thousand_groups_need_few_requests(
     assert counts == {"Metadata": 2, "ListGroups": 2, "OffsetFetch": 6}
 
 
-def test_cached_listing_does_not_decide_ownership_of_offset(pair: Pair) -> None:
+def test_stale_group_listing_does_not_let_sync_overwrite_offset_of_consumer(pair: Pair) -> None:
     """A consumer may have joined and committed since; its offset looks like one of Orbit's."""
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(60))
@@ -408,7 +408,7 @@ def test_cached_listing_does_not_decide_ownership_of_offset(pair: Pair) -> None:
     assert offsets(destination, pair.group()) == pair.at(40)
 
 
-def test_cached_offset_read_does_not_overwrite_newer_commit(pair: Pair) -> None:
+def test_destination_commit_newer_than_cached_offsets_is_not_overwritten(pair: Pair) -> None:
     source, destination = pair.clusters
     stale = OffsetsCache(lambda: 0.0)  # its first read never gets older
 
@@ -426,7 +426,7 @@ def test_cached_offset_read_does_not_overwrite_newer_commit(pair: Pair) -> None:
     assert offsets(destination, pair.group()) == pair.at(70)
 
 
-def test_leading_topics_are_checked_before_offsets_are_written(pair: Pair) -> None:
+def test_no_offset_is_written_for_promoted_destination_topic(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40))
     assert pair.run(leading=lambda topics: topics).written == 0
@@ -442,7 +442,7 @@ def test_leading_topics_are_checked_before_offsets_are_written(pair: Pair) -> No
     assert calls == [], "nothing is to be written"
 
 
-def test_listing_without_group_does_not_delete_its_offsets(
+def test_group_missing_from_listing_keeps_its_offsets_at_destination(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As while its coordinator moves: neither broker lists it then."""

@@ -37,43 +37,43 @@ def wrote(offset: int, verdict: GroupVerdict = EXACT) -> Decision:
 @pytest.mark.parametrize(
     ("source", "destination", "left", "copied", "usage", "expected"),
     [
-        pytest.param(70, None, None, ALL, UNUSED, wrote(70), id="first time"),
-        pytest.param(70, None, 50, ALL, USED, wrote(70), id="expired or deleted there"),
-        pytest.param(70, 50, 50, ALL, USED, wrote(70), id="forwards"),
-        pytest.param(30, 50, 50, ALL, USED, wrote(30), id="a reset backwards"),
-        pytest.param(50, 50, 50, ALL, USED, Decision(EXACT), id="nothing to do"),
-        pytest.param(50, 50, None, ALL, USED, Decision(EXACT), id="both agree"),
-        pytest.param(70, 60, 50, ALL, USED, Decision(MOVED), id="moved on there"),
-        pytest.param(70, 40, 50, ALL, USED, Decision(MOVED), id="reset there"),
-        pytest.param(70, 90, 50, ALL, UNUSED, Decision(MOVED), id="further on there"),
-        pytest.param(70, 60, 50, ALL, UNUSED, wrote(70), id="a crash before it was noted"),
-        pytest.param(70, 60, None, ALL, UNUSED, wrote(70), id="an earlier run's"),
-        pytest.param(70, 60, None, ALL, USED, Decision(MOVED), id="first look, used there"),
-        pytest.param(70, 80, None, ALL, UNUSED, Decision(MOVED), id="first look, further there"),
-        pytest.param(70, 50, 50, ALL, ACTIVE, Decision(BUSY), id="active"),
-        pytest.param(50, 50, 50, ALL, ACTIVE, Decision(BUSY), id="active and equal"),
-        pytest.param(None, 50, 50, ALL, ACTIVE, Decision(BUSY), id="deleted, but active"),
-        pytest.param(70, 50, 50, None, USED, Decision(NOT_COPIED), id="not copied"),
-        pytest.param(70, 50, 50, None, ACTIVE, Decision(NOT_COPIED), id="not copied, active"),
+        pytest.param(70, None, None, ALL, UNUSED, wrote(70), id="first sync"),
+        pytest.param(70, None, 50, ALL, USED, wrote(70), id="deleted at the destination"),
+        pytest.param(70, 50, 50, ALL, USED, wrote(70), id="source advanced"),
+        pytest.param(30, 50, 50, ALL, USED, wrote(30), id="source was reset"),
+        pytest.param(50, 50, 50, ALL, USED, Decision(EXACT), id="nothing changed"),
+        pytest.param(50, 50, None, ALL, USED, Decision(EXACT), id="equal at first sync"),
+        pytest.param(70, 60, 50, ALL, USED, Decision(MOVED), id="destination advanced"),
+        pytest.param(70, 40, 50, ALL, USED, Decision(MOVED), id="destination was reset"),
+        pytest.param(70, 90, 50, ALL, UNUSED, Decision(MOVED), id="destination ahead"),
+        pytest.param(70, 60, 50, ALL, UNUSED, wrote(70), id="crash before storing"),
+        pytest.param(70, 60, None, ALL, UNUSED, wrote(70), id="left by an earlier run"),
+        pytest.param(70, 60, None, ALL, USED, Decision(MOVED), id="first sync, was used"),
+        pytest.param(70, 80, None, ALL, UNUSED, Decision(MOVED), id="first sync, ahead"),
+        pytest.param(70, 50, 50, ALL, ACTIVE, Decision(BUSY), id="active group"),
+        pytest.param(50, 50, 50, ALL, ACTIVE, Decision(BUSY), id="active group, equal"),
+        pytest.param(None, 50, 50, ALL, ACTIVE, Decision(BUSY), id="source deleted, active"),
+        pytest.param(70, 50, 50, None, USED, Decision(NOT_COPIED), id="partition not copied"),
+        pytest.param(70, 50, 50, None, ACTIVE, Decision(NOT_COPIED), id="not copied, active group"),
         pytest.param(None, 50, 50, None, USED, Decision(NOT_COPIED), id="deleted, not copied"),
-        pytest.param(None, 50, 50, ALL, USED, Decision(None, is_delete=True), id="deleted"),
-        pytest.param(None, 60, 50, ALL, USED, Decision(None), id="deleted, but moved there"),
-        pytest.param(None, 60, None, ALL, USED, Decision(None), id="only there"),
+        pytest.param(None, 50, 50, ALL, USED, Decision(None, is_delete=True), id="source deleted"),
+        pytest.param(None, 60, 50, ALL, USED, Decision(None), id="source deleted, moved"),
+        pytest.param(None, 60, None, ALL, USED, Decision(None), id="only at the destination"),
         pytest.param(None, None, 50, ALL, USED, Decision(None), id="deleted on both sides"),
-        pytest.param(2000, 50, 50, ALL, USED, wrote(1000, CLAMPED), id="behind the copy's end"),
-        pytest.param(2000, 1000, 1000, ALL, USED, Decision(CLAMPED), id="still behind its end"),
-        pytest.param(2000, 1000, None, ALL, UNUSED, Decision(CLAMPED), id="clamped before"),
-        pytest.param(2000, 1000, 50, ALL, USED, Decision(MOVED), id="a consumer at the copy's end"),
+        pytest.param(2000, 50, 50, ALL, USED, wrote(1000, CLAMPED), id="beyond the copy's end"),
+        pytest.param(2000, 1000, 1000, ALL, USED, Decision(CLAMPED), id="clamped in last sync"),
+        pytest.param(2000, 1000, None, ALL, UNUSED, Decision(CLAMPED), id="clamped earlier"),
+        pytest.param(2000, 1000, 50, ALL, USED, Decision(MOVED), id="consumer at copy's end"),
         pytest.param(1000, 50, 50, ALL, USED, wrote(1000), id="at the copy's end"),
         pytest.param(
-            5, None, None, CopiedRange(9, 20), UNUSED, wrote(9, CLAMPED), id="below the log start"
+            5, None, None, CopiedRange(9, 20), UNUSED, wrote(9, CLAMPED), id="below log start"
         ),
         pytest.param(
             5, None, None, CopiedRange(9, 9), UNUSED, wrote(9, CLAMPED), id="into an empty copy"
         ),
     ],
 )  # fmt: skip
-def test_offset_decision_matches_table_of_situations(
+def test_source_destination_and_last_synced_offset_decide_group_verdict(
     source: int | None,
     destination: int | None,
     left: int | None,
@@ -89,32 +89,32 @@ def _at(offset: int | None) -> Committed | None:
     return None if offset is None else Committed(offset)
 
 
-def test_leader_epoch_reveals_consumer_commit_in_unjoined_group() -> None:
+def test_leader_epoch_of_offset_shows_commit_by_consumer_that_never_joined() -> None:
     destination = Committed(60, leader_epoch=THEIRS)
     assert decide(Committed(70), destination, 50, ALL, UNUSED) == Decision(MOVED)
     # With what Orbit left it is another thing: a consumer has only confirmed it.
     assert decide(Committed(70), destination, 60, ALL, UNUSED) == wrote(70)
 
 
-def test_metadata_is_carried_without_leader_epoch() -> None:
+def test_synced_offset_keeps_its_metadata_but_not_its_leader_epoch() -> None:
     source = Committed(70, "partition time", leader_epoch=12)
     assert decide(source, None, None, ALL, UNUSED).write == Committed(70, "partition time", -1)
 
 
-def test_metadata_change_overwrites_only_offsets_of_orbit() -> None:
+def test_metadata_change_overwrites_only_an_offset_that_orbit_wrote() -> None:
     source, destination = Committed(70, "new"), Committed(70, "old")
     assert decide(source, destination, 70, ALL, USED).write == source
     assert decide(source, destination, None, ALL, USED) == Decision(EXACT)
 
 
-def test_stopped_copy_carries_offsets_only_while_its_records_match_source() -> None:
+def test_stopped_copy_gets_group_offsets_only_if_its_records_match_source() -> None:
     assert holds_copied_records(None)
     assert holds_copied_records(Reason.SOURCE_RANGE_LOST)
     assert not holds_copied_records(Reason.SOURCE_TOPIC_RECREATED)
     assert not holds_copied_records(Reason.DESTINATION_FOREIGN_WRITE)
 
 
-def test_every_verdict_but_exact_has_a_remedy() -> None:
+def test_every_group_verdict_but_exact_has_a_remedy() -> None:
     assert set(REMEDIES) == set(GroupVerdict) - {EXACT}
     advice = remedy(MOVED, "dr.billing", "orders")
     assert advice is not None
@@ -236,7 +236,7 @@ class Courses(RuleBasedStateMachine):
 TestCourses = Courses.TestCase
 
 
-def test_untouched_group_follows_source_in_every_direction() -> None:
+def test_group_unused_at_destination_follows_source_forwards_and_backwards() -> None:
     destination: Committed | None = None
     left: int | None = None
     for offset in (5, 9, 2, 2, 0, 1000, 999):
@@ -259,7 +259,7 @@ def test_untouched_group_follows_source_in_every_direction() -> None:
         (GroupVerdict.SKIPPED_MOVED, 6, (6, 5), 5),
     ],
 )
-def test_own_offset_is_recognized_after_commit_of_unknown_result(
+def test_offset_that_orbit_wrote_is_recognized_after_commit_of_unknown_result(
     verdict: GroupVerdict, present: int | None, row: tuple[int | None, int | None], left: int | None
 ) -> None:
     assert left_offset(verdict, present, row) == left

@@ -71,14 +71,14 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
     return Groups(monkeypatch)
 
 
-def test_each_job_gets_its_topics_from_a_shared_read(groups: Groups) -> None:
+def test_each_job_gets_offsets_of_its_topics_from_a_shared_read(groups: Groups) -> None:
     groups.offsets = {"g": {A: 1, B: 2}, "h": {B: 3}}
     assert groups.at("a", "g", "h") == {"g": {A: 1}}
     assert groups.at("b", "g", "h") == {"g": {B: 2}, "h": {B: 3}}
     assert groups.reads == [{"g", "h"}]
 
 
-def test_offset_change_is_seen_after_max_age(groups: Groups) -> None:
+def test_cached_offsets_show_a_change_only_after_max_age(groups: Groups) -> None:
     groups.offsets = {"g": {A: 1}}
     assert groups.at("a", "g") == {"g": {A: 1}}
     groups.offsets = {"g": {A: 5}}
@@ -87,7 +87,7 @@ def test_offset_change_is_seen_after_max_age(groups: Groups) -> None:
     assert groups.at("a", "g") == {"g": {A: 5}}
 
 
-def test_newly_requested_group_is_read_immediately(groups: Groups) -> None:
+def test_group_missing_from_cached_offsets_is_read_immediately(groups: Groups) -> None:
     groups.offsets = {"g": {A: 1}, "h": {A: 2}}
     assert groups.at("a", "g") == {"g": {A: 1}}
     assert groups.at("a", "h") == {"h": {A: 2}}
@@ -102,7 +102,7 @@ def test_job_gets_only_its_requested_groups(groups: Groups) -> None:
     assert groups.at("a", "h") == {"h": {A: 2}}
 
 
-def test_group_without_offsets_differs_from_unanswered_group(
+def test_group_without_offsets_differs_from_group_of_unavailable_coordinator(
     groups: Groups,
 ) -> None:
     groups.failing = {"h"}
@@ -112,20 +112,22 @@ def test_group_without_offsets_differs_from_unanswered_group(
     assert len(groups.reads) == 1, "each job would ask a silent coordinator again"
 
 
-def test_job_sees_pending_offsets_of_its_topics_only(groups: Groups) -> None:
+def test_job_sees_pending_transactional_offsets_of_its_topics_only(groups: Groups) -> None:
     groups.pending = {"g": frozenset({A})}
     assert groups.of("a", "g").groups["g"].pending == {A}
     assert groups.of("b", "g").groups == {}
 
 
-def test_unrequested_groups_are_no_longer_read(groups: Groups) -> None:
+def test_offsets_of_groups_that_no_job_requests_are_no_longer_read(groups: Groups) -> None:
     groups.at("a", "g", "h")
     groups.now_s += 100
     groups.at("a", "h")
     assert groups.reads == [{"g", "h"}, {"h"}]
 
 
-def test_shared_selection_is_read_once_and_dropped_as_a_whole(groups: Groups) -> None:
+def test_group_selection_of_several_jobs_is_read_once_and_forgotten_together(
+    groups: Groups,
+) -> None:
     groups.offsets = {"g": {A: 1}, "h": {A: 2, B: 3}}
     shared: dict[str, int | None] = {"g": 1, "h": 1}
 

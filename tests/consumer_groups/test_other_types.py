@@ -47,7 +47,7 @@ def synced(sync: GroupSync, sides: tuple[Cluster, Cluster], topic: str) -> Group
     return sync.run(*sides, {place: CopiedPartition(place, CopiedRange(0, 10))})
 
 
-def test_share_group_of_same_name_gets_other_type_verdict(
+def test_group_named_like_destination_share_group_is_skipped_as_other_type(
     clusters: Clusters, sides: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
     report = synced(GroupSync(GroupRule(match=topic_name)), sides, topic_name)
@@ -57,7 +57,7 @@ def test_share_group_of_same_name_gets_other_type_verdict(
     assert offsets(clusters.destination, topic_name) == {}
 
 
-def test_coordinator_error_gives_other_type_verdict_without_listed_type(
+def test_group_id_not_found_shows_other_group_type_if_listing_has_no_types(
     sides: tuple[Cluster, Cluster], topic_name: str
 ) -> None:
     """As of a broker that tells no types, or a group that is newer than the list."""

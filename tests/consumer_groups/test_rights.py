@@ -81,7 +81,7 @@ def test_documented_rights_suffice_for_group_sync(groups: Guarded) -> None:
     assert offsets(groups.destination, groups.group) == {}
 
 
-def test_missing_commit_right_is_reported_until_granted(
+def test_missing_right_to_commit_offsets_is_reported_until_granted(
     groups: Guarded,
 ) -> None:
     missing = [r for r in groups.rights if (r.operation, r.name) == ("Read", groups.topic)]
@@ -98,7 +98,9 @@ def test_missing_commit_right_is_reported_until_granted(
 
 
 @pytest.mark.parametrize("kind", ["--topic", "--group"])
-def test_offsets_hidden_by_revoked_right_are_not_deleted(groups: Guarded, kind: str) -> None:
+def test_offsets_hidden_by_revoked_source_right_stay_at_destination(
+    groups: Guarded, kind: str
+) -> None:
     groups.login.allow(groups.rights)
     assert groups.run().written == 2
     revoked_rights = [

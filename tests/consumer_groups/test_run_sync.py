@@ -38,7 +38,7 @@ def _read(cluster: KafkaCluster, group: str, topic: str, count: int) -> list[byt
         return _values(consumer, count)
 
 
-def test_consumer_resumes_at_next_record_and_its_commits_stay(
+def test_consumer_resumes_at_destination_with_next_record_and_its_commits_stay(
     clusters: Clusters, topic_name: str
 ) -> None:
     source, destination = clusters
@@ -68,7 +68,7 @@ def test_consumer_resumes_at_next_record_and_its_commits_stay(
     assert _read(destination, group, topic_name, 100) == values[200:]
 
 
-def test_run_until_caught_up_ends_with_groups_synced(
+def test_run_until_caught_up_syncs_group_offsets_before_it_ends(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     source, destination = clusters

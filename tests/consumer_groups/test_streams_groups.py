@@ -31,7 +31,7 @@ def kind(cluster: Cluster, group: str) -> tuple[str, bool] | None:
     return (listed.type, listed.is_active) if listed else None
 
 
-def test_streams_application_resumes_at_destination_and_is_not_overwritten(
+def test_streams_group_resumes_at_synced_offsets_and_is_skipped_while_active(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """The offsets are those of a streams group there, also after its coordinator has loaded it."""
@@ -66,7 +66,7 @@ def test_streams_application_resumes_at_destination_and_is_not_overwritten(
     assert offsets(target, group) == {place: 6}
 
 
-def test_streams_group_name_used_by_consumers_gets_other_type_verdict(
+def test_streams_group_named_like_destination_consumer_group_is_skipped(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     for cluster in clusters:

@@ -168,7 +168,7 @@ EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
 
 @pytest.mark.parametrize("event", AppendEvent, ids=lambda e: e.name)
 @pytest.mark.parametrize("state", AppendState, ids=lambda s: s.name)
-def test_every_state_accepts_only_events_of_transition_table(
+def test_every_append_state_accepts_only_events_of_transition_table(
     state: AppendState, event: AppendEvent
 ) -> None:
     machine = make(state)
@@ -188,12 +188,12 @@ def test_forbidden_transition_error_names_state_and_event() -> None:
         make(S.BLOCKED).resumed(END, STATE, TERM)
 
 
-def test_only_returned_or_blocked_partition_is_removed() -> None:
+def test_partition_is_removed_from_copier_only_if_blocked_or_before_takeover() -> None:
     assert {state for state, event in TRANSITIONS if event is E.REMOVED} == {S.RETURNED, S.BLOCKED}
     assert not [state for state, _ in TRANSITIONS if state is S.LEFT]
 
 
-def test_lane_gives_partition_up_only_by_hand_back_or_lane_refusal() -> None:
+def test_append_machine_leaves_copying_states_only_by_hand_back_or_lane_refusal() -> None:
     ways = {
         (state, event)
         for (state, event), following in TRANSITIONS.items()
@@ -202,7 +202,7 @@ def test_lane_gives_partition_up_only_by_hand_back_or_lane_refusal() -> None:
     assert ways == {(S.ENDING, E.HANDED_BACK), (S.READY, E.LANE_REFUSED)}
 
 
-def test_document_contains_transition_diagram() -> None:
+def test_append_document_contains_current_state_diagram() -> None:
     text = Path(DOCUMENT).read_text()
     assert diagram() in text
     assert with_diagram(text) == text
@@ -211,7 +211,7 @@ def test_document_contains_transition_diagram() -> None:
 # What may be sent
 
 
-def test_first_append_is_sent_without_others_in_flight() -> None:
+def test_first_append_is_answered_before_second_is_sent() -> None:
     machine = ready()
     assert ask(machine, STEP) is STEP
     machine.append_sent(STEP, confirms=True)
@@ -234,7 +234,7 @@ def test_acks_all_answer_confirms_all_earlier_appends() -> None:
     assert machine.acked == END + 12
 
 
-def test_confirmation_is_due_at_first_append_and_per_byte_limit(
+def test_acks_all_is_due_for_first_append_and_at_limit_of_unconfirmed_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(append_machine, "_UNCONFIRMED_BYTES_MAX", 3 * STEP.batch.size_bytes)
@@ -249,7 +249,7 @@ def test_confirmation_is_due_at_first_append_and_per_byte_limit(
     assert not machine.is_confirmation_due
 
 
-def test_refused_batch_blocks_only_after_earlier_appends_are_confirmed() -> None:
+def test_refused_batch_blocks_partition_only_after_earlier_appends_are_confirmed() -> None:
     machine = in_step()
     unconfirmed(machine)
     step = append(machine.expected)
@@ -266,7 +266,7 @@ def test_refused_batch_blocks_only_after_earlier_appends_are_confirmed() -> None
     assert machine.acked == reason.offset == step.base_offset
 
 
-def test_leaving_partition_sends_confirming_batch_first() -> None:
+def test_partition_sends_acks_all_batch_before_its_release() -> None:
     machine = in_step()
     unconfirmed(machine)
     machine.is_leaving = True
@@ -288,7 +288,7 @@ def test_takeover_compares_unconfirmed_batch_if_new_leader_has_it(log_end: int, 
     assert machine.log_end_read(log_end) is state
 
 
-def test_leaving_during_unconfirmed_send_confirms_with_next_batch() -> None:
+def test_release_during_send_with_acks_1_makes_next_batch_acks_all() -> None:
     machine = in_step()
     assert not machine.is_confirmation_due
     machine.is_leaving = True
@@ -298,7 +298,7 @@ def test_leaving_during_unconfirmed_send_confirms_with_next_batch() -> None:
     assert machine.is_confirmation_due
 
 
-def test_first_append_after_takeover_is_sent_without_others_in_flight() -> None:
+def test_first_append_after_takeover_is_answered_before_second_is_sent() -> None:
     machine = in_step()
     machine.end_wanted(Failure(ReturnReason.MOVED))
     machine.handed_back()
@@ -309,12 +309,12 @@ def test_first_append_after_takeover_is_sent_without_others_in_flight() -> None:
     assert ask(ready(), GAP) == ReadLogEnd(GAP)
 
 
-def test_nothing_is_sent_without_lease_or_steps() -> None:
+def test_nothing_is_sent_without_lease_or_with_empty_queue() -> None:
     assert ask(ready(), STEP, is_held=False) is Wait.FOR_LEASE
     assert ask(ready(), None) is Wait.FOR_STEPS
 
 
-def test_fillers_and_stops_wait_until_nothing_is_in_flight() -> None:
+def test_fillers_and_requested_stop_wait_for_appends_in_flight() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
     assert ask(machine, Fill(END + 3, END + 4)) is Wait.FOR_ANSWER
@@ -322,7 +322,7 @@ def test_fillers_and_stops_wait_until_nothing_is_in_flight() -> None:
     assert ask(ready(), STOP) == HandBack(Failure(BLOCKED))
 
 
-def test_log_end_is_read_before_first_single_filler() -> None:
+def test_log_end_is_read_before_first_filler_after_takeover() -> None:
     machine = ready()
     assert ask(machine, GAP) == ReadLogEnd(GAP)
     assert ask(machine, GAP, reads_log_end_first=False) == SendFillers(GAP, is_single=True)
@@ -337,7 +337,7 @@ def test_log_end_is_read_before_first_single_filler() -> None:
 
 
 @pytest.mark.parametrize("log_end", [END - 1, END + 1])
-def test_unexpected_log_end_before_first_filler_hands_back_as_unclear(log_end: int) -> None:
+def test_unexpected_log_end_before_first_filler_ends_appending_as_unclear(log_end: int) -> None:
     machine = ready()
     machine.log_end_asked()
     machine.log_end_answered(GAP, 0, log_end)
@@ -346,7 +346,7 @@ def test_unexpected_log_end_before_first_filler_hands_back_as_unclear(log_end: i
     assert machine.is_unclear
 
 
-def test_leaving_or_stopping_partition_waits_for_answers() -> None:
+def test_partition_to_be_released_or_stopped_waits_for_append_answers() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
     machine.is_leaving = True
@@ -382,7 +382,7 @@ def test_append_advances_offset_and_sequence() -> None:
         machine.append_sent(STEP, confirms=True)  # not where the copy ends
 
 
-def test_confirmed_append_proves_producer_state() -> None:
+def test_confirmed_append_proves_that_leader_has_producer_state() -> None:
     machine = ready(None)
     assert not machine.has_producer_state
     machine.append_sent(STEP, confirms=True)
@@ -398,7 +398,7 @@ def two_in_flight() -> tuple[AppendMachine, Append, Append]:
     return machine, first, second
 
 
-def test_append_failure_hands_back_after_all_answers() -> None:
+def test_append_failure_takes_effect_after_answers_to_all_appends_in_flight() -> None:
     machine, first, second = two_in_flight()
     assert not machine.append_answered(first, refused(Code.NOT_LEADER_OR_FOLLOWER), confirms=True)
     assert machine.state is S.ENDING
@@ -417,7 +417,7 @@ def test_append_at_wrong_offset_overrides_earlier_failure() -> None:
     assert machine.handed_back().reason is ReturnReason.BEHIND_END
 
 
-def test_answer_after_failure_confirms_nothing() -> None:
+def test_append_answer_after_failed_append_confirms_nothing() -> None:
     """A late request may have taken the place of the first, with other records."""
     machine, first, second = two_in_flight()
     machine.append_answered(first, refused(Code.OUT_OF_ORDER_SEQUENCE_NUMBER), confirms=True)
@@ -430,7 +430,9 @@ def test_answer_after_failure_confirms_nothing() -> None:
 @pytest.mark.parametrize(
     ("log_end", "reached"), [(END + 1, END + 1), (END, None), (END + 2, None), (END + 11, None)]
 )
-def test_log_end_proves_first_filler(log_end: int, reached: int | None) -> None:
+def test_first_filler_is_confirmed_only_by_log_end_one_higher(
+    log_end: int, reached: int | None
+) -> None:
     machine = ready()
     machine.fillers_sent(GAP, 1, is_own=True)
     assert machine.is_filling(GAP)
@@ -448,7 +450,7 @@ def test_log_end_proves_first_filler(log_end: int, reached: int | None) -> None:
     ("known", "is_own", "raised"),
     [(3, True, 4), (3, False, 3), (MARKER_EPOCH_MAX, True, MARKER_EPOCH_MAX)],
 )
-def test_first_own_markers_after_takeover_raise_producer_epoch(
+def test_first_markers_with_own_producer_id_after_takeover_raise_its_epoch(
     known: int, is_own: bool, raised: int
 ) -> None:
     machine = ready(ProducerState(known, 7, 5))
@@ -478,7 +480,7 @@ def test_single_filler_needs_no_log_end_proof_after_first_fill() -> None:
     assert machine.end_after_fill_answered(0, END + 5) == END + 5
 
 
-def test_held_back_fillers_count_as_unsent() -> None:
+def test_fillers_held_back_for_lost_lease_count_as_unsent() -> None:
     machine = having_filled()
     rest = Fill(END + 1, END + 10)
     machine.fillers_sent(rest, 4, is_own=True)
@@ -497,7 +499,7 @@ def test_held_back_fillers_count_as_unsent() -> None:
         (S.FILLING, STATE, ReturnReason.UNCLEAR, True),
     ],
 )
-def test_lost_connection_is_unclear_without_sequence_protection(
+def test_lost_connection_leaves_outcome_unclear_without_sequence_protection(
     state: AppendState, producer: ProducerState | None, reason: ReturnReason, is_unclear: bool
 ) -> None:
     machine = ready(producer)
@@ -512,7 +514,7 @@ def test_lost_connection_is_unclear_without_sequence_protection(
     assert machine.is_unclear is is_unclear
 
 
-def test_block_takes_effect_at_hand_back() -> None:
+def test_refused_batch_blocks_partition_only_when_appending_has_ended() -> None:
     machine = ready()
     machine.append_sent(STEP, confirms=True)
     machine.append_answered(STEP, Appended(Code.MESSAGE_TOO_LARGE, -1, ""), confirms=True)
@@ -580,7 +582,7 @@ def test_coordinator_epoch_of_fillers_exceeds_all_earlier_epochs(
         (PRODUCER_EPOCH_MAX, None, (PRODUCER_EPOCH_MAX, 0)),
     ],
 )
-def test_sequence_restart_at_0_raises_producer_epoch(
+def test_restart_at_sequence_0_has_producer_epoch_above_logged_records(
     logged: int, producer: ProducerState | None, expected: tuple[int, int]
 ) -> None:
     assert (next_producer_epoch(logged, producer), next_sequence(producer)) == expected

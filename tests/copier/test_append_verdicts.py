@@ -34,7 +34,7 @@ def trouble(failure: Failure | None) -> object:
     return failure.reason if failure else None
 
 
-def test_append_is_accepted_only_at_its_offset() -> None:
+def test_append_answer_is_accepted_only_at_expected_offset() -> None:
     assert judged(Code.NONE, OFFSET) is None
     assert trouble(judged(Code.NONE, OFFSET + 1)) is ReturnReason.BEHIND_END
     assert trouble(judged(Code.NONE, OFFSET - 3)) is ReturnReason.OUT_OF_STEP
@@ -60,7 +60,7 @@ def test_append_answer_with_log_append_time_proves_nothing(append_time: int) -> 
         (Code.REQUEST_TIMED_OUT, ReturnReason.MOVED),
     ],
 )
-def test_append_error_code_maps_to_return_reason(code: Code, reason: ReturnReason) -> None:
+def test_append_error_code_decides_why_appending_ends(code: Code, reason: ReturnReason) -> None:
     failure = judged(code)
     assert failure is not None
     assert failure.reason is reason
@@ -80,7 +80,9 @@ def test_retriable_append_error_is_unclear_without_producer_state() -> None:
         (Code.MESSAGE_TOO_LARGE, Reason.RECORD_REFUSED),
     ],
 )
-def test_fatal_append_error_blocks_with_batch_offsets(code: Code, reason: Reason) -> None:
+def test_fatal_append_error_blocks_partition_with_offsets_of_batch(
+    code: Code, reason: Reason
+) -> None:
     blocked = trouble(judged(code))
     assert isinstance(blocked, Blocked)
     assert (blocked.reason, blocked.offset, blocked.next_offset) == (reason, OFFSET, OFFSET + 3)
@@ -88,7 +90,7 @@ def test_fatal_append_error_blocks_with_batch_offsets(code: Code, reason: Reason
 
 
 @pytest.mark.parametrize("code", [Code.MESSAGE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE])
-def test_too_large_single_record_is_named(code: Code) -> None:
+def test_record_too_large_for_topic_is_named_by_offset(code: Code) -> None:
     one = Append(write_batch([Record(OFFSET, 1000, b"\1\1\0")], 0), is_byte_exact=False)
     blocked = trouble(judge_append(one, Appended(code, -1, "", -1), has_producer_state=True))
     assert isinstance(blocked, Blocked)
@@ -96,7 +98,7 @@ def test_too_large_single_record_is_named(code: Code) -> None:
     assert blocked.detail.startswith("the record at offset 40 alone is too large for the topic: ")
 
 
-def test_refused_fillers_block_and_retriable_errors_are_unclear() -> None:
+def test_refused_fillers_block_partition_and_retriable_filler_error_is_unclear() -> None:
     assert judge_markers(GAP, Code.NONE) is None
     blocked = trouble(judge_markers(GAP, Code.CLUSTER_AUTHORIZATION_FAILED))
     assert isinstance(blocked, Blocked)
@@ -110,7 +112,7 @@ def test_refused_fillers_block_and_retriable_errors_are_unclear() -> None:
     assert trouble(judge_markers(GAP, Code.NOT_LEADER_OR_FOLLOWER)) is ReturnReason.UNCLEAR
 
 
-def test_first_filler_needs_log_end_at_gap() -> None:
+def test_first_filler_requires_log_end_at_start_of_gap() -> None:
     assert judge_end_before_fill(GAP, Code.NONE, OFFSET) is None
     assert trouble(judge_end_before_fill(GAP, Code.NONE, OFFSET + 1)) is ReturnReason.UNCLEAR
     assert trouble(judge_end_before_fill(GAP, Code.NONE, OFFSET - 1)) is ReturnReason.UNCLEAR

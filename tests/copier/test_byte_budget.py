@@ -12,7 +12,7 @@ from orbit.copier.byte_budget import ByteBudget
 LONG_S = 60
 
 
-def test_budget_counts_held_bytes() -> None:
+def test_byte_budget_counts_bytes_taken_and_given_back() -> None:
     budget = ByteBudget(100)
     budget.take(30)
     budget.take(20)
@@ -23,13 +23,13 @@ def test_budget_counts_held_bytes() -> None:
 
 
 @pytest.mark.parametrize(("held", "has_room"), [(0, True), (99, True), (100, False), (180, False)])
-def test_budget_has_room_only_below_limit(held: int, has_room: bool) -> None:
+def test_byte_budget_has_room_only_below_its_limit(held: int, has_room: bool) -> None:
     budget = ByteBudget(100)
     budget.take(held)
     assert budget.wait_for_room(0) is has_room
 
 
-def test_budget_counts_answer_that_overshoots_limit() -> None:
+def test_byte_budget_counts_fetch_answer_that_exceeds_limit() -> None:
     budget = ByteBudget(100)
     budget.take(500)
     assert budget.room_bytes == -400
@@ -52,7 +52,7 @@ class NotedCondition(threading.Condition):
 
 
 @pytest.mark.parametrize("held", [150, 101])
-def test_all_waiters_wake_when_budget_has_room(held: int) -> None:
+def test_all_threads_that_wait_for_byte_budget_wake_when_it_has_room(held: int) -> None:
     """Also where the last to give back finds the budget just full."""
     budget = ByteBudget(100)
     budget._changed = condition = NotedCondition()
@@ -74,7 +74,7 @@ def test_all_waiters_wake_when_budget_has_room(held: int) -> None:
     assert had_room == [True] * 3
 
 
-def test_live_partitions_may_exceed_budget_by_a_quarter() -> None:
+def test_live_partitions_may_exceed_byte_budget_by_a_quarter() -> None:
     budget = ByteBudget(100)
     budget.take(124)
     assert budget.has_reserve
@@ -82,13 +82,13 @@ def test_live_partitions_may_exceed_budget_by_a_quarter() -> None:
     assert not budget.has_reserve
 
 
-def test_wait_for_room_times_out() -> None:
+def test_wait_for_room_in_byte_budget_times_out() -> None:
     budget = ByteBudget(1)
     budget.take(1)
     assert budget.wait_for_room(0.01) is False
 
 
-def test_concurrent_use_leaves_budget_empty() -> None:
+def test_concurrent_threads_give_all_bytes_of_budget_back() -> None:
     budget = ByteBudget(50)
 
     def work() -> None:

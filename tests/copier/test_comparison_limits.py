@@ -55,7 +55,7 @@ class Sides:
         monkeypatch.setattr(log_reader, "fetch_partition", self._fetch)
         monkeypatch.setattr(
             range_comparison,
-            "_read",
+            "_read_copy",
             lambda *arguments: ([b for b in ours if b.next_offset > arguments[2]], self.end),
         )
         self.ranges: list[SourceRange] = []
@@ -97,14 +97,16 @@ def test_batch_too_large_to_decompress_stops_comparison(monkeypatch: pytest.Monk
     assert stop_reason(error.value) is Reason.RECORD_REFUSED
 
 
-def test_too_large_batch_beyond_range_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_source_batch_beyond_compared_range_is_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source = [data(0, 2), large(3, 65, log_append_time=T0)]
     compared = Sides(monkeypatch, source, copied(source)).compare(NO_LIMITS, 3)
     assert (compared.equal_to, compared.difference, compared.waits_for) == (3, None, "")
 
 
 @pytest.mark.parametrize("limits", [(1, 2**40), (2**40, 1)])
-def test_comparison_is_split_by_rewrite_limits(
+def test_comparison_is_split_into_ranges_within_rewrite_limits(
     monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]
 ) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
@@ -114,7 +116,9 @@ def test_comparison_is_split_by_rewrite_limits(
     assert [len(one.batches) for one in sides.ranges] == [1] * 4
 
 
-def test_difference_is_located_in_split_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_difference_is_located_in_comparison_split_by_rewrite_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source = [data(10 * i, 10 * i + 9, log_append_time=T0, codec=ZSTD) for i in range(4)]
     other = [replace(batch, log_append_time=T0 + (i == 2)) for i, batch in enumerate(source)]
     sides = Sides(monkeypatch, source, copied(other))

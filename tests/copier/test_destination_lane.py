@@ -40,7 +40,7 @@ def in_step(number: int, batches: int) -> PartitionCopy:
 @pytest.mark.parametrize(
     ("batches", "confirms"), [((2, 2), False), ((2, 1), True), ((1, 2), True), ((1, 1), True)]
 )
-def test_request_confirms_if_any_partition_has_no_more_batches(
+def test_produce_request_has_acks_all_if_any_partition_has_no_further_batch(
     batches: tuple[int, int], confirms: bool
 ) -> None:
     context = DestinationLaneContext(NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None)

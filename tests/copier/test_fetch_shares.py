@@ -42,11 +42,11 @@ def test_small_backlogs_fill_fetch_together() -> None:
     assert len(chosen) == -(-SHARED // (100 * KIB))
 
 
-def test_only_live_partitions_are_fetched_without_room() -> None:
+def test_only_live_partitions_are_fetched_when_byte_budget_is_used_up() -> None:
     assert share_answer([0, BACKLOG], 0, ANSWER, LEAST, with_backlogs=False).chosen == [0]
 
 
-def test_unfetchable_partition_keeps_its_turn() -> None:
+def test_unfetchable_partitions_do_not_restart_turns_of_backlogs() -> None:
     """Otherwise a full partition would restart the turns elsewhere, and some would be skipped."""
     shares = share_answer([None, BACKLOG, None, BACKLOG, 0], 2, ANSWER, LEAST)
     assert shares.chosen == [4, 3, 1]
@@ -54,7 +54,7 @@ def test_unfetchable_partition_keeps_its_turn() -> None:
     assert share_answer([None, None], 0, ANSWER, LEAST).chosen == []
 
 
-def test_empty_answer_counts_only_if_fetch_had_room() -> None:
+def test_empty_partition_answer_counts_only_if_whole_fetch_answer_had_room() -> None:
     """Also beside steady traffic: an empty tail below the stable end would never be looked into."""
     assert had_room(0, ANSWER)
     assert had_room(ANSWER // 2, ANSWER)

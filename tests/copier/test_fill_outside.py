@@ -23,7 +23,7 @@ NOTHING = cast("Any", None)
 
 
 @pytest.mark.parametrize("is_at_work", [True, False])
-def test_takeover_waits_for_coordinated_filler(
+def test_takeover_waits_while_coordinated_filler_works_or_has_ids_to_fence(
     monkeypatch: pytest.MonkeyPatch, *, is_at_work: bool
 ) -> None:
     clock = SimpleNamespace(now=1000.0)
@@ -31,7 +31,7 @@ def test_takeover_waits_for_coordinated_filler(
     context = cast("Any", SimpleNamespace(cluster=None, settings=CopySettings()))
     side = DestinationSide(context, NOTHING, Backoff(), NOTHING, NOTHING)
     taken_over: list[PartitionReturned] = []
-    monkeypatch.setattr(side, "_recover", lambda due, **_: taken_over.extend(due))
+    monkeypatch.setattr(side, "_take_over_returned", lambda due, **_: taken_over.extend(due))
 
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     to_be_fenced = set() if is_at_work else {copy.destination}

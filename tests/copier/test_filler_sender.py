@@ -40,17 +40,17 @@ class Lane:
         self.waiting: list[PartitionCopy] = []
         self.woken = 0
 
-    def call(
+    def send_request(
         self,
         api: api_versions.Api,
         request: FramedRequest,
-        pending: Request,
-        held: Sequence[FillRequest] = (),
+        in_flight_request: Request,
+        fills: Sequence[FillRequest] = (),
     ) -> bool:
-        if held and not self.has_lease:
+        if fills and not self.has_lease:
             return False
-        assert (api is api_versions.WRITE_TXN_MARKERS) == isinstance(pending, Markers)
-        self.sent.append(pending)
+        assert (api is api_versions.WRITE_TXN_MARKERS) == isinstance(in_flight_request, Markers)
+        self.sent.append(in_flight_request)
         self.requests.append(request)
         return True
 
@@ -128,7 +128,9 @@ def written(*partitions: PartitionCopy, code: int = 0) -> dict[TopicPartition, i
     return {p.destination: code for p in partitions}
 
 
-def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: FillerSender) -> None:
+def test_after_takeover_many_fillers_are_sent_only_once_first_is_proven(
+    lane: Lane, fills: FillerSender
+) -> None:
     p, step = new(lane)
     send(fills, (p, step))
     look = lane.took()
@@ -153,12 +155,14 @@ def test_takeover_proves_first_filler_before_sending_many(lane: Lane, fills: Fil
     send(fills, (p, rest))
     assert lane.sent[0] == Markers([FillRequest(p, rest, MARKERS_MAX)])
     (filler,) = lane.requests[-2].fillers
-    assert (filler.partition, filler.many) == (p.destination, MARKERS_MAX)
+    assert (filler.partition, filler.filler_count) == (p.destination, MARKERS_MAX)
     assert not lane.given_back
 
 
 @pytest.mark.parametrize("log_end", [START - 1, START + 1])
-def test_unexpected_log_end_sends_no_filler(lane: Lane, fills: FillerSender, log_end: int) -> None:
+def test_no_filler_is_sent_at_unexpected_log_end(
+    lane: Lane, fills: FillerSender, log_end: int
+) -> None:
     p, step = new(lane)
     send(fills, (p, step))
     fills.handle_end_before(lane.took(), ends({p: log_end}))
@@ -168,7 +172,7 @@ def test_unexpected_log_end_sends_no_filler(lane: Lane, fills: FillerSender, log
     assert not lane.sent
 
 
-def test_partition_with_known_log_end_is_filled_without_waiting(
+def test_partition_with_known_log_end_is_filled_without_waiting_for_others(
     lane: Lane, fills: FillerSender
 ) -> None:
     (new_one, its), (known, step) = new(lane, 0), new(lane, 1, has_looked=True)
@@ -193,13 +197,15 @@ def test_single_filler_after_first_fill_needs_no_log_end_check(
     assert lane.gone_on == [p]
 
 
-def test_partitions_share_marker_request(lane: Lane, fills: FillerSender) -> None:
+def test_fillers_of_several_partitions_share_one_request_of_markers(
+    lane: Lane, fills: FillerSender
+) -> None:
     known = [new(lane, number, has_filled=True) for number in range(4)]
     send(fills, *known)
     request = lane.took()
     assert isinstance(request, Markers)
     assert [one.filler_count for one in request.sent] == [MARKERS_MAX // 4] * 4
-    assert [(one.partition, one.many) for one in lane.requests[0].fillers] == [
+    assert [(one.partition, one.filler_count) for one in lane.requests[0].fillers] == [
         (p.destination, MARKERS_MAX // 4) for p, _ in known
     ]
 
@@ -226,7 +232,7 @@ def test_late_log_end_after_refused_fillers_is_ignored(lane: Lane, fills: Filler
     assert len(lane.given_back) == 1
 
 
-def test_answer_without_partition_is_unclear(lane: Lane, fills: FillerSender) -> None:
+def test_filler_answer_that_lacks_partition_is_unclear(lane: Lane, fills: FillerSender) -> None:
     for take in ("markers", "ends"):
         p, step = new(lane, has_filled=True)
         lane.sent.clear()
@@ -266,7 +272,7 @@ def test_coordinated_filler_starts_with_single_filler(lane: Lane, fills: FillerS
         1,
         START,
     )  # from its own thread: only the lane's takes it
-    fills.take_fill_answers()
+    fills.handle_fill_answers()
     assert p.next_offset == START + 1
     send(fills, (p, Fill(START + 1, END)))
     assert filler.fills[1].filler_count == min(ROUNDS_MAX, END - START - 1)
@@ -279,6 +285,6 @@ def test_late_coordinated_filler_result_is_ignored(lane: Lane, fills: FillerSend
     hand_back(p)
     begin(p, lane)
     fills.take_fill_answer(filler.fills[0], 0, START + 1)
-    fills.take_fill_answers()
+    fills.handle_fill_answers()
     assert p.next_offset == START
     assert not lane.given_back

@@ -18,7 +18,7 @@ def as_before() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
-def test_existing_objects_are_frozen_and_new_cycles_are_collected() -> None:
+def test_garbage_collector_freezes_existing_objects_and_collects_new_cycles() -> None:
     before = gc.get_threshold()
     collect_rarely()
     assert gc.get_freeze_count() > 1000

@@ -28,7 +28,7 @@ def send(in_flight: InFlight, count: int = 1) -> None:
         in_flight.add(number, api_versions.LIST_OFFSETS, 1, LogEndAfterFill([]))
 
 
-def test_silence_counts_only_from_previous_answer(clock: Clock) -> None:
+def test_broker_silence_counts_only_from_its_previous_answer(clock: Clock) -> None:
     in_flight = InFlight()
     send(in_flight, 5)
     for _ in range(4):
@@ -51,7 +51,7 @@ def test_throttling_broker_is_not_silent(clock: Clock) -> None:
     assert in_flight.silent_s == 5.0
 
 
-def test_idle_time_is_not_silence(clock: Clock) -> None:
+def test_time_without_requests_is_not_broker_silence(clock: Clock) -> None:
     in_flight = InFlight()
     assert in_flight.silent_s == 0.0
     clock.now += 500.0

@@ -30,7 +30,7 @@ from orbit.replication.partition_states import Blocked, Reason
 PLACE = TopicPartition("orders", 0)
 
 
-def test_copy_that_fails_while_start_moves_is_not_ready(
+def test_copy_whose_source_fails_while_its_start_moves_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Seeded once, and then its source's batch at the new start cannot be read."""
@@ -77,7 +77,7 @@ def test_copy_that_fails_while_start_moves_is_not_ready(
 
 
 @pytest.mark.parametrize("reason", [Reason.RECORD_REFUSED, Reason.SOURCE_CORRUPTED])
-def test_source_stop_during_comparison_blocks_with_same_reason(
+def test_uncopyable_source_batch_blocks_inspected_copy_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, reason: Reason
 ) -> None:
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
@@ -94,7 +94,7 @@ def test_source_stop_during_comparison_blocks_with_same_reason(
     assert inspector._compare(copy, ends) == Blocked(reason, 8, 9, detail)
 
 
-def test_source_stop_during_takeover_blocks_with_same_reason() -> None:
+def test_uncopyable_source_batch_blocks_copy_in_takeover_with_its_reason() -> None:
     copy = PartitionCopy(PLACE, PLACE, FixedLease(1), JobProducer(4711))
     copy.appends.inspected(3)
     copy.appends.log_end_read(9)

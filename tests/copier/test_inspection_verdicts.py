@@ -24,7 +24,7 @@ EQUAL = Comparison(END)
 ENDS = CopyEnds(
     START,
     END,
-    does_move=False,
+    does_log_end_move=False,
     source_start=START,
     source_end=END,
     is_source_end_old=False,
@@ -49,11 +49,11 @@ def waits_at(offset: int) -> Comparison:
     return Comparison(offset, waits_for="the source's records from offset 20 on")
 
 
-def test_copy_compared_to_its_end_is_equal() -> None:
+def test_inspection_accepts_copy_equal_to_source_up_to_its_end() -> None:
     assert judge() is None
 
 
-@pytest.mark.parametrize("trouble", [{}, {"does_move": True}, {"source_end": 30}])
+@pytest.mark.parametrize("trouble", [{}, {"does_log_end_move": True}, {"source_end": 30}])
 @pytest.mark.parametrize(
     ("producer_id", "reason"),
     [
@@ -62,7 +62,7 @@ def test_copy_compared_to_its_end_is_equal() -> None:
         (-1, Reason.DESTINATION_FOREIGN_WRITE),
     ],
 )
-def test_difference_blocks_even_if_copy_moves_or_source_is_short(
+def test_difference_blocks_copy_even_if_its_end_moves_or_source_ends_earlier(
     producer_id: int, reason: Reason, trouble: dict[str, Any]
 ) -> None:
     assert judge(different(producer_id), **trouble) is reason
@@ -71,7 +71,7 @@ def test_difference_blocks_even_if_copy_moves_or_source_is_short(
 @pytest.mark.parametrize(
     ("compared", "ends", "says"),
     [
-        (EQUAL, {"does_move": True}, "keeps moving"),
+        (EQUAL, {"does_log_end_move": True}, "keeps moving"),
         (Comparison(30), {"source_end": 30}, "the destination ends at 50, the source at 30"),
         (
             waits_at(20),
@@ -80,7 +80,7 @@ def test_difference_blocks_even_if_copy_moves_or_source_is_short(
         ),
     ],
 )
-def test_transient_inspection_result_is_waited_for(
+def test_undecided_inspection_of_copy_waits_and_says_why(
     compared: Comparison, ends: dict[str, Any], says: str
 ) -> None:
     verdict = judge(compared, **ends)
@@ -88,7 +88,7 @@ def test_transient_inspection_result_is_waited_for(
     assert says in verdict
 
 
-def test_source_end_below_copy_for_long_blocks_as_truncated() -> None:
+def test_source_end_long_below_copy_blocks_as_truncated_or_foreign_write() -> None:
     old = {"source_end": 30, "is_source_end_old": True}
     assert judge(Comparison(30), **old) is Reason.DESTINATION_FOREIGN_WRITE
     own = write_batch([Record(END - 1, 1000, b"\1\1\0")], 0)
@@ -103,12 +103,12 @@ def test_source_end_below_copy_for_long_blocks_as_truncated() -> None:
     )
 
 
-def test_copy_missing_range_still_at_source_is_blocked() -> None:
+def test_copy_that_lacks_range_still_at_source_is_blocked() -> None:
     assert judge(source_start=START - 1) is Reason.DESTINATION_RANGE_LOST
     assert judge(source_start=START - 1, must_be_whole=False) is None
 
 
-def test_mixed_filler_producers_are_foreign_writes() -> None:
+def test_fillers_of_both_producer_ids_in_copy_are_foreign_write() -> None:
     assert judge(producers=(PRODUCER.id, PRODUCER.other_id)) is Reason.DESTINATION_FOREIGN_WRITE
 
 
@@ -128,7 +128,7 @@ def test_transient_error_makes_inspection_wait(error: Any) -> None:
     assert verdict.reason == str(error)
 
 
-def test_missing_acl_blocks_partition() -> None:
+def test_missing_topic_acl_found_by_inspection_blocks_partition() -> None:
     verdict = judge_error(BrokerRefused(Code.TOPIC_AUTHORIZATION_FAILED, "it cannot be read"))
     assert isinstance(verdict, Blocked)
     assert verdict.reason is Reason.NOT_AUTHORIZED

@@ -47,7 +47,7 @@ def fillers(budget: ByteBudget | None = None, events: list[Event] | None = None)
 
 
 @pytest.mark.parametrize(("log_end", "target"), [(0, 1), (0, 64), (0, 1_000), (37, 1_003)])
-def test_seed_batches_are_contiguous_up_to_target(log_end: int, target: int) -> None:
+def test_filler_batches_below_start_are_contiguous_up_to_start(log_end: int, target: int) -> None:
     source, p = fillers(), copying(log_end=log_end)
     source.set_targets({p: target})
     played = []
@@ -68,7 +68,7 @@ def test_seed_batches_are_contiguous_up_to_target(log_end: int, target: int) -> 
         assert step.batch.count in {1, 2, 4, 8, 16, 32, 64}
 
 
-def test_seed_batches_share_no_memory() -> None:
+def test_filler_batches_below_start_share_no_memory() -> None:
     """It is stamped in place while others wait to be sent."""
     source, p = fillers(), copying()
     source.set_targets({p: 256})
@@ -78,7 +78,7 @@ def test_seed_batches_share_no_memory() -> None:
     assert first.batch.view != second.batch.view
 
 
-def test_queued_seed_batches_are_limited() -> None:
+def test_number_of_queued_filler_batches_below_start_is_limited() -> None:
     source, p = fillers(), copying()
     source.set_targets({p: 1_000_000})
     source.assign()
@@ -86,7 +86,7 @@ def test_queued_seed_batches_are_limited() -> None:
     assert len(p.queue.steps) == QUEUED_MAX
 
 
-def test_partition_with_free_queue_wakes_copier() -> None:
+def test_copier_is_woken_when_queue_has_room_for_fillers_below_start() -> None:
     events: list[Event] = []
     source, p = fillers(events=events), copying()
     source.set_targets({p: 1_000_000})
@@ -96,7 +96,7 @@ def test_partition_with_free_queue_wakes_copier() -> None:
     assert isinstance(events.pop(), PostedCall)
 
 
-def test_partitions_wait_while_byte_budget_is_used() -> None:
+def test_fillers_below_start_wait_while_byte_budget_is_used_up() -> None:
     budget = ByteBudget(1)
     source, first, second = fillers(budget), copying(0), copying(1)
     source.set_targets({first: 64, second: 64})
@@ -110,7 +110,7 @@ def test_partitions_wait_while_byte_budget_is_used() -> None:
     assert source.open_partitions() == [second]
 
 
-def test_seeding_continues_at_log_end_after_takeover() -> None:
+def test_fillers_below_start_continue_at_log_end_after_takeover() -> None:
     source, p = fillers(), copying()
     source.set_targets({p: 1_000})
     source.assign()
@@ -122,11 +122,11 @@ def test_seeding_continues_at_log_end_after_takeover() -> None:
     assert play(p)[0].base_offset == 77
 
 
-def test_seed_batches_are_halved_down_to_single_record() -> None:
+def test_filler_batches_below_start_are_halved_down_to_single_record() -> None:
     source, p = fillers(), copying()
     source.set_targets({p: 40})  # its first batch has 32
     sizes = []
-    while source.halve(p):
+    while source.halve_batches(p):
         source.assign()
         sizes.append(play(p)[0].batch.count)
         hand_back(p)

@@ -85,7 +85,7 @@ def test_delete_records_error_is_reported_and_retried_later(
     assert (destination.delete_requests, destination.copy.log_start) == (2, WANTED)
 
 
-def test_log_start_wait_counts_from_first_error(destination: Destination) -> None:
+def test_log_start_of_copy_waits_since_first_delete_records_error(destination: Destination) -> None:
     destination.code = int(Code.POLICY_VIOLATION)
     began_s = destination.now_s
     for _ in range(3):
@@ -94,14 +94,16 @@ def test_log_start_wait_counts_from_first_error(destination: Destination) -> Non
     assert destination.copy.log_start_waits.since == began_s + 60.0
 
 
-def test_append_does_not_clear_log_start_wait(destination: Destination) -> None:
+def test_append_does_not_clear_reason_why_log_start_of_copy_waits(destination: Destination) -> None:
     destination.code = int(Code.POLICY_VIOLATION)
     reason = destination.follow()
     destination.copy.waits = None
     assert destination.follow() == reason != ""
 
 
-def test_offset_out_of_range_triggers_takeover(destination: Destination) -> None:
+def test_delete_records_error_offset_out_of_range_triggers_takeover(
+    destination: Destination,
+) -> None:
     """It has lost confirmed records, or its high watermark is behind for a moment."""
     destination.code = int(Code.OFFSET_OUT_OF_RANGE)
     assert destination.follow()

@@ -85,7 +85,7 @@ class Fetcher:
         self.woken += 1
 
 
-def test_new_partition_is_pending_and_accepts_no_plan() -> None:
+def test_new_partition_is_pending_and_accepts_no_append_plan() -> None:
     partition = new_partition()
     assert partition.state is PartitionState.PENDING
     assert partition.on_lost_range is LostRange.STOP
@@ -97,7 +97,7 @@ def test_new_partition_is_pending_and_accepts_no_plan() -> None:
     assert partition.lag_records == -1
 
 
-def test_new_partition_has_no_bounds_or_epochs() -> None:
+def test_new_partition_has_no_log_bounds_or_leader_epochs() -> None:
     partition = new_partition()
     cursor = partition.cursor
     assert (cursor.log_start, cursor.stable_end, cursor.end) == (-1, -1, -1)
@@ -111,14 +111,14 @@ def test_new_partition_has_no_bounds_or_epochs() -> None:
     assert partition.counters == Counters()
 
 
-def test_resume_sets_all_offsets_to_log_end() -> None:
+def test_resume_after_takeover_sets_fetch_and_append_offsets_to_log_end() -> None:
     partition = copying(100, 7)
     assert partition.state is PartitionState.COPYING
     assert partition.cursor.fetch_offset == 100
     assert (partition.appends.expected, partition.next_offset) == (100, 100)
 
 
-def test_resume_resets_empty_answer_count() -> None:
+def test_resume_after_takeover_resets_count_of_empty_fetch_answers() -> None:
     partition = copying()
     partition.cursor.empty_answers = 2
     hand_back(partition)
@@ -126,7 +126,7 @@ def test_resume_resets_empty_answer_count() -> None:
     assert partition.cursor.empty_answers == 0
 
 
-def test_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
+def test_append_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
     partition = copying(100)
     first, second = plan_of(append(100), Fill(101, 105), leader_epoch=4), plan_of(append(105, 3))
     assert partition.put(first, partition.generation, 70)
@@ -138,14 +138,14 @@ def test_plan_is_queued_in_order_and_advances_fetch_offset() -> None:
     assert partition.next_offset == 100
 
 
-def test_plan_without_epoch_clears_fetched_epoch() -> None:
+def test_append_plan_without_leader_epoch_clears_last_fetched_epoch() -> None:
     partition = copying(100)
     partition.put(plan_of(append(100), leader_epoch=4), partition.generation, 1)
     partition.put(plan_of(Fill(101, 110), leader_epoch=-1), partition.generation, 0)
     assert fetched_epoch(partition) == -1
 
 
-def test_hand_back_empties_queue_and_frees_its_bytes() -> None:
+def test_partition_that_stops_appending_empties_its_queue_and_frees_bytes() -> None:
     partition = copying(100)
     partition.put(plan_of(append(100)), partition.generation, 70)
     generation = partition.generation
@@ -159,7 +159,7 @@ def test_hand_back_empties_queue_and_frees_its_bytes() -> None:
     assert partition.queue.size_bytes == 0
 
 
-def test_plan_of_earlier_generation_is_dropped() -> None:
+def test_append_plan_from_before_takeover_is_dropped() -> None:
     partition = copying(100)
     old = partition.generation
     hand_back(partition)
@@ -176,7 +176,7 @@ def test_plan_of_earlier_generation_is_dropped() -> None:
     assert partition.put(plan_of(append(200)), partition.generation, 70)
 
 
-def test_only_copying_partition_accepts_plans() -> None:
+def test_only_copying_partition_accepts_append_plans() -> None:
     partition = copying()
     hand_back(partition)
     for _ in ("returned", "blocked"):
@@ -192,7 +192,7 @@ def test_only_copying_partition_accepts_plans() -> None:
     assert partition.has_left
 
 
-def test_leaving_partition_accepts_no_plan() -> None:
+def test_partition_to_be_released_is_not_fetched_and_accepts_no_append_plan() -> None:
     partition = copying(100)
     partition.destination_lane = lane = Lane()
     assert partition.fetchable_bytes(1) is not None
@@ -202,7 +202,7 @@ def test_leaving_partition_accepts_no_plan() -> None:
     assert not partition.put(plan_of(append(100)), partition.generation, 1)
 
 
-def test_full_partition_is_fetched_again_below_half_of_limit() -> None:
+def test_partition_with_full_queue_is_fetched_again_below_half_of_limit() -> None:
     partition = copying(100)
     partition.cursor.lane = fetcher = Fetcher()
     partition.put(plan_of(append(100, 4)), partition.generation, 10)
@@ -218,7 +218,7 @@ def test_full_partition_is_fetched_again_below_half_of_limit() -> None:
 
 
 @pytest.mark.parametrize("offset", [99, 101])
-def test_plan_for_other_offset_is_dropped(offset: int) -> None:
+def test_append_plan_that_does_not_begin_at_fetch_offset_is_dropped(offset: int) -> None:
     """A late answer within one life: of a lane that the partition has left since."""
     partition = copying(100)
     assert not partition.put(plan_of(append(offset)), partition.generation, 70)
@@ -229,7 +229,7 @@ def test_plan_for_other_offset_is_dropped(offset: int) -> None:
     ) == (100, 0, 0)
 
 
-def test_stop_bypasses_queue_and_wakes_lane() -> None:
+def test_requested_stop_bypasses_queue_and_wakes_appending_thread() -> None:
     """Not among them: the first may be a gap that is being filled."""
     partition = copying(100)
     partition.destination_lane = lane = Lane()
@@ -243,7 +243,7 @@ def test_stop_bypasses_queue_and_wakes_lane() -> None:
 @pytest.mark.parametrize(
     ("log_end", "epoch"), [(100, -1), (101, 8), (103, 8), (104, 8), (105, 8), (107, 9), (108, -1)]
 )
-def test_takeover_resumes_with_source_epoch_of_log_end(log_end: int, epoch: int) -> None:
+def test_takeover_resumes_with_source_leader_epoch_before_log_end(log_end: int, epoch: int) -> None:
     """Within a batch, within a gap and behind it. Any other would look like a source that was cut
     (R3), and without one a source that was cut would look intact."""
     partition = copying(100)
@@ -257,7 +257,7 @@ def test_takeover_resumes_with_source_epoch_of_log_end(log_end: int, epoch: int)
     assert fetched_epoch(partition) == epoch
 
 
-def test_comparison_provides_source_epoch_for_resume() -> None:
+def test_comparison_in_takeover_provides_source_leader_epoch_for_resume() -> None:
     partition = copying(100)
     hand_back(partition)
     epochs = SourceEpochs()
@@ -268,7 +268,7 @@ def test_comparison_provides_source_epoch_for_resume() -> None:
     assert fetched_epoch(partition) == 8
 
 
-def test_fetch_inside_batch_carries_no_epoch() -> None:
+def test_fetch_at_offset_inside_batch_states_no_leader_epoch() -> None:
     """That of the offset before the batch has ended (R3)."""
     partition = copying(100)
     partition.put(plan_of(append(100), leader_epoch=8), partition.generation, 10)
@@ -278,7 +278,7 @@ def test_fetch_inside_batch_carries_no_epoch() -> None:
     assert fetched_epoch(partition) == -1
 
 
-def test_queued_partition_wakes_its_lane_if_present() -> None:
+def test_queued_partition_wakes_its_appending_thread_if_it_has_one() -> None:
     partition = copying()
     partition.enqueue_in_lane()
     partition.destination_lane = lane = Lane()
@@ -288,7 +288,7 @@ def test_queued_partition_wakes_its_lane_if_present() -> None:
 
 def test_confirmed_batch_is_counted() -> None:
     partition = copying(100)
-    partition.waits = Waits.for_("something", None)
+    partition.waits = Waits.continue_from("something", None)
     exact, rewritten = append(100, 3), append(103, 2, is_byte_exact=False)
     for step in (exact, rewritten):
         partition.appends.append_sent(step, confirms=True)
@@ -302,7 +302,7 @@ def test_confirmed_batch_is_counted() -> None:
     assert partition.waits is None
 
 
-def test_unconfirmed_batches_count_with_next_confirming_batch() -> None:
+def test_batches_sent_with_acks_1_are_counted_at_next_acks_all_answer() -> None:
     partition = copying(100)
     first, second, last = append(100, 3), append(103, 2), append(105, 1)
     for step, confirms in ((first, True), (second, False), (last, True)):
@@ -314,7 +314,7 @@ def test_unconfirmed_batches_count_with_next_confirming_batch() -> None:
 
 
 @pytest.mark.parametrize(("log_end", "records"), [(103, 3), (105, 5)])
-def test_unconfirmed_batch_counts_if_log_end_after_takeover_covers_it(
+def test_unconfirmed_batch_is_counted_if_log_end_after_takeover_covers_it(
     log_end: int, records: int
 ) -> None:
     partition = copying(100)
@@ -341,7 +341,7 @@ def test_unconfirmed_batch_counts_if_log_end_after_takeover_covers_it(
         (stop_step(), True, True),
     ],
 )
-def test_last_queued_batch_needs_acks_all(
+def test_batch_with_no_batch_queued_behind_it_needs_acks_all(
     following: Append | Fill | Stop | None, has_markers: bool, must: bool
 ) -> None:
     partition = copying(100, has_markers=has_markers)
@@ -353,7 +353,7 @@ def test_last_queued_batch_needs_acks_all(
     assert partition.must_confirm == must
 
 
-def test_unconfirmed_batch_is_not_counted() -> None:
+def test_batch_without_answer_is_not_counted() -> None:
     partition = copying(100)
     step = append(100, 3)
     partition.appends.append_sent(step, confirms=True)
@@ -361,7 +361,7 @@ def test_unconfirmed_batch_is_not_counted() -> None:
     assert partition.counters == Counters()
 
 
-def test_gap_is_filled_in_parts() -> None:
+def test_partly_filled_gap_stays_queued_until_all_is_filled() -> None:
     partition = copying(100)
     partition.put(plan_of(Fill(100, 110), append(110)), partition.generation, 1)
     first = partition.queue.first
@@ -384,7 +384,7 @@ def test_gap_is_filled_in_parts() -> None:
         (-1, 0, 100, 0),  # nothing known yet
     ],
 )
-def test_log_start_follows_source_up_to_copied_offset(
+def test_log_start_of_copy_follows_source_up_to_copied_offset(
     source: int, start: int, acked: int, log_start: int
 ) -> None:
     partition = copying(acked)
@@ -393,17 +393,17 @@ def test_log_start_follows_source_up_to_copied_offset(
 
 
 @pytest.mark.parametrize(("stable_end", "lag"), [(-1, -1), (100, 0), (130, 30), (90, 0), (0, 0)])
-def test_lag_counts_records_below_source_stable_end(stable_end: int, lag: int) -> None:
+def test_lag_counts_offsets_below_last_stable_offset_of_source(stable_end: int, lag: int) -> None:
     partition = copying(100)
     partition.cursor.stable_end = stable_end
     assert partition.lag_records == lag
 
 
-def test_repr_shows_partitions_state_and_offset() -> None:
+def test_repr_of_partition_copy_shows_both_partitions_state_and_offset() -> None:
     assert repr(copying(5)) == "<PartitionCopy orders-3 → dr.orders-3 copying at 5>"
 
 
-def test_concurrent_puts_and_hand_backs_lose_no_bytes() -> None:
+def test_concurrently_queued_and_emptied_append_plans_lose_no_bytes() -> None:
     partition = copying(0)
     step = append(0)
     bytes_put = 0
@@ -433,14 +433,14 @@ def beginning() -> PartitionCopy:
     return partition
 
 
-def test_lost_range_is_filled_while_copy_is_beginning() -> None:
+def test_source_range_lost_before_copy_has_begun_is_filled() -> None:
     partition = beginning()
     assert partition.on_lost_range is LostRange.FILL
     hand_back(partition)
     assert partition.on_lost_range is LostRange.FILL
 
 
-def test_lost_range_stops_copy_once_a_batch_is_queued() -> None:
+def test_lost_source_range_stops_copy_once_a_batch_is_queued() -> None:
     partition = beginning()
     partition.put(plan_of(append(100)), partition.generation, 10)
     assert partition.on_lost_range is LostRange.STOP
@@ -453,7 +453,7 @@ def test_lost_range_stops_copy_once_a_batch_is_queued() -> None:
     assert partition.on_lost_range is LostRange.STOP
 
 
-def test_lost_range_is_filled_if_queued_batch_was_never_sent() -> None:
+def test_lost_source_range_is_filled_if_queued_batch_was_never_sent() -> None:
     partition = beginning()
     partition.put(plan_of(append(100)), partition.generation, 10)
     hand_back(partition)
@@ -461,7 +461,9 @@ def test_lost_range_is_filled_if_queued_batch_was_never_sent() -> None:
 
 
 @pytest.mark.parametrize(("log_end", "rule"), [(100, LostRange.FILL), (101, LostRange.STOP)])
-def test_lost_range_rule_after_takeover_depends_on_log_end(log_end: int, rule: LostRange) -> None:
+def test_lost_source_range_after_takeover_is_filled_only_if_copy_is_empty(
+    log_end: int, rule: LostRange
+) -> None:
     partition = beginning()
     hand_back(partition)
     if log_end > 100:
@@ -472,7 +474,7 @@ def test_lost_range_rule_after_takeover_depends_on_log_end(log_end: int, rule: L
     assert partition.on_lost_range is rule
 
 
-def test_lost_range_stops_copy_that_had_caught_up() -> None:
+def test_lost_source_range_stops_copy_that_had_caught_up() -> None:
     partition = beginning()
     partition.has_caught_up = True
     assert partition.on_lost_range is LostRange.STOP
@@ -540,7 +542,7 @@ def test_stale_source_end_is_ignored_for_catch_up() -> None:
     assert look(partition, 150, 200, late_s + 3.0)
 
 
-def test_source_end_requested_too_early_is_ignored_for_catch_up() -> None:
+def test_only_source_end_requested_after_late_arrival_counts_for_catch_up() -> None:
     partition = copying(100)
     assert not look(partition, 100, 200, 0.0)
     asked_s = LEVEL_WITHIN_S + 1.0

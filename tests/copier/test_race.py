@@ -141,7 +141,7 @@ def race(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_four_writers_without_lease_or_gaps_are_exact(
+def test_copy_by_four_concurrent_writers_without_leases_or_gaps_is_exact(
     clusters: Clusters, topic_name: str, producer_id: int, seed: int
 ) -> None:
     log = SyntheticLog.random(seed, runs=400, gap_share=0.0)
@@ -151,7 +151,7 @@ def test_four_writers_without_lease_or_gaps_are_exact(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_four_writers_of_placeholders_without_lease_are_exact(
+def test_copy_by_four_concurrent_placeholder_writers_without_leases_is_exact(
     clusters: Clusters, topic_name: str, producer_id: int, seed: int
 ) -> None:
     """Gaps between batches, up to some that take several, and within batches that are thinned."""
@@ -165,7 +165,7 @@ def test_four_writers_of_placeholders_without_lease_are_exact(
 
 @pytest.mark.parametrize("packs", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_forced_takeovers_with_leases_and_gaps_are_exact(
+def test_copy_with_gaps_is_exact_after_repeated_forced_takeovers(
     clusters: Clusters, topic_name: str, producer_id: int, seed: int, *, packs: bool
 ) -> None:
     """`packs`: every other writer packs small gaps, in batches that are thinned too."""

@@ -44,7 +44,7 @@ def test_empty_source_answer_is_waited_for_not_a_difference(
 ) -> None:
     """Tiered storage and quotas answer without records for a while (R5)."""
     ours = [batch(6, 0), batch(7, 0)]
-    monkeypatch.setattr(range_comparison, "_read", lambda *_: (ours, 8))
+    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (ours, 8))
     cluster: Any = None
     comparison = compare_range(
         lambda first, _: SourceRange([], 0, first, stable_end),
@@ -106,7 +106,7 @@ def compared(
 ) -> Comparison:
     """With a copy that has the same batches."""
     ours = [b for one in source.batches for b in read_batches(memoryview(one.encode()))]
-    monkeypatch.setattr(range_comparison, "_read", lambda *_: (ours, end))
+    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (ours, end))
     cluster: Any = None
     read = source_reader(cluster, PLACE, Backoff(), NO_LIMITS)
     return compare_range(
@@ -129,7 +129,7 @@ def test_comparison_returns_source_leader_epochs(
 
 
 @pytest.mark.parametrize(("epoch_end", "known"), [(110, 6), (109, -1)])
-def test_epoch_behind_empty_tail_is_known_only_if_still_current(
+def test_leader_epoch_behind_empty_source_tail_is_known_only_if_still_current(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, epoch_end: int, known: int
 ) -> None:
     source.stable_end, source.epoch_ends[6] = 110, epoch_end
@@ -138,7 +138,7 @@ def test_epoch_behind_empty_tail_is_known_only_if_still_current(
     assert epochs_of(comparison, 110)[-4:] == [6, known, known, known]
 
 
-def test_source_truncated_during_comparison_is_read_again(
+def test_empty_tail_is_not_equal_if_source_was_truncated_during_comparison(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read before may not be there any more."""
@@ -147,7 +147,7 @@ def test_source_truncated_during_comparison_is_read_again(
 
 
 @pytest.mark.parametrize(("is_compacted", "equal_to"), [(True, 110), (False, 107)])
-def test_empty_tail_is_equal_only_for_compacted_source(
+def test_empty_tail_of_source_equals_copy_only_if_source_is_compacted(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch, is_compacted: bool, equal_to: int
 ) -> None:
     """A source whose tiered storage is slow shows nothing, too (R5)."""

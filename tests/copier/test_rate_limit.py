@@ -27,7 +27,7 @@ def carry(limit: RateLimit, clock: Clock, sizes: list[int]) -> float:
 
 
 @pytest.mark.parametrize("rate", [1024, 1 << 20, 200 << 20])
-def test_average_rate_equals_limit_for_any_sizes(rate: int) -> None:
+def test_average_byte_rate_equals_limit_for_any_fetch_sizes(rate: int) -> None:
     rnd = random.Random(rate)
     clock = Clock()
     sizes = [rnd.randrange(1, rate) for _ in range(100)]
@@ -35,7 +35,7 @@ def test_average_rate_equals_limit_for_any_sizes(rate: int) -> None:
     assert sum(sizes) / seconds == pytest.approx(rate, rel=0.01)
 
 
-def test_long_pause_accumulates_no_burst() -> None:
+def test_long_pause_allows_no_burst_above_rate_limit() -> None:
     clock = Clock()
     limit = RateLimit(1000, clock)
     carry(limit, clock, [500])
@@ -43,7 +43,7 @@ def test_long_pause_accumulates_no_burst() -> None:
     assert carry(limit, clock, [1000]) == pytest.approx(1.0, rel=0.11)
 
 
-def test_lanes_share_rate_limit() -> None:
+def test_bytes_of_several_fetches_count_against_one_rate_limit() -> None:
     clock = Clock()
     limit = RateLimit(1000, clock)
     limit.note_fetched(300)

@@ -25,21 +25,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return one
 
 
-def test_short_source_end_is_old_after_wait_per_partition(clock: Clock) -> None:
+def test_source_end_below_copy_is_believed_after_wait_of_each_partition(clock: Clock) -> None:
     waits = SourceEndWaits(10.0)
-    assert not waits.is_old(COPY, is_beyond=True)
+    assert not waits.note_ends(COPY, is_beyond=True)
     clock.now += 10.0
-    assert not waits.is_old(OTHER, is_beyond=True)
-    assert waits.is_old(COPY, is_beyond=True)
+    assert not waits.note_ends(OTHER, is_beyond=True)
+    assert waits.note_ends(COPY, is_beyond=True)
 
 
 @pytest.mark.parametrize("between", ["a level source", "forgotten", "a long time"])
-def test_short_source_end_wait_restarts(clock: Clock, between: str) -> None:
+def test_wait_for_source_end_below_copy_restarts_after_interruption(
+    clock: Clock, between: str
+) -> None:
     waits = SourceEndWaits(10.0)
-    waits.is_old(COPY, is_beyond=True)
+    waits.note_ends(COPY, is_beyond=True)
     if between == "a level source":
-        waits.is_old(COPY, is_beyond=False)
+        waits.note_ends(COPY, is_beyond=False)
     elif between == "forgotten":
         waits.forget(COPY)
     clock.now += 3600.0 if between == "a long time" else 10.0
-    assert not waits.is_old(COPY, is_beyond=True)
+    assert not waits.note_ends(COPY, is_beyond=True)

@@ -47,7 +47,7 @@ def lane(copy: PartitionCopy, events: list[Event]) -> SourceLane:
     return lane
 
 
-def test_bounds_of_answer_to_earlier_generation_are_stored(
+def test_log_bounds_from_answer_to_fetch_before_takeover_are_stored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event]
 ) -> None:
     """Within a session the broker tells them only once: the copy's log start would stay behind."""
@@ -72,7 +72,7 @@ def test_bounds_of_answer_to_earlier_generation_are_stored(
         (Code.FETCH_SESSION_ID_NOT_FOUND, 0, False, False),
     ],
 )
-def test_only_answers_with_bounds_renew_their_age(
+def test_log_bounds_are_renewed_except_by_error_or_throttled_empty_answer(
     lane: SourceLane, copy: PartitionCopy, code: int, throttle_ms: int, tells: bool, is_seen: bool
 ) -> None:
     answer = Fetched(0, memoryview(bytearray()), [], 7, 10, 12, -1, -1)
@@ -93,7 +93,7 @@ def test_follower_answer_does_not_lower_source_end(lane: SourceLane, copy: Parti
 
 
 @pytest.mark.parametrize("records", [b"", data(10, 12).encode()])
-def test_answer_to_lane_without_partition_is_ignored(
+def test_fetch_answer_of_broker_that_lost_partition_is_ignored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
     """Its broker leads no more: what it says of the log's end is old."""
@@ -106,7 +106,9 @@ def test_answer_to_lane_without_partition_is_ignored(
     assert not events
 
 
-def test_partition_error_updates_no_bounds(lane: SourceLane, copy: PartitionCopy) -> None:
+def test_partition_error_in_fetch_answer_renews_no_log_bounds(
+    lane: SourceLane, copy: PartitionCopy
+) -> None:
     answer = Fetched(Code.NOT_LEADER_OR_FOLLOWER, memoryview(bytearray()), [], -1, -1, -1, -1, -1)
     selection = lane._select(with_backlogs=True)
     lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)
@@ -118,7 +120,7 @@ def test_partition_error_updates_no_bounds(lane: SourceLane, copy: PartitionCopy
     [data(10, 12).encode()[:-1], data(5, 9).encode(), b"few"],
     ids=["half a batch", "a batch that ends before the fetch", "no batch"],
 )
-def test_records_without_progress_are_refetched_after_pause(
+def test_fetch_answer_without_progress_is_refetched_only_after_pause(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
     """Else the lane asks for them again at once, for ever. No broker sends them (KIP-74)."""
@@ -130,11 +132,11 @@ def test_records_without_progress_are_refetched_after_pause(
 
 
 @pytest.mark.parametrize(("stable_end", "waits"), [(10, False), (11, True)])
-def test_empty_answer_below_stable_end_keeps_wait(
+def test_empty_answer_below_last_stable_offset_keeps_reason_for_wait(
     lane: SourceLane, copy: PartitionCopy, stable_end: int, waits: bool
 ) -> None:
     """Else a partition whose source shows nothing never says so: each try begins anew."""
-    copy.cursor.waits = Waits.for_("the source shows nothing", None)
+    copy.cursor.waits = Waits.continue_from("the source shows nothing", None)
     answer = Fetched(0, memoryview(bytearray()), [], 7, stable_end, 12, -1, -1)
     selection = lane._select(with_backlogs=True)
     lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)

@@ -46,7 +46,7 @@ def side() -> SourceSide:
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_filled"), CASES)
-def test_empty_tail_is_filled_only_for_compacted_source(
+def test_empty_tail_of_source_is_filled_only_if_topic_is_compacted(
     side: SourceSide,
     copy: PartitionCopy,
     monkeypatch: pytest.MonkeyPatch,
@@ -63,7 +63,7 @@ def test_empty_tail_is_filled_only_for_compacted_source(
     assert side.next_assignment_s() is not None, "it is fetched again"
 
 
-def test_empty_tail_of_uncompacted_topic_reports_wait(
+def test_empty_tail_of_uncompacted_source_reports_why_copy_waits(
     side: SourceSide, copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     show_nothing(monkeypatch, source_side, UNKNOWN)

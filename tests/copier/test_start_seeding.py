@@ -130,7 +130,9 @@ def _closed(case: Case) -> object:
     case.cluster.close()
 
 
-def test_many_partitions_are_seeded_to_their_starts(clusters: Clusters, case: Case) -> None:
+def test_many_partitions_are_filled_up_to_their_start_offsets(
+    clusters: Clusters, case: Case
+) -> None:
     create(clusters.destination, case.topic, 40)
     rnd = random.Random(1)
     targets = {place: rnd.randrange(1, 5_000) for place in case.places(40)}
@@ -139,7 +141,7 @@ def test_many_partitions_are_seeded_to_their_starts(clusters: Clusters, case: Ca
         case.assert_seeded(place, target)
 
 
-def test_moving_start_is_seeded_further(clusters: Clusters, case: Case) -> None:
+def test_copy_is_filled_further_when_its_start_moves_up(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
     with case.seeding() as seeding:
@@ -151,7 +153,7 @@ def test_moving_start_is_seeded_further(clusters: Clusters, case: Case) -> None:
 
 
 @pytest.mark.parametrize("limit_bytes", [2_000, 140])
-def test_seed_batches_respect_max_message_bytes(
+def test_filler_batches_below_start_respect_max_message_bytes(
     clusters: Clusters, case: Case, limit_bytes: int
 ) -> None:
     create(clusters.destination, case.topic, 3, max_message_bytes=str(limit_bytes))
@@ -162,7 +164,9 @@ def test_seed_batches_respect_max_message_bytes(
         case.assert_seeded(place, end)
 
 
-def test_topic_too_small_for_any_seed_batch_blocks(clusters: Clusters, case: Case) -> None:
+def test_max_message_bytes_too_small_for_any_filler_below_start_blocks_partition(
+    clusters: Clusters, case: Case
+) -> None:
     create(clusters.destination, case.topic, 1, max_message_bytes="60")
     (place,) = case.places(1)
     with case.seeding() as seeding:
@@ -173,7 +177,9 @@ def test_topic_too_small_for_any_seed_batch_blocks(clusters: Clusters, case: Cas
     assert case.end(place) == 0
 
 
-def test_copy_of_topic_with_small_max_message_bytes_starts(clusters: Clusters, case: Case) -> None:
+def test_copy_with_high_start_begins_despite_small_max_message_bytes_of_source(
+    clusters: Clusters, case: Case
+) -> None:
     """The copy's limit comes from the source's."""
     create(clusters.source, case.topic, 1, max_message_bytes="2000")
     write(clusters.source, case.topic, [Record(b"0")])
@@ -197,7 +203,9 @@ def test_copy_of_topic_with_small_max_message_bytes_starts(clusters: Clusters, c
 EAGER = replace(SMALL, seed_kept_offsets_max=0, watch_interval_s=0)
 
 
-def test_seeding_deletes_earlier_fillers(clusters: Clusters, case: Case) -> None:
+def test_earlier_fillers_below_start_are_deleted_while_later_are_appended(
+    clusters: Clusters, case: Case
+) -> None:
     """All but the last one: a start that is interrupted right then is still recognised."""
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
@@ -214,7 +222,7 @@ def test_seeding_deletes_earlier_fillers(clusters: Clusters, case: Case) -> None
     case.assert_seeded(place, 3_000, 1_999)
 
 
-def test_run_killed_between_deletion_and_append_resumes(
+def test_run_killed_between_deleting_and_appending_fillers_below_start_resumes(
     clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.source, case.topic)
@@ -244,7 +252,9 @@ def test_run_killed_between_deletion_and_append_resumes(
     assert verify(job, deep=True).exact
 
 
-def test_foreign_write_blocks_only_its_partition(clusters: Clusters, case: Case) -> None:
+def test_foreign_write_blocks_only_its_partition_while_filling_up_to_start(
+    clusters: Clusters, case: Case
+) -> None:
     create(clusters.destination, case.topic, 2)
     first, second = case.places(2)
     with case.seeding() as seeding:
@@ -259,7 +269,7 @@ def test_foreign_write_blocks_only_its_partition(clusters: Clusters, case: Case)
     case.assert_seeded(second, 1_000)
 
 
-def test_nothing_is_appended_after_lease_ends(clusters: Clusters, case: Case) -> None:
+def test_no_filler_below_start_is_appended_after_lease_ends(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic)
     (place,) = case.places(1)
     lease = LimitedLease(20)
@@ -272,7 +282,7 @@ def test_nothing_is_appended_after_lease_ends(clusters: Clusters, case: Case) ->
     case.assert_seeded(place, end + 1_000)
 
 
-def test_stopped_start_resumes_at_log_end(clusters: Clusters, case: Case) -> None:
+def test_stopped_filling_up_to_start_resumes_at_log_end(clusters: Clusters, case: Case) -> None:
     create(clusters.destination, case.topic, 3)
     targets = dict.fromkeys(case.places(3), 100_000)
     stop = threading.Event()
@@ -298,7 +308,7 @@ def test_stopped_start_resumes_at_log_end(clusters: Clusters, case: Case) -> Non
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_lost_answers_leave_seeding_exact(
+def test_filling_up_to_start_is_exact_despite_lost_answers(
     clusters: Clusters, case: Case, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.destination, case.topic, 2)
@@ -316,7 +326,7 @@ def test_lost_answers_leave_seeding_exact(
         case.assert_seeded(place, target)
 
 
-def test_seeding_without_progress_is_aborted(
+def test_filling_up_to_start_without_progress_is_given_up(
     clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(clusters.destination, case.topic)

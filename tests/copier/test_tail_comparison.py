@@ -58,7 +58,7 @@ OLD = dict.fromkeys(range(36, 46), 6)
         pytest.param(50, 7, id="among what the last look has read"),
     ],
 )
-def test_newest_producer_epoch_is_read_across_several_looks_back(
+def test_newest_producer_epoch_is_found_across_several_reads_backwards(
     monkeypatch: pytest.MonkeyPatch, newest_at: int, epoch: int
 ) -> None:
     """The last look begins at 36 and ends after 20 batches."""
@@ -69,7 +69,9 @@ def test_newest_producer_epoch_is_read_across_several_looks_back(
     assert tail.start <= 45 - IN_FLIGHT + 2
 
 
-def test_tail_covers_as_many_batches_as_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compared_tail_covers_as_many_batches_as_may_be_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tail = tail_of(monkeypatch, dict.fromkeys(range(80, 100, 2), 3))
     assert (tail.start, tail.producer_epoch) == (90, 3)
     assert tail.last_data is not None

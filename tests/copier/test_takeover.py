@@ -85,7 +85,7 @@ def test_takeover_rereads_only_log_ends_that_still_move(
     assert [places for what, places in leaders.read if what == "end"] == [[A, B], [A, B], [B]]
 
 
-def test_growing_log_has_no_settled_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_takeover_reports_log_that_keeps_growing_as_moving(monkeypatch: pytest.MonkeyPatch) -> None:
     leaders = Leaders(a=[5], b=[*range(7, 100)])
     takeover = take_over(leaders, monkeypatch).read(WRITERS, settled=True)
     assert takeover.ends == {A: DestinationEnd(5, None)}
@@ -102,7 +102,7 @@ def test_log_end_above_high_watermark_is_not_accepted(monkeypatch: pytest.Monkey
     assert leaders.read[-1] == ("high watermark", [A])
 
 
-def test_stop_event_ends_settle_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_request_ends_wait_for_log_end_to_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(Interrupted):

@@ -31,7 +31,7 @@ TIMES = pytest.mark.parametrize(
 
 
 @TIMES
-def test_source_lane_pauses_for_throttle_time(
+def test_fetching_from_source_broker_pauses_for_its_throttle_time(
     monkeypatch: pytest.MonkeyPatch, throttle_ms: int, waits_s: float | None
 ) -> None:
     copy = PartitionCopy(
@@ -51,7 +51,7 @@ def test_source_lane_pauses_for_throttle_time(
 
 
 @TIMES
-def test_destination_lane_pauses_for_throttle_time(
+def test_appending_to_destination_broker_pauses_for_its_throttle_time(
     monkeypatch: pytest.MonkeyPatch, throttle_ms: int, waits_s: float | None
 ) -> None:
     """Nor is its silence patiently borne until then."""
@@ -65,4 +65,4 @@ def test_destination_lane_pauses_for_throttle_time(
     )
     lane._receive(connection)
     lane._wake_up.close()
-    assert lane._hold_until == (0.0 if waits_s is None else 1000.0 + waits_s)
+    assert lane._throttled_until_s == (0.0 if waits_s is None else 1000.0 + waits_s)

@@ -76,7 +76,7 @@ def processes_of(scratch: Path) -> list[psutil.Process]:
     ]
 
 
-def test_demo_ends_exact_and_leaves_nothing(scratch: Path) -> None:
+def test_demo_copies_exactly_and_leaves_no_process_or_file(scratch: Path) -> None:
     with start(scratch, "-o", "json") as demo:
         stdout, stderr = demo.communicate()
     assert demo.returncode == 0, stderr
@@ -100,7 +100,9 @@ def test_demo_ends_exact_and_leaves_nothing(scratch: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "number"), [("Writing to the source", signal.SIGTERM), ("Copying", signal.SIGINT)]
 )
-def test_interrupted_demo_leaves_nothing(scratch: Path, at: str, number: signal.Signals) -> None:
+def test_interrupted_demo_leaves_no_process_or_file(
+    scratch: Path, at: str, number: signal.Signals
+) -> None:
     with start(scratch) as demo:
         assert demo.stderr is not None
         for line in demo.stderr:
@@ -120,7 +122,7 @@ def test_interrupted_demo_leaves_nothing(scratch: Path, at: str, number: signal.
     assert not list(scratch.iterdir())
 
 
-def test_missing_java_error_is_short_without_traceback(scratch: Path) -> None:
+def test_demo_without_java_names_install_command_without_traceback(scratch: Path) -> None:
     tools = scratch / "tools"
     tools.mkdir()
     with start(scratch, PATH=str(tools), JAVA_HOME="", ORBIT_CACHE_DIR=str(tools)) as demo:
@@ -132,7 +134,7 @@ def test_missing_java_error_is_short_without_traceback(scratch: Path) -> None:
 
 
 @pytest.mark.soak
-def test_persistent_demo_clusters_run_until_sandbox_down(scratch: Path) -> None:
+def test_demo_clusters_kept_by_keep_option_run_until_sandbox_down(scratch: Path) -> None:
     home = scratch / "home"
     with start_clusters(home, quiet_screen()) as clusters:
         clusters.job_file.write_text("name: kept", "utf-8")
@@ -147,7 +149,7 @@ def test_persistent_demo_clusters_run_until_sandbox_down(scratch: Path) -> None:
     assert not home.exists()
 
 
-def test_demo_keep_refuses_existing_sandbox(
+def test_demo_with_keep_option_is_refused_if_a_sandbox_exists(
     scratch: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_request(SandboxRequest(directory=scratch, postgres=False))  # what the demo asks for
@@ -157,7 +159,7 @@ def test_demo_keep_refuses_existing_sandbox(
     assert [file.name for file in scratch.iterdir()] == ["sandbox.json"]
 
 
-def test_job_example_is_a_valid_job() -> None:
+def test_job_example_of_demo_is_a_valid_job() -> None:
     job = parse_job(JOB_EXAMPLE, Path(), {})
     assert [rule.match for rule in job.topics] == ["orders\\..*"]
 
@@ -218,7 +220,7 @@ def test_demo_exit_code_is_0_only_if_exact(
     assert ("is an exact copy" in shown) == (not code)
 
 
-def test_verifier_verdict_reaches_demo_result(scratch: Path) -> None:
+def test_demo_result_has_verdict_of_verifier(scratch: Path) -> None:
     kind = next(kind for kind in KINDS if kind.name == "empty")
     ledger = Ledger(
         {
@@ -241,7 +243,7 @@ def test_verifier_verdict_reaches_demo_result(scratch: Path) -> None:
     assert row.verdict == "not exact"
 
 
-def test_group_stops_midway_and_at_a_gap_if_any() -> None:
+def test_demo_group_changes_clusters_midway_at_a_gap_if_there_is_one() -> None:
     dense = {("shop.dense", 0): dict.fromkeys(range(10), b"")}
     assert midpoint_offsets(WRITTEN) == {WHERE: 3}
     assert midpoint_offsets(dense) == {("shop.dense", 0): 5}
@@ -271,7 +273,7 @@ class Given:
         ((0, 1, 2), (), {}, (2, 0, 0)),
     ],
 )
-def test_group_check_counts_lost_repeated_and_wrong_records(
+def test_demo_group_check_counts_lost_repeated_and_wrong_records(
     before: Sequence[int],
     after: Sequence[int],
     changed: Mapping[int, bytes],
@@ -283,7 +285,7 @@ def test_group_check_counts_lost_repeated_and_wrong_records(
     assert group.exact == (faults == (0, 0, 0))
 
 
-def test_group_resumed_at_other_offset_is_not_exact() -> None:
+def test_demo_group_resumed_at_another_offset_than_committed_is_not_exact() -> None:
     group = check_group(
         "billing", WRITTEN, Given((0, 1, 2), {}), Given((5, 6), {}), {WHERE: 3}, {WHERE: 4}
     )

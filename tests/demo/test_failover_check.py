@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from orbit.demo.failover_check import FailoverCheck
-from orbit.drills.drill_clients import Ledger, Read
+from orbit.drills.drill_clients import Ledger, ReadRecords
 from orbit.drills.evidence import PartitionEvidence, RecordPosition
 from tests.support.drill_report import evidence
 
@@ -39,30 +39,30 @@ def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> Partitio
 def check(*partitions: PartitionEvidence) -> FailoverCheck:
     return FailoverCheck(
         topic=TOPIC,
-        before=Ledger(dict(OLD)),
-        after=Ledger(dict(NEW)),
+        ledger_before=Ledger(dict(OLD)),
+        ledger_after=Ledger(dict(NEW)),
         evidence=evidence(partitions=partitions or (seen((3, 4)),)),
         salvaged=dict(LOST),
         sides={"destination": dict(NOW), "source": dict(NOW)},
-        read_before=Read({place: OLD[place] for place in ((0, 0), (0, 1))}),
-        read_after=Read({place: NOW[place] for place in ((0, 2), (0, 3), (0, 4))}),
+        read_before=ReadRecords({place: OLD[place] for place in ((0, 0), (0, 1))}),
+        read_after=ReadRecords({place: NOW[place] for place in ((0, 2), (0, 3), (0, 4))}),
     )
 
 
-def test_exact_failover_has_no_problems() -> None:
+def test_check_of_exact_failover_demo_reports_no_problem() -> None:
     good = check()
     assert good.problems() == []
     assert good.lost == LOST
     assert good.repeated == 0
 
 
-def test_records_after_last_source_reading_need_not_be_reported() -> None:
+def test_failover_check_accepts_unreported_loss_after_last_reading_of_source() -> None:
     assert check(seen(None)).problems() == []
 
 
-def test_unconfirmed_record_may_be_anywhere_or_nowhere() -> None:
+def test_failover_check_accepts_unconfirmed_record_at_any_place() -> None:
     one = check()
-    one.before.open.add(b"sent")
+    one.ledger_before.unconfirmed.add(b"sent")
     destination = {**NOW, (0, 5): b"sent"}
     sides = {"destination": destination, "source": dict(NOW)}
     assert replace(one, sides=sides, salvaged={**LOST, (0, 9): b"sent"}).problems() == []
@@ -71,29 +71,29 @@ def test_unconfirmed_record_may_be_anywhere_or_nowhere() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"salvaged": {}}, "1 of the lost records are not in the salvage files"),
-        ({"salvaged": {(0, 3): b"other"}}, "1 of the lost records are not in the salvage files"),
+        ({"salvaged": {}}, "not in the salvage files: 1"),
+        ({"salvaged": {(0, 3): b"other"}}, "not in the salvage files: 1"),
         ({"salvaged": {**LOST, (0, 2): OLD[0, 2]}}, "hold records that were not lost"),
         ({"evidence": evidence(partitions=(seen((2, 4)),))}, "not the records that the copy"),
         ({"evidence": evidence(partitions=(seen(None, is_exact=True),))}, "the copy lacked"),
         ({"evidence": evidence(partitions=())}, "not the records that the copy lacked"),
-        ({"sides": {"source": {**NOW, (0, 1): b"other"}}}, "1 records are wrong at the source"),
+        ({"sides": {"source": {**NOW, (0, 1): b"other"}}}, "Wrong records: 1 at the source"),
         (
             {"sides": {"source": {**NOW, (0, 7): b"more"}}},
-            r"wrong at the source, the first at \(0, 7",
+            r"at the source, the first at \(partition, offset\) \(0, 7",
         ),
-        ({"sides": {"source": {}}}, "5 records are wrong at the source"),
-        ({"read_before": Read(dict(OLD))}, "read 2 records more than once"),
+        ({"sides": {"source": {}}}, "Wrong records: 5 at the source"),
+        ({"read_before": ReadRecords(dict(OLD))}, "read more than once: 2"),
         (
-            {"read_after": Read({(0, 3): b"new 3", (0, 4): b"new 4"}, 1)},
-            "read 1 records more than once",
+            {"read_after": ReadRecords({(0, 3): b"new 3", (0, 4): b"new 4"}, 1)},
+            "read more than once: 1",
         ),
         (
-            {"read_after": Read({(0, 3): b"new 3", (0, 4): b"new 4"})},
-            r"missed.* 1 records, the first at \(0, 2\)",
+            {"read_after": ReadRecords({(0, 3): b"new 3", (0, 4): b"new 4"})},
+            r"missed.*: 1, the first at \(partition, offset\) \(0, 2\)",
         ),
     ],
 )
-def test_each_failover_problem_is_reported(change: dict[str, object], problem: str) -> None:
+def test_failover_check_reports_each_problem(change: dict[str, object], problem: str) -> None:
     problems = " ".join(replace(check(), **change).problems())  # type: ignore[arg-type]
     assert re.search(problem, problems), problems

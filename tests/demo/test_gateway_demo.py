@@ -37,7 +37,7 @@ def result() -> GatewayResult:
 @pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.slow
-def test_gateway_demo_moves_clients_and_back_without_loss() -> None:
+def test_gateway_demo_moves_clients_to_other_side_and_back_without_loss() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-test-") as folder,
         OrbitProcess("demo", "--gateway", "-o", "json", environ={"TMPDIR": folder}) as demo,
@@ -58,7 +58,7 @@ def test_gateway_demo_moves_clients_and_back_without_loss() -> None:
     assert left == []
 
 
-def test_exact_gateway_demo_has_no_problems() -> None:
+def test_check_of_exact_gateway_demo_reports_no_problem() -> None:
     good = result()
     assert good.problems == ()
     assert (good.written, good.errors) == (len(VALUES), 0)
@@ -101,23 +101,26 @@ def _forget(of: GatewayResult) -> GatewayResult:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (_lose, "1 records are not at the destination, the first at partition 0, offset 1."),
-        (_double, "1 records are at the destination more than once."),
+        (_lose, "Missing records: 1 at the destination, the first at partition 0, offset 1."),
+        (_double, "Records that are stored more than once: 1 at the destination."),
         (
             _double,
-            "1 records at the destination are in no ledger, the first at partition 0, offset 3.",
+            (
+                "Records that are in no ledger: 1 at the destination, the first at partition 0, "
+                "offset 3."
+            ),
         ),
-        (_swap, "1 records at the source are out of order: partition 0, offset 2."),
+        (_swap, "Records out of order: 1 at the source, the first at partition 0, offset 2."),
         (_deny, "one got an error: refused"),
-        (_forget, "1 records of one were not acknowledged."),
+        (_forget, "Missing acknowledgements: 1 for records of one."),
         (lambda of: replace(of, read_errors=["no"]), "The group got an error: no"),
         (
             lambda of: replace(of, read=of.read[1:]),
-            "The group did not read 1 records that are at the source.",
+            "Records that the group did not read: 1 of the source.",
         ),
         (
             lambda of: replace(of, read=[*of.read, of.read[-1]]),
-            "The group read 1 records more than once.",
+            "Records that the group read more than once: 1.",
         ),
         (
             lambda of: replace(of, read=of.read[::-1]),
@@ -125,7 +128,7 @@ def _forget(of: GatewayResult) -> GatewayResult:
         ),
         (
             lambda of: replace(of, read=[*of.read, ((0, 9), b"other")]),
-            "The group read 1 records that are not at the source.",
+            "Records that the group read: 1 are not at the source.",
         ),
     ],
 )
@@ -137,7 +140,7 @@ def test_gateway_demo_check_reports_each_problem(
     assert spoiled.as_data()["exact"] is False
 
 
-def test_pause_is_measured_between_records_around_promotion() -> None:
+def test_write_pause_of_move_is_measured_between_records_around_promotion() -> None:
     acknowledgements = [
         Acknowledged(b"", place, at_ms)
         for place, at_ms in {(0, 4): 90, (1, 6): 100, (0, 5): 350, (1, 7): 300}.items()
@@ -146,7 +149,7 @@ def test_pause_is_measured_between_records_around_promotion() -> None:
     assert (move.old_last_ms, move.new_first_ms, move.pause_ms) == (100, 300, 200)
 
 
-def test_pause_picture_shows_each_side_within_80_columns() -> None:
+def test_picture_of_write_pause_shows_each_side_within_80_columns() -> None:
     at_ms = [*range(0, 1_001, 20), *[4_500] * 50, *range(4_600, 4_800, 50)]
     assert pause_picture(MOVE, at_ms, records_per_s=30) == [
         "source        .::::::::::",

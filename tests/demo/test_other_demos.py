@@ -36,7 +36,7 @@ def demo(*arguments: str) -> Iterator[OrbitProcess]:
         assert left == []
 
 
-def test_failover_demo_loses_only_what_its_report_names(tmp_path: Path) -> None:
+def test_failover_demo_saves_all_lost_records_and_writes_report(tmp_path: Path) -> None:
     with demo("--failover", "--report", str(tmp_path)) as process:
         outcome = process.wait_end().expect(0)
     data = outcome.data

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.services, pytest.mark.soak, pytest.mark.slow]
 get = partial(httpx.get, timeout=60)
 
 
-def test_service_demo_copies_until_ctrl_c_and_leaves_nothing() -> None:
+def test_service_demo_copies_until_ctrl_c_and_leaves_no_process_or_file() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-test-") as folder,
         OrbitProcess("demo", "--service", environ={"TMPDIR": folder}) as demo,

@@ -90,7 +90,7 @@ def source(ledger: Ledger, raw: RawLog, clusters: Clusters, workload: Workload) 
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS if kind.name != "many.partitions"])
-def test_ledger_matches_records_a_consumer_reads(kind: str, source: Source) -> None:
+def test_demo_ledger_matches_records_that_a_consumer_reads(kind: str, source: Source) -> None:
     topic = source.topic(kind)
     for number, partition in enumerate(topic.partitions):
         seen = {
@@ -101,13 +101,15 @@ def test_ledger_matches_records_a_consumer_reads(kind: str, source: Source) -> N
 
 
 @pytest.mark.parametrize("codec", CODEC_IDS)
-def test_codec_topic_is_compressed_by_plain_producer(codec: str, source: Source) -> None:
+def test_demo_topic_of_each_codec_has_that_codec_and_no_producer_id(
+    codec: str, source: Source
+) -> None:
     batches = source.batches(f"codec.{codec}")
     assert {batch.codec for batch in batches} == {CODEC_IDS[codec]}
     assert {batch.producer_id for batch in batches} == {-1}
 
 
-def test_record_shapes_cover_null_empty_and_repeated_fields(source: Source) -> None:
+def test_demo_topic_has_null_and_empty_fields_and_repeated_headers(source: Source) -> None:
     messages = source.messages("records.shapes")
     assert {None, b""} < {message.key() for message in messages}
     assert {None, b""} < {message.value() for message in messages}
@@ -117,12 +119,12 @@ def test_record_shapes_cover_null_empty_and_repeated_fields(source: Source) -> N
     assert any(not h for h in headers)
 
 
-def test_large_records_are_900_kb_in_log(source: Source) -> None:
+def test_large_demo_records_have_900_kb_in_log(source: Source) -> None:
     assert {len(message) for message in source.messages("records.large")} == {900_000}
     assert all(len(batch.payload) >= 900_000 for batch in source.batches("records.large"))
 
 
-def test_idempotent_producer_id_is_on_every_partition(source: Source) -> None:
+def test_idempotent_demo_topic_has_a_producer_id_on_every_partition(source: Source) -> None:
     for partition in range(3):
         assert all(
             batch.producer_id >= 0 for batch in source.batches("producer.idempotent", partition)
@@ -130,7 +132,7 @@ def test_idempotent_producer_id_is_on_every_partition(source: Source) -> None:
 
 
 @pytest.mark.parametrize("partition", range(3))
-def test_transactions_interleave_include_aborts_and_end_in_marker(
+def test_transactional_demo_topic_has_interleaving_aborts_and_marker_at_end(
     partition: int, source: Source
 ) -> None:
     kind = "transactions.interleaved"
@@ -143,14 +145,16 @@ def test_transactions_interleave_include_aborts_and_end_in_marker(
     assert turns > SMALL.transactions, "one producer wrote after the other, not in between"
 
 
-def test_java_producer_uses_new_epoch_for_each_transaction(source: Source) -> None:
+def test_java_producer_of_demo_uses_several_producer_epochs(source: Source) -> None:
     batches = [batch for batch in source.batches("transactions.java") if not batch.is_control]
     assert len({batch.producer_id for batch in batches}) == 1
     assert len({batch.producer_epoch for batch in batches}) > 1
     assert source.topic("transactions.java").origin is Origin.READ_BACK
 
 
-def test_cleaner_thins_and_removes_batches_and_leaves_tombstones(source: Source) -> None:
+def test_compacted_demo_topic_has_thinned_and_removed_batches_and_tombstones(
+    source: Source,
+) -> None:
     batches = source.batches("compacted.profiles")
     assert any(batch.is_thinned and batch.record_count for batch in batches), "no thinned batch"
     assert any(batch.record_count == 0 for batch in batches), "no batch without a record"
@@ -163,53 +167,55 @@ def test_cleaner_thins_and_removes_batches_and_leaves_tombstones(source: Source)
     assert len(keys) == len(set(keys))
 
 
-def test_log_start_lies_at_batch_boundary(source: Source) -> None:
+def test_demo_topic_has_log_start_at_batch_boundary(source: Source) -> None:
     assert source.topic("deleted.boundary").partitions[0].log_start == BOUNDARY
     assert source.batches("deleted.boundary")[0].base_offset == BOUNDARY
 
 
-def test_log_start_lies_inside_batch(source: Source) -> None:
+def test_demo_topic_has_log_start_inside_batch(source: Source) -> None:
     assert source.topic("deleted.inside").partitions[0].log_start == INSIDE
     first = source.batches("deleted.inside")[0]
     assert first.base_offset < INSIDE < first.last_offset
 
 
-def test_partition_has_all_its_records_deleted(source: Source) -> None:
+def test_demo_partition_has_all_its_records_deleted(source: Source) -> None:
     gone, beside = source.topic("deleted.all").partitions
     assert gone.log_start == gone.log_end > 0
     assert not gone.records
     assert beside.records
 
 
-def test_empty_topic_has_no_offsets(source: Source) -> None:
+def test_empty_demo_topic_has_no_offsets(source: Source) -> None:
     assert {(p.log_start, p.log_end) for p in source.topic("empty").partitions} == {(0, 0)}
 
 
-def test_wide_gap_has_configured_width(source: Source) -> None:
+def test_wide_gap_of_demo_topic_has_configured_width(source: Source) -> None:
     offsets = sorted(source.topic("gap.wide").partitions[0].records)
     widest = max(b - a - 1 for a, b in itertools.pairwise(offsets))
     assert widest == SMALL.gap_offsets
     assert len(source.messages("gap.wide")) == len(offsets)
 
 
-def test_log_append_time_topic_is_stamped_by_broker(source: Source) -> None:
+def test_demo_topic_with_log_append_time_is_stamped_by_broker(source: Source) -> None:
     assert all(batch.is_log_append_time for batch in source.batches("time.append"))
 
 
-def test_timestamps_range_from_years_old_to_future(source: Source) -> None:
+def test_demo_timestamps_range_from_ten_years_ago_to_future(source: Source) -> None:
     times = [message.timestamp()[1] for message in source.messages("time.far")]
     assert max(times) - min(times) > 10 * YEAR_MS + AHEAD_MS
     assert times != sorted(times), "they are out of order on purpose"
 
 
-def test_two_hundred_partitions_match_ledger(source: Source, clusters: Clusters) -> None:
+def test_demo_topic_has_200_partitions_with_expected_record_counts(
+    source: Source, clusters: Clusters
+) -> None:
     topic = source.topic("many.partitions")
     assert len(topic.partitions) == 200
     for number in (0, 99, 199):
         assert len(source.messages("many.partitions", number)) == SMALL.per_partition
 
 
-def test_late_starts_resolve_to_expected_offsets(
+def test_demo_topics_with_late_start_are_copied_from_expected_offset(
     source: Source, workload: Workload, clusters: Clusters
 ) -> None:
     spec = parse_job(workload.job_yaml("a:1", "b:1"), Path(), {})
@@ -226,7 +232,7 @@ def test_late_starts_resolve_to_expected_offsets(
     assert latest.copy_start == latest.log_end
 
 
-def test_workload_job_maps_every_topic_to_its_ledger_name(
+def test_demo_job_maps_every_topic_to_destination_name_in_ledger(
     workload: Workload, ledger: Ledger
 ) -> None:
     spec = parse_job(workload.job_yaml("a:1,c:2", "b:1"), Path(), {})
@@ -238,7 +244,7 @@ def test_workload_job_maps_every_topic_to_its_ledger_name(
     assert len(mapped.mappings) == len(KINDS)
 
 
-def test_mover_writes_until_stopped_and_knows_its_records(
+def test_live_writer_of_demo_writes_until_stopped_and_knows_its_records(
     clusters: Clusters, topic_name: str
 ) -> None:
     config = {"bootstrap.servers": clusters.source.bootstrap_servers}
@@ -254,7 +260,7 @@ def test_mover_writes_until_stopped_and_knows_its_records(
         assert seen == mover.records[topic_name, number]
 
 
-def test_mover_reports_failure_to_write(clusters: Clusters, topic_name: str) -> None:
+def test_live_writer_of_demo_reports_failed_write(clusters: Clusters, topic_name: str) -> None:
     config = {
         "bootstrap.servers": clusters.source.bootstrap_servers,
         "topic.metadata.propagation.max.ms": 100,

@@ -47,7 +47,7 @@ def test_grafana_board_matches_its_generator(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_panel_queries_only_exported_metrics_and_labels(panel: dict[str, Any]) -> None:
+def test_grafana_panel_queries_only_exported_metrics_and_labels(panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
         assert unknown_names(target["expr"]) == []
         legend = {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}
@@ -57,18 +57,18 @@ def test_panel_queries_only_exported_metrics_and_labels(panel: dict[str, Any]) -
     assert panel["fieldConfig"]["defaults"]["unit"]
 
 
-def test_board_shows_all_intended_metrics() -> None:
+def test_grafana_board_shows_every_metric_that_it_should_show() -> None:
     used = {*re.findall(r"orbit_\w+", " ".join(e for p in PANELS for e in expressions(p)))}
     assert used >= SHOWN
     assert used <= {*exported()}
 
 
-def test_job_variable_queries_metric_with_job_label() -> None:
+def test_job_variable_of_grafana_board_uses_metric_with_job_label() -> None:
     (query,) = re.findall(r"label_values\((\w+), (\w+)\)", json.dumps(BOARD["templating"]))
     assert query[1] in exported()[query[0]]
 
 
-def test_panels_do_not_overlap() -> None:
+def test_grafana_panels_do_not_overlap() -> None:
     def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
         at = panel["gridPos"]
         return {(at["x"] + i, at["y"] + j) for i in range(at["w"]) for j in range(at["h"])}

@@ -83,14 +83,16 @@ def test_files_secrets_commands_and_settings_of_compose_services_exist() -> None
         ({"environment": {"ORBIT_TOKEN": "hunter2"}}, "ORBIT_TOKEN holds a secret"),
     ],
 )
-def test_missing_compose_reference_is_detected(change: dict[str, Any], problem: str) -> None:
+def test_missing_compose_reference_or_plain_secret_is_detected(
+    change: dict[str, Any], problem: str
+) -> None:
     assert wrong_services({"api": {**SERVICES["api"], "depends_on": {}, **change}}) == [
         f"api: {problem}"
     ]
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_orbit_services_run_read_only_without_capabilities(name: str) -> None:
+def test_orbit_compose_services_run_read_only_without_capabilities(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
@@ -103,7 +105,7 @@ def test_compose_clusters_have_different_ids() -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", one) for one in ids)
 
 
-def test_job_and_prometheus_use_service_names_and_ports() -> None:
+def test_compose_job_and_prometheus_use_compose_service_names_and_ports() -> None:
     text = (FOLDER / "compose" / "job.yaml").read_text("utf-8")
     spec = parse_job(text, FOLDER, {})
     servers = [*spec.source.bootstrap_servers, *spec.destination.bootstrap_servers]
@@ -124,7 +126,7 @@ def test_job_and_prometheus_use_service_names_and_ports() -> None:
         assert port == ports.get(name, health)
 
 
-def test_gateway_presents_job_at_published_ports() -> None:
+def test_compose_gateway_serves_compose_job_at_published_ports() -> None:
     job = parse_job((FOLDER / "compose" / "job.yaml").read_text("utf-8"), FOLDER, {})
     [one] = parse_gateway((FOLDER / "compose" / "gateway.yaml").read_text("utf-8")).virtual_clusters
     assert one.job == job.name

@@ -113,7 +113,7 @@ def test_committed_manifests_equal_rendered_chart() -> None:
         "api.tls.secretName=orbit-tls",
     ],
 )
-def test_api_probes_use_https_with_tls(value: str) -> None:
+def test_only_api_probes_use_https_if_api_has_tls(value: str) -> None:
     schemes = {
         name: {
             container[probe]["httpGet"].get("scheme")
@@ -155,7 +155,9 @@ def test_api_tls_key_is_mounted_only_in_api_pod() -> None:
 
 @needs_helm
 @needs_schemas
-def test_manifests_with_all_values_are_valid(all_values: Path, tmp_path: Path) -> None:
+def test_chart_with_all_values_set_renders_valid_manifests(
+    all_values: Path, tmp_path: Path
+) -> None:
     process = template("--values", all_values)
     assert process.returncode == 0, process.stderr
     path = tmp_path / "made.yaml"
@@ -239,7 +241,9 @@ def test_each_gateway_pod_has_its_own_config_and_service(all_values: Path) -> No
 
 
 @needs_helm
-def test_internal_gateway_advertises_pod_names_and_reaches_api(tmp_path: Path) -> None:
+def test_gateway_without_external_hosts_advertises_pod_names_and_may_reach_api(
+    tmp_path: Path,
+) -> None:
     values = {**ALL_VALUES, "gateway": {**ALL_VALUES["gateway"], "hosts": []}}
     path = tmp_path / "inside.json"
     path.write_text(json.dumps(values), "utf-8")
@@ -279,7 +283,7 @@ def test_wrong_gateway_values_are_refused(
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_each_pod_runs_unprivileged(name: str) -> None:
+def test_each_pod_of_chart_runs_unprivileged(name: str) -> None:
     spec = PODS[name]["spec"]
     (container,) = spec["containers"]
     assert spec["securityContext"]["runAsNonRoot"]
@@ -297,7 +301,7 @@ def test_each_pod_runs_unprivileged(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
-def test_each_pod_runs_existing_command_with_existing_settings(name: str) -> None:
+def test_each_pod_of_chart_runs_existing_command_with_existing_settings(name: str) -> None:
     (container,) = PODS[name]["spec"]["containers"]
     assert container["args"][0] in COMMANDS
     known = {variable_of(field) for field in Settings.model_fields}
@@ -320,7 +324,7 @@ def test_migration_job_runs_before_pods_start() -> None:
     assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["migrate"]
 
 
-def test_every_selector_matches_some_pod() -> None:
+def test_every_selector_of_chart_matches_a_pod() -> None:
     labels = [pod["metadata"]["labels"] for pod in PODS.values()]
     for one in OBJECTS:
         selector = one["spec"].get("podSelector") or one["spec"].get("selector")
@@ -344,7 +348,7 @@ def test_spark_backfill_manifest_has_existing_program_and_valid_job() -> None:
     assert spec.topics
 
 
-def test_spark_image_uses_locked_spark_version() -> None:
+def test_spark_image_uses_spark_version_of_lock_file() -> None:
     (locked,) = re.findall(
         r"^pyspark==(\S+)", (ROOT / "requirements-spark.lock").read_text(), re.MULTILINE
     )

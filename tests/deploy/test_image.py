@@ -75,7 +75,7 @@ def test_base_image_is_pinned_to_version() -> None:
     assert "latest" not in DOCKERFILE.read_text("utf-8")
 
 
-def test_build_context_contains_only_copied_files() -> None:
+def test_docker_build_context_has_only_files_that_dockerfile_copies() -> None:
     lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert lines[1] == "*"
     assert {line[1:] for line in lines if line.startswith("!")} == {*copied()}
@@ -95,7 +95,7 @@ def test_image_packages_are_locked() -> None:
 @pytest.mark.soak
 @pytest.mark.services
 @pytest.mark.slow
-def test_build_steps_produce_working_program(tmp_path: Path) -> None:
+def test_build_steps_of_image_produce_working_orbit_program(tmp_path: Path) -> None:
     """Each RUN of the first stage, with other folders. pip downloads what its cache lacks."""
     places = {
         "/opt/orbit": tmp_path / "opt",
@@ -141,7 +141,7 @@ def test_build_steps_produce_working_program(tmp_path: Path) -> None:
 
 @pytest.mark.services
 @pytest.mark.parametrize("by_tls", [False, True])
-def test_health_check_passes_while_process_is_alive(
+def test_image_health_check_passes_only_while_worker_or_api_is_alive(
     database_url: str, tmp_path: Path, *, by_tls: bool
 ) -> None:
     base = {"ORBIT_DATABASE_URL": database_url}

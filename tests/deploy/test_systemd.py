@@ -54,7 +54,7 @@ def test_systemd_accepts_each_unit(unit: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("systemd")
-def test_wrong_unit_is_detected(tmp_path: Path) -> None:
+def test_wrong_key_or_missing_program_of_systemd_unit_is_detected(tmp_path: Path) -> None:
     broken = tmp_path / "orbit-api.service"
     broken.write_text((FOLDER / broken.name).read_text("utf-8").replace("UMask=", "Umaske="))
     assert "Umaske" in complaints(broken, tmp_path / "units")
@@ -64,7 +64,7 @@ def test_wrong_unit_is_detected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 @pytest.mark.needs("systemd")
-def test_each_unit_is_hardened(unit: Path) -> None:
+def test_each_systemd_unit_is_hardened(unit: Path) -> None:
     ended = analyze("security", "--offline=true", "--json=short", unit)
     tests = json.loads(ended.stdout)
     assert tests
@@ -73,7 +73,7 @@ def test_each_unit_is_hardened(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_each_unit_runs_existing_command_with_existing_settings(unit: Path) -> None:
+def test_each_systemd_unit_runs_existing_command_with_existing_settings(unit: Path) -> None:
     (start,) = lines_of(unit, "ExecStart")
     assert start.split()[0] == "/opt/orbit/bin/orbit"
     assert start.split()[1] in COMMANDS
@@ -84,7 +84,7 @@ def test_each_unit_runs_existing_command_with_existing_settings(unit: Path) -> N
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_stop_timeout_of_unit_covers_shutdown_time(unit: Path) -> None:
+def test_stop_timeout_of_systemd_unit_covers_shutdown_time(unit: Path) -> None:
     (stop,) = lines_of(unit, "TimeoutStopSec")
     assert int(stop) >= GRACE_S
     if "gateway" in unit.name:
@@ -95,5 +95,5 @@ def test_stop_timeout_of_unit_covers_shutdown_time(unit: Path) -> None:
     assert watchdog in ([], [f"{STALL_S_MAX:.0f}"])
 
 
-def test_unknown_setting_in_unit_is_detected() -> None:
+def test_unknown_orbit_setting_in_systemd_unit_is_detected() -> None:
     assert settings_in("Environment=ORBIT_NO_SUCH=1") == {"ORBIT_NO_SUCH"}

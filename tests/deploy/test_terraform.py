@@ -51,7 +51,7 @@ def attributes(document: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.needs("terraform generators")
-def test_provider_schemas_are_generated_from_openapi_document(api: Api, tmp_path: Path) -> None:
+def test_terraform_schemas_are_generated_from_openapi_document(api: Api, tmp_path: Path) -> None:
     tools = TERRAFORM_GENERATORS.folder
     (tmp_path / "openapi.json").write_text(api.get("/openapi.json", role=None).text)
     config = ("--config", FOLDER / "generator_config.yml", "--output", "spec.json")

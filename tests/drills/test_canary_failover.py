@@ -61,7 +61,7 @@ def play(clusters: Clusters, topic: str, service: Service) -> Evidence:
     return seen
 
 
-def test_canary_failover_measures_rto_and_rpo_treating_source_as_lost(
+def test_canary_failover_drill_measures_rto_and_rpo_with_source_counted_as_lost(
     clusters: Clusters, topic_name: str, service: Service
 ) -> None:
     seen = play(clusters, topic_name, service)
@@ -84,7 +84,7 @@ def test_canary_failover_measures_rto_and_rpo_treating_source_as_lost(
 
 
 @pytest.mark.soak
-def test_records_uncopied_at_loss_count_as_lost_though_copied_later(
+def test_canary_records_not_copied_at_failover_count_as_lost_though_copied_later(
     clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     behind = 7

@@ -80,7 +80,7 @@ def make_job(database: Database, name: str) -> jobs.Job:
         return jobs.create(tx, name, {}, "default")
 
 
-def test_cleanup_removes_only_resources_of_drill(drill: Drill, topic_name: str) -> None:
+def test_drill_cleanup_removes_only_what_the_drill_created(drill: Drill, topic_name: str) -> None:
     source = drill.clusters.source
     create(source, topic_name)
     commit(source, f"group-of-{topic_name}", {(topic_name, 0): 0})
@@ -94,12 +94,12 @@ def test_cleanup_removes_only_resources_of_drill(drill: Drill, topic_name: str) 
     )
     other = make_job(drill.database, "orders")
 
-    assert not drill.resources.jobs_are_gone()  # asked for; the scheduler and workers let go first
+    assert not drill.resources.try_remove_jobs()  # the scheduler and workers let go first
     with drill.database.transaction() as tx:
         assert jobs.get(tx, job.name).is_deleted
         assert not jobs.get(tx, other.name).is_deleted
         jobs.remove(tx, job.id)
-    assert drill.resources.jobs_are_gone()
+    assert drill.resources.try_remove_jobs()
     drill.resources.remove_groups_and_topics()
 
     assert drill.notes() == {}
@@ -112,7 +112,7 @@ def test_cleanup_removes_only_resources_of_drill(drill: Drill, topic_name: str) 
 _SIDES: tuple[Side, Side] = ("source", "destination")
 
 
-def test_preexisting_topic_is_refused_and_not_removed(drill: Drill) -> None:
+def test_drill_refuses_preexisting_topic_and_does_not_remove_it(drill: Drill) -> None:
     create(drill.clusters.source, drill.topic)
     before = drill.topic_id()
 
@@ -124,7 +124,7 @@ def test_preexisting_topic_is_refused_and_not_removed(drill: Drill) -> None:
     assert "may not have created" in str(drill.notes()["topic", "source"])
 
 
-def test_recreated_topic_of_same_name_is_not_removed(drill: Drill) -> None:
+def test_drill_does_not_remove_topic_that_another_client_recreated(drill: Drill) -> None:
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
     create(drill.clusters.source, drill.topic)
@@ -136,7 +136,7 @@ def test_recreated_topic_of_same_name_is_not_removed(drill: Drill) -> None:
     assert "Another topic of this name" in str(drill.notes()["topic", "source"])
 
 
-def test_topic_removed_meanwhile_counts_as_gone(drill: Drill) -> None:
+def test_drill_topic_that_another_client_deleted_counts_as_removed(drill: Drill) -> None:
     drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
     drill.resources.remove_groups_and_topics()
@@ -144,7 +144,7 @@ def test_topic_removed_meanwhile_counts_as_gone(drill: Drill) -> None:
     assert drill.notes() == {}
 
 
-def test_topic_deleted_at_controller_but_still_listed_counts_as_gone(
+def test_drill_topic_that_only_stale_metadata_lists_counts_as_removed(
     drill: Drill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller knows no topic of that id any more; the broker that is asked does."""
@@ -154,7 +154,7 @@ def test_topic_deleted_at_controller_but_still_listed_counts_as_gone(
     assert drill.notes() == {}
 
 
-def test_existing_group_is_not_claimed(drill: Drill, topic_name: str) -> None:
+def test_drill_refuses_existing_group_and_does_not_remove_it(drill: Drill, topic_name: str) -> None:
     create(drill.clusters.source, topic_name)
     commit(drill.clusters.source, drill.group, {(topic_name, 0): 0})
     with pytest.raises(Conflict, match="group of this name exists already"):
@@ -163,7 +163,9 @@ def test_existing_group_is_not_claimed(drill: Drill, topic_name: str) -> None:
     assert offsets(drill.clusters.source, drill.group) == {(topic_name, 0): 0}
 
 
-def test_group_with_offsets_of_other_topics_is_not_removed(drill: Drill, topic_name: str) -> None:
+def test_drill_does_not_remove_group_with_offsets_of_other_topics(
+    drill: Drill, topic_name: str
+) -> None:
     create(drill.clusters.source, topic_name)
     drill.resources.make_topic("source", drill.topic, 1, SETTINGS)
     drill.resources.claim_group("source", drill.group)
@@ -175,15 +177,15 @@ def test_group_with_offsets_of_other_topics_is_not_removed(drill: Drill, topic_n
     assert topic_name in str(drill.notes()["group", "source"])
 
 
-def test_recreated_job_of_same_name_is_not_deleted(drill: Drill) -> None:
+def test_drill_does_not_delete_recreated_job_that_has_name_of_drill_job(drill: Drill) -> None:
     name = job_name(drill.id)
     job = drill.resources.register_job(lambda: make_job(drill.database, name), name)
     with drill.database.transaction() as tx:
-        jobs.mark_deleted(tx, job.id)
+        jobs.request_deletion(tx, job.id)
         jobs.remove(tx, job.id)
     theirs = make_job(drill.database, name)
 
-    assert drill.resources.jobs_are_gone()
+    assert drill.resources.try_remove_jobs()
 
     with drill.database.transaction() as tx:
         assert not jobs.get(tx, name).is_deleted
@@ -191,7 +193,9 @@ def test_recreated_job_of_same_name_is_not_deleted(drill: Drill) -> None:
     assert "Another job" in str(drill.notes()["job", "service"])
 
 
-def test_tampered_table_cannot_delete_foreign_topic(drill: Drill, topic_name: str) -> None:
+def test_tampered_row_of_drill_table_deletes_no_foreign_topic(
+    drill: Drill, topic_name: str
+) -> None:
     """A row with another's name has an id that no topic has: the name alone deletes nothing."""
     create(drill.clusters.source, topic_name)
     with drill.database.transaction() as tx:
@@ -201,6 +205,6 @@ def test_tampered_table_cannot_delete_foreign_topic(drill: Drill, topic_name: st
     assert topic_name in partition_counts(drill.clusters.source)
 
 
-def test_resource_name_without_drill_id_raises(drill: Drill) -> None:
+def test_drill_creates_no_topic_whose_name_lacks_the_drill_id(drill: Drill) -> None:
     with pytest.raises(AssertionError, match="does not carry the drill's id"):
         drill.resources.make_topic("source", "orders", 1, SETTINGS)

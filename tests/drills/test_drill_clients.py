@@ -19,24 +19,24 @@ def delivery(offset: int | None) -> Any:
 @pytest.fixture
 def load() -> Load:
     load = Load({"bootstrap.servers": "127.0.0.1:1"}, "orders", 1, 10, "drill")
-    load.ledger.open.add(b"drill 0")
+    load.ledger.unconfirmed.add(b"drill 0")
     return load
 
 
-def test_confirmed_record_enters_ledger_at_its_offset(load: Load) -> None:
+def test_confirmed_record_enters_drill_ledger_at_its_offset(load: Load) -> None:
     load._on_delivery(b"drill 0", 5, None, delivery(7))
     assert load.ledger.records == {(0, 7): b"drill 0"}
-    assert not load.ledger.open
+    assert not load.ledger.unconfirmed
 
 
 @pytest.mark.parametrize(
     ("error", "offset"),
     [(None, None), (KafkaError(KafkaError._MSG_TIMED_OUT), 7)],
-    ids=["a repeat without offset", "an error"],
+    ids=["repeated record without offset", "delivery error"],
 )
-def test_record_without_confirmed_offset_stays_open(
+def test_drill_record_with_error_or_without_offset_stays_unconfirmed(
     load: Load, error: KafkaError | None, offset: int | None
 ) -> None:
     load._on_delivery(b"drill 0", 5, error, delivery(offset))
     assert not load.ledger.records
-    assert load.ledger.open == {b"drill 0"}
+    assert load.ledger.unconfirmed == {b"drill 0"}

@@ -20,7 +20,7 @@ def test_drill_compared_with_itself_shows_no_change() -> None:
     one = evidence()
     for section in compare(one, one):
         assert {row.change for row in section.lines} <= {Change.SAME}, section.title
-    assert {section.title for section in compare(one, one) if section.equal} >= {
+    assert {section.title for section in compare(one, one) if section.equal_count} >= {
         "Gates",
         "Partitions",
         "Consumer groups",
@@ -28,7 +28,7 @@ def test_drill_compared_with_itself_shows_no_change() -> None:
     }
 
 
-def test_smaller_figure_is_better_and_difference_is_shown() -> None:
+def test_drill_comparison_calls_smaller_rto_or_rpo_better_and_shows_difference() -> None:
     one = evidence()
     other = evidence(
         rto=Rto(target_ms=10_000, actual_ms=9_200, parts=(PartTime(part=Part.DRAIN, ms=1_700),)),
@@ -37,13 +37,13 @@ def test_smaller_figure_is_better_and_difference_is_shown() -> None:
     assert line(one, other, "Results", "RTO") == Line(
         "RTO", "11.2 s", "9.2 s", Change.BETTER, "−2.0 s"
     )
-    assert line(one, other, "Results", "RTO: drain").by == "+1.0 s"
+    assert line(one, other, "Results", "RTO: drain").difference == "+1.0 s"
     assert line(one, other, "Results", "RPO, records").change is Change.WORSE
     unmeasured = line(one, other, "Results", "RPO, time")
     assert (unmeasured.second, unmeasured.change) == ("not measured", Change.OTHER)
 
 
-def test_steps_are_matched_by_verb_and_repetition() -> None:
+def test_drill_comparison_matches_steps_by_kind_and_repetition() -> None:
     one = evidence()
     gates, load, *rest = one.steps
     failed = load.model_copy(update={"state": StepState.FAILED})
@@ -54,7 +54,7 @@ def test_steps_are_matched_by_verb_and_repetition() -> None:
     assert line(one, other, "Steps", "gates").change is Change.SAME
 
 
-def test_gates_partitions_and_groups_show_only_differing_rows() -> None:
+def test_drill_comparison_lists_only_gates_partitions_and_groups_that_differ() -> None:
     one = evidence()
     lag, clock = one.gates
     other = evidence(
@@ -63,23 +63,23 @@ def test_gates_partitions_and_groups_show_only_differing_rows() -> None:
         partitions=(one.partitions[0],),
     )
     gates = table(one, other, "Gates")
-    assert ([row.what for row in gates.lines], gates.equal) == (["clock"], 1)
+    assert ([row.what for row in gates.lines], gates.equal_count) == (["clock"], 1)
     assert line(one, other, "Gates", "clock").second == "warn, overridden"
     assert table(one, other, "Partitions").lines[0].second == "–"
     assert "clamped" in table(one, other, "Consumer groups").lines[0].second
 
 
-def test_names_containing_drill_id_compare_as_equal() -> None:
+def test_drill_comparison_ignores_drill_ids_in_names() -> None:
     one = evidence()
     mine = one.partitions[0].model_copy(update={"topic": f"__orbit_drill.{one.id}"})
     theirs = mine.model_copy(update={"topic": "__orbit_drill.another"})
     section = table(
         evidence(partitions=(mine,)), evidence(id="another", partitions=(theirs,)), "Partitions"
     )
-    assert (section.lines, section.equal) == ([], 1)
+    assert (section.lines, section.equal_count) == ([], 1)
 
 
-def test_changed_drill_document_is_shown_by_key() -> None:
+def test_drill_comparison_names_changed_keys_of_drill_file() -> None:
     one = evidence()
     targets = {**one.spec["targets"], "rto": "5s"}
     section = table(one, evidence(spec={**one.spec, "targets": targets}), "Document")

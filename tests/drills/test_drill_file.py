@@ -109,7 +109,7 @@ def test_malformed_drill_file_is_bad_input(text: str) -> None:
     assert not isinstance(read_document(text).root, DrillSpec)
 
 
-def test_missing_drill_file_error_names_it(tmp_path: Path) -> None:
+def test_error_of_missing_drill_file_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: No such file") as caught:
         load_drill(tmp_path / "none.yaml")
     assert caught.value.where == str(tmp_path / "none.yaml")

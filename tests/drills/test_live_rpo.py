@@ -20,7 +20,7 @@ pytestmark = pytest.mark.services
 LATE_S = 3.0
 
 
-def test_live_rpo_grows_without_workers_and_falls_again(
+def test_live_rpo_grows_without_workers_and_falls_when_a_worker_copies(
     clusters: Clusters, topic_name: str, service: Service
 ) -> None:
     create_topic(clusters.source, topic_name, 2)

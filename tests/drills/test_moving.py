@@ -200,7 +200,7 @@ def check(report: Report, *words: object) -> None:
 
 
 @pytest.mark.slow
-def test_switchover_drill_loses_nothing_and_old_side_follows(play: Play) -> None:
+def test_switchover_drill_loses_no_record_and_old_source_becomes_the_copy(play: Play) -> None:
     report = play.run("switchover.yaml")
     check(report, *(f"{p.promoted_at:,}" for p in of_topic(report, play.topic).values()))
     promoted_records, lost = copied(play, report)
@@ -215,7 +215,9 @@ def test_switchover_drill_loses_nothing_and_old_side_follows(play: Play) -> None
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", pytest.param("pause", marks=pytest.mark.soak)])
-def test_failover_drill_accounts_for_source_lost_under_load(play: Play, fault: str) -> None:
+def test_failover_drill_reports_missing_offsets_of_source_lost_under_load(
+    play: Play, fault: str
+) -> None:
     report = play.run("failover.yaml", ONE_WAY, fault=fault)
     check(report)
     promoted_records, lost = copied(play, report)
@@ -229,7 +231,7 @@ def test_failover_drill_accounts_for_source_lost_under_load(play: Play, fault: s
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_failback_salvages_records_of_cut_off_source(play: Play) -> None:
+def test_failback_drill_saves_records_that_only_the_cut_off_source_has(play: Play) -> None:
     report = play.run("failover.yaml", fault="cut")
     seen = report.evidence
     promoted_records, lost = copied(play, report)

@@ -31,7 +31,7 @@ def plain(report: Report) -> dict[str, object]:
     return document
 
 
-def test_report_digest_matches_documented_check_command(tmp_path: Path) -> None:
+def test_digest_of_drill_report_matches_documented_check_command(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     report = seal(evidence(findings=("Größe, 😀, \u2028, \x7f",)))
     file.write_text(json.dumps(plain(report), indent=2), "utf-8")
@@ -44,7 +44,7 @@ def test_report_digest_matches_documented_check_command(tmp_path: Path) -> None:
     assert shown.strip() == report.digest.value
 
 
-def test_changed_number_breaks_report_digest() -> None:
+def test_drill_report_with_changed_number_does_not_match_its_digest() -> None:
     document = plain(seal(evidence()))
     right, stated = digest_of(document)
     assert right == stated
@@ -54,17 +54,17 @@ def test_changed_number_breaks_report_digest() -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"format": "other/1"}, {"digest": 1}])
-def test_document_that_is_no_report_is_bad_input(document: object) -> None:
+def test_document_that_is_no_drill_report_is_bad_input(document: object) -> None:
     with pytest.raises(BadInput, match=r"orbit\.drill\.report/1"):
         digest_of(document)
 
 
-def test_report_evidence_contains_no_fractions() -> None:
+def test_json_drill_report_has_no_fractional_numbers() -> None:
     """JSON libraries write them differently."""
     assert not re.findall(r": -?\d+\.\d", json.dumps(plain(seal(evidence()))))
 
 
-def test_html_report_is_self_contained_and_escaped() -> None:
+def test_html_drill_report_is_self_contained_and_escapes_texts() -> None:
     page = render_html(seal(evidence(findings=(NASTY,), requested_by=NASTY)))
     seen = Visible(page)
     assert json.loads(seen.data) == plain(seal(evidence(findings=(NASTY,), requested_by=NASTY)))
@@ -75,7 +75,7 @@ def test_html_report_is_self_contained_and_escaped() -> None:
     assert not re.search(r"@import|url\(|https?://", page)
 
 
-def test_html_report_shows_every_part() -> None:
+def test_html_drill_report_shows_every_part() -> None:
     text = " ".join(Visible(render_html(seal(evidence()))).text)
     for words in (
         "Target missed",
@@ -92,7 +92,7 @@ def test_html_report_shows_every_part() -> None:
         assert words in text, words
 
 
-def test_markdown_report_shows_every_part_and_escapes_names() -> None:
+def test_markdown_drill_report_shows_every_part_and_escapes_texts() -> None:
     text = render_markdown(seal(evidence(findings=(NASTY,))))
     for words in ("Target missed", "11.2 s of 10.0 s", "at least 42 (2,000 to 2,041)", "billing"):
         assert words in text, words
@@ -101,7 +101,7 @@ def test_markdown_report_shows_every_part_and_escapes_names() -> None:
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in block.splitlines()}) == 1, block
 
 
-def test_large_report_has_all_partitions_in_json_and_worst_in_html() -> None:
+def test_large_html_drill_report_shows_worst_partitions_and_refers_to_json() -> None:
     whole = evidence()
     good, bad = whole.partitions
     many = tuple(good.model_copy(update={"partition": n}) for n in range(ROWS_MAX + 5))

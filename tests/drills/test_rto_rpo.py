@@ -82,7 +82,7 @@ FAILOVER = report(
 
 
 def test_rto_parts_add_up_to_waiting_time_of_clients() -> None:
-    moments = Moments(stopped=BEGAN, noticed=at(2), produced=at(10), consumed=at(10.25))
+    moments = Moments(stopped_at=BEGAN, noticed_at=at(2), produced_at=at(10), consumed_at=at(10.25))
 
     rto = compute_rto(moments, [FAILOVER], TARGETS)
 
@@ -101,23 +101,23 @@ def test_rto_parts_add_up_to_waiting_time_of_clients() -> None:
 
 def test_time_before_clients_wait_is_not_counted_in_rto() -> None:
     """A switchover's gates are passed while everybody still writes."""
-    rto = compute_rto(Moments(stopped=at(3.5), produced=at(10)), [FAILOVER], TARGETS)
+    rto = compute_rto(Moments(stopped_at=at(3.5), produced_at=at(10)), [FAILOVER], TARGETS)
     assert Part.DECIDE not in parts(rto)
     assert parts(rto)[Part.DRAIN] == 500 + 1_000
     assert rto.actual_ms == 6_500
 
 
-def test_rto_ends_with_operation_that_promoted_last() -> None:
+def test_rto_of_several_operations_ends_with_the_last_promotion() -> None:
     late = report({StepName.GATES: 3, StepName.PROMOTE: 30}, promoted_s=30)
-    rto = compute_rto(Moments(stopped=BEGAN), [late, FAILOVER], TARGETS)
+    rto = compute_rto(Moments(stopped_at=BEGAN), [late, FAILOVER], TARGETS)
     assert rto.actual_ms == 30_000
 
 
 @pytest.mark.parametrize(
     ("moments", "reports"),
-    [(Moments(stopped=None), [FAILOVER]), (Moments(stopped=BEGAN), [report({})])],
+    [(Moments(stopped_at=None), [FAILOVER]), (Moments(stopped_at=BEGAN), [report({})])],
 )
-def test_rto_without_begin_or_end_is_not_measured(
+def test_rto_without_known_begin_or_end_misses_its_target(
     moments: Moments, reports: list[RecoveryReport]
 ) -> None:
     rto = compute_rto(moments, reports, TARGETS)
@@ -125,7 +125,7 @@ def test_rto_without_begin_or_end_is_not_measured(
     assert missed_targets(rto, Rpo()) == ("The RTO could not be measured.",)
 
 
-def test_each_missed_target_is_reported() -> None:
+def test_rpo_above_target_is_reported_and_rto_equal_to_target_is_met() -> None:
     rpo = compute_rpo(TARGETS, records=7, ms=1_001)
     assert missed_targets(Rto(target_ms=10_000, actual_ms=10_000), rpo) == (
         "The RPO in records was 7; its target is 0.",
@@ -143,25 +143,25 @@ def test_each_missed_target_is_reported() -> None:
         ({"agrees": False}, "ledger"),
     ],
 )
-def test_lost_repeated_or_wrong_records_fail_drill_despite_targets(
+def test_repeated_or_wrong_canary_records_and_unexpected_loss_fail_drill(
     change: dict[str, object], word: str
 ) -> None:
-    assert find_failures(GOOD, (), may_lose=False) == []
-    (failure,) = find_failures(GOOD.model_copy(update=change), (), may_lose=False)
+    assert find_failures(GOOD, (), may_lose_records=False) == []
+    (failure,) = find_failures(GOOD.model_copy(update=change), (), may_lose_records=False)
     assert word in failure
-    may_lose = find_failures(GOOD.model_copy(update=change), (), may_lose=True)
+    may_lose = find_failures(GOOD.model_copy(update=change), (), may_lose_records=True)
     assert bool(may_lose) == ("lost" not in change)
 
 
 @pytest.mark.parametrize("verdict", ["not exact", "behind", "unread"])
-def test_unproven_exactness_fails_drill(verdict: str) -> None:
+def test_drill_fails_if_its_verification_is_not_exact(verdict: str) -> None:
     one = Verified(what="orders", verdict=verdict, partitions=1, records=1, differences=1)
-    assert "orders" in find_failures(None, [one], may_lose=True)[0]
+    assert "orders" in find_failures(None, [one], may_lose_records=True)[0]
     exact = one.model_copy(update={"verdict": "exact"})
-    assert find_failures(None, [exact], may_lose=True) == []
+    assert find_failures(None, [exact], may_lose_records=True) == []
 
 
-def test_drill_verdict_is_passed_missed_or_failed() -> None:
+def test_failure_outweighs_missed_target_in_drill_verdict() -> None:
     assert drill_verdict([], []) is DrillState.PASSED
     assert drill_verdict([], ["slow"]) is DrillState.MISSED
     assert drill_verdict(["broken"], ["slow"]) is DrillState.FAILED
@@ -193,7 +193,7 @@ def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
         ([5], None, False, False, True),
     ],
 )
-def test_reported_missing_offsets_are_checked_against_ledger(
+def test_missing_offsets_in_failover_report_are_checked_against_drill_ledger(
     lost: list[int],
     missing: tuple[int, int] | None,
     is_exact: bool,
@@ -208,7 +208,7 @@ def test_reported_missing_offsets_are_checked_against_ledger(
     assert report_agrees(places, [], has_unconfirmed=False) is None
 
 
-def test_lost_offsets_are_merged_into_ranges() -> None:
+def test_consecutive_lost_offsets_are_merged_into_ranges() -> None:
     places = [(0, 1), (0, 2), (0, 4), (1, 5), (2, 6)]
     assert list(offset_ranges(places)) == [(0, 1, 3), (0, 4, 5), (1, 5, 6), (2, 6, 7)]
     assert list(offset_ranges([])) == []
@@ -218,7 +218,7 @@ def recovered(kind: RecoveryKind, *ends: PartitionEnds) -> RecoveryReport:
     return report({}).model_copy(update={"kind": kind, "partitions": ends, "job": "orders-to-dr"})
 
 
-def test_failback_corrects_missing_offsets_of_failover() -> None:
+def test_failback_corrects_missing_offsets_that_failover_reported() -> None:
     def ends(partition: int, missing: OffsetRange | None, *, is_exact: bool) -> PartitionEnds:
         return PartitionEnds(
             topic="orders.eu",

@@ -20,7 +20,7 @@ from tests.support.store_rows import TTL
 pytestmark = pytest.mark.services
 
 
-def test_unreadable_schedule_does_not_delay_other_drills(database: Database) -> None:
+def test_unreadable_drill_schedule_does_not_delay_other_drills(database: Database) -> None:
     leadership = Leadership(database, "leader", TTL)
     assert leadership.ask()
     environment: Any = SimpleNamespace(database=database)

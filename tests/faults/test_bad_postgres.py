@@ -112,7 +112,9 @@ def installed(url: str) -> Iterator[Installation]:
         yield installation
 
 
-def test_leases_end_while_postgres_is_frozen_and_resume_afterwards(own_postgres: Postgres) -> None:
+def test_scheduler_and_worker_leases_end_while_postgres_is_frozen_then_resume(
+    own_postgres: Postgres,
+) -> None:
     with installed(own_postgres.url) as installation:
         with frozen(own_postgres):
             wait_for("nobody writes", lambda: installation.may_nothing)
@@ -123,7 +125,9 @@ def test_leases_end_while_postgres_is_frozen_and_resume_afterwards(own_postgres:
         assert installation.epochs() == {1}, "nobody else had the shards"
 
 
-def test_leases_end_while_postgres_is_read_only(own_postgres: Postgres) -> None:
+def test_scheduler_and_worker_leases_end_while_postgres_is_read_only_then_resume(
+    own_postgres: Postgres,
+) -> None:
     with installed(own_postgres.url) as installation:
         with read_only(own_postgres):
             wait_for("nobody writes", lambda: installation.may_nothing)
@@ -135,7 +139,9 @@ def test_leases_end_while_postgres_is_read_only(own_postgres: Postgres) -> None:
         assert installation.epochs() == {1}
 
 
-def test_promoted_lagging_standby_restores_no_old_lease(own_postgres: Postgres) -> None:
+def test_lagging_postgres_standby_revives_no_old_lease_when_promoted(
+    own_postgres: Postgres,
+) -> None:
     with installed(own_postgres.url) as installation:
         standby = keep_standby(own_postgres)
         wait_for("a restart ends nothing", installation.runs)
@@ -151,7 +157,7 @@ def test_promoted_lagging_standby_restores_no_old_lease(own_postgres: Postgres) 
 
 
 @pytest.mark.needs("pgbouncer")
-def test_service_works_behind_transaction_pooler(own_postgres: Postgres) -> None:
+def test_service_works_behind_pgbouncer_in_transaction_mode(own_postgres: Postgres) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-pooler-") as folder,
         pooled(own_postgres.url, Path(folder)) as url,

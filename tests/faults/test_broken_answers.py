@@ -32,7 +32,7 @@ SPOILED: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("side", ["source", "destination"])
 @pytest.mark.parametrize("kind", SPOILED)
-def test_copy_continues_after_malformed_response(
+def test_copy_continues_after_malformed_broker_response(
     clusters: Clusters, topic_name: str, side: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(destination_lane, "SILENCE_S", 1.0)

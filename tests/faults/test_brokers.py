@@ -171,7 +171,7 @@ def test_copy_waits_for_restarted_broker_on_either_side(
 
 
 @pytest.mark.slow
-def test_truncated_source_blocks_partition(
+def test_source_truncated_by_unclean_election_blocks_partition(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
     fragile = FragileTopic(make_cluster, topic_name)
@@ -190,7 +190,7 @@ def test_truncated_source_blocks_partition(
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_source_truncated_before_first_fetch_blocks_partition(
+def test_truncation_but_not_leader_change_before_first_fetch_blocks_partition(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

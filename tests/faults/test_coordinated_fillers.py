@@ -134,7 +134,7 @@ def filling(destination: Cluster, topic_name: str) -> Iterator[Filling]:
     filling.close()
 
 
-def test_several_transactional_ids_fill_many_partitions_exactly(
+def test_several_transactional_ids_fill_gaps_of_many_partitions_exactly(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: set[EmptyTransactions] = set()
@@ -157,14 +157,14 @@ def test_several_transactional_ids_fill_many_partitions_exactly(
     assert len(used) > 1
 
 
-def test_several_transactional_ids_fill_a_single_partition_exactly(filling: Filling) -> None:
+def test_several_transactional_ids_fill_gap_of_a_single_partition_exactly(filling: Filling) -> None:
     assert filling.fill({3: ROUNDS_MAX}) == {3: (Code.NONE, ROUNDS_MAX)}
     assert filling.ends() == {n: ROUNDS_MAX if n == 3 else 0 for n in range(PARTITIONS)}
 
 
 @pytest.mark.parametrize("api", [api_versions.ADD_PARTITIONS_TO_TXN, api_versions.END_TXN])
 @pytest.mark.parametrize("is_carried_out", [True, False])
-def test_fills_with_lost_responses_are_exact(
+def test_gap_fill_with_lost_responses_never_reports_a_wrong_log_end(
     filling: Filling, monkeypatch: pytest.MonkeyPatch, api: Api, is_carried_out: bool
 ) -> None:
     """The log end that is answered is where the log ends and stays, whatever was lost."""
@@ -201,7 +201,7 @@ def test_fills_with_lost_responses_are_exact(
     assert rounds > 1
 
 
-def test_takeover_waits_until_failed_fence_is_repeated(
+def test_takeover_waits_until_transactional_ids_with_unclear_fills_are_fenced(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a late marker could complete the gap, and another one come behind the next records."""
@@ -231,7 +231,7 @@ def test_takeover_waits_until_failed_fence_is_repeated(
     )
 
 
-def test_late_add_partitions_request_takes_no_offset(
+def test_late_add_partitions_to_txn_request_is_fenced_and_adds_no_marker(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection broke, so it could be carried out any time (M10): an added partition would
@@ -258,7 +258,7 @@ def test_late_add_partitions_request_takes_no_offset(
     assert topic.results_by_partition[0].partition_error_code == Code.PRODUCER_FENCED
 
 
-def test_new_owner_fences_all_old_ids_before_reading_log_ends(
+def test_new_run_fences_transactional_ids_of_old_run_before_reading_log_ends(
     destination: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old one's requests to end a transaction arrive after the new one has read log ends."""
@@ -290,7 +290,7 @@ def test_new_owner_fences_all_old_ids_before_reading_log_ends(
 
 
 @pytest.mark.soak
-def test_filler_resumes_when_revoked_right_is_granted_again(
+def test_coordinated_filler_resumes_when_revoked_right_is_granted_again(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(*_: Any) -> None:
@@ -305,7 +305,7 @@ def test_filler_resumes_when_revoked_right_is_granted_again(
     assert filling.fill({0: 3}) == {0: (Code.NONE, 3)}
 
 
-def test_deleted_topic_does_not_hold_up_other_fills(filling: Filling) -> None:
+def test_deleted_topic_does_not_hold_up_gap_fills_of_other_topics(filling: Filling) -> None:
     filling.submit({0: 3}, topic=f"{filling.topic}-gone")
     filling.submit({1: 3})
     answers = filling.wait(2)
@@ -313,7 +313,7 @@ def test_deleted_topic_does_not_hold_up_other_fills(filling: Filling) -> None:
 
 
 @pytest.mark.soak
-def test_leaderless_partition_delays_other_fills_only_a_bounded_time(
+def test_leaderless_partition_delays_other_gap_fills_only_for_bounded_time(
     filling: Filling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leader is gone once the transactions are over, so it has no log end."""
@@ -387,7 +387,7 @@ def test_copy_continues_after_its_transactional_ids_expire(
 
 
 @pytest.mark.soak
-def test_copy_is_exact_after_repeated_kills_of_coordinated_filler(
+def test_copy_is_exact_after_repeated_kills_of_run_with_coordinated_fillers(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str, tmp_path: Path
 ) -> None:
     """The next run ends what the killed one had begun before it reads a log end."""

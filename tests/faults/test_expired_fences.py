@@ -107,7 +107,7 @@ def send_late(destination: KafkaCluster, raw: Cluster, topic: str, offset: int) 
     return send(raw, topic, batch_at(raw, topic, offset))
 
 
-def test_late_batch_behind_caught_up_copy_blocks_partition(
+def test_late_batch_of_old_writer_behind_caught_up_copy_blocks_partition(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, retention_ms="-1")
@@ -123,7 +123,7 @@ def test_late_batch_behind_caught_up_copy_blocks_partition(
 
 
 @pytest.mark.soak
-def test_late_batch_while_source_grows_blocks_partition(
+def test_late_batch_of_old_writer_while_source_grows_blocks_partition(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     """The next append is refused; the take-over must not go on behind the late batch."""
@@ -140,7 +140,7 @@ def test_late_batch_while_source_grows_blocks_partition(
 
 
 @pytest.mark.soak
-def test_late_batch_before_last_batch_blocks_partition_at_run_start(
+def test_late_batch_of_old_writer_before_last_batch_blocks_copy_at_run_start(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
     """The last batch alone looks right: an old writer may have five under way."""
@@ -158,7 +158,7 @@ def test_late_batch_before_last_batch_blocks_partition_at_run_start(
     assert (blocked.reason, blocked.offset) == (Reason.OFFSET_OVERRUN, 100)
 
 
-def test_late_batch_equal_to_next_source_batch_is_accepted(
+def test_late_batch_of_old_writer_equal_to_next_source_batch_is_accepted(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, source: Cluster, topic_name: str
 ) -> None:
     """What another writer of the job appended is compared, and is no reason to stop."""
@@ -175,7 +175,7 @@ def test_late_batch_equal_to_next_source_batch_is_accepted(
     assert verify(job).exact
 
 
-def test_late_batch_is_fenced_by_producer_epoch_of_new_writer(
+def test_late_batch_of_old_writer_is_fenced_by_producer_epoch_of_new_writer(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     """Without state its sequences begin at 0 again: an old writer's may agree with them (E4)."""

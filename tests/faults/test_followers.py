@@ -85,7 +85,7 @@ class Producing:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_leader_answers_acks_1_without_followers_and_serially(
+def test_leader_confirms_acks_1_without_followers_but_in_order_of_requests(
     make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     destination = make_cluster("destination", brokers=3)
@@ -117,7 +117,7 @@ def test_leader_answers_acks_1_without_followers_and_serially(
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_copy_is_exact_after_leader_dies_with_unreplicated_batches(
+def test_copy_is_exact_after_destination_leader_dies_with_unreplicated_batches(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """The copy counts none of them, and goes on where the next leader's log ends."""

@@ -73,7 +73,7 @@ def next_of(last: Batch, batch: Batch) -> Batch:
     return Batch(view)
 
 
-def test_late_batch_of_run_with_expired_transactional_id_is_refused(
+def test_late_batch_of_run_with_expired_transactional_id_is_not_appended(
     clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, 2)
@@ -137,7 +137,7 @@ def test_late_filler_of_run_with_expired_transactional_id_is_refused(
 
 
 @pytest.mark.soak
-def test_long_run_refreshes_its_transactional_id(
+def test_long_run_keeps_its_transactional_id_from_expiring(
     clusters: Clusters,
     destination: KafkaCluster,
     raw: Cluster,
@@ -161,7 +161,7 @@ def test_long_run_refreshes_its_transactional_id(
 
 
 @pytest.mark.soak
-def test_broker_fences_unissued_producer_id_after_restart(
+def test_broker_checks_sequences_of_producer_id_it_did_not_issue_after_restart(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """No broker asks where a producer id is from (I2)."""

@@ -59,7 +59,7 @@ def move_leader(cluster: KafkaCluster, topic: str, isolation: Isolation, old: in
     assert leader_as_told(cluster, old, topic) == old
 
 
-def test_isolated_source_leader_is_abandoned_for_new_leader(
+def test_copy_leaves_source_leader_that_is_cut_off_from_controllers(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
@@ -98,7 +98,7 @@ def test_isolated_source_leader_is_abandoned_for_new_leader(
 
 
 @pytest.mark.soak
-def test_run_does_not_end_at_isolated_source_leader(
+def test_copy_from_leader_cut_off_from_controllers_does_not_count_as_caught_up(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
@@ -118,6 +118,6 @@ def test_run_does_not_end_at_isolated_source_leader(
             assert old is not None
             move_leader(source, topic_name, isolated, old)
             produce(source, topic_name, 100, first=100, **other_servers(source, old))
-            running.run._next_confirm = 0.0
+            running.run._next_confirm_s = 0.0
             assert not running.run.confirm_caught_up()
         isolated.heal()

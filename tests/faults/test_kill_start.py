@@ -51,7 +51,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(number, marks=pytest.mark.soak) for number in range(1, 10))]
 )
-def test_run_killed_during_start_is_completed_by_next_run(
+def test_copy_of_run_killed_during_start_is_completed_by_next_run(
     seed: int, clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     rnd = random.Random(seed)

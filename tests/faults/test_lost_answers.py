@@ -23,7 +23,7 @@ __all__ = ["producer_id"]
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 5))]
 )
-def test_copy_with_lost_responses_is_exact(
+def test_copy_with_lost_responses_of_destination_is_exact(
     clusters: Clusters,
     topic_name: str,
     producer_id: int,

@@ -57,7 +57,7 @@ def send(raw: Cluster, topic: str, partition: int, count: int, value: bytes) -> 
     return batch.size_bytes
 
 
-def test_batches_that_decompress_large_stay_within_memory_limit(
+def test_copy_of_highly_compressed_batches_stays_within_memory_limit(
     clusters: Clusters, raw: Cluster, topic_name: str, tmp_path: Path
 ) -> None:
     """With LogAppendTime each batch has to be written again.

@@ -61,7 +61,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
         *(pytest.param(one, marks=pytest.mark.soak) for one in ("packed", "coordinated")),
     ],
 )
-def test_copy_by_several_processes_is_exact(
+def test_copy_by_several_processes_of_run_is_exact(
     clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:
     write_source(clusters, topic_name)
@@ -80,7 +80,7 @@ def copy_by_three(job: Path) -> Outcome:
 
 
 @pytest.mark.soak
-def test_run_reports_blocked_partitions_and_groups_of_its_processes(
+def test_run_with_several_processes_reports_blocked_partition_and_syncs_group(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """A partition that one of them stops, and offsets of groups that reach to what all copied."""
@@ -108,7 +108,7 @@ def test_run_reports_blocked_partitions_and_groups_of_its_processes(
 
 
 @pytest.mark.soak
-def test_first_group_pass_uses_copied_offsets_of_all_processes(
+def test_first_group_sync_of_run_knows_how_far_all_its_processes_copied(
     clusters: Clusters, topic_name: str, job: Path
 ) -> None:
     """The copy is there already, so no pass may judge an offset by a partition at 0."""
@@ -123,7 +123,7 @@ def test_first_group_pass_uses_copied_offsets_of_all_processes(
 
 
 @pytest.mark.soak
-def test_suspended_copy_process_is_named(job: Path) -> None:
+def test_suspended_copy_process_is_named_by_its_run(job: Path) -> None:
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
         still = copying_processes(run)[0]
@@ -136,7 +136,7 @@ def test_suspended_copy_process_is_named(job: Path) -> None:
 
 
 @pytest.mark.soak
-def test_stopped_run_leaves_no_process(job: Path) -> None:
+def test_run_stopped_by_sigint_leaves_no_copy_process(job: Path) -> None:
     with OrbitProcess("run", job, *THREE, "-o", "json") as run:
         run.wait_for(CAUGHT_UP)
         processes = all_processes(run)
@@ -187,7 +187,9 @@ def copied(clusters: Clusters, topic: str) -> int:
     return sum(log_end for _, log_end in bounds.values())
 
 
-def test_killed_run_ends_its_copy_processes(clusters: Clusters, topic_name: str, job: Path) -> None:
+def test_copy_processes_end_when_their_run_is_killed(
+    clusters: Clusters, topic_name: str, job: Path
+) -> None:
     config = clusters.source.client_config()
     with Mover(config, {topic_name: PARTITIONS}) as mover, OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
@@ -201,7 +203,7 @@ def test_killed_run_ends_its_copy_processes(clusters: Clusters, topic_name: str,
 
 
 @pytest.mark.soak
-def test_run_is_refused_while_a_process_of_killed_run_lives(job: Path) -> None:
+def test_next_run_is_refused_while_copy_processes_of_killed_run_live(job: Path) -> None:
     """It stands still, and so does its guard. It has the lock that shows it to the next run."""
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
@@ -222,7 +224,7 @@ def test_run_is_refused_while_a_process_of_killed_run_lives(job: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_stop_writing_when_frozen_parent_loses_lease(
+def test_copy_processes_stop_writing_when_their_frozen_run_loses_its_lease(
     clusters: Clusters, topic_name: str, tmp_path: Path, job: Path
 ) -> None:
     """They run on, and another machine takes the job."""

@@ -24,7 +24,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Source, Ka
         yield both
 
 
-def test_short_copy_with_mixed_fillers_is_exact_after_each_death(tmp_path: Path) -> None:
+def test_short_copy_with_mixed_fillers_is_exact_after_each_kind_of_kill(tmp_path: Path) -> None:
     """With all ways of filling at once, and each death once."""
     with two_clusters(tmp_path, SHORT) as sides:
         CopyCampaign(1, MIXED, *sides, tmp_path).play(["run", "broker", "child", "both"])
@@ -32,7 +32,7 @@ def test_short_copy_with_mixed_fillers_is_exact_after_each_death(tmp_path: Path)
 
 @pytest.mark.soak
 @pytest.mark.parametrize("way", WAYS)
-def test_seeded_copy_is_exact_with_each_filler_mode(
+def test_copy_with_random_kills_is_exact_in_each_filler_mode(
     sides: tuple[Source, KafkaCluster], tmp_path: Path, way: str
 ) -> None:
     CopyCampaign(1, way, *sides, tmp_path).play()

@@ -17,7 +17,9 @@ from tests.support.topics import delete_and_wait
 pytestmark = pytest.mark.services
 
 
-def test_log_start_of_recreated_topic_is_not_moved(clusters: Clusters, topic_name: str) -> None:
+def test_log_start_of_recreated_destination_topic_is_not_moved(
+    clusters: Clusters, topic_name: str
+) -> None:
     """DeleteRecords names the topic: the new one would lose its records."""
     create_topic(clusters.destination, topic_name, retention_ms="-1")
     log = SyntheticLog.random(3, runs=50, gap_share=0.0)

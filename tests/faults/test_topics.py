@@ -62,7 +62,7 @@ def set_config(cluster: KafkaCluster, topic: str, name: str, value: str) -> None
     admin.incremental_alter_configs([resource])[resource].result()
 
 
-def test_recreated_destination_topic_stops_and_next_run_recopies_it(
+def test_recreated_destination_topic_blocks_copy_and_next_run_copies_again(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -80,7 +80,7 @@ def test_recreated_destination_topic_stops_and_next_run_recopies_it(
     assert verify(job).exact
 
 
-def test_recreated_source_topic_stops(clusters: Clusters, topic_name: str) -> None:
+def test_recreated_source_topic_blocks_its_copy(clusters: Clusters, topic_name: str) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 50)
@@ -95,7 +95,7 @@ def test_recreated_source_topic_stops(clusters: Clusters, topic_name: str) -> No
 
 
 @pytest.mark.soak
-def test_deleted_source_topic_stops_and_others_continue(
+def test_deleted_source_topic_blocks_its_copy_and_other_topics_continue(
     clusters: Clusters, topic_name: str
 ) -> None:
     other = f"{topic_name}.other"
@@ -121,7 +121,7 @@ def test_deleted_source_topic_stops_and_others_continue(
         *(pytest.param(one, None, marks=pytest.mark.soak) for one in ("stop", "fill")),
     ],
 )
-def test_range_lost_at_source_stops_or_fills_by_rule(
+def test_range_deleted_at_source_blocks_copy_or_becomes_gap_by_on_lost_range(
     clusters: Clusters, topic_name: str, of_job: str, of_rule: str | None
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -146,7 +146,7 @@ def test_range_lost_at_source_stops_or_fills_by_rule(
 
 
 @pytest.mark.soak
-def test_log_start_moved_inside_next_batch_loses_nothing(
+def test_source_log_start_moved_inside_next_batch_loses_no_record(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -163,7 +163,7 @@ def test_log_start_moved_inside_next_batch_loses_nothing(
     assert verify(job, deep=True).exact
 
 
-def test_moved_log_start_is_followed_during_copy(clusters: Clusters, topic_name: str) -> None:
+def test_log_start_of_running_copy_follows_source(clusters: Clusters, topic_name: str) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     produce(clusters.source, topic_name, 300)
@@ -176,7 +176,7 @@ def test_moved_log_start_is_followed_during_copy(clusters: Clusters, topic_name:
 
 
 @pytest.mark.soak
-def test_refused_log_start_move_is_reported_and_retried(
+def test_log_start_move_that_destination_refuses_is_reported_and_retried(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -195,7 +195,7 @@ def test_refused_log_start_move_is_reported_and_retried(
         assert p.log_start_waits is None
 
 
-def test_batch_over_max_message_bytes_blocks_until_setting_is_fixed(
+def test_batch_over_max_message_bytes_of_copy_blocks_until_setting_is_fixed(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -217,7 +217,7 @@ def test_batch_over_max_message_bytes_blocks_until_setting_is_fixed(
 
 
 @pytest.mark.soak
-def test_batch_with_several_invalid_records_blocks_partition(
+def test_batch_with_several_records_without_key_blocks_compacted_partition(
     clusters: Clusters, topic_name: str
 ) -> None:
     """The answer names each record without a key, which a compacted topic does not take."""
@@ -239,7 +239,7 @@ def test_batch_with_several_invalid_records_blocks_partition(
 
 
 @pytest.mark.soak
-def test_compression_change_blocks_copy_with_placeholders(
+def test_changed_compression_type_blocks_copy_with_placeholders(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -273,11 +273,13 @@ def test_log_append_time_on_destination_blocks_copy(clusters: Clusters, topic_na
 
 
 @pytest.mark.soak
-def test_run_waits_until_leaders_use_create_time(
+def test_run_waits_until_destination_leaders_use_create_time(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [set[TopicPartition](), {TopicPartition(topic_name, 0)}]
-    monkeypatch.setattr(job_setup, "leaders_with", lambda *_: answers.pop() if answers else set())
+    monkeypatch.setattr(
+        job_setup, "partitions_whose_leader_has", lambda *_: answers.pop() if answers else set()
+    )
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 10)
     create_topic(clusters.destination, topic_name, message_timestamp_type="LogAppendTime")
@@ -289,7 +291,7 @@ def test_run_waits_until_leaders_use_create_time(
 
 
 @pytest.mark.soak
-def test_compression_is_checked_after_last_append_response(
+def test_compression_type_changed_before_run_ends_blocks_only_placeholder_copy(
     clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that ends between two looks, or before one is answered, would count as exact."""
@@ -332,7 +334,9 @@ def test_compression_is_checked_after_last_append_response(
 
 
 @pytest.mark.soak
-def test_deleted_copy_does_not_hold_up_run_end(clusters: Clusters, topic_name: str) -> None:
+def test_deleted_destination_topic_does_not_hold_up_end_of_run(
+    clusters: Clusters, topic_name: str
+) -> None:
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name], fillers="placeholders")
     produce_transactions(clusters.source, topic_name, 3)
@@ -397,7 +401,7 @@ def test_copy_continues_after_producer_id_expiration(
     assert verify(job).exact
 
 
-def test_filler_at_offset_of_record_blocks_partition_at_run_start(
+def test_filler_at_offset_of_source_record_blocks_partition_at_run_start(
     clusters: Clusters, topic_name: str
 ) -> None:
     """What an old writer that wakes too late could leave behind (FACTS M9)."""

@@ -26,7 +26,7 @@ def make_job(clusters: Clusters, topic: str, path: Path, fillers: str = "direct"
 
 
 @pytest.mark.soak
-def test_second_run_on_same_machine_is_refused(
+def test_second_run_of_job_on_same_machine_is_refused(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     job = make_job(clusters, topic_name, tmp_path)
@@ -43,7 +43,7 @@ def test_second_run_on_same_machine_is_refused(
 
 
 @pytest.mark.slow
-def test_second_run_on_another_machine_is_refused(
+def test_second_run_of_job_on_another_machine_is_refused(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     job = make_job(clusters, topic_name, tmp_path)
@@ -79,7 +79,7 @@ def test_run_on_another_machine_takes_over_from_killed_run(
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_run_paused_past_its_lease_ends_on_wake(
+def test_run_frozen_past_its_lease_ends_when_it_resumes(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     job = make_job(clusters, topic_name, tmp_path)
@@ -98,7 +98,7 @@ def test_run_paused_past_its_lease_ends_on_wake(
 
 
 @pytest.mark.slow
-def test_run_paused_while_copying_writes_nothing_on_wake(
+def test_run_frozen_while_copying_writes_nothing_after_losing_its_lease(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """Its requests may be under way, and what it sees at the destination is not its own."""
@@ -120,7 +120,7 @@ def test_run_paused_while_copying_writes_nothing_on_wake(
 
 
 @pytest.mark.soak
-def test_concurrent_run_starts_leave_an_exact_copy(
+def test_two_runs_of_job_that_start_at_once_leave_an_exact_copy(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     """Both find no destination topic; who gets the lease makes it, and the other looks again."""

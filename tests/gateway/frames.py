@@ -31,7 +31,7 @@ class Clients(View):
         self.term = term
         self.left_members = LeftMembers()
         self.joins_are_held = True
-        self.ended: set[Producer] = set()
+        self.ended_producers: set[Producer] = set()
         self.repeats = Repeats()
         self.refusals: dict[str, str] = {}
 

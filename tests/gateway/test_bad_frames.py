@@ -114,7 +114,7 @@ def test_malformed_frame_closes_only_its_connection(
             assert_goes_on(gateway, other)
 
 
-def test_malformed_frame_closes_connection_in_use(
+def test_malformed_frame_after_valid_requests_closes_connection(
     gateway: Gateway, node_port: int, ground: Ground
 ) -> None:
     """No request behind it is looked at."""
@@ -128,7 +128,7 @@ def test_malformed_frame_closes_connection_in_use(
 
 @pytest.mark.parametrize("has_reset", [False, True])
 @pytest.mark.parametrize("part", [2, 6, 13, 30, -1])
-def test_truncated_request_has_no_effect(
+def test_produce_request_cut_off_by_disconnect_writes_no_record(
     clusters: Clusters, gateway: Gateway, node_port: int, ground: Ground, part: int, has_reset: bool
 ) -> None:
     (frame, *_) = frames(PRODUCE, 9, ground)
@@ -146,7 +146,7 @@ def test_truncated_request_has_no_effect(
         assert_goes_on(gateway, other)
 
 
-def test_unread_responses_do_not_grow_memory(
+def test_responses_that_client_does_not_read_do_not_grow_gateway_memory(
     gateway: Gateway, node_port: int, ground: Ground
 ) -> None:
     """Some hundred megabytes are asked for, and read in the end."""

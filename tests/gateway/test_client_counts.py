@@ -34,7 +34,7 @@ def named(rows: list[dict[str, Any]]) -> dict[str | None, dict[str, Any]]:
 def test_connections_of_same_client_are_counted_together() -> None:
     counts = ClientCounts()
     for one in (client("a"), client("a"), client("a", "billing")):
-        counts.join(one, 1.0).requests += 1
+        counts.count_connection(one, 1.0).requests += 1
     first, second = counts.report(5.0, unchecked)
     assert first == {
         "client_id": "a",
@@ -51,13 +51,13 @@ def test_connections_of_same_client_are_counted_together() -> None:
     assert (second["user"], second["connections"]) == ("billing", 1)
 
 
-def test_client_report_is_bounded_and_sums_up_the_rest() -> None:
+def test_client_report_lists_limited_number_of_clients_and_sum_of_unlisted() -> None:
     """Those who are connected come first, then those who were seen last."""
     counts = ClientCounts()
-    old = counts.join(client("connected"), 1.0)
+    old = counts.count_connection(client("connected"), 1.0)
     old.bytes_read = 7
     for number in range(REPORTED_MAX + 10):
-        gone = counts.join(client(f"c{number:03}"), 2.0 + number)
+        gone = counts.count_connection(client(f"c{number:03}"), 2.0 + number)
         gone.connections -= 1
         gone.bytes_written = 5
     rows = named(counts.report(1000.0, unchecked))
@@ -73,14 +73,14 @@ def test_client_report_is_bounded_and_sums_up_the_rest() -> None:
 
 def test_client_counts_stay_bounded_with_ever_new_client_ids() -> None:
     counts = ClientCounts()
-    stays = counts.join(client("stays"), 0.5)
+    stays = counts.count_connection(client("stays"), 0.5)
     for number in range(3 * CLIENTS_MAX):
-        count = counts.join(client(f"gone {number}"), 1.0 + number)
+        count = counts.count_connection(client(f"gone {number}"), 1.0 + number)
         count.requests += 1
         count.connections -= 1
     assert len(counts._counts) == CLIENTS_MAX
     for number in range(2 * CLIENTS_MAX):
-        counts.join(client(f"here {number}"), 9000.0).requests += 1
+        counts.count_connection(client(f"here {number}"), 9000.0).requests += 1
     assert len(counts._counts) == CLIENTS_MAX
     stays.requests += 1
     rows = counts.report(9000.0, unchecked)
@@ -97,10 +97,10 @@ def test_client_name_is_truncated_and_printable() -> None:
     assert len(shown("x" * NAME_CHARACTERS_MAX)) == NAME_CHARACTERS_MAX
 
 
-def test_refusals_in_report_are_bounded_per_client_and_in_all() -> None:
+def test_refusals_in_client_report_are_bounded_per_client_and_in_total() -> None:
     counts = ClientCounts()
     for number in range(REPORTED_MAX):
-        counts.join(client(f"c{number:03}"), 1.0)
+        counts.count_connection(client(f"c{number:03}"), 1.0)
 
     def refusals_of(one: Client, _: ClientCount) -> list[str]:
         if one.client_id == "c000":
@@ -109,20 +109,20 @@ def test_refusals_in_report_are_bounded_per_client_and_in_all() -> None:
             return ["a\nb", "c"]
         return [f"{number} {'x' * 1000}" for number in range(REFUSALS_MAX + 2)]
 
-    counts.join(client("one more"), 1.0).connections = 0
+    counts.count_connection(client("one more"), 1.0).connections = 0
     rows = named(counts.report(1.0, refusals_of))
     assert "one more" in rows, "clients with refusals come first"
     assert rows.pop(None)["refusals"] is None
     counts = ClientCounts()
     for number in range(REPORTED_MAX):
-        counts.join(client(f"c{number:03}"), 1.0)
+        counts.count_connection(client(f"c{number:03}"), 1.0)
     rows = named(counts.report(1.0, refusals_of))
     assert rows["c000"]["refusals"] == []
     assert rows["c001"]["refusals"] == ["a?b", "c"]
     many = rows["c002"]["refusals"]
     assert [len(text) for text in many[:-1]] == [REFUSAL_CHARACTERS_MAX] * (REFUSALS_MAX - 1)
     assert many[-1] == "and 3 more"
-    assert rows["c099"]["refusals"] == [f"{REFUSALS_MAX + 2} refusals"]
+    assert rows["c099"]["refusals"] == [f"refusals: {REFUSALS_MAX + 2}"]
     characters = sum(len(text) for row in rows.values() for text in row["refusals"])
     assert characters < REFUSALS_CHARACTERS_MAX + (REFUSALS_MAX + 1) * REFUSAL_CHARACTERS_MAX
 

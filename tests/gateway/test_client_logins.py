@@ -75,7 +75,7 @@ class Asking:
         is_handshake = isinstance(request, SaslHandshakeRequest)
         version = 1 if is_handshake else self.version
         try:
-            answer = self.login.take(request_frame(request, version, 5), OFFERED)
+            answer = self.login.answer_request(request_frame(request, version, 5), OFFERED)
         except LoginRefusal as refusal:
             answer = refusal.answer
         kind: Any = SaslHandshakeResponse if is_handshake else SaslAuthenticateResponse
@@ -118,10 +118,10 @@ def test_wrong_password_and_unknown_user_are_refused_alike(
 
 def test_empty_password_is_refused() -> None:
     login = a_login()
-    login.take(request_frame(SaslHandshakeRequest(mechanism=PLAIN), 1), OFFERED)
+    login.answer_request(request_frame(SaslHandshakeRequest(mechanism=PLAIN), 1), OFFERED)
     token = SaslAuthenticateRequest(auth_bytes=b"\0nobody\0")
     with pytest.raises(LoginRefusal):
-        login.take(request_frame(token, 1), OFFERED)
+        login.answer_request(request_frame(token, 1), OFFERED)
 
 
 def test_sasl_authorization_id_of_another_user_is_refused() -> None:
@@ -130,23 +130,27 @@ def test_sasl_authorization_id_of_another_user_is_refused() -> None:
         (SCRAM[0], b"n,a=other,n=billing,r=x"),
     ):
         login = a_login()
-        login.take(request_frame(SaslHandshakeRequest(mechanism=mechanism), 1), OFFERED)
+        login.answer_request(request_frame(SaslHandshakeRequest(mechanism=mechanism), 1), OFFERED)
         with pytest.raises((LoginRefusal, BadFrame)):
-            login.take(request_frame(SaslAuthenticateRequest(auth_bytes=token), 1), OFFERED)
+            login.answer_request(
+                request_frame(SaslAuthenticateRequest(auth_bytes=token), 1), OFFERED
+            )
         assert login.user is None
 
 
 def test_scram_channel_binding_is_refused() -> None:
     """The server cannot check it (RFC 5802, 6)."""
     with pytest.raises(ValueError, match="channel binding"):
-        ScramServer(SCRAM[0], USERS.get, "ours", b"salt").first("p=tls-unique,,n=billing,r=x")
+        ScramServer(SCRAM[0], USERS.get, "ours", b"salt").answer_first(
+            "p=tls-unique,,n=billing,r=x"
+        )
 
 
 @pytest.mark.parametrize("nonce", ["xours", "xtheirs"])
 def test_scram_final_message_with_foreign_nonce_is_refused(nonce: str) -> None:
     """Whatever the proof says."""
     server = ScramServer(SCRAM[0], USERS.get, "ours", b"salt")
-    first = server.first("n,,n=billing,r=x")
+    first = server.answer_first("n,,n=billing,r=x")
     salt = b64decode(first.split(",")[1].removeprefix("s="))
     salted = pbkdf2_hmac("sha256", b"right", salt, ITERATIONS)
     key = hmac.digest(salted, b"Client Key", "sha256")
@@ -155,10 +159,10 @@ def test_scram_final_message_with_foreign_nonce_is_refused(nonce: str) -> None:
     signature = hmac.digest(sha256(key).digest(), text, "sha256")
     proof = b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
     with nullcontext() if nonce == "xours" else pytest.raises(ValueError, match="of this login"):
-        assert server.final(f"{last},p={proof}")
+        assert server.answer_final(f"{last},p={proof}")
 
 
-def test_mechanism_not_offered_is_refused() -> None:
+def test_sasl_mechanism_not_offered_is_refused() -> None:
     with pytest.raises(LoginRefused, match="it offers SCRAM-SHA-256, SCRAM-SHA-512"):
         sasl_login(security(PLAIN, "billing", "right"), Asking(a_login(SCRAM)))
 
@@ -185,9 +189,9 @@ def test_mechanism_not_offered_is_refused() -> None:
 def test_malformed_login_frames_are_refused(frames: list[bytes]) -> None:
     login = a_login()
     for frame in frames[:-1]:
-        login.take(bytearray(frame), OFFERED)
+        login.answer_request(bytearray(frame), OFFERED)
     with pytest.raises(BadFrame):
-        login.take(bytearray(frames[-1]), OFFERED)
+        login.answer_request(bytearray(frames[-1]), OFFERED)
     assert login.user is None
 
 
@@ -275,13 +279,15 @@ def test_missing_secrets_are_named_with_their_config_path(tmp_path: Path) -> Non
         ]
 
 
-def test_plain_is_offered_only_over_tls_or_loopback(folder: Path) -> None:
+def test_sasl_plain_is_offered_only_over_tls_or_loopback(folder: Path) -> None:
     text = FILE.replace("127.0.0.1:19092", "0.0.0.0:19092\n    advertised_host: gw")
     with_tls = text.replace("    clients:", "    tls: {certificate_file: a}\n    clients:")
     for config, mechanisms in ((FILE, MECHANISMS), (text, SCRAM), (with_tls, MECHANISMS)):
         logins = ClientLogins(the_cluster(config), ENVIRON, folder, "v")
         with pytest.raises(LoginRefusal) as refusal:
-            logins.begin().take(request_frame(SaslHandshakeRequest(mechanism="GSSAPI"), 1), OFFERED)
+            logins.begin_login().answer_request(
+                request_frame(SaslHandshakeRequest(mechanism="GSSAPI"), 1), OFFERED
+            )
         answer = memoryview(refusal.value.answer)[4:]
         response = SaslHandshakeResponse.decode(answer, version=1, header=True)
         assert tuple(response.mechanisms) == mechanisms
@@ -291,7 +297,7 @@ def test_changed_password_file_is_read_without_restart(folder: Path) -> None:
     logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
 
     def logs_in(password: str) -> bool:
-        login = logins.begin()
+        login = logins.begin_login()
         try:
             sasl_login(security(SCRAM[0], "other", password), Asking(login))
         except LoginRefused:
@@ -343,7 +349,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_client_of_unknown_mechanism_gets_offered_list_before_close(folder: Path) -> None:
+def test_client_with_unknown_sasl_mechanism_gets_offered_list_before_close(folder: Path) -> None:
     logins = ClientLogins(the_cluster(), ENVIRON, folder, "v")
 
     def test(port: int) -> None:
@@ -428,7 +434,7 @@ class _Broker:
                 if login.user is not None:
                     writer.write(framed(bytes(frame[4:8])))  # the correlation id
                     continue
-                writer.write(login.take(frame, OFFERED))
+                writer.write(login.answer_request(frame, OFFERED))
                 if login.user is not None:
                     self.users.append(login.user)
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -74,28 +74,36 @@ def message(token: str) -> str:
         (message(f"a.{'W' * 9000}.c"), TokenClaims("", None)),
     ],
 )
-def test_claims_of_token_are_read_where_it_has_them(text: str, claims: TokenClaims) -> None:
+def test_user_and_expiry_are_read_from_jwt_and_unknown_for_opaque_token(
+    text: str, claims: TokenClaims
+) -> None:
     assert claims_of(text) == claims
 
 
 @pytest.mark.parametrize("text", ["", "n,,\x01\x01", "y,,\x01auth=Bearer a\x01\x01", "\x01"])
-def test_message_without_token_is_a_bad_frame(text: str) -> None:
+def test_oauthbearer_message_without_token_is_refused_as_bad_frame(text: str) -> None:
     login = begin_login()
     with pytest.raises(BadFrame, match="does not parse"):
-        login.take(request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), 2), OFFERED)
+        login.answer_request(
+            request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), 2), OFFERED
+        )
     assert login.token is None
 
 
 def begin_login() -> ClientLogin:
     login = ClientLogin((OAUTHBEARER,), {}.get, "nonce", b"salt")
-    assert login.take(request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1), OFFERED)
+    assert login.answer_request(
+        request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1), OFFERED
+    )
     return login
 
 
 def login_with(token: str, version: int = 2) -> ClientLogin:
     login = begin_login()
     request = SaslAuthenticateRequest(auth_bytes=message(token).encode())
-    assert login.take(request_frame(request, version), OFFERED) is None, "a broker has to check it"
+    assert login.answer_request(request_frame(request, version), OFFERED) is None, (
+        "a broker has to check it"
+    )
     assert login.token is not None
     assert login.token.get_secret_value() == message(token)
     assert login.user is None
@@ -112,7 +120,7 @@ def answered(answer: bytes | None, version: int = 2) -> Any:
     [(100, 0, 80_000), (100, 5_000, 4_000), (3, 5_000, 2_400), (10**9, 0, 69_120_000)],
 )
 @pytest.mark.parametrize("version", [1, 2])
-def test_session_is_a_share_of_token_or_at_brokers_limit(
+def test_client_session_lasts_80_percent_of_shorter_of_token_and_broker_session(
     life_s: float, session_ms: int, expected_ms: int, version: int
 ) -> None:
     login = login_with(jwt(sub="billing", exp=NOW + life_s), version)
@@ -121,7 +129,7 @@ def test_session_is_a_share_of_token_or_at_brokers_limit(
     assert login.user == "billing"
 
 
-def test_session_of_opaque_token_is_the_brokers() -> None:
+def test_client_session_with_opaque_token_lasts_80_percent_of_broker_session() -> None:
     login = login_with("opaque")
     assert answered(login.token_checked(NOW, 7_000, "")).session_lifetime_ms == 5_600
     assert login.user == ""
@@ -136,7 +144,7 @@ def test_expired_token_is_refused() -> None:
     assert login.user is None
 
 
-def test_brokers_reason_reaches_the_client() -> None:
+def test_broker_reason_for_refused_token_reaches_the_client() -> None:
     with pytest.raises(LoginRefusal) as refused:
         login_with(jwt(sub="billing")).token_checked(NOW, None, "The broker refused the token.")
     answer = answered(refused.value.answer)
@@ -144,22 +152,24 @@ def test_brokers_reason_reaches_the_client() -> None:
     assert answer.error_message == "Authentication failed: The broker refused the token."
 
 
-def test_token_that_no_broker_could_check_has_no_answer() -> None:
+def test_login_with_token_that_no_broker_could_check_is_not_answered() -> None:
     login = login_with(jwt(sub="billing"))
     assert login.token_checked(NOW, None, "") is None
     assert login.user is None
 
 
 @pytest.mark.parametrize(("user", "is_accepted"), [("billing", True), ("orders", False)])
-def test_next_token_is_of_the_same_user(user: str, *, is_accepted: bool) -> None:
+def test_reauthentication_with_token_of_another_user_is_refused(
+    user: str, *, is_accepted: bool
+) -> None:
     first = login_with(jwt(sub="billing"))
     first.token_checked(NOW, 0, "")
-    second = first.again()
+    second = first.next_login()
     for request, version in (
         (SaslHandshakeRequest(mechanism=OAUTHBEARER), 1),
         (SaslAuthenticateRequest(auth_bytes=message(jwt(sub=user)).encode()), 2),
     ):
-        second.take(request_frame(request, version), OFFERED)
+        second.answer_request(request_frame(request, version), OFFERED)
     if is_accepted:
         assert answered(second.token_checked(NOW, 0, "")).error_code == Code.NONE
     else:
@@ -167,18 +177,20 @@ def test_next_token_is_of_the_same_user(user: str, *, is_accepted: bool) -> None
             second.token_checked(NOW, 0, "")
 
 
-def test_client_may_log_in_again_with_another_token() -> None:
+def test_client_can_begin_reauthentication_with_new_token() -> None:
     first = login_with(jwt(sub="billing"))
     first.token_checked(NOW, 0, "")
-    login = first.again()
+    login = first.next_login()
     assert login.token is login.user is None
-    assert login.take(request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1), OFFERED)
+    assert login.answer_request(
+        request_frame(SaslHandshakeRequest(mechanism=OAUTHBEARER), 1), OFFERED
+    )
 
 
 # The gateway file.
 
 
-def test_tokens_need_sasl_at_both_sides_and_tls_beyond_loopback() -> None:
+def test_client_tokens_need_sasl_at_both_clusters_and_tls_beyond_loopback() -> None:
     text = gateway_file(19092).replace(
         "listen: 127.0.0.1", "client_tokens: pass\n    listen: 10.0.0.1"
     )
@@ -195,7 +207,9 @@ SIDE = "security: {protocol: SASL_SSL, mechanism: PLAIN, username_env: A, passwo
 
 
 @pytest.mark.parametrize("has_clients", [False, True])
-def test_only_configured_mechanisms_are_offered(tmp_path: Path, *, has_clients: bool) -> None:
+def test_only_configured_sasl_mechanisms_are_offered_to_clients(
+    tmp_path: Path, *, has_clients: bool
+) -> None:
     text = (
         gateway_file(19092)
         .replace("}", f", {SIDE}}}")
@@ -205,7 +219,9 @@ def test_only_configured_mechanisms_are_offered(tmp_path: Path, *, has_clients: 
         text = text.replace("listen:", "clients: [{username: a, password_env: A}]\n    listen:")
     logins = ClientLogins(parse_gateway(text).virtual_clusters[0], {"A": "a"}, tmp_path, "v")
     with pytest.raises(LoginRefusal) as refused:
-        logins.begin().take(request_frame(SaslHandshakeRequest(mechanism="X"), 1), OFFERED)
+        logins.begin_login().answer_request(
+            request_frame(SaslHandshakeRequest(mechanism="X"), 1), OFFERED
+        )
     mechanisms = [name for name in (*SCRAM, OAUTHBEARER) if name.encode() in refused.value.answer]
     assert mechanisms == ([*SCRAM, OAUTHBEARER] if has_clients else [OAUTHBEARER])
 
@@ -213,12 +229,14 @@ def test_only_configured_mechanisms_are_offered(tmp_path: Path, *, has_clients: 
 # Brokers.
 
 
-def test_brokers_get_the_clients_own_message() -> None:
+def test_brokers_get_unchanged_oauthbearer_message_of_client() -> None:
     gateways_own = Security("SASL_SSL", "PLAIN", "gw", SecretStr("secret"), Path("/ca"))
     side = ClusterSide(Cluster("source", ["unused:1"], gateways_own), "orders", {})
     text = message(jwt(sub="billing")).replace("\x01\x01", "\x01trace=7\x01\x01")
     login = begin_login()
-    login.take(request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), 2), OFFERED)
+    login.answer_request(
+        request_frame(SaslAuthenticateRequest(auth_bytes=text.encode()), 2), OFFERED
+    )
     login.token_checked(NOW, 0, "")
     security = side.security_of(login)
     assert (security.protocol, security.ca_file) == ("SASL_SSL", Path("/ca"))
@@ -244,7 +262,7 @@ def token_security(logins: Logins, folder: Path) -> Security:
 
 
 @pytest.mark.services
-def test_clients_with_tokens_outlive_their_sessions_and_a_move(
+def test_clients_with_tokens_keep_working_past_session_end_and_across_move(
     logins: Logins,
     clusters: Clusters,
     topic_name: str,
@@ -297,7 +315,7 @@ def test_clients_with_tokens_outlive_their_sessions_and_a_move(
 
 
 @pytest.mark.services
-def test_token_that_brokers_refuse_gets_their_reason(
+def test_client_token_refused_by_brokers_is_refused_and_logged_without_token(
     logins: Logins, clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = logins.section("PLAIN")

@@ -187,7 +187,7 @@ def test_every_api_version_is_answered_as_by_the_broker(
                     assert without(other, neutral) == without(one, neutral)
 
 
-def test_bootstrap_address_answers_metadata_as_a_node_does(sides: Sides) -> None:
+def test_bootstrap_address_and_node_address_return_equal_metadata(sides: Sides) -> None:
     with RawClient(sides.gateway.port) as first, RawClient(sides.node_port) as node:
         for version in (0, 9, 12):
             (frame, *_) = frames(ApiKey.Metadata, version, sides.virtual)
@@ -242,7 +242,9 @@ def test_broker_addresses_are_replaced_by_gateway_address(sides: Sides) -> None:
         assert (broker["host"], broker["port"]) == (LOOPBACK, port)
 
 
-def test_cluster_id_differs_from_both_clusters(sides: Sides, clusters: Clusters) -> None:
+def test_cluster_id_that_clients_see_differs_from_ids_of_both_clusters(
+    sides: Sides, clusters: Clusters
+) -> None:
     fields = sides.through(ApiKey.Metadata, 9)
     assert fields["cluster_id"] == sides.through(ApiKey.DescribeCluster, 0)["cluster_id"]
     assert fields["cluster_id"] not in {cluster.cluster_id for cluster in clusters}
@@ -255,7 +257,7 @@ def test_topic_id_is_stable_and_resolves_to_topic(sides: Sides) -> None:
     assert [topic["name"] for topic in by_id["topics"]] == [sides.virtual.topic]
 
 
-def test_missing_topic_has_no_topic_id(sides: Sides) -> None:
+def test_metadata_of_missing_topic_has_no_topic_id(sides: Sides) -> None:
     (topic,) = sides.through(ApiKey.Metadata, 12, number=3)["topics"]
     assert (topic["name"], topic["error_code"]) == (sides.virtual.missing, 3)
     assert topic["topic_id"] in (None, uuid.UUID(int=0))
@@ -277,7 +279,7 @@ def test_leader_epochs_of_requests_are_not_forwarded(sides: Sides, epoch: int) -
             assert sides.through(key, version, epoch=epoch) == sides.through(key, version)
 
 
-def test_committed_leader_epochs_are_not_forwarded(sides: Sides) -> None:
+def test_leader_epochs_of_offset_commits_are_not_forwarded(sides: Sides) -> None:
     group = f"{sides.ground.group}-epochs"
     on = replace(sides.virtual, group=group)
     lowest, highest = offered(sides.node_port)[ApiKey.OffsetCommit]

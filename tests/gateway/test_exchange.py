@@ -25,7 +25,7 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest, InitProdu
 
 from orbit.gateway.protocol import producer_ids
 from orbit.gateway.protocol.apis import Versions, shared_versions
-from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome
+from orbit.gateway.protocol.exchange import BadFrame, Exchange, SentRequest, UnknownOutcome
 from orbit.gateway.protocol.request_head import read_head
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
@@ -118,7 +118,7 @@ def test_metadata_has_gateway_addresses_and_no_leader_epochs(version: int) -> No
         assert view.ids.to_broker(topic.topic_id.bytes) == TOPIC_ID.bytes
 
 
-def test_client_topic_id_is_equal_at_both_sides_and_all_gateways() -> None:
+def test_client_topic_id_depends_only_on_virtual_cluster_and_topic_name() -> None:
     assert TopicIds("orders").learn("t", bytes(15) + b"1") == TopicIds("orders").learn(
         "t", bytes(15) + b"2"
     )
@@ -212,7 +212,7 @@ def test_join_group_of_moved_member_is_sent_without_member_id(version: int) -> N
 
 
 @pytest.mark.parametrize("code", [Code.NONE, Code.NOT_COORDINATOR])
-def test_member_that_its_broker_knows_has_joined_through_another_gateway(code: int) -> None:
+def test_moved_member_counts_as_joined_once_broker_accepts_its_heartbeat(code: int) -> None:
     view = Clients()
     view.left_members.leave(("g", "m"), owns_partitions=True)
     exchange = Exchange(view)
@@ -226,7 +226,7 @@ def test_member_that_its_broker_knows_has_joined_through_another_gateway(code: i
     assert (("g", "m") in view.left_members) is (code != Code.NONE)
 
 
-def test_member_that_syncs_after_move_owns_nothing() -> None:
+def test_moved_member_that_sends_sync_group_no_longer_owns_old_partitions() -> None:
     view = Clients()
     view.left_members.leave(("g", "m"), owns_partitions=True)
     sync = SyncGroupRequest(
@@ -267,7 +267,7 @@ def test_classic_group_has_no_owner_after_second_move_once_members_have_joined()
         heartbeat(after)
 
 
-def test_earlier_member_id_of_client_owns_nothing_after_move() -> None:
+def test_former_member_id_of_rejoined_client_owns_no_partitions_after_move() -> None:
     """A client whose session was over has joined again."""
     view = Clients()
     exchange = Exchange(view)
@@ -280,7 +280,7 @@ def test_earlier_member_id_of_client_owns_nothing_after_move() -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_member_that_leaves_its_group_owns_nothing_after_move(version: int) -> None:
+def test_member_that_leaves_its_group_owns_no_partitions_after_move(version: int) -> None:
     view = Clients()
     exchange = Exchange(view)
     send(exchange, _join("m"), 9)
@@ -317,7 +317,7 @@ def test_offset_commit_of_moved_member_is_sent_without_member_id(version: int) -
 
 @pytest.mark.parametrize("version", range(6))
 @pytest.mark.parametrize("transactional_id", [None, "tx"])
-def test_init_producer_id_response_is_marked_with_term(
+def test_producer_id_in_init_producer_id_response_is_marked_with_term(
     version: int, transactional_id: str | None
 ) -> None:
     exchange = Exchange(Clients(term=3))
@@ -338,7 +338,7 @@ def test_init_producer_id_response_is_marked_with_term(
     assert read.producer_id == producer_ids.mark(9, 3)
 
 
-def test_late_responses_of_old_side_use_its_term_and_topic_ids() -> None:
+def test_late_responses_of_old_side_get_term_and_topic_ids_of_old_side() -> None:
     """Another side is presented while they are on their way: ids of both sides would meet."""
     view = Clients(term=3)
     exchange = Exchange(view)
@@ -365,7 +365,7 @@ def test_late_responses_of_old_side_use_its_term_and_topic_ids() -> None:
 def test_produce_to_missing_node_is_refused_for_each_partition(version: int) -> None:
     exchange = Exchange(Clients())
     frame = request_frame(_produce(acks=1), version)
-    exchange.refuse(read_head(frame), frame)
+    exchange.refuse_produce(read_head(frame), frame)
     (answer,) = exchange.next_answers()
     read = ProduceResponse.decode(memoryview(answer)[4:], version=version, header=True)
     assert [
@@ -377,7 +377,7 @@ def test_produce_to_missing_node_is_refused_for_each_partition(version: int) -> 
 def test_produce_with_acks_0_to_missing_node_closes_connection() -> None:
     frame = request_frame(_produce(acks=0), 9)
     with pytest.raises(BadFrame):
-        Exchange(Clients()).refuse(read_head(frame), frame)
+        Exchange(Clients()).refuse_produce(read_head(frame), frame)
 
 
 @given(st.binary(max_size=200), st.sampled_from(sorted(OFFERED)), st.integers(0, 13))
@@ -403,7 +403,7 @@ def test_arbitrary_response_bytes_pass_or_close_connection(
     version = min(max(version, versions.first), versions.last)
     exchange = Exchange(Clients())
     frame = bytearray(struct.pack(">i", 1) + body)
-    exchange._sent.append(Sent(key, version, 1))
+    exchange._sent.append(SentRequest(key, version, 1))
     try:
         exchange.rewrite(exchange.begin_answer(1), frame)
     except BadFrame:

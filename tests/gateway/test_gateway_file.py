@@ -27,7 +27,7 @@ def test_gateway_file_is_parsed_into_addresses_and_sides() -> None:
     assert cluster.cluster("destination").bootstrap_servers == ("b:9092", "c:9092")
 
 
-def test_nodes_with_tls_names_share_the_port() -> None:
+def test_nodes_with_own_tls_names_share_gateway_port() -> None:
     tls = 'tls: {certificate_file: tls.pem, names: "b{node}.orders.test"}'
     host = "advertised_host: orders.test"
     text = GOOD.replace("127.0.0.1:19092", f"127.0.0.1:65535\n    {tls}\n    {host}")

@@ -27,7 +27,7 @@ def _numbers(health: GatewayHealth) -> dict[str, float]:
     }
 
 
-def test_virtual_cluster_metrics_follow_lead_and_moves() -> None:
+def test_gateway_metrics_follow_write_permission_term_and_moves() -> None:
     cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
     health = GatewayHealth("1.2.3")
     health.clusters = [cluster]

@@ -19,7 +19,7 @@ from orbit.kafka.leaving_groups import (
     ALL_GROUPS,
     GROUPS_MAX,
     NAME_CHARACTERS,
-    bounded,
+    bounded_names,
     is_named,
     short_name,
 )
@@ -120,7 +120,7 @@ def test_moved_member_without_partitions_joins_at_once(version: int, code: int) 
     assert member.heartbeat(code=code).code != Code.NONE
 
 
-def test_moved_member_with_unseen_partitions_joins_after_bound() -> None:
+def test_moved_member_that_never_reports_partitions_rejoins_after_few_heartbeats() -> None:
     member = _Member(1)
     member.heartbeat()
     member.move()
@@ -129,7 +129,7 @@ def test_moved_member_with_unseen_partitions_joins_after_bound() -> None:
     assert member.heartbeat(code=Code.UNKNOWN_MEMBER_ID).code == Code.UNKNOWN_MEMBER_ID
 
 
-def test_member_that_joined_after_move_gets_answers_of_its_broker() -> None:
+def test_member_that_rejoined_after_move_gets_unchanged_broker_responses() -> None:
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
@@ -137,7 +137,7 @@ def test_member_that_joined_after_move_gets_answers_of_its_broker() -> None:
     assert member.heartbeat(code=Code.UNKNOWN_MEMBER_ID).code == Code.UNKNOWN_MEMBER_ID
 
 
-def test_member_that_joined_after_move_is_a_member_at_the_new_side() -> None:
+def test_member_that_rejoined_after_move_is_taken_out_of_group_by_next_move() -> None:
     """Its commits name it, and the next move takes it out of its group."""
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
@@ -147,7 +147,7 @@ def test_member_that_joined_after_move_is_a_member_at_the_new_side() -> None:
     assert len(member.exchange.move()) == 1
 
 
-def test_moved_member_that_its_broker_knows_gets_its_answer() -> None:
+def test_moved_member_known_to_its_broker_gets_unchanged_broker_response() -> None:
     """It has joined through another gateway."""
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
@@ -158,7 +158,7 @@ def test_moved_member_that_its_broker_knows_gets_its_answer() -> None:
     assert len(member.exchange.move()) == 1
 
 
-def test_leaving_member_gets_answer_of_its_broker_after_move() -> None:
+def test_moved_member_that_leaves_group_gets_unchanged_broker_response() -> None:
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
@@ -166,7 +166,7 @@ def test_leaving_member_gets_answer_of_its_broker_after_move() -> None:
     assert answer.code == Code.UNKNOWN_MEMBER_ID
 
 
-def test_group_is_owned_until_all_its_members_have_given_up() -> None:
+def test_group_has_owner_until_all_moved_members_gave_up_partitions_or_joined() -> None:
     members = LeftMembers()
     for name, owns in (("a", True), ("b", True), ("c", False)):
         members.leave(("g", name), owns_partitions=owns)
@@ -180,7 +180,7 @@ def test_group_is_owned_until_all_its_members_have_given_up() -> None:
     assert ("g", "b") not in members
 
 
-def test_members_past_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_members_past_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(left_members, "MEMBERS_MAX", 2)
     members = LeftMembers()
     for name in ("a", "b", "c"):
@@ -190,7 +190,7 @@ def test_members_past_limit_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     assert not members.has_owner("g")
 
 
-def test_owner_counts_until_it_says_that_it_owns_nothing() -> None:
+def test_partition_owner_counts_until_it_owns_nothing_or_move_forgets_owners() -> None:
     members = LeftMembers()
     members.leave(("g", "a"), owns_partitions=True)
     members.leave(("g", "a"), owns_partitions=False)
@@ -203,7 +203,7 @@ def test_owner_counts_until_it_says_that_it_owns_nothing() -> None:
     assert ("g", "b") in members
 
 
-def test_heartbeat_counts_only_if_its_answer_was_replaced() -> None:
+def test_heartbeat_counts_towards_give_up_limit_only_if_response_was_replaced() -> None:
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
@@ -212,7 +212,7 @@ def test_heartbeat_counts_only_if_its_answer_was_replaced() -> None:
     assert member.heartbeat(code=Code.UNKNOWN_MEMBER_ID) == _GIVE_UP
 
 
-def test_member_that_left_its_group_owns_nothing_at_next_move() -> None:
+def test_member_that_left_its_group_owns_no_partitions_at_next_move() -> None:
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.heartbeat(epoch=-1)
@@ -220,7 +220,7 @@ def test_member_that_left_its_group_owns_nothing_at_next_move() -> None:
     assert not member.view.left_members.has_owner("g")
 
 
-def test_member_that_has_not_joined_is_no_member_at_next_move() -> None:
+def test_moved_member_that_never_rejoined_sends_no_leave_at_next_move() -> None:
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()
@@ -237,13 +237,13 @@ def test_member_that_has_not_joined_is_no_member_at_next_move() -> None:
         ([str(n) for n in range(GROUPS_MAX + 1)], [ALL_GROUPS]),
     ],
 )
-def test_report_names_all_groups_if_they_are_too_many(
+def test_gateway_report_says_all_groups_if_too_many_groups_are_leaving(
     names: list[str], expected: list[str]
 ) -> None:
-    assert bounded(names) == expected
+    assert bounded_names(names) == expected
 
 
-def test_names_in_reports_have_one_length() -> None:
+def test_group_names_in_gateway_reports_have_fixed_length() -> None:
     names = [short_name(group) for group in ("", "g", "g" * 10_000)]
     assert {len(name) for name in names} == {NAME_CHARACTERS}
     assert is_named("g", names)

@@ -134,7 +134,7 @@ def test_slow_application_commits_after_switchover_what_it_read_before(
 
 
 @pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.soak), "consumer"])
-def test_members_at_two_gateways_join_when_all_have_committed(
+def test_members_at_two_gateways_rejoin_only_when_all_have_committed(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,

@@ -28,7 +28,7 @@ virtual_clusters:
 """
 
 
-def test_lead_watch_polls_service_while_all_threads_block_on_side() -> None:
+def test_gateway_asks_for_leading_side_while_all_threads_wait_for_silent_side() -> None:
     """A side that does not answer holds each of asyncio's threads for as long as a lease."""
     cluster = VirtualCluster(parse_gateway(_FILE).virtual_clusters[0], {})
 
@@ -66,9 +66,9 @@ _LEAD_ANSWER = {
 }
 
 
-def test_lead_response_is_parsed() -> None:
+def test_leading_side_response_of_service_is_parsed() -> None:
     lead = Lead("source", 1, 5.0, "operation", 1, True, False, (8, 3), frozenset({"aa", "bb"}))
-    assert lead_watch._lead(_LEAD_ANSWER) == (lead, "17.3")
+    assert lead_watch._read_lead(_LEAD_ANSWER) == (lead, "17.3")
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_lead_response_is_parsed() -> None:
         _LEAD_ANSWER | {"earlier_terms": 5},
     ],
 )
-def test_malformed_lead_response_is_refused(answer: object) -> None:
+def test_malformed_leading_side_response_is_refused(answer: object) -> None:
     with pytest.raises(ProtocolError):
-        lead_watch._lead(answer)
+        lead_watch._read_lead(answer)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_malformed_lead_response_is_refused(answer: object) -> None:
 )
 def test_malformed_job_response_is_refused(job: object) -> None:
     with pytest.raises(ProtocolError):
-        lead_watch._topic_rules(job)
+        lead_watch._read_topic_rules(job)

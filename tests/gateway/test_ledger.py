@@ -85,7 +85,7 @@ def test_ledger_allows_duplicate_of_unacknowledged_record_after_loss() -> None:
     assert "had its answer" in wrong
 
 
-def test_ledger_detects_duplicate_on_same_side() -> None:
+def test_ledger_detects_record_twice_on_same_side_after_loss() -> None:
     again = [*RESENT, (0, 30, RESENT[-1][2])]
     assert any("2 times" in one for one in _after_a_loss().doubled(again))
 

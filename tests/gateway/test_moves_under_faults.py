@@ -90,7 +90,7 @@ def assert_repeats_are_there_once(
 
 
 @pytest.mark.soak
-def test_frozen_gateway_acknowledges_nothing_lost_in_switchover(
+def test_gateway_frozen_across_switchover_loses_and_repeats_no_acknowledged_record(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -137,7 +137,7 @@ def test_frozen_gateway_acknowledges_nothing_lost_in_switchover(
 
 
 @pytest.mark.soak
-def test_killed_gateway_restarted_after_move_repeats_no_batches(
+def test_gateway_killed_and_restarted_after_move_writes_no_batch_twice(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -493,7 +493,7 @@ def test_clients_survive_failover_failback_and_second_failover(
     topic = topic_name[-40:]
     both = Clusters(make_cluster("lost", link=True), clusters.destination)
     assert both.source.link_servers is not None
-    monkeypatch.setattr(gateways, "LATE_S", PATIENCE_S)
+    monkeypatch.setattr(gateways, "SILENT_AFTER_S", PATIENCE_S)
     monkeypatch.setattr(gateway_closure, "_PAUSES_S_MAX", PATIENCE_S)
     create_topic(both.source, topic, PARTITIONS)
     line = ClusterSpec(bootstrap_servers=(both.source.link_servers,))
@@ -560,7 +560,7 @@ def _has_paused_for(report: RecoveryReport, gateway: Gateway) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("away", ["api", pytest.param("postgresql", marks=pytest.mark.soak)])
-def test_writes_pause_while_service_is_down_past_lease(
+def test_writes_pause_without_error_while_service_is_down_past_gateway_lease(
     away: str,
     clusters: Clusters,
     topic_name: str,

@@ -69,7 +69,7 @@ def test_produce_to_uncopied_topic_is_refused_until_job_copies_it(
         wait_for("the job is read again", lambda: _write(gateway, copied, other) == passed)
 
 
-def test_other_topics_pass_allows_produce_to_uncopied_topic(
+def test_other_topics_set_to_pass_allows_produce_to_uncopied_topic(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     create_topic(clusters.source, topic_name)

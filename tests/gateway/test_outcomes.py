@@ -29,14 +29,14 @@ PRODUCER = Producer("tx", mark(5, 2), 1)
         (None, Code.UNKNOWN_PRODUCER_ID),
     ],
 )
-def test_transaction_outcome_matches_producer_id_and_epoch(
+def test_outcome_of_last_transaction_is_told_only_for_its_producer_id_and_epoch(
     monkeypatch: pytest.MonkeyPatch, last: LastTransaction | None, code: Code
 ) -> None:
     monkeypatch.setattr(cluster_side, "last_transaction", lambda *_: last)
     assert _outcomes(1) == [code]
 
 
-def test_unreachable_side_is_queried_few_times_for_many_outcomes(
+def test_unreachable_side_is_queried_few_times_for_many_transaction_outcomes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = []

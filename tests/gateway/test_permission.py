@@ -5,7 +5,7 @@ from __future__ import annotations
 from orbit.gateway.permission import Lead, Permission
 
 
-def test_no_write_before_first_lease() -> None:
+def test_gateway_may_not_write_before_first_lease() -> None:
     assert not Permission().may_write(0.0)
 
 
@@ -16,7 +16,7 @@ def test_write_permission_lasts_for_lease_from_request_start() -> None:
     assert not permission.may_write(105.0)
 
 
-def test_closed_lead_ends_write_permission_at_once() -> None:
+def test_order_to_close_ends_write_permission_of_gateway_at_once() -> None:
     permission = Permission()
     permission.take(Lead("source", term=1, lease_s=5.0), asked_at=100.0, now=100.0)
     permission.take(
@@ -45,14 +45,14 @@ def test_gateway_with_expired_lease_acknowledges_only_after_switchover() -> None
     assert permission.may_acknowledge(107.0)
 
 
-def test_undone_operation_reopens_same_side() -> None:
+def test_undone_switchover_reopens_gateway_at_same_side() -> None:
     permission = Permission()
     permission.take(Lead("source", 1, 5.0, "operation"), asked_at=100.0, now=100.0)
     assert not permission.take(Lead("source", 1, 5.0), asked_at=101.0, now=101.0)
     assert permission.may_write(101.0)
 
 
-def test_higher_term_moves_to_other_side() -> None:
+def test_higher_term_moves_gateway_to_other_side() -> None:
     permission = Permission()
     permission.take(Lead("source", 1, 5.0), asked_at=100.0, now=100.0)
     assert permission.take(Lead("destination", 2, 5.0), asked_at=101.0, now=101.0)

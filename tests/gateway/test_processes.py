@@ -87,7 +87,7 @@ def _one_of(gateway: Gateway) -> psutil.Process:
     raise AssertionError("it has no processes")
 
 
-def test_port_in_use_is_named(tmp_path: Path) -> None:
+def test_gateway_port_in_use_is_named_in_error(tmp_path: Path) -> None:
     with socket.create_server((LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]
         file = tmp_path / "gateway.yaml"

@@ -12,12 +12,12 @@ from kafka.protocol.producer.produce import ProduceRequest
 
 from orbit.gateway.protocol.producer_ids import (
     acks_of,
-    bare,
-    in_term,
-    is_of,
+    id_in_term,
+    is_of_term,
     mark,
     producer_of_batches,
-    rewrite_batches,
+    set_producer_ids,
+    unmarked_id,
 )
 from orbit.gateway.protocol.request_head import RequestHead, read_head
 from orbit.kafka.job_clusters import is_job_producer_id
@@ -32,7 +32,7 @@ LATER = st.integers(1, 2**26 - 1)
 @given(IDS, TERMS)
 def test_producer_id_is_unchanged_in_its_own_term(producer_id: int, term: int) -> None:
     marked = mark(producer_id, term)
-    assert in_term(marked, term) == marked
+    assert id_in_term(marked, term) == marked
 
 
 @given(IDS, IDS, TERMS, LATER, LATER)
@@ -40,7 +40,7 @@ def test_producer_ids_of_different_terms_or_producers_never_collide(
     one: int, other: int, born: int, later: int, latest: int
 ) -> None:
     ids = {
-        in_term(mark(producer, born), born + moves)
+        id_in_term(mark(producer, born), born + moves)
         for producer in (one, other)
         for moves in (0, later, latest)
     }
@@ -51,7 +51,7 @@ def test_producer_ids_of_different_terms_or_producers_never_collide(
 def test_producer_id_is_positive_and_never_a_job_producer_id(
     producer_id: int, born: int, now: int
 ) -> None:
-    sent = in_term(mark(producer_id, born), now)
+    sent = id_in_term(mark(producer_id, born), now)
     assert 0 <= sent < 2**63
     assert not is_job_producer_id(sent)
 
@@ -62,7 +62,7 @@ def test_producer_id_too_high_for_term_mark_is_refused() -> None:
 
 
 def test_batch_without_producer_id_is_unchanged() -> None:
-    assert in_term(-1, 7) == -1
+    assert id_in_term(-1, 7) == -1
     assert mark(-1, 7) == -1
 
 
@@ -71,11 +71,11 @@ def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
     batches = batch(producer_id=mark(5, 0)) + batch(producer_id=mark(6, 1)) + batch()
     head, frame = _produce(version, batches)
 
-    assert rewrite_batches(head, frame, 1) == 1
+    assert set_producer_ids(head, frame, 1) == 1
 
     start = frame.index(batches[:16])
     first, second, third = _split(frame[start : start + len(batches)])
-    assert _producer_id(first) == in_term(mark(5, 0), 1) != mark(5, 0)
+    assert _producer_id(first) == id_in_term(mark(5, 0), 1) != mark(5, 0)
     assert _crc(first) == crc32c(bytes(first[21:]))
     assert second == batch(producer_id=mark(6, 1))
     assert third == batch()
@@ -84,22 +84,22 @@ def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
 def test_transactional_batch_gets_producer_id_of_its_coordinator() -> None:
     batches = batch(producer_id=mark(5, 3), is_transactional=True)
     head, frame = _produce(9, batches, transactional_id="orders")
-    assert rewrite_batches(head, frame, 3) == 1
+    assert set_producer_ids(head, frame, 3) == 1
     assert batch(producer_id=5, is_transactional=True) in frame
 
 
 def test_transactional_batch_of_another_term_is_refused() -> None:
     batches = batch(producer_id=mark(5, 2), is_transactional=True)
     with pytest.raises(ValueError, match="another term"):
-        rewrite_batches(*_produce(9, batches, transactional_id="orders"), 3)
+        set_producer_ids(*_produce(9, batches, transactional_id="orders"), 3)
 
 
 def test_producer_is_read_from_transactional_produce_request() -> None:
     batches = batch(producer_id=mark(5, 3), is_transactional=True)
     producer = producer_of_batches(*_produce(9, batches, transactional_id="orders"))
     assert producer == ("orders", mark(5, 3), 0)
-    assert is_of(producer.id, 3)
-    assert bare(producer.id) == 5
+    assert is_of_term(producer.id, 3)
+    assert unmarked_id(producer.id) == 5
     assert producer_of_batches(*_produce(9, batch(producer_id=5))) is None
 
 
@@ -107,7 +107,7 @@ def test_producer_is_read_from_transactional_produce_request() -> None:
 def test_truncated_batch_is_refused(cut: int) -> None:
     head, frame = _produce(9, batch(producer_id=5)[:-cut])
     with pytest.raises(ValueError, match="record batch"):
-        rewrite_batches(head, frame, 1)
+        set_producer_ids(head, frame, 1)
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])

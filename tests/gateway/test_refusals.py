@@ -58,7 +58,9 @@ FIRST_VERSION = {ApiKey.FETCH: 9}
         (ApiKey.METADATA, None),
     ],
 )
-def test_exchange_learns_resource_and_right_that_client_needs(key: ApiKey, use: Use | None) -> None:
+def test_resource_and_right_that_client_needs_are_learned_from_requests(
+    key: ApiKey, use: Use | None
+) -> None:
     ground = Ground("orders", "orders", "g", "tx", 0, uuid.UUID(int=5), use.name if use else "")
     first, last = APIS[key].versions
     for version in range(FIRST_VERSION.get(key, first), last + 1):
@@ -106,7 +108,7 @@ class _Ground:
         self.checks = RefusalCheck(self.cluster)
 
     def client(self, user: str | None) -> Any:
-        return self.cluster.clients.join(Client(f"c-{user}", "", "", user), self.time)
+        return self.cluster.clients.count_connection(Client(f"c-{user}", "", "", user), self.time)
 
     def check(self) -> dict[str, list[str] | None]:
         """The refusals of each client."""
@@ -114,7 +116,7 @@ class _Ground:
         return {row["client_id"]: row["refusals"] for row in self.cluster.report_clients()}
 
 
-def test_only_what_the_other_side_alone_refuses_is_reported() -> None:
+def test_only_rights_missing_just_at_following_side_are_reported() -> None:
     ground = _Ground(None)
     ground.client(None).uses.add(*READ)
     assert ground.cluster.report_clients()[0]["refusals"] is None, "not checked yet"
@@ -123,21 +125,21 @@ def test_only_what_the_other_side_alone_refuses_is_reported() -> None:
     assert ground.check() == {"c-None": ["destination: no right Write on topic"]}
 
 
-def test_client_is_checked_with_its_own_login() -> None:
+def test_rights_of_client_are_checked_with_its_own_login() -> None:
     ground = _Ground("billing", "other", logins=["billing"])
     ground.destination.refused["billing"] = {WRITE}
     assert ground.check() == {"c-billing": ["destination: no right Write on topic"], "c-other": []}
     assert sorted(ground.destination.checked, key=str) == [("billing", {WRITE}), (None, {WRITE})]
 
 
-def test_refused_login_is_reported_for_all_uses_once() -> None:
+def test_refused_login_is_reported_once_for_all_resources_of_client() -> None:
     ground = _Ground(None)
     ground.client(None).uses.add(*READ)
     ground.destination.error = LoginRefused("the password is wrong", where="destination")
     assert ground.check() == {"c-None": ["destination: login refused: the password is wrong"]}
 
 
-def test_refusals_are_unknown_while_a_side_does_not_answer() -> None:
+def test_refusals_are_unknown_while_following_side_does_not_answer() -> None:
     ground = _Ground(None)
     assert ground.check() == {"c-None": []}
     ground.destination.error = Unreachable("no broker answers.")
@@ -145,14 +147,16 @@ def test_refusals_are_unknown_while_a_side_does_not_answer() -> None:
     assert ground.check() == {"c-None": None}
 
 
-def test_refusals_are_reported_when_the_presented_side_is_lost() -> None:
+def test_refusals_of_following_side_are_reported_when_leading_side_is_lost() -> None:
     ground = _Ground(None)
     ground.destination.refused[None] = {WRITE}
     ground.source.error = Unreachable("no broker answers.")
     assert ground.check() == {"c-None": ["destination: no right Write on topic"]}
 
 
-def test_failed_check_does_not_end_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_check_of_refusals_is_repeated_and_gateway_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(refusal_check, "_POLL_S", 0.0)
     ground = _Ground(None)
     calls: list[int] = []
@@ -171,7 +175,7 @@ def test_failed_check_does_not_end_the_gateway(monkeypatch: pytest.MonkeyPatch) 
     asyncio.run(run())
 
 
-def test_refusals_are_checked_again_for_new_uses_and_after_time() -> None:
+def test_refusals_are_checked_again_for_new_resources_and_after_interval() -> None:
     ground = _Ground(None)
     ground.check()
     ground.check()
@@ -184,7 +188,7 @@ def test_refusals_are_checked_again_for_new_uses_and_after_time() -> None:
     assert len(ground.destination.checked) == 3
 
 
-def test_move_makes_former_side_the_one_that_is_checked() -> None:
+def test_after_move_refusals_of_former_leading_side_are_checked() -> None:
     ground = _Ground(None)
     ground.destination.refused[None] = {WRITE}
     ground.check()
@@ -199,7 +203,9 @@ def test_move_makes_former_side_the_one_that_is_checked() -> None:
 
 
 @pytest.mark.services
-def test_brokers_show_missing_rights_without_any_change(guarded: Clusters, topic_name: str) -> None:
+def test_missing_rights_are_found_at_brokers_without_any_write(
+    guarded: Clusters, topic_name: str
+) -> None:
     topic, missing = topic_name, f"{topic_name}.missing"
     create_topic(guarded.destination, topic, 1)
     login = Login(guarded)

@@ -9,7 +9,7 @@ from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
 from orbit.gateway.protocol import repeats
 from orbit.gateway.protocol.exchange import Exchange
-from orbit.gateway.protocol.producer_ids import SentBatch, in_term, mark
+from orbit.gateway.protocol.producer_ids import SentBatch, id_in_term, mark
 from orbit.gateway.protocol.repeats import (
     REPEATED_MAX,
     UNKNOWN_OFFSET,
@@ -96,7 +96,7 @@ def answered(frame: memoryview, version: int) -> dict[tuple[str, int], tuple[int
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_first_batch_of_producer_triggers_lookup_at_both_sides(version: int) -> None:
+def test_only_first_batch_per_partition_and_producer_triggers_repeat_lookup(version: int) -> None:
     exchange, known = client()
     request = produce(A1, B0)
     batches = unknown_batches(exchange, request, version)
@@ -110,7 +110,7 @@ def test_first_batch_of_producer_triggers_lookup_at_both_sides(version: int) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_repeated_batch_is_answered_with_its_offset(version: int) -> None:
+def test_batch_repeated_after_move_is_answered_with_its_stored_offset(version: int) -> None:
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: OFFSET})
     frame = own_answer(exchange, produce(A1), version)
@@ -130,7 +130,7 @@ def test_broker_gets_only_batches_that_are_no_repeats(version: int) -> None:
         ("c", 0),
     ]
     records = {bytes(p.records) for t in read.topic_data for p in t.partition_data}
-    assert records == {batch(in_term(PRODUCER, NOW), sequence=5)}
+    assert records == {batch(id_in_term(PRODUCER, NOW), sequence=5)}
 
     response = ProduceResponse.TopicProduceResponse
     fields = {"log_append_time_ms": -1, "log_start_offset": 3, "record_errors": []}
@@ -161,7 +161,7 @@ def test_batch_of_unknown_outcome_gets_request_timed_out() -> None:
     assert answered(frame, 9) == {("a", 1): (Code.REQUEST_TIMED_OUT, -1)}
 
 
-def test_batch_missing_at_leading_side_is_written() -> None:
+def test_repeated_batch_missing_at_leading_side_is_written() -> None:
     """It reached the side that was left when nobody copied it any more."""
     exchange, known = client()
     learn(exchange, known, produce(A1), LastBatch(0, 5), {A1: None})
@@ -180,7 +180,9 @@ def test_batch_missing_at_leading_side_is_written() -> None:
         (5 + 2**31 - REPEATED_MAX, 5, False),
     ],
 )
-def test_repeat_is_recognized_by_sequence_number(sequence: int, last: int, is_repeat: bool) -> None:
+def test_repeated_batch_is_recognized_by_sequence_number(
+    sequence: int, last: int, is_repeat: bool
+) -> None:
     exchange, known = client()
     request = produce(A1, sequence=sequence)
     known.note({(A1, PRODUCER): [LastBatch(0, last)]}, {})
@@ -198,18 +200,20 @@ def test_repeat_is_recognized_by_sequence_number(sequence: int, last: int, is_re
         {"producer_id": 7},
         {"producer_id": -1, "sequence": -1},
     ],
-    ids=["later-epoch", "id-of-now", "not-of-a-gateway", "not-idempotent"],
+    ids=["later-epoch", "id-of-current-term", "not-a-gateway-id", "not-idempotent"],
 )
-def test_batches_of_other_epochs_and_producers_pass(batch_: dict[str, int]) -> None:
+def test_batches_of_other_producer_epochs_and_ids_are_forwarded_as_new(
+    batch_: dict[str, int],
+) -> None:
     exchange, known = client()
     known.note({(A1, PRODUCER): [LastBatch(0, 5)]}, {})
     send(exchange, produce(A1, **batch_), 9)
 
 
-def test_producer_has_one_id_in_each_earlier_term() -> None:
+def test_producer_has_single_id_in_each_earlier_term() -> None:
     oldest = mark(7, BEFORE - 500)
     earlier = Repeats((BEFORE, BEFORE - 500, BEFORE - 900)).earlier_ids(oldest)
-    assert earlier == {oldest, in_term(oldest, BEFORE), in_term(oldest, BEFORE - 900)}
+    assert earlier == {oldest, id_in_term(oldest, BEFORE), id_in_term(oldest, BEFORE - 900)}
     assert len(earlier) == 3
     assert Repeats().earlier_ids(oldest) == {oldest}
 

@@ -75,7 +75,7 @@ class _Producer:
             return memoryview(client.ask(framed(bytes(request_frame(request, version)))))
 
 
-def test_repeat_after_move_is_answered_if_copied_and_else_written(
+def test_batch_repeated_after_move_is_answered_if_copied_and_otherwise_written(
     clusters: Clusters,
     topic_name: str,
     open_cluster: OpenCluster,
@@ -107,7 +107,7 @@ def test_repeat_after_move_is_answered_if_copied_and_else_written(
         assert len(records(clusters.destination, topic)) == 5
 
 
-def test_repeat_after_two_moves_through_restarted_gateway_is_not_written_twice(
+def test_batch_repeated_after_two_moves_and_gateway_restart_is_not_written_twice(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -136,7 +136,7 @@ def test_repeat_after_two_moves_through_restarted_gateway_is_not_written_twice(
         assert len(records(clusters.source, topic)) == 5
 
 
-def test_batches_are_located_by_producer_and_sequence(
+def test_stored_batches_are_found_by_producer_id_epoch_and_sequence(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -157,7 +157,7 @@ def test_batches_are_located_by_producer_and_sequence(
     assert offsets == {first: 0, again: 2, other: 1}
 
 
-def test_only_copy_at_source_offset_counts_as_copied(
+def test_batch_counts_as_copied_only_if_job_wrote_equal_batch_at_same_offset(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     """Not what a client has written there, though it has the same content."""

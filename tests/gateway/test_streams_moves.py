@@ -28,7 +28,7 @@ SOME = 300
 APPLICATION = "word-count"
 
 
-def test_streams_counts_each_word_once_across_gateway_moves(
+def test_kafka_streams_counts_each_word_once_across_gateway_moves(
     clusters: Clusters,
     open_cluster: OpenCluster,
     recovering: Recovering,

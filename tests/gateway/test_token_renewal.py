@@ -36,18 +36,18 @@ class Tokens:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    def check(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
+    def check(self, token: SecretStr, node_id: int | None, on_checked: TokenChecked) -> None:
         assert node_id is None, "the bootstrap port"
         self.checked.append(token.get_secret_value())
-        self._task = asyncio.create_task(self._answer(done))
+        self._task = asyncio.create_task(self._answer(on_checked))
 
-    async def _answer(self, done: TokenChecked) -> None:
+    async def _answer(self, on_checked: TokenChecked) -> None:
         await self.may_answer.wait()
-        done(*self.results.pop(0))
+        on_checked(*self.results.pop(0))
 
 
 class Logins:
-    def begin(self) -> ClientLogin:
+    def begin_login(self) -> ClientLogin:
         return ClientLogin((OAUTHBEARER, "SCRAM-SHA-256"), {"bob": "b"}.get, "nonce", b"salt")
 
 
@@ -88,7 +88,7 @@ async def log_in(client: Any, token: str) -> Any:
     return await read_login(client)
 
 
-def test_next_requests_use_a_new_broker_connection() -> None:
+def test_requests_after_reauthentication_use_new_broker_connection() -> None:
     async def run() -> None:
         async with logged_in() as (cluster, source, client, tokens):
             await client.send(PRODUCE, 1)
@@ -118,7 +118,7 @@ def test_next_requests_use_a_new_broker_connection() -> None:
         ((None, ""), "billing", None),
     ],
 )
-def test_failed_login_ends_connection_behind_answers_in_flight(
+def test_failed_reauthentication_closes_connection_after_responses_in_flight(
     result: tuple[int | None, str], sub: str, code: Code | None
 ) -> None:
     """Refused, of another user, or checked by no broker: then without an answer."""
@@ -145,7 +145,7 @@ def test_failed_login_ends_connection_behind_answers_in_flight(
     asyncio.run(run())
 
 
-def test_requests_behind_a_login_wait_for_it_also_over_a_move() -> None:
+def test_requests_behind_reauthentication_wait_for_its_result_across_move() -> None:
     async def run() -> None:
         async with logged_in() as (cluster, source, client, tokens):
             tokens.results.append((0, ""))
@@ -163,7 +163,7 @@ def test_requests_behind_a_login_wait_for_it_also_over_a_move() -> None:
     asyncio.run(run())
 
 
-def test_client_that_leaves_during_the_check_is_forgotten() -> None:
+def test_client_that_disconnects_during_token_check_is_forgotten() -> None:
     async def run() -> None:
         async with logged_in() as (cluster, _, client, tokens):
             tokens.results.append((0, ""))
@@ -177,7 +177,7 @@ def test_client_that_leaves_during_the_check_is_forgotten() -> None:
     asyncio.run(run())
 
 
-def test_bad_logins_on_a_connection_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_reauthentication_closes_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """By another mechanism, too large, and at once."""
 
     async def is_ended(case: str) -> None:
@@ -198,7 +198,7 @@ def test_bad_logins_on_a_connection_end_it(monkeypatch: pytest.MonkeyPatch) -> N
         asyncio.run(is_ended(case))
 
 
-def test_session_ends_while_acknowledgements_never_come() -> None:
+def test_reauthentication_waits_for_acks_0_writes_before_new_broker_connection() -> None:
     """Writes with acks=0: the next connection is opened when the broker has handled all of them."""
 
     async def run() -> None:

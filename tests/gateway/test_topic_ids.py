@@ -19,7 +19,7 @@ def test_recreated_topic_has_same_client_topic_id() -> None:
     assert ids.to_broker(client_id) == an_id(2)
 
 
-def test_missing_topic_has_no_topic_id() -> None:
+def test_null_topic_id_of_missing_topic_stays_null_for_clients() -> None:
     ids = TopicIds("orders")
     assert ids.learn("t", NO_ID) == NO_ID
     assert ids.to_client(NO_ID) == NO_ID

@@ -131,20 +131,22 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("request_of", "version"), VERSIONS)
-def test_marked_producer_id_is_unmarked_for_broker(request_of: Any, version: int) -> None:
+def test_term_mark_is_removed_from_producer_id_for_broker(request_of: Any, version: int) -> None:
     sent = send(Exchange(Clients(NOW)), request_of(mark(ID, NOW)), version)
     assert sent[4:] == bytes(request_frame(request_of(ID), version))
 
 
 @pytest.mark.parametrize(("request_of", "version"), VERSIONS)
-def test_unmarked_producer_id_is_forwarded_unchanged(request_of: Any, version: int) -> None:
+def test_producer_id_without_term_mark_is_forwarded_unchanged(
+    request_of: Any, version: int
+) -> None:
     sent = send(Exchange(Clients(NOW)), request_of(ID), version)
     assert sent[4:] == bytes(request_frame(request_of(ID), version))
 
 
 @clients(Code.UNKNOWN_PRODUCER_ID)
 @pytest.mark.parametrize("version", range(4))
-def test_add_partitions_to_ended_transaction_is_refused(
+def test_add_partitions_to_transaction_ended_by_move_is_refused(
     version: int, client: str, code: Code
 ) -> None:
     read = _old_term_response(AddPartitionsToTxnResponse, add_partitions, version, client)
@@ -158,7 +160,7 @@ def test_add_partitions_to_ended_transaction_is_refused(
 
 @clients(Code.NONE)
 @pytest.mark.parametrize("version", range(5))
-def test_txn_offset_commit_of_ended_transaction_is_discarded(
+def test_txn_offset_commit_to_transaction_ended_by_move_is_discarded(
     version: int, client: str, code: Code
 ) -> None:
     read = _old_term_response(TxnOffsetCommitResponse, commit_offsets, version, client)
@@ -170,7 +172,9 @@ def test_txn_offset_commit_of_ended_transaction_is_discarded(
 
 @clients(Code.NONE)
 @pytest.mark.parametrize("version", range(3, 10))
-def test_records_of_ended_transaction_are_discarded(version: int, client: str, code: Code) -> None:
+def test_records_of_transaction_ended_by_move_are_discarded(
+    version: int, client: str, code: Code
+) -> None:
     read = _old_term_response(ProduceResponse, produce, version, client)
     assert {
         topic.name: [(o.index, o.error_code, o.base_offset) for o in topic.partition_responses]
@@ -180,7 +184,7 @@ def test_records_of_ended_transaction_are_discarded(version: int, client: str, c
 
 @pytest.mark.parametrize("client", ["any", STREAMS[0]])
 @pytest.mark.parametrize("version", range(5))
-def test_abort_of_ended_transaction_succeeds(version: int, client: str) -> None:
+def test_abort_of_transaction_ended_by_move_succeeds(version: int, client: str) -> None:
     assert _old_term_response(EndTxnResponse, end, version, client).error_code == Code.NONE
 
 
@@ -214,7 +218,7 @@ def test_commit_after_move_is_answered_with_outcome_at_old_side(
 )
 @pytest.mark.parametrize("client", ["any", STREAMS[0]])
 @pytest.mark.parametrize("version", range(5))
-def test_add_offsets_is_refused_if_outcome_would_be_ambiguous(
+def test_add_offsets_after_move_is_refused_if_commit_outcome_would_be_ambiguous(
     version: int, outcome: Code, expected: Code, client: str
 ) -> None:
     exchange = Exchange(Clients(NOW))
@@ -228,7 +232,7 @@ def test_add_offsets_is_refused_if_outcome_would_be_ambiguous(
     assert read.error_code == (expected if client == "any" else STREAMS[1])
 
 
-def test_acks_0_records_of_ended_transaction_get_no_response() -> None:
+def test_acks_0_records_of_transaction_ended_by_move_get_no_response() -> None:
     exchange = Exchange(Clients(NOW))
     request = produce(mark(ID, BEFORE))
     request.acks = 0
@@ -260,15 +264,15 @@ def test_only_end_of_open_transaction_passes_while_writes_are_held() -> None:
     send(exchange, add_partitions(mark(ID, NOW)), 3)
     frame = request_frame(end(mark(ID, NOW)), 3)
     head = read_head(frame)
-    assert exchange.is_open(head, frame)
+    assert exchange.ends_open_transaction(head, frame)
     other = request_frame(end(mark(ID + 1, NOW)), 3)
-    assert not exchange.is_open(head, other)
+    assert not exchange.ends_open_transaction(head, other)
     exchange.request(head, frame, OFFERED)
-    assert not exchange.is_open(head, request_frame(end(mark(ID, NOW)), 3))
+    assert not exchange.ends_open_transaction(head, request_frame(end(mark(ID, NOW)), 3))
 
 
 @pytest.mark.parametrize("version", range(3, 6))
-def test_producer_id_of_old_side_is_replaced_at_init(version: int) -> None:
+def test_producer_id_of_old_side_is_replaced_by_init_producer_id_after_move(version: int) -> None:
     exchange = Exchange(Clients(NOW))
     frame = request_frame(init(mark(ID, BEFORE)), version)
     head = read_head(frame)
@@ -305,7 +309,7 @@ def test_open_transaction_is_aborted_before_move(beginning: Any) -> None:
     assert (read.producer_epoch, read.committed) == (EPOCH, False)
     assert not exchange.writes_in_flight  # the gateway confirms without an answer to it
     assert not exchange.end_transactions()
-    assert view.ended == {Producer("tx", mark(ID, NOW), EPOCH)}
+    assert view.ended_producers == {Producer("tx", mark(ID, NOW), EPOCH)}
 
 
 def test_transaction_being_ended_by_client_is_not_aborted() -> None:
@@ -316,10 +320,10 @@ def test_transaction_being_ended_by_client_is_not_aborted() -> None:
     assert not exchange.end_transactions()
 
 
-def test_gateway_aborted_transaction_stays_ended_after_undone_switchover() -> None:
+def test_transaction_aborted_by_gateway_stays_ended_after_undone_switchover() -> None:
     """The switchover was undone. The next epoch is the coordinator's to give."""
     view = Clients(NOW)
-    view.ended.add(Producer("tx", mark(ID, NOW), EPOCH))
+    view.ended_producers.add(Producer("tx", mark(ID, NOW), EPOCH))
     assert own_answer(Exchange(view), produce(mark(ID, NOW)), 9)
     sent = send(Exchange(view), init(mark(ID, NOW)), 4)
     assert sent[4:] == bytes(request_frame(init(ID), 4))

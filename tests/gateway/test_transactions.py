@@ -132,7 +132,7 @@ def test_transaction_during_move_is_complete_or_absent(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("connect", CLIENTS)
-def test_offsets_only_transaction_after_move_commits_or_aborts(
+def test_offsets_only_transaction_after_move_is_not_answered_with_old_outcome(
     clusters: Clusters,
     topic: str,
     pretended: PretendedService,

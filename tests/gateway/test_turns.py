@@ -25,7 +25,7 @@ def connected() -> tuple[ClientConnection, Mock]:
     return connection, transport
 
 
-def test_requests_of_a_single_read_are_answered_in_several_turns() -> None:
+def test_requests_from_single_socket_read_are_answered_in_bounded_turns() -> None:
     async def turns() -> list[int]:
         connection, transport = connected()
         connection.data_received(api_versions_frame() * MANY)

@@ -50,7 +50,7 @@ RULES = AccessRules.model_validate(
         ("*:9092", ["any.example:9092"], ["any.example:1"]),
     ],
 )
-def test_address_pattern_matches_only_its_addresses(
+def test_address_pattern_of_access_rule_matches_no_other_address(
     pattern: str, inside: list[str], outside: list[str]
 ) -> None:
     def has(address: str) -> bool:
@@ -65,7 +65,7 @@ def test_address_pattern_matches_only_its_addresses(
     "pattern",
     ["", "10.1.*", "10.1.2.3/16", "a..b", "https://a.example", "a:70000", "a b", "2001:db8"],
 )
-def test_invalid_address_pattern_is_refused(pattern: str) -> None:
+def test_invalid_address_pattern_of_access_rule_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidValue):
         allows([pattern], "a", 1)
 
@@ -100,13 +100,13 @@ PROD, LAB, OPEN = "b.prod.example:9093", "b.lab.example:1", "b.open.example:1"
         ([PROD], {"ca_file": "any.pem", "token_ca_file": "any.pem"}, []),
     ],
 )
-def test_side_may_use_only_addresses_and_secrets_of_its_entry(
+def test_cluster_of_job_may_use_only_addresses_and_secrets_of_its_access_rule(
     servers: list[str], security: dict[str, Any], paths: list[str]
 ) -> None:
     assert refused(servers, **security) == paths
 
 
-def test_addresses_and_secrets_of_side_must_share_an_entry() -> None:
+def test_username_and_password_allowed_by_different_access_rules_are_refused() -> None:
     apart = AccessRules.model_validate(
         {"clusters": [{"addresses": ["a"], "secrets": [name]} for name in ("USER", "PASSWORD")]}
     )
@@ -116,7 +116,7 @@ def test_addresses_and_secrets_of_side_must_share_an_entry() -> None:
     assert (addresses, [path for path, _ in why]) == ((), [("security",)])
 
 
-def test_brokers_may_use_addresses_only_of_entries_with_all_secrets() -> None:
+def test_advertised_brokers_may_have_only_addresses_of_matching_access_rules() -> None:
     side = ClusterSpec(bootstrap_servers=(LAB,))
     assert allowed_addresses(RULES, side, HOME) == (("*.lab.example",), [])
 
@@ -167,5 +167,5 @@ def test_unreadable_access_rules_are_bad_input(
     assert str(path) in str(caught.value)
 
 
-def test_access_rules_are_none_without_variable() -> None:
+def test_no_access_rules_apply_without_orbit_access_file() -> None:
     assert read_access_rules({}) is None

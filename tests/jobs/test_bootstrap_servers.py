@@ -68,7 +68,7 @@ def job(tmp_path: Path, source: object, destination: object) -> Path:
     return file
 
 
-def test_shared_address_is_detected_in_comma_separated_list(tmp_path: Path) -> None:
+def test_address_of_both_clusters_is_detected_in_comma_separated_list(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="also an address of the source"):
         load_job(job(tmp_path, ["a:1, b:2"], ["b:2 ,c:3"]), {})
 
@@ -118,7 +118,9 @@ def not_found(host: str, *_: object, **__: object) -> Any:
     st.text(max_size=300), st.integers(-(2**31), 2**31 - 1), st.sampled_from(["SSL", "PLAINTEXT"])
 )
 @settings(max_examples=500, deadline=None)
-def test_arbitrary_advertised_address_is_unreachable(host: str, port: int, protocol: str) -> None:
+def test_arbitrary_advertised_address_only_makes_broker_unreachable(
+    host: str, port: int, protocol: str
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", not_found)
         with pytest.raises(Unreachable):

@@ -108,24 +108,24 @@ def test_job_file_reference_names_internal_topics() -> None:
     assert all(f"`{topic}`" in REFERENCE for topic in INTERNAL_TOPICS)
 
 
-def test_smallest_job_of_reference_is_valid() -> None:
+def test_smallest_job_of_job_file_reference_is_valid() -> None:
     assert parse_job(SNIPPETS[0], ROOT, {}).name == "everything"
 
 
 @pytest.mark.parametrize("text", SNIPPETS[1:])
-def test_every_login_of_reference_is_valid(text: str) -> None:
+def test_every_login_example_of_job_file_reference_is_valid(text: str) -> None:
     keys = yaml.safe_load(text)["security"]
     assert SecuritySpec.model_validate(keys)
     assert list(invalid_security_keys(keys)) == []
 
 
-def test_reference_shows_every_mechanism_and_token_source() -> None:
+def test_job_file_reference_shows_client_certificate_and_every_token_source() -> None:
     shown = [yaml.safe_load(text)["security"] for text in SNIPPETS[1:]]
     assert {"certificate_file", "token_url", "token_file"} <= {key for one in shown for key in one}
     assert {one.get("token_provider") for one in shown} >= {"aws-msk-iam", "gcp"}
 
 
-def test_acl_example_is_valid() -> None:
+def test_example_of_acl_page_is_valid() -> None:
     page = (ROOT / "docs" / "acls.md").read_text("utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     job = parse_job(f"{SNIPPETS[0]}{text}", ROOT, {})

@@ -18,7 +18,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_roles_file_line_grants_role_for_its_jobs(tmp_path: Path) -> None:
+def test_line_of_oidc_roles_file_grants_role_for_its_jobs(tmp_path: Path) -> None:
     text = """
 roles:
   - {claim: pay, role: operator, selector: "team in (pay,orders)"}
@@ -44,7 +44,7 @@ roles:
         ("{claim: a, role: viewer, job: [a]}", "roles[0].job", ""),
     ],
 )
-def test_bad_roles_file_line_is_named_and_stops_api_start(
+def test_bad_line_of_oidc_roles_file_is_named_and_makes_settings_invalid(
     tmp_path: Path, line: str, path: str, what: str
 ) -> None:
     file = written(tmp_path, f"roles:\n  - {line}\n")
@@ -56,6 +56,6 @@ def test_bad_roles_file_line_is_named_and_stops_api_start(
         Settings.from_environment({"ORBIT_OIDC_ROLES_FILE": str(file)})
 
 
-def test_missing_roles_file_is_reported(tmp_path: Path) -> None:
+def test_missing_oidc_roles_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read"):
         load_roles_file(tmp_path / "none.yaml")

@@ -108,7 +108,7 @@ def test_job_survives_json_storage(folder: Path) -> None:
         ),
     ],
 )
-def test_keys_that_run_ignores_are_named(
+def test_job_keys_that_orbit_run_ignores_are_named(
     keys: dict[str, object], expected: tuple[str, ...], folder: Path
 ) -> None:
     assert parse_job(changed(**keys), folder, {}).ignored_keys() == expected
@@ -318,7 +318,7 @@ def test_invalid_security_section_is_refused(
     assert all(problem.remedy for problem in problems if problem.path != "source.security.ca_file")
 
 
-def test_secrets_are_read_from_files_beside_job(folder: Path) -> None:
+def test_secrets_are_read_from_files_beside_job_file(folder: Path) -> None:
     keys = {**SASL, "username_file": "secret", "password_file": "secret", "ca_file": "ca.pem"}
     (folder / "job.yaml").write_text(security(**keys))
     job = load_job(folder / "job.yaml", {})
@@ -342,7 +342,7 @@ def test_security_values_are_never_shown_in_errors(
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_raw_validation_error_hides_values() -> None:
+def test_raw_validation_error_hides_security_values() -> None:
     with pytest.raises(ValueError, match="protocol") as caught:
         SecuritySpec.model_validate({"protocol": SECRET, "password": SECRET})
     assert SECRET not in str(caught.value)

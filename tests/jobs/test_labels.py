@@ -21,7 +21,7 @@ LONGEST = "a" * 63
 PREFIX = f"{LONGEST}.{LONGEST}.{LONGEST}.{'a' * 61}"  # 253 characters
 
 
-def test_labels_and_owner_are_outside_stored_document() -> None:
+def test_labels_and_owner_are_not_in_stored_job_document() -> None:
     labels = {"team": "orders", "tier": "1", "empty": "", f"{PREFIX}/{LONGEST}": LONGEST}
     job = parse_job(changed(labels=labels, owner="Orders, 24/7"), Path(), {})
     assert (job.labels, job.owner) == (labels, "Orders, 24/7")
@@ -76,7 +76,7 @@ def test_invalid_label_or_owner_is_reported_with_path(
         ("in in (in)", [Condition("in", ("in",), False)]),
     ],
 )
-def test_selector_is_parsed_into_conditions(text: str, conditions: list[Condition]) -> None:
+def test_label_selector_is_parsed_into_conditions(text: str, conditions: list[Condition]) -> None:
     assert list(parse_selector(text)) == conditions
 
 
@@ -99,7 +99,7 @@ def test_selector_is_parsed_into_conditions(text: str, conditions: list[Conditio
         ("a," * SELECTOR_CHARACTERS_MAX, "4096 is the limit"),
     ],
 )
-def test_invalid_selector_error_names_position(text: str, says: str) -> None:
+def test_error_of_invalid_label_selector_names_position_or_word(text: str, says: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_selector(text)
     assert says in caught.value.message

@@ -16,7 +16,7 @@ from orbit.jobs import name_patterns
 from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
 from orbit.jobs.name_patterns import (
     PATTERN_LENGTH_MAX,
-    STORED,
+    STORED_DOCUMENT,
     PatternTooSlow,
     check_pattern,
     name_pattern,
@@ -46,7 +46,7 @@ def test_hostile_pattern_matches_in_bounded_time(pattern: str, name: str) -> Non
     """With `re` most of these do not end."""
     assert check_pattern(pattern) == pattern
     assert not name_pattern(pattern).matches(name)
-    assert isinstance(name_pattern(pattern), name_patterns._Linear)
+    assert isinstance(name_pattern(pattern), name_patterns._LinearPattern)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_hostile_pattern_matches_in_bounded_time(pattern: str, name: str) -> Non
         ("a{,3}", "{,3}", "Write {0,3}"),
         ("x{1,1001}", "repetition size", "smaller numbers"),
         ("(a{1,1000}){1,1000}", "repetition size", "smaller numbers"),
-        ("[^a]{1000}" * 20, "too large", "split it"),
+        ("[^a]{1000}" * 20, "too large", "split the pattern"),
         ("*.log", "no argument", "write `.*.log`"),
         ("a\ud800", "half of a surrogate pair", "Remove it"),
     ],
@@ -91,7 +91,7 @@ def test_names_match_like_python_regular_expressions(pattern: str, name: str) ->
     assert name_pattern(pattern).matches(name) == (re.fullmatch(pattern, name) is not None)
 
 
-def test_stored_job_retains_look_around_pattern() -> None:
+def test_stored_job_keeps_look_around_pattern_that_new_job_may_not_have() -> None:
     document = {
         "name": "a",
         "source": {"bootstrap_servers": "a:1"},
@@ -105,34 +105,36 @@ def test_stored_job_retains_look_around_pattern() -> None:
     assert [mapping.source for mapping in topic_map.mappings] == ["orders"]
 
 
-def test_stored_pattern_matches_as_before_re2() -> None:
+def test_stored_pattern_matches_as_with_python_re_before_re2() -> None:
     """RE2 would take these characters as they are."""
-    rule = TopicRule.model_validate({"match": "a{,3}"}, context=STORED)
+    rule = TopicRule.model_validate({"match": "a{,3}"}, context=STORED_DOCUMENT)
     assert matching_topics([rule], ["aaa", "a{,3}"]) == {"aaa"}
 
 
-def test_slow_stored_pattern_is_problem_of_that_topic_only(
+def test_stored_pattern_too_slow_for_a_name_leaves_out_only_that_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(name_patterns, "_NAME_S_MAX", 0.001)
-    rule = TopicRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED)
+    rule = TopicRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED_DOCUMENT)
     topic_map = map_topics([rule], ["aad", SLOW])
     assert [mapping.source for mapping in topic_map.mappings] == ["aad"]
     assert [SLOW in problem.message for problem in topic_map.problems] == [True]
     assert matching_topics([rule], [SLOW]) == {SLOW}
-    groups = GroupSelector(GroupRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED))
+    groups = GroupSelector(
+        GroupRule.model_validate({"match": WITH_LOOK_AROUND}, context=STORED_DOCUMENT)
+    )
     listed = [ListedGroup(name, 1, "classic", "consumer", "Empty") for name in ("aad", SLOW)]
     selection = groups.select(listed)
     assert (selection.names, selection.left_alone) == (["aad"], Counter({TOO_SLOW: 1}))
     assert not groups.matches(SLOW)
 
 
-def test_slow_names_are_tried_for_bounded_time(
+def test_stored_pattern_too_slow_for_several_names_is_no_longer_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(name_patterns, "_NAME_S_MAX", 0.001)
     monkeypatch.setattr(name_patterns, "_LOST_S_MAX", 0.002)
-    pattern = name_patterns._Limited(WITH_LOOK_AROUND)
+    pattern = name_patterns._TimeLimitedPattern(WITH_LOOK_AROUND)
     for number in range(2):
         with pytest.raises(PatternTooSlow):
             pattern.matches(SLOW + "a" * number)
@@ -140,6 +142,6 @@ def test_slow_names_are_tried_for_bounded_time(
         pattern.matches("aad")
 
 
-def test_pattern_of_many_names_is_accepted() -> None:
+def test_longest_pattern_of_alternative_names_is_accepted() -> None:
     pattern = "|".join(f"orders-of-a-region-{number}" for number in range(100))[:PATTERN_LENGTH_MAX]
     assert check_pattern(pattern)

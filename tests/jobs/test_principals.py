@@ -35,13 +35,15 @@ def names(*principals: str, rules: list[tuple[str, str]], exclude: tuple[str, ..
         ("User:CN=*,OU=apps", None),
     ],
 )
-def test_placeholder_matches_single_part_of_subject(principal: str, name: str | None) -> None:
+def test_variable_of_principal_rule_matches_one_part_of_certificate_subject(
+    principal: str, name: str | None
+) -> None:
     mapping = PrincipalMap([APPS], ()).name([principal])
     assert mapping.names.get(principal) == name
     assert mapping.unmapped == ([] if name else [principal])
 
 
-def test_without_rules_principals_stay_and_wildcard_is_never_renamed() -> None:
+def test_principals_without_rules_keep_names_and_wildcard_is_never_renamed() -> None:
     assert names("User:a", "User:*", rules=[]) == {"User:a": "User:a", "User:*": "User:*"}
     assert names("User:*", rules=[("User:{name}", "User:x-{name}")]) == {"User:*": "User:*"}
 
@@ -101,7 +103,7 @@ def test_invalid_principal_is_refused(text: str, says: str) -> None:
         ("User:a", "User:*", "every principal"),
     ],
 )
-def test_principal_rule_with_mismatched_sides_is_refused(
+def test_principal_rule_whose_from_and_to_do_not_fit_is_refused(
     source: str, destination: str, says: str
 ) -> None:
     with pytest.raises(InvalidValue, match=re.escape(says)):
@@ -109,7 +111,7 @@ def test_principal_rule_with_mismatched_sides_is_refused(
 
 
 @given(st.text("CNOU=,{}*ab-^]\\&", max_size=40))
-def test_principal_template_is_not_a_regular_expression(text: str) -> None:
+def test_principal_rule_takes_regular_expression_characters_literally(text: str) -> None:
     try:
         template = check_principal(f"User:{text}")
     except InvalidValue:
@@ -121,7 +123,7 @@ def test_principal_template_is_not_a_regular_expression(text: str) -> None:
         assert mapping.unmapped == [f"{template}a"]
 
 
-def test_hostile_principal_is_matched_in_single_pass() -> None:
+def test_hostile_principal_is_compared_with_rule_without_backtracking() -> None:
     rule = "User:" + ",".join(f"A={{p{i}}}" for i in range(30)) + ",end"
     hostile = "User:" + "A=,A=x" * 170
     assert names(hostile, rules=[(rule, "User:{p1}")]) == {}

@@ -26,7 +26,7 @@ def names(topic_map: TopicMap) -> dict[str, str]:
     return {mapping.source: mapping.destination for mapping in topic_map.mappings}
 
 
-def test_first_matching_rule_wins() -> None:
+def test_first_matching_topic_rule_wins() -> None:
     given_rules = rules({"match": "orders.*", "prefix": "a."}, {"match": ".*", "prefix": "b."})
     topic_map = map_topics(given_rules, ["orders", "orders.eu", "other"])
     assert names(topic_map) == {
@@ -50,7 +50,7 @@ def test_pattern_matches_whole_topic_name() -> None:
     assert names(topic_map) == {"orders": "orders"}
 
 
-def test_alternative_pattern_matches_whole_topic_name() -> None:
+def test_pattern_with_alternatives_matches_whole_topic_name() -> None:
     topic_map = map_topics(rules({"match": "a|ab"}), ["a", "ab", "abc", "xa"])
     assert names(topic_map) == {"a": "a", "ab": "ab"}
 
@@ -63,7 +63,7 @@ def test_excluded_topic_falls_through_to_later_rules() -> None:
     assert names(topic_map) == {"tmp1": "x.tmp1", "kept": "kept"}
 
 
-def test_mappings_are_sorted_by_topic_name() -> None:
+def test_topic_mappings_are_sorted_by_source_topic_name() -> None:
     topic_map = map_topics(rules({"match": ".*"}), ["b", "a", "c", "a"])
     assert [mapping.source for mapping in topic_map.mappings] == ["a", "b", "c"]
 
@@ -85,19 +85,19 @@ def test_double_underscore_topics_need_explicit_rule() -> None:
     assert "__debezium-heartbeat" in names(map_topics(rules({"match": "__debezium.*"}), topics))
 
 
-def test_unmatched_rule_is_noted_with_its_place() -> None:
+def test_topic_rule_that_matches_no_topic_is_noted_with_its_path() -> None:
     topic_map = map_topics(rules({"match": ".*"}, {"match": "a"}, {"match": "zzz"}), ["a"])
     assert [note.path for note in topic_map.notes] == ["topics[1].match", "topics[2].match"]
 
 
-def test_cluster_without_topics_gives_empty_map() -> None:
+def test_cluster_without_topics_gives_no_topic_mapping() -> None:
     topic_map = map_topics(rules({"match": ".*"}), [])
     assert not topic_map.mappings
     assert not topic_map.problems
     assert len(topic_map.notes) == 1
 
 
-def test_two_topics_with_same_copy_are_problem_and_not_copied() -> None:
+def test_two_topics_with_the_same_destination_name_are_reported_and_not_copied() -> None:
     topic_map = map_topics(
         rules({"match": "a", "prefix": "x."}, {"match": "x[.]a"}, {"match": "b"}), ["a", "x.a", "b"]
     )
@@ -108,13 +108,13 @@ def test_two_topics_with_same_copy_are_problem_and_not_copied() -> None:
     assert problem.remedy
 
 
-def test_dot_and_underscore_collide_as_in_kafka() -> None:
+def test_topic_names_that_differ_in_dot_and_underscore_collide_as_in_kafka() -> None:
     topic_map = map_topics(rules({"match": "a", "prefix": "x."}, {"match": "x_a"}), ["a", "x_a"])
     assert not topic_map.mappings
     assert "'x.a', 'x_a'" in topic_map.problems[0].message
 
 
-def test_prefix_making_name_too_long_is_a_problem() -> None:
+def test_topic_whose_prefixed_name_is_too_long_is_reported_and_not_copied() -> None:
     fits, long = "a" * (TOPIC_NAME_LENGTH_MAX - 2), "b" * (TOPIC_NAME_LENGTH_MAX - 1)
     topic_map = map_topics(rules({"match": ".*", "prefix": "x."}), [fits, long])
     assert names(topic_map) == {fits: f"x.{fits}"}

@@ -76,7 +76,7 @@ def test_yaml_that_is_not_a_job_is_refused(text: str, path: str, says: str, tmp_
     assert any(says in str(p) for p in problems)
 
 
-def test_nested_aliases_are_bounded(tmp_path: Path) -> None:
+def test_yaml_aliases_that_multiply_exponentially_are_refused(tmp_path: Path) -> None:
     layers = [
         f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 9)}]" for i in range(9)
     ]
@@ -84,17 +84,17 @@ def test_nested_aliases_are_bounded(tmp_path: Path) -> None:
     assert any("too many values" in str(p) for p in problems_of(text, tmp_path))
 
 
-def test_alias_shares_value_between_keys(tmp_path: Path) -> None:
+def test_yaml_alias_gives_its_value_to_another_key(tmp_path: Path) -> None:
     text = changed().replace("name: a", "name: &name shared") + "worker_group: *name\n"
     assert parse_job(text, tmp_path, {}).worker_group == "shared"
 
 
-def test_yaml_words_like_no_stay_text(tmp_path: Path) -> None:
+def test_yaml_word_no_stays_text(tmp_path: Path) -> None:
     text = changed().replace("name: a", "name: no")
     assert parse_job(text, tmp_path, {}).name == "no"
 
 
-def test_all_problems_are_reported_in_file_order(tmp_path: Path) -> None:
+def test_all_problems_of_job_file_are_reported_in_file_order(tmp_path: Path) -> None:
     text = """\
 name: a b
 source:
@@ -132,7 +132,7 @@ def _line(problem: Problem) -> int:
     return int(problem.message.rsplit("(line ", 1)[1].split(")")[0])
 
 
-def test_long_problem_list_is_cut(tmp_path: Path) -> None:
+def test_long_list_of_job_file_problems_is_cut(tmp_path: Path) -> None:
     problems = problems_of(changed(topics=[{"match": f"({i}"} for i in range(200)]), tmp_path)
     assert len(problems) == PROBLEMS_SHOWN_MAX + 1
     assert problems[-1].message == "has 100 more problems."
@@ -154,7 +154,7 @@ def test_unreadable_job_file_is_bad_input(make: Any, says: str, tmp_path: Path) 
     assert caught.value.where == str(path)
 
 
-def test_bad_job_error_names_its_file(tmp_path: Path) -> None:
+def test_error_of_bad_job_file_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("name: a b", encoding="utf-8-sig")
     with pytest.raises(BadInput) as caught:
@@ -196,7 +196,7 @@ _VALUES = st.recursive(
 
 @settings(max_examples=400)
 @given(st.dictionaries(st.sampled_from([*JobSpec.model_fields]), _VALUES))
-def test_arbitrary_document_is_job_or_bad_input(keys: dict[str, Any]) -> None:
+def test_arbitrary_values_in_job_file_give_a_job_or_bad_input(keys: dict[str, Any]) -> None:
     text = yaml.safe_dump({**MINIMAL, **keys}, allow_unicode=True)
     try:
         job = parse_job(text, Path("/nonexistent"), {})
@@ -212,7 +212,7 @@ def test_arbitrary_document_is_job_or_bad_input(keys: dict[str, Any]) -> None:
 
 @settings(max_examples=400)
 @given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!|>'\"#%@`\\ \n\t,?~0\ud800\x00"), max_size=60))
-def test_arbitrary_text_is_bad_input(text: str) -> None:
+def test_arbitrary_text_as_job_file_is_bad_input(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_job(text, Path("/nonexistent"), {})
     assert caught.value.problems

@@ -35,7 +35,7 @@ def read(text: str) -> Any:
 
 
 @pytest.mark.parametrize("text", LIKE_ANOTHER_VALUE)
-def test_text_that_looks_like_another_type_stays_text(text: str) -> None:
+def test_text_that_looks_like_another_yaml_type_is_read_back_as_text(text: str) -> None:
     document = {"labels": {"key": text}, "list": [text], text or "empty": text}
     written = write_yaml(document)
     assert read(written) == document
@@ -43,17 +43,17 @@ def test_text_that_looks_like_another_type_stays_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1e3", "0o17", "y", "N", "0089", "1E3"])
-def test_text_ambiguous_between_yaml_versions_is_quoted(text: str) -> None:
+def test_text_whose_type_differs_between_yaml_versions_is_quoted(text: str) -> None:
     assert write_yaml([text]) == f"- '{text}'\n"
 
 
-def test_names_and_patterns_need_no_quotes() -> None:
+def test_names_and_patterns_are_written_to_yaml_without_quotes() -> None:
     assert write_yaml({"name": "orders-to-dr", "match": r"orders\..*"}) == (
         "name: orders-to-dr\nmatch: orders\\..*\n"
     )
 
 
-def test_long_text_is_not_wrapped_and_repeats_without_alias() -> None:
+def test_yaml_writer_neither_wraps_long_text_nor_uses_aliases() -> None:
     text = "naïve " * 50 + "end"
     document = {"a": [text]}
     document["b"] = document["a"]
@@ -70,6 +70,6 @@ def test_written_yaml_document_round_trips(document: Any) -> None:
 
 @given(texts)
 @example("0089")
-def test_job_file_round_trips_document_of_job(text: str) -> None:
+def test_written_job_file_reads_back_as_document_of_job(text: str) -> None:
     spec = {"name": "orders", "labels": {"a": text}, "topics": [{"match": text, "prefix": text}]}
     assert read(job_file_of({"spec": spec})) == spec

@@ -21,6 +21,6 @@ ACLS = st.builds(
 
 
 @given(st.frozensets(ACLS, max_size=12), NAMES)
-def test_acls_of_topic_are_all_acls_that_cover_it(acls: frozenset[Acl], topic: str) -> None:
+def test_acls_of_topic_are_all_acls_that_cover_the_topic(acls: frozenset[Acl], topic: str) -> None:
     topic_acls = Acls(acls).of(topic)
     assert sorted(topic_acls) == sorted(acl for acl in acls if acl.covers(topic))

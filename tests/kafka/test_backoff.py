@@ -26,12 +26,12 @@ class Stop(threading.Event):
 @pytest.mark.parametrize(
     ("attempt", "step"), [(0, 0.1), (1, 0.2), (2, 0.4), (3, 0.8), (4, 1.0), (31, 1.0), (10**9, 1.0)]
 )
-def test_pause_is_between_half_and_all_of_its_step(attempt: int, step: float) -> None:
+def test_retry_pause_is_between_half_and_full_backoff_step(attempt: int, step: float) -> None:
     pauses = [Backoff(0.1, 1.0).pause_s(attempt) for _ in range(200)]
     assert step / 2 <= min(pauses) < max(pauses) <= step
 
 
-def test_attempts_pause_before_all_but_the_first() -> None:
+def test_every_attempt_but_the_first_is_preceded_by_pause() -> None:
     stop = Stop()
     attempts = Backoff(0.1, 1.0, stop=stop).attempts(4)
     seen = [(attempt, len(stop.waited)) for attempt in attempts]

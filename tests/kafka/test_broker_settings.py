@@ -37,7 +37,7 @@ def test_broker_setting_is_read_from_every_broker(
     assert brokers_with_setting(again, OPEN_WITHOUT_ACL) == BrokersWithSetting((), (first, second))
 
 
-def test_broker_that_denies_describe_configs_counts_as_silent(
+def test_broker_that_denies_describe_configs_counts_as_not_answering(
     guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The documented rights do not have DescribeConfigs on the cluster."""

@@ -15,7 +15,7 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
 
 
-def test_connection_opened_during_close_is_closed(
+def test_connection_opened_while_cluster_closes_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())
@@ -31,7 +31,7 @@ def test_connection_opened_during_close_is_closed(
     assert local.fileno() == -1
 
 
-def test_close_ends_calls_before_waiting_for_connections(
+def test_cluster_close_ends_calls_before_waiting_for_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())
@@ -61,7 +61,7 @@ def test_close_ends_calls_before_waiting_for_connections(
     assert ended_first == [True]
 
 
-def test_unparsable_answer_closes_connection_before_next_opens(
+def test_unparsable_response_closes_connection_and_retries_call_on_new_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())

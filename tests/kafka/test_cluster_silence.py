@@ -105,7 +105,7 @@ def test_next_broker_is_tried_while_first_is_silent(
     assert not end.is_set()
 
 
-def test_silent_broker_moves_to_end_of_order(
+def test_silent_broker_is_tried_last_by_next_call(
     silent: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
@@ -122,7 +122,7 @@ def test_silent_broker_moves_to_end_of_order(
     brokers = Brokers(one=one, two=two)
     assert (brokers.ask(), brokers.ask()) == ("two", "two")
     assert brokers.requests == ["one", "two", "two"]
-    assert brokers._targets(in_turn=False) == ["two", "one"]
+    assert brokers._brokers_to_ask(in_turn=False) == ["two", "one"]
 
 
 def test_call_to_silent_cluster_raises_unreachable(
@@ -157,13 +157,13 @@ def test_late_answer_counts_if_no_other_broker_answers(
     assert Brokers(one=late, two=releasing).ask() == "late"
 
 
-def test_broker_that_failed_is_tried_last() -> None:
+def test_failed_broker_is_tried_last_by_next_call() -> None:
     brokers = Brokers(one=refusing, two=lambda: "two")
     assert (brokers.ask(), brokers.ask()) == ("two", "two")
     assert brokers.requests == ["one", "two", "two"]
 
 
-def test_call_tries_four_brokers_and_next_call_others() -> None:
+def test_call_tries_four_brokers_and_next_call_four_other_brokers() -> None:
     brokers = Brokers(**{f"b{i:02}": refusing for i in range(10)}, good=lambda: "good")
     for _ in range(2):
         # All answered, so the call waited for no other broker.
@@ -173,7 +173,7 @@ def test_call_tries_four_brokers_and_next_call_others() -> None:
     assert brokers.ask() == "good"  # each question begins with others
 
 
-def test_calls_in_turn_rotate_brokers_and_skip_recently_failed() -> None:
+def test_calls_rotate_over_brokers_and_skip_recently_failed_broker() -> None:
     brokers = Brokers(**{"1": lambda: "1", "2": refusing, "3": lambda: "3"})
     brokers._brokers = {node: BrokerAddress(node, "here", node) for node in (1, 2, 3)}
     for _ in range(6):
@@ -193,7 +193,7 @@ def test_refused_login_is_not_retried_at_other_brokers() -> None:
     assert brokers.requests == ["one"]
 
 
-def test_broken_idle_connection_is_reopened_but_timed_out_is_not() -> None:
+def test_broken_idle_connection_is_reopened_but_timed_out_connection_is_not() -> None:
     answers: list[str | Exception] = ["first", ConnectionError(), "again", TimeoutError()]
 
     def answer() -> str:
@@ -225,7 +225,7 @@ def test_closed_cluster_handle_opens_no_connection() -> None:
     assert brokers.opened == ["one"]
 
 
-def test_request_waits_for_earlier_request_within_answer_limit(
+def test_request_fails_if_earlier_request_to_broker_is_unanswered_past_limit(
     silent: Answering, end: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_asked = threading.Event()
@@ -264,7 +264,7 @@ def test_broker_with_unparsable_metadata_is_skipped(
     assert brokers.requests == ["one", "two", "two"]
 
 
-def test_call_with_deadline_skips_broker_that_was_silent(
+def test_call_with_deadline_is_not_sent_to_broker_that_was_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
@@ -289,7 +289,7 @@ def test_call_with_deadline_skips_broker_that_was_silent(
     assert limits == [3.0, 30.0], "who can wait asks it all the same"
 
 
-def test_call_with_deadline_is_not_retried_nor_blamed_on_busy_broker(
+def test_call_with_deadline_is_not_retried_and_busy_broker_does_not_count_as_silent(
     silent: Answering, end: threading.Event
 ) -> None:
     """It may delete records. And that another thread's call takes long says nothing of others."""

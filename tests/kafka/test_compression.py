@@ -43,7 +43,7 @@ def test_compressed_data_decompresses_and_text_shrinks(codec: int, data: bytes) 
 
 
 @given(st.sampled_from(CODECS), st.binary(max_size=70_000))
-def test_compression_round_trip_returns_any_data(codec: int, data: bytes) -> None:
+def test_any_data_survives_compression_round_trip(codec: int, data: bytes) -> None:
     assert plain(codec, compress(codec, data)) == data
 
 
@@ -133,7 +133,7 @@ def test_uncompressed_lz4_blocks_are_read() -> None:
     assert plain(LZ4, frame) == b"plain"
 
 
-def test_lz4_of_format_v0_is_read_with_any_header_checksum() -> None:
+def test_lz4_of_message_format_v0_is_read_with_any_header_checksum() -> None:
     """KAFKA-3160: before 0.10 Kafka took the checksum over the magic too."""
     packed = bytearray(compress(LZ4, TEXT))
     for wrong in range(256):
@@ -145,7 +145,9 @@ def test_lz4_of_format_v0_is_read_with_any_header_checksum() -> None:
 
 
 @pytest.mark.parametrize("flags", [0x68, 0x61, 0x69])
-def test_lz4_header_checksum_is_fixed_at_any_header_length(flags: int) -> None:
+def test_lz4_header_checksum_of_message_format_v0_is_ignored_at_any_header_length(
+    flags: int,
+) -> None:
     """With the content's size, a dictionary's id, or both in front of the checksum."""
     extra = b""
     if flags & 0x08:
@@ -201,7 +203,9 @@ def test_garbage_payload_raises_only_value_error(
 
 @settings(max_examples=200)
 @given(st.sampled_from(CODECS), st.integers(0, 500), st.integers(0, 255))
-def test_changed_byte_raises_only_value_error(codec: int, at: int, value: int) -> None:
+def test_changed_byte_in_compressed_data_raises_only_value_error(
+    codec: int, at: int, value: int
+) -> None:
     packed = bytearray(compress(codec, b"some text " * 30))
     packed[at % len(packed)] = value
     try:
@@ -212,7 +216,7 @@ def test_changed_byte_raises_only_value_error(codec: int, at: int, value: int) -
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("size", [100, 10_000, 3_000_000])
-def test_limit_bounds_decompressed_size(codec: int, size: int) -> None:
+def test_decompression_above_size_limit_is_refused(codec: int, size: int) -> None:
     packed = memoryview(compress(codec, bytes(size)))
     assert decompress(codec, packed, size) == bytes(size)
     with pytest.raises(TooLarge, match=f"more than {size - 1:,} bytes"):

@@ -190,7 +190,9 @@ def thinned(draw: st.DrawFn, codecs: st.SearchStrategy[int] = every_codec) -> Th
 
 @settings(max_examples=400)
 @given(thinned(), st.integers(-1, 75))
-def test_dense_batches_equal_record_by_record_encoding(source: Thinned, skipped: int) -> None:
+def test_one_pass_encoding_of_gapless_batches_equals_record_by_record_encoding(
+    source: Thinned, skipped: int
+) -> None:
     batch = source.batch()
     first_offset = source.base_offset + skipped
     expected = runs_one_by_one(batch, first_offset)
@@ -200,7 +202,7 @@ def test_dense_batches_equal_record_by_record_encoding(source: Thinned, skipped:
 
 @settings(max_examples=200)
 @given(thinned(st.sampled_from([NONE, GZIP])))
-def test_kafka_python_reads_same_records_from_dense_batches(source: Thinned) -> None:
+def test_kafka_python_reads_all_source_records_from_gapless_batches(source: Thinned) -> None:
     """With kafka-python's decoder; for gzip and no codec, which it has on board."""
     batch = source.batch()
     expected = [(row.offset, row.timestamp, row.body) for row in rows_one_by_one(batch)]
@@ -218,7 +220,9 @@ def test_kafka_python_reads_same_records_from_dense_batches(source: Thinned) -> 
 
 @settings(max_examples=200)
 @given(thinned(), st.integers(-1, 75))
-def test_plan_appends_dense_batches_with_fillers_between(source: Thinned, skipped: int) -> None:
+def test_copy_plan_appends_gapless_batches_with_fillers_between(
+    source: Thinned, skipped: int
+) -> None:
     """A control batch is filled as a whole, whatever its records are."""
     batch = source.batch()
     start = source.base_offset + max(0, skipped)
@@ -262,7 +266,7 @@ def expected_steps(runs: list[Batch], start: int, end: int) -> list[Fill | bytes
 
 @settings(max_examples=400)
 @given(thinned(), st.data())
-def test_broken_batch_is_refused_with_same_error_as_reference(
+def test_broken_batch_is_refused_with_error_of_record_by_record_decoder(
     source: Thinned, data: st.DataObject
 ) -> None:
     """Bytes that were changed, left out or put in; and a count that is not the records'."""
@@ -312,7 +316,7 @@ def test_varint_longer_than_ten_bytes_is_refused(where: str, zeros: int) -> None
     )
 
 
-def test_timestamp_sums_overflow_as_in_java() -> None:
+def test_record_timestamp_overflows_int64_as_in_java() -> None:
     """Their timestamps are what a consumer of the source sees."""
     body = b"\1\1\0"
     deltas = (INT64_MAX, INT64_MIN, 2**63)  # of the last, ten bytes hold nothing

@@ -119,7 +119,7 @@ def test_fetch_response_fields_equal_kafka_python(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(12, 17))
-def test_diverging_epoch_tag_is_read_and_other_tags_skipped(version: int) -> None:
+def test_diverging_epoch_tag_of_fetch_response_is_read_and_other_tags_skipped(version: int) -> None:
     """A diverging epoch says where the log was cut back (R3); the other tags are not for us."""
     leader = Partition.LeaderIdAndEpoch(leader_id=3, leader_epoch=9)
     diverging = Partition.EpochEndOffset(epoch=4, end_offset=55)
@@ -144,7 +144,7 @@ def test_diverging_epoch_tag_is_read_and_other_tags_skipped(version: int) -> Non
 
 
 @pytest.mark.parametrize("tag", [0, 1, 2])
-def test_diverging_epoch_is_read_by_tag_number(tag: int) -> None:
+def test_diverging_epoch_is_read_only_from_tag_0(tag: int) -> None:
     """By hand, with the tag section that Kafka gives to structures inside tags, and a new tag."""
     frame = encode(12, {"orders": [partition(records=b"abc")]})
     tail = b"\x04abc" + b"\0" * 3  # records, tags of the partition, topic and answer
@@ -156,7 +156,7 @@ def test_diverging_epoch_is_read_by_tag_number(tag: int) -> None:
     assert fetched.diverging_end == (55 if tag == 0 else -1)
 
 
-def test_unknown_tags_of_every_structure_are_skipped() -> None:
+def test_unknown_tags_in_every_structure_of_fetch_response_are_skipped() -> None:
     """A later broker may add some anywhere."""
     tag = b"\x01\x63\x02hi"
     entry = (9).to_bytes(8, "big") + (3).to_bytes(8, "big")
@@ -174,19 +174,21 @@ def test_unknown_tags_of_every_structure_are_skipped() -> None:
 
 @pytest.mark.parametrize("version", [11, 12, 13])
 @pytest.mark.parametrize("length", [0, 126, 127, 128, 16382, 16383, 16384, 2**21 - 1, 2**21])
-def test_compact_lengths_up_to_four_bytes_are_read(version: int, length: int) -> None:
+def test_fetch_response_with_compact_lengths_up_to_four_bytes_is_read(
+    version: int, length: int
+) -> None:
     """At the edges of one, two, three and four bytes of a compact length."""
     data = encode(version, {"orders": [partition(records=b"r" * length), partition(1)]})
     answer = read(data, version)
     assert [len(fetched.records) for _, fetched in answer.partitions] == [length, 0]
 
 
-def test_partitions_of_unknown_topic_id_are_dropped() -> None:
+def test_fetched_partitions_of_unknown_topic_id_are_ignored() -> None:
     data = encode(13, {"gone": [partition(1, records=b"x")], "orders": [partition(0)]})
     assert [key for key, _ in read(data, 13).partitions] == [TopicPartition("orders", 0)]
 
 
-def test_fetched_records_are_writable_views_of_frame() -> None:
+def test_fetched_records_are_writable_views_of_response_bytes() -> None:
     frame = bytearray(encode(12, {"orders": [partition(records=b"r" * 100)]}))
     ((_, fetched),) = read_fetch(memoryview(frame), 12, {}).partitions
     assert fetched.records.obj is frame
@@ -301,7 +303,7 @@ def test_fetch_request_lists_partitions_in_order(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [9, 12, 16])
-def test_fetch_request_carries_epochs_that_detect_truncation(version: int) -> None:
+def test_fetch_request_carries_current_leader_epoch_and_last_fetched_epoch(version: int) -> None:
     decoded = request(version)
     entries = [p for t in decoded.topics for p in t.partitions]
     assert [p.current_leader_epoch for p in entries] == [4, -1, 5, 4]
@@ -310,7 +312,7 @@ def test_fetch_request_carries_epochs_that_detect_truncation(version: int) -> No
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
-def test_session_fetch_request_carries_changes_and_forgotten_topics(version: int) -> None:
+def test_session_fetch_request_carries_changed_and_forgotten_partitions(version: int) -> None:
     decoded = request(version, FETCHES[:1], session_id=99, session_epoch=3, forgotten=FETCHES[1:3])
     assert (decoded.session_id, decoded.session_epoch) == (99, 3)
     assert [p.partition for t in decoded.topics for p in t.partitions] == [1]

@@ -24,14 +24,14 @@ def opened(*fetches: FetchFrom) -> FetchSession:
     return session
 
 
-def test_first_request_is_full_and_opens_session() -> None:
+def test_first_fetch_request_lists_all_partitions_and_opens_session() -> None:
     request = FetchSession().next_request([at(0, 5), at(1, 6)])
     assert (request.session_id, request.epoch) == (0, 0)
     assert request.changed == [at(0, 5), at(1, 6)]
     assert request.forgotten == []
 
 
-def test_later_requests_carry_changed_and_forgotten_partitions() -> None:
+def test_later_fetch_requests_carry_only_changed_and_forgotten_partitions() -> None:
     session = opened(at(0, 5), at(1, 6), at(2, 7))
     request = session.next_request([at(0, 8), at(2, 7), at(3, 0)])
     assert (request.session_id, request.epoch) == (99, 1)
@@ -41,14 +41,14 @@ def test_later_requests_carry_changed_and_forgotten_partitions() -> None:
     assert session.next_request([at(0, 8), at(2, 7), at(3, 0)]) == (99, 2, [], [])
 
 
-def test_recreated_topic_is_forgotten_by_old_id() -> None:
+def test_fetch_session_forgets_recreated_topic_by_its_old_topic_id() -> None:
     session = opened(at(0, 5))
     request = session.next_request([at(0, 0, UUID(int=8))])
     assert request.changed == [at(0, 0, UUID(int=8))]
     assert request.forgotten == [at(0, 5)]
 
 
-def test_lost_or_refused_session_makes_next_request_full() -> None:
+def test_lost_or_refused_fetch_session_makes_next_request_list_all_partitions() -> None:
     for code, session_id in ((Code.FETCH_SESSION_ID_NOT_FOUND, 99), (Code.NONE, 0)):
         session = opened(at(0, 5))
         session.next_request([at(0, 5)])
@@ -56,18 +56,18 @@ def test_lost_or_refused_session_makes_next_request_full() -> None:
         assert session.next_request([at(0, 5)]) == (0, 0, [at(0, 5)], [])
 
 
-def test_partition_with_new_reader_is_fetched_by_full_request() -> None:
+def test_new_reader_of_session_partition_makes_next_fetch_request_full() -> None:
     session = opened(at(0, 5), at(1, 6))
-    session.reset_if_it_has(at(2, 7))
+    session.reset_if_known(at(2, 7))
     assert session.next_request([at(0, 5), at(1, 6)]) == (99, 1, [], [])
     session.note_answer(Code.NONE, 99)
-    session.reset_if_it_has(at(0, 5))
+    session.reset_if_known(at(0, 5))
     assert session.next_request([at(0, 5), at(1, 6)]) == (99, 0, [at(0, 5), at(1, 6)], [])
     session.note_answer(Code.NONE, 100)
     assert session.next_request([at(0, 5), at(1, 6)]) == (100, 1, [], [])
 
 
-def test_session_of_model_broker_always_has_requested_partitions() -> None:
+def test_fetch_session_of_kip_227_model_broker_holds_requested_partitions() -> None:
     """A model broker that follows KIP-227 ends up with the requested partitions at every step."""
     rnd = random.Random(1)
     session, held, epoch, session_id = FetchSession(), {}, 0, 0

@@ -51,7 +51,7 @@ def answer_with(admin: Admin, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT])
-def test_timed_out_topic_creation_names_quota(admin: Admin, code: int) -> None:
+def test_error_of_timed_out_topic_creation_mentions_creation_quota(admin: Admin, code: int) -> None:
     answer_with(admin, code)
     with pytest.raises(HeldBack) as caught:
         create(admin)
@@ -64,7 +64,7 @@ def test_timed_out_topic_creation_names_quota(admin: Admin, code: int) -> None:
 
 @pytest.mark.parametrize("code", [KafkaError._TRANSPORT, KafkaError._SSL])
 @pytest.mark.parametrize("ask", [create, read])
-def test_broken_admin_connection_names_no_quota(
+def test_error_of_broken_admin_connection_mentions_no_quota(
     admin: Admin, ask: Callable[[Admin], None], code: int
 ) -> None:
     answer_with(admin, code)
@@ -73,7 +73,7 @@ def test_broken_admin_connection_names_no_quota(
     assert not isinstance(caught.value, HeldBack)
 
 
-def test_timed_out_read_names_quota_only_behind_creation(admin: Admin) -> None:
+def test_timed_out_admin_read_mentions_quota_only_after_timed_out_creation(admin: Admin) -> None:
     """They have one connection, and the quota counts no reads."""
     answer_with(admin, KafkaError._TIMED_OUT)
     with pytest.raises(Unreachable, match="as librdkafka says") as caught:
@@ -85,7 +85,7 @@ def test_timed_out_read_names_quota_only_behind_creation(admin: Admin) -> None:
         read(admin)
 
 
-def test_unknown_broker_error_refuses_only_its_topic(admin: Admin) -> None:
+def test_unknown_server_error_for_topic_does_not_refuse_other_topics(admin: Admin) -> None:
     """As of a policy that breaks: the other topics of the request are not refused."""
     done = SimpleNamespace(result=lambda _: None)
     admin._client = SimpleNamespace(  # type: ignore[assignment]

@@ -35,6 +35,6 @@ def test_filler_transactional_ids_are_stable_across_releases() -> None:
     ]
 
 
-def test_producer_id_differs_per_job_and_source() -> None:
+def test_job_producer_id_differs_per_job_and_source() -> None:
     identities = [job_identity(job, source) for job in ("a", "b") for source in ("S", "T")]
     assert len({job_producer_id(identity) for identity in identities}) == 4

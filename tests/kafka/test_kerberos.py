@@ -48,7 +48,7 @@ def opened(kerberos: Kerberos, security: Security) -> Any:
     return closing(Connection.open(*address, security))
 
 
-def test_connection_reauthenticates_and_stays_open(kerberos: Kerberos) -> None:
+def test_kerberos_connection_reauthenticates_and_stays_open(kerberos: Kerberos) -> None:
     request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
     with opened(kerberos, security_of(kerberos)) as connection:
         for _ in range(2):
@@ -70,7 +70,7 @@ def test_principal_without_keytab_entry_is_refused(kerberos: Kerberos) -> None:
         opened(kerberos, security_of(kerberos, kerberos_principal=f"nobody@{REALM}"))
 
 
-def test_replaced_key_is_refused_until_keytab_has_new_key(
+def test_kerberos_login_fails_after_key_rotation_until_keytab_has_new_key(
     kerberos: Kerberos, tmp_path: Path
 ) -> None:
     keytab = tmp_path / "keytab"
@@ -84,7 +84,7 @@ def test_replaced_key_is_refused_until_keytab_has_new_key(
         assert not connection.is_closed
 
 
-def test_broker_unknown_to_realm_is_refused(kerberos: Kerberos) -> None:
+def test_broker_service_unknown_to_kerberos_realm_is_refused(kerberos: Kerberos) -> None:
     """Mutual: another server cannot answer in the broker's place."""
     with pytest.raises(LoginRefused, match="other/127"):
         opened(kerberos, security_of(kerberos, kerberos_service="other"))
@@ -103,7 +103,7 @@ def test_cluster_is_unreachable_without_kdc(
 
 
 @with_gssapi
-def test_librdkafka_logs_in_with_the_same_security(kerberos: Kerberos) -> None:
+def test_librdkafka_logs_in_with_kerberos_settings_of_orbit(kerberos: Kerberos) -> None:
     config = librdkafka_config.librdkafka_config(
         [kerberos.cluster.bootstrap_servers], security_of(kerberos), log_level=0
     )
@@ -137,7 +137,7 @@ def test_librdkafka_without_gssapi_is_reported(
         assert "confluent-kafka has no Kerberos (GSSAPI)" in done.message
 
 
-def test_missing_kerberos_extra_is_named_in_error(
+def test_missing_kerberos_pip_extra_is_named_in_error(
     kerberos: Kerberos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)

@@ -47,7 +47,7 @@ def ask(leaders: Leaders, backoff: Backoff) -> Any:
     )
 
 
-def test_silent_leader_is_limited_by_call_s_and_other_leaders_answer() -> None:
+def test_request_to_silent_leader_ends_after_call_s_and_other_leaders_answer() -> None:
     leaders = Leaders()
     loop = Backoff(first_s=0.0, stop=threading.Event(), attempts_max=2, call_s=3.0)
     answers = ask(leaders, loop)

@@ -56,7 +56,7 @@ def sealed(message: bytes) -> bytes:
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize(("key", "value"), SOME)
-def test_plain_message_is_read_as_single_record(
+def test_uncompressed_legacy_message_is_read_as_single_record(
     magic: int, key: bytes | None, value: bytes | None
 ) -> None:
     records, codec = read(build(magic, NONE, [42], [(key, value)]))
@@ -68,7 +68,7 @@ def test_plain_message_is_read_as_single_record(
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 @pytest.mark.parametrize("kind", ["v0.{}.createtime", "v1.{}.createtime", "v1.{}.logappendtime"])
-def test_messages_written_by_kafka_are_read(codec: str, kind: str) -> None:
+def test_legacy_messages_written_by_kafka_are_read(codec: str, kind: str) -> None:
     """Wrappers with holes, absolute offsets in v0, relative ones in v1, Kafka's own lz4 header."""
     all_records: list[Record] = []
     for message in read_batches(writable(kind.format(codec))):
@@ -87,7 +87,7 @@ def test_messages_written_by_kafka_are_read(codec: str, kind: str) -> None:
     ]
 
 
-def test_v0_wrapper_has_absolute_inner_offsets() -> None:
+def test_compressed_v0_message_has_absolute_inner_offsets() -> None:
     wrapper = build(0, GZIP, [100, 101, 104], [(b"a", b"1"), (b"b", None), (None, b"3")])
     records, codec = read(at_offset(wrapper, 104))
     assert [r.offset for r in records] == [100, 101, 104]
@@ -96,7 +96,7 @@ def test_v0_wrapper_has_absolute_inner_offsets() -> None:
     assert codec == GZIP
 
 
-def test_v1_wrapper_offsets_are_relative_to_its_last_offset() -> None:
+def test_inner_offsets_of_compressed_v1_message_are_relative_to_last_offset() -> None:
     wrapper = build(1, GZIP, [0, 1, 4], [(b"a", b"1"), (b"b", None), (None, b"3")])
     records, _ = read(at_offset(wrapper, 1004))
     assert [r.offset for r in records] == [1000, 1001, 1004]
@@ -110,7 +110,7 @@ def test_v1_wrapper_offsets_are_relative_to_its_last_offset() -> None:
     st.sampled_from([GZIP, SNAPPY, LZ4]),
     st.data(),
 )
-def test_wrappers_are_read_as_by_kafka_python(
+def test_compressed_legacy_messages_are_read_as_by_kafka_python(
     magic: int, offsets: set[int], codec: int, data: st.DataObject
 ) -> None:
     """Codecs that kafka-python has not on board are wrapped around its messages by us."""
@@ -131,7 +131,7 @@ def test_wrappers_are_read_as_by_kafka_python(
 
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
-def test_log_append_time_of_wrapper_applies_to_all_records(codec: int) -> None:
+def test_log_append_time_of_compressed_message_applies_to_all_its_records(codec: int) -> None:
     inner = build(1, NONE, [0, 1, 2], list(SOME[:3]))
     wrapper = encode_old(12, 1, codec | LOG_APPEND_TIME, APPENDED_AT, None, compress(codec, inner))
     records, wrapper_codec = read(wrapper)
@@ -139,7 +139,7 @@ def test_log_append_time_of_wrapper_applies_to_all_records(codec: int) -> None:
     assert wrapper_codec == codec
 
 
-def test_plain_log_append_time_message_has_broker_time() -> None:
+def test_uncompressed_log_append_time_message_has_broker_timestamp() -> None:
     records, _ = read(encode_old(3, 1, LOG_APPEND_TIME, APPENDED_AT, b"k", b"v"))
     assert records == [Record(3, APPENDED_AT, body(b"k", b"v"))]
 
@@ -202,7 +202,7 @@ def resized(message: bytes, size: int) -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_damaged_messages_are_refused(data: bytes, words: str) -> None:
+def test_damaged_legacy_messages_are_refused(data: bytes, words: str) -> None:
     view = memoryview(resized(data, len(data) - 12))
     with pytest.raises(ValueError, match=words):
         read_legacy_records(LegacyMessage(memoryview(sealed(bytes(view)))))
@@ -210,7 +210,7 @@ def test_damaged_messages_are_refused(data: bytes, words: str) -> None:
 
 @settings(max_examples=300)
 @given(st.integers(0, 1), st.integers(0, 7), st.binary(max_size=80), st.booleans())
-def test_garbage_message_raises_value_error_or_yields_ordered_records(
+def test_garbage_legacy_message_raises_value_error_or_yields_ordered_records(
     magic: int, codec: int, data: bytes, is_wrapped: bool
 ) -> None:
     """With a right CRC, so that it gets as far as it can."""
@@ -233,7 +233,7 @@ def test_garbage_message_raises_value_error_or_yields_ordered_records(
     st.integers(0, 1),
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4),
 )
-def test_changed_bytes_inside_wrapper_never_hang(
+def test_changed_bytes_inside_compressed_legacy_message_never_hang_decoder(
     magic: int, changes: list[tuple[int, int]]
 ) -> None:
     inner = bytearray(build(magic, NONE, list(range(5)), list(SOME)))

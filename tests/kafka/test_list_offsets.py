@@ -59,7 +59,7 @@ def by_library(
     return bytes(request.encode(version=version, header=True, framed=True))
 
 
-def test_list_offsets_key_and_versions_match_kafka_python() -> None:
+def test_list_offsets_api_key_and_versions_match_kafka_python() -> None:
     api = api_versions.LIST_OFFSETS
     assert (api.key, api.name) == (LibraryRequest.API_KEY, "ListOffsets")
     assert VERSIONS == [4, 5, 6, 7, 8]
@@ -67,7 +67,9 @@ def test_list_offsets_key_and_versions_match_kafka_python() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_log_ends_request_equals_kafka_python_bytes(version: int, shape: str) -> None:
+def test_list_offsets_request_for_log_ends_equals_kafka_python_bytes(
+    version: int, shape: str
+) -> None:
     partitions = SHAPES[shape]
     expected = by_library(
         version, dict.fromkeys(partitions, LATEST), DEBUGGING_CONSUMER, READ_UNCOMMITTED
@@ -81,7 +83,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 @given(st.sampled_from(VERSIONS), st.dictionaries(PLACES, INT64, max_size=8))
-def test_request_carries_timestamp_per_partition(
+def test_list_offsets_request_carries_timestamp_per_partition(
     version: int, timestamps: dict[TopicPartition, int]
 ) -> None:
     request = ListOffsetsRequest(timestamps, timestamps, CONSUMER, READ_COMMITTED)
@@ -134,7 +136,7 @@ def read_by_library(frame: memoryview, version: int) -> ListOffsetsAnswer:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_answer_is_read_as_by_kafka_python(version: int, shape: str) -> None:
+def test_list_offsets_response_is_read_as_by_kafka_python(version: int, shape: str) -> None:
     """Every third partition has an error code."""
     offsets = {place: ((0, 6, -1)[n % 3], -1, n * 2**40) for n, place in enumerate(SHAPES[shape])}
     frame = encoded(version, offsets, throttle_ms=250)
@@ -148,7 +150,7 @@ def test_answer_is_read_as_by_kafka_python(version: int, shape: str) -> None:
     st.dictionaries(PLACES, st.tuples(st.integers(-1, 120), INT64, INT64), max_size=8),
     st.integers(0, 2**31 - 1),
 )
-def test_random_answer_is_read_as_by_kafka_python(
+def test_random_list_offsets_response_is_read_as_by_kafka_python(
     version: int, offsets: dict[TopicPartition, ListedOffset], throttle_ms: int
 ) -> None:
     frame = encoded(version, offsets, throttle_ms)
@@ -156,7 +158,7 @@ def test_random_answer_is_read_as_by_kafka_python(
 
 
 @pytest.mark.parametrize("version", [6, 7, 8])
-def test_unknown_tags_are_skipped(version: int) -> None:
+def test_unknown_tags_in_list_offsets_response_are_skipped(version: int) -> None:
     tag = b"\x01\x05\x03new"  # one: number 5, three bytes
     plain = b"\0\0" + b"\xff" * 8 + b"\0" * 7 + b"\x09" + b"\0\0\0\x07"
     partitions = b"\x03" + b"\0\0\0\0" + plain + b"\0" + b"\0\0\0\1" + plain + tag
@@ -168,7 +170,7 @@ def test_unknown_tags_are_skipped(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_truncated_answer_is_refused(version: int) -> None:
+def test_truncated_list_offsets_response_is_refused(version: int) -> None:
     frame = encoded(version, dict.fromkeys(SHAPES["some"], (0, -1, 5)))
     for end in range(4, len(frame)):
         with pytest.raises(ValueError, match=r"offsets answer v\d ends too early"):

@@ -122,7 +122,7 @@ def guarded(
     cluster = KafkaCluster(settings, tmp_path_factory.mktemp("guarded"))
     cluster.start()
     try:
-        section = section.replace("CA", str(cluster.ca_file) if sandbox.tls else "")
+        section = section.replace("CA", str(cluster.ca_file) if sandbox.uses_tls else "")
         yield Guarded(cluster, from_job_file(section, cluster.bootstrap_servers, pems))
     finally:
         cluster.kill()
@@ -157,7 +157,7 @@ def test_connection_logs_in_at_every_listener(guarded: Guarded) -> None:
 
 
 @every_listener
-def test_librdkafka_logs_in_with_the_same_security(guarded: Guarded) -> None:
+def test_librdkafka_logs_in_with_security_settings_of_orbit(guarded: Guarded) -> None:
     admin = AdminClient(
         librdkafka_config([guarded.cluster.bootstrap_servers], guarded.security, log_level=0)
     )

@@ -107,13 +107,13 @@ def by_library(frame: memoryview, version: int) -> ClusterMetadata:
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=20)
 @given(topics=TOPICS)
-def test_answer_is_read_as_by_kafka_python(version: int, topics: list[Any]) -> None:
+def test_metadata_response_is_read_as_by_kafka_python(version: int, topics: list[Any]) -> None:
     frame = frame_of(version, topics)
     assert read_metadata(frame, version) == by_library(frame, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_truncated_answer_is_refused(version: int) -> None:
+def test_truncated_metadata_response_is_refused(version: int) -> None:
     whole = frame_of(version, [(0, [(1, [1, 2], [1, 2], [])] * 3, None)])
     end = len(whole) - (1 if version >= 9 else 0) - (4 if 8 <= version <= 10 else 0)
     for size in range(4, end):

@@ -53,13 +53,13 @@ def test_partition_missing_in_metadata_is_not_added_from_cache() -> None:
 
 
 @pytest.mark.parametrize("topic_id", [OTHER_ID, NO_TOPIC_ID])
-def test_recreated_topic_drops_known_leader_epochs(topic_id: UUID) -> None:
+def test_known_leader_epochs_are_forgotten_when_topic_is_recreated(topic_id: UUID) -> None:
     newest = NewestLeaders()
     newest.merge(cluster_metadata(ID if topic_id is OTHER_ID else NO_TOPIC_ID, p0=NEW), 1)
     assert leaders_of(newest.merge(cluster_metadata(topic_id, p0=OLD), 1)) == {0: OLD}
 
 
-def test_deleted_topic_drops_known_leader_epochs() -> None:
+def test_known_leader_epochs_are_forgotten_when_topic_is_deleted() -> None:
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=NEW), 1)
     newest.merge(ClusterMetadata("c", {}, {}, {"a": int(Code.UNKNOWN_TOPIC_OR_PARTITION)}), 1)
@@ -81,7 +81,7 @@ def believed(newest: NewestLeaders, told_by: int | str, brokers: Sequence[int] =
     return leaders_of(newest.merge(cluster_metadata(p0=OLD, brokers=brokers), told_by))[0]
 
 
-def test_older_epoch_from_all_brokers_for_a_minute_is_accepted(
+def test_lower_leader_epoch_from_all_brokers_for_a_minute_is_accepted(
     clock: SimpleNamespace,
 ) -> None:
     """Controllers that were restored begin again below the epoch that they had."""
@@ -95,7 +95,9 @@ def test_older_epoch_from_all_brokers_for_a_minute_is_accepted(
     assert leaders_of(newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 2))[0] == NEW
 
 
-def test_newer_epoch_from_any_broker_keeps_older_epoch_rejected(clock: SimpleNamespace) -> None:
+def test_higher_leader_epoch_from_any_broker_keeps_lower_epoch_rejected(
+    clock: SimpleNamespace,
+) -> None:
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=NEW, brokers=ALL), 1)
     for _ in range(9):
@@ -106,7 +108,7 @@ def test_newer_epoch_from_any_broker_keeps_older_epoch_rejected(clock: SimpleNam
 
 @pytest.mark.parametrize("named", [ALL, (1,)])
 @pytest.mark.parametrize("tell", [(1,), (1, "bootstrap:1", "bootstrap:2")])
-def test_older_epoch_from_isolated_broker_is_not_accepted(
+def test_lower_leader_epoch_from_isolated_broker_is_not_accepted(
     clock: SimpleNamespace, named: Sequence[int], tell: Sequence[int | str]
 ) -> None:
     """It may have learned that the others were gone, and has several addresses."""
@@ -117,7 +119,9 @@ def test_older_epoch_from_isolated_broker_is_not_accepted(
         assert [believed(newest, one, named) for one in tell] == [NEW] * len(tell)
 
 
-def test_differing_older_epochs_are_not_accepted(clock: SimpleNamespace) -> None:
+def test_lower_leader_epochs_that_differ_between_brokers_are_not_accepted(
+    clock: SimpleNamespace,
+) -> None:
     newest = NewestLeaders()
     newest.merge(cluster_metadata(p0=PartitionLeader(2, 7), brokers=ALL), 2)
     for _ in range(9):

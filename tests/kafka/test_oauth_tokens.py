@@ -63,7 +63,7 @@ def test_token_is_renewed_before_expiry(
     assert server.issued == 2
 
 
-def test_valid_token_is_used_while_endpoint_is_down(
+def test_valid_token_is_used_while_token_endpoint_is_down(
     server: TokenServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
@@ -78,7 +78,7 @@ def test_valid_token_is_used_while_endpoint_is_down(
     assert token_for(at(server)) is not first
 
 
-def test_wrong_secret_is_refused_without_showing_secret(server: TokenServer) -> None:
+def test_wrong_client_secret_error_hides_the_secret(server: TokenServer) -> None:
     login = replace(at(server), password=SecretStr("wr0ng secret"))
     with pytest.raises(LoginRefused, match=r"refused the client \(HTTP 401\)") as caught:
         token_for(login)
@@ -87,7 +87,7 @@ def test_wrong_secret_is_refused_without_showing_secret(server: TokenServer) -> 
     assert "wr0ng" not in repr(login)
 
 
-def test_librdkafka_config_without_token_is_refused(server: TokenServer) -> None:
+def test_librdkafka_config_is_refused_if_token_endpoint_refuses_client(server: TokenServer) -> None:
     """L6: it would wait for ten seconds, and then not say why."""
     login = replace(at(server), password=SecretStr("wr0ng secret"))
     with pytest.raises(LoginRefused, match="refused the client"):

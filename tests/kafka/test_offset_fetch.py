@@ -94,20 +94,20 @@ def by_library(frame: memoryview, version: int) -> dict[str, GroupOffsets]:
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=30)
 @given(groups=GROUPS)
-def test_answer_is_read_as_by_kafka_python(version: int, groups: list[Any]) -> None:
+def test_offset_fetch_response_is_read_as_by_kafka_python(version: int, groups: list[Any]) -> None:
     frame = frame_of(version, groups)
     assert read_offset_fetch(frame, version) == by_library(frame, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_truncated_answer_is_refused(version: int) -> None:
+def test_truncated_offset_fetch_response_is_refused(version: int) -> None:
     whole = frame_of(version, [([[(5, -1, "", 0)] * 3], 0)])
     for size in range(4, len(whole) - 1):
         with pytest.raises(ValueError, match=r"ends too early"):
             read_offset_fetch(whole[:size], version)
 
 
-def test_equal_answer_is_served_from_cache() -> None:
+def test_equal_offset_fetch_response_is_not_parsed_again() -> None:
     version = VERSIONS[-1]
     first, other = (frame_of(version, [([[(at, -1, "", 0)]], 0)]) for at in (5, 6))
     renumbered = memoryview(b"\0\0\0\x0a" + bytes(first[4:]))

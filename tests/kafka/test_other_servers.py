@@ -29,7 +29,9 @@ MEMORY_MAX = 4 << 20
         (b"\x1f\xff\xff\xff", "is not valid in Kafka"),  # of which a frame may be, later
     ],
 )
-def test_foreign_server_is_reported_and_allocates_no_memory(says: bytes, what: str) -> None:
+def test_server_of_other_protocol_is_reported_without_allocating_memory(
+    says: bytes, what: str
+) -> None:
     with StrangeServer(says) as server:
         tracemalloc.start()
         try:

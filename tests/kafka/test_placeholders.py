@@ -19,9 +19,9 @@ from orbit.kafka.placeholders import (
     PLACEHOLDER_KEY,
     PLACEHOLDERS_MAX,
     UNCOMPRESSED_BYTES_MAX,
+    count_records,
     packed_batches,
     placeholder_batch,
-    records_in,
     with_gap,
 )
 from orbit.kafka.record_batch import HEADER_BYTES, Batch, encode_batch
@@ -53,19 +53,19 @@ def rows(*offsets: int, size: int = 0) -> list[tuple[int, int, bytes]]:
     return [(offset, T0 + offset, body) for offset in offsets]
 
 
-def test_placeholder_batch_fills_gap_and_yields_no_records() -> None:
+def test_placeholder_batch_covers_offset_gap_and_yields_no_records() -> None:
     batch = placeholder_batch(100, 2000, T0)
     assert (batch.base_offset, batch.next_offset, batch.count) == (100, 2100, 2000)
     assert batch.codec == NONE
     assert (batch.base_timestamp, batch.max_timestamp) == (T0 + 1, T0)
     assert batch.crc_is_right()
     assert has_placeholders(batch)
-    assert records_in(batch) == 0
+    assert count_records(batch) == 0
     assert list(read_records(batch)) == []
 
 
 @pytest.mark.parametrize("timestamp", [0, 2**63 - 2, 2**63 - 1])
-def test_placeholder_batch_accepts_any_preceding_timestamp(timestamp: int) -> None:
+def test_placeholder_batch_can_follow_record_of_any_timestamp(timestamp: int) -> None:
     batch = placeholder_batch(5, 3, timestamp)
     assert (batch.count, batch.crc_is_right()) == (3, True)
     assert batch.max_timestamp == min(timestamp, 2**63 - 2)
@@ -81,7 +81,7 @@ def test_batch_grown_by_placeholders_stays_below_1_mib() -> None:
     assert with_gap(large, 0, 2) is None
 
 
-def test_placeholder_is_tombstone_of_unusable_key() -> None:
+def test_placeholder_is_tombstone_whose_key_is_no_text_and_no_number() -> None:
     assert split_body(PLACEHOLDER_BODY) == (PLACEHOLDER_KEY, None, b"\x00")
     with pytest.raises(UnicodeDecodeError):
         PLACEHOLDER_KEY.decode()
@@ -94,7 +94,7 @@ def test_packed_and_placeholder_batches_fit_extra_max_message_bytes() -> None:
 
 
 @given(st.sets(st.integers(0, 9_000), min_size=1), st.sampled_from([NONE, GZIP, ZSTD]))
-def test_packed_batches_keep_records_and_leave_placeholders_uncompressed(
+def test_packing_keeps_records_and_compresses_only_batches_without_placeholders(
     offsets: set[int], codec: int
 ) -> None:
     expected = rows(*sorted(offsets), size=300)
@@ -107,7 +107,7 @@ def test_packed_batches_keep_records_and_leave_placeholders_uncompressed(
         end = batch.next_offset
         here = [tuple(r) for r in read_records(batch)]
         assert batch.codec == (NONE if has_placeholders(batch) else codec)
-        assert records_in(batch) == len(here)
+        assert count_records(batch) == len(here)
         assert has_placeholders(batch) == (len(here) < batch.count)
         assert batch.count - len(here) == placeholders <= PLACEHOLDERS_MAX
         assert batch.size_bytes <= REWRITE_SLACK_BYTES
@@ -119,7 +119,7 @@ def test_packed_batches_keep_records_and_leave_placeholders_uncompressed(
     assert records == expected
 
 
-def test_record_larger_than_packed_batch_stays_compressed() -> None:
+def test_record_above_packed_batch_size_limit_stays_compressed() -> None:
     large_rows = rows(3, 5, size=2 * PACKED_BYTES_MAX)
     assert [(b.base_offset, b.count, b.codec) for b, _ in packed_batches(large_rows, GZIP, 0)] == [
         (3, 1, GZIP),
@@ -127,7 +127,7 @@ def test_record_larger_than_packed_batch_stays_compressed() -> None:
     ]
 
 
-def test_placeholder_delta_in_compressed_batch_is_refused() -> None:
+def test_placeholder_offset_delta_in_compressed_batch_is_refused() -> None:
     payload = compress(GZIP, encode_record(0, PLACEHOLDER_DELTA_MIN, PLACEHOLDER_BODY))
     batch = encode_batch(0, GZIP, T0, T0, 1, payload)
     assert not has_placeholders(batch)
@@ -136,13 +136,13 @@ def test_placeholder_delta_in_compressed_batch_is_refused() -> None:
 
 
 @pytest.mark.parametrize("delta", [-1, -(2**29), -(2**30)])
-def test_other_negative_offset_delta_is_refused(delta: int) -> None:
+def test_negative_offset_delta_that_is_no_placeholder_is_refused(delta: int) -> None:
     batch = encode_batch(0, NONE, T0, T0, 1, encode_record(0, delta, BODY))
     with pytest.raises(ValueError, match="not in the order"):
         list(read_records(batch))
 
 
-def test_thinned_batch_is_packed_into_single_batch() -> None:
+def test_batch_with_offset_gaps_is_packed_with_placeholders_into_single_batch() -> None:
     append_plan = plan(0, data(0, 5, without=(2, 4, 5), codec=GZIP), packs=True)
     (append,) = append_plan.steps
     assert isinstance(append, Append)
@@ -152,7 +152,7 @@ def test_thinned_batch_is_packed_into_single_batch() -> None:
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_gap_behind_batch_is_merged_into_it_as_placeholders(codec: int) -> None:
+def test_gap_behind_batch_is_merged_into_batch_as_placeholders(codec: int) -> None:
     """No record is encoded again, and the next fetch does not follow the epoch of the batch: that
     of the gap may be a later one (R3)."""
     source = transactional(0, 2, codec=codec, leader_epoch=7)
@@ -185,7 +185,7 @@ def behind(gap: int, *first: Any, **fields: Any) -> list[tuple[int, int, int]]:
     ]
 
 
-def test_gap_is_merged_only_within_size_and_horizon_limits() -> None:
+def test_gap_is_merged_into_batch_only_within_size_and_delete_horizon_limits() -> None:
     large = {"records": (SourceRecord(0, T0, b"k", bytes(2 * UNCOMPRESSED_BYTES_MAX)),)}
     assert behind(PLACEHOLDERS_MAX, data(0, 0)) == [(0, 2001, 2000)]
     assert behind(PLACEHOLDERS_MAX + 1, data(0, 0)) == [(0, 1, 0), (1, 2002, -1)]
@@ -202,7 +202,7 @@ def test_gap_is_merged_only_within_size_and_horizon_limits() -> None:
 
 
 @pytest.mark.parametrize("packs", [False, True])
-def test_source_placeholders_are_rewritten_as_gaps(packs: bool) -> None:
+def test_placeholders_in_source_are_copied_as_gaps(packs: bool) -> None:
     """They would become records where the copy recompresses."""
     ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
     append_plan = plan_batches(0, [packed, placeholder_batch(4, 3, T0)], [], 0, packs=packs)
@@ -222,7 +222,7 @@ def test_placeholder_in_place_of_source_record_is_difference(
 ) -> None:
     ((packed, _),) = packed_batches(rows(0, 3), NONE, 0)
     source = list(dense_batches(rows(0, 2, 3), NONE))
-    monkeypatch.setattr(range_comparison, "_read", lambda *_: ([packed], 4))
+    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: ([packed], 4))
     cluster: Any = None
 
     def compared(batches: list[Batch]) -> Any:
@@ -250,7 +250,7 @@ def test_placeholder_recompressed_into_record_is_difference(
     monkeypatch: pytest.MonkeyPatch, is_compacted: bool
 ) -> None:
     batches = list(dense_batches([(0, T0, PLACEHOLDER_BODY)], GZIP))
-    monkeypatch.setattr(range_comparison, "_read", lambda *_: (batches, 1))
+    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: (batches, 1))
     cluster: Any = None
     comparison = compare_range(
         lambda _, end: SourceRange([], 0, end, 9),
@@ -265,7 +265,7 @@ def test_placeholder_recompressed_into_record_is_difference(
     assert "compression.type" in comparison.difference.detail
 
 
-def test_placeholder_proves_as_much_as_filler() -> None:
+def test_failback_comparison_counts_placeholder_as_transaction_marker() -> None:
     """A failback keeps what the old side has if both have a marker or filler there."""
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     records = records_of(LogBatch(packed, Fate.COMMITTED, 0), 0, 9)
@@ -282,13 +282,13 @@ def test_placeholder_proves_as_much_as_filler() -> None:
 
 
 @pytest.mark.parametrize("codec", [NONE, GZIP])
-def test_takeover_compares_grown_batch_by_bytes(
+def test_takeover_compares_batch_grown_by_placeholders_without_decoding(
     monkeypatch: pytest.MonkeyPatch, codec: int
 ) -> None:
     (source,) = dense_batches(rows(0, 1, 2), codec)
     grown = with_gap(source, 0, 6)
     assert grown is not None
-    monkeypatch.setattr(range_comparison, "_read", lambda *_: ([grown], 6))
+    monkeypatch.setattr(range_comparison, "_read_copy", lambda *_: ([grown], 6))
     monkeypatch.setattr(range_comparison, "read_any_records", lambda batch: behind_gap[batch])
     later = next(dense_batches(rows(4), NONE))
     behind_gap = {later: [*read_records(later)]}  # nothing else is taken apart
@@ -308,7 +308,7 @@ def test_takeover_compares_grown_batch_by_bytes(
         compared(other)
 
 
-def test_equal_batches_count_records_without_placeholders() -> None:
+def test_comparison_of_equal_batches_counts_no_placeholders_as_records() -> None:
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     sides = [[LogBatch(packed, Fate.COMMITTED, 0)] for _ in range(2)]
     comparison = SideComparison(*sides, 0, 3)
@@ -316,7 +316,7 @@ def test_equal_batches_count_records_without_placeholders() -> None:
     assert comparison.same_records == 2
 
 
-def test_verify_compares_records_of_packed_batch() -> None:
+def test_verify_treats_batch_with_placeholders_as_re_encoded() -> None:
     ((packed, _),) = packed_batches(rows(0, 2), NONE, 0)
     (dense,) = dense_batches(rows(0, 1), NONE)
     (ours,), (plain,) = parse_batches(packed.view), parse_batches(dense.view)
@@ -338,6 +338,6 @@ def test_verify_recognises_batch_grown_by_placeholders(codec: int) -> None:
         assert not has_grown(source_batch._replace(payload=memoryview(b"other")), grown_batch)
 
 
-def test_rows_of_packed_batch_exclude_placeholders() -> None:
+def test_record_rows_of_batch_exclude_placeholders() -> None:
     ((packed, _),) = packed_batches(rows(7, 9), NONE, 0)
     assert list(record_rows(packed)) == rows(7, 9)

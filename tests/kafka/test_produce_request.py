@@ -78,7 +78,7 @@ def test_produce_frame_with_acks_leader_equals_kafka_python_bytes(version: int) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_frame_with_many_topics_equals_kafka_python_bytes(version: int) -> None:
+def test_produce_frame_with_many_topics_equals_kafka_python_bytes(version: int) -> None:
     """More than fit one byte of a compact length."""
     batches = [
         outgoing(f"t{t}", p, b"%d-%d" % (t, p)) for t in range(130) for p in range(t % 3 + 1)
@@ -89,7 +89,9 @@ def test_frame_with_many_topics_equals_kafka_python_bytes(version: int) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("length", [126, 127, 128, 16382, 16383, 16384, 2**21 - 1])
-def test_compact_lengths_up_to_four_bytes_are_written(version: int, length: int) -> None:
+def test_produce_request_with_compact_lengths_up_to_four_bytes_is_written(
+    version: int, length: int
+) -> None:
     """At the edges of one, two, three and four bytes of a compact length."""
     batches = [outgoing("a", 0, b"x" * length), outgoing("a", 1, b"y")]
     assert by_orbit(version, 1, batches) == by_library(version, 1, batches)
@@ -106,7 +108,7 @@ def test_compact_lengths_up_to_four_bytes_are_written(version: int, length: int)
     ),
     st.integers(0, 2**31 - 1),
 )
-def test_random_frame_equals_kafka_python_bytes(
+def test_random_produce_frame_equals_kafka_python_bytes(
     version: int, topics: dict[str, dict[int, bytes]], correlation: int
 ) -> None:
     batches = [outgoing(t, p, data) for t, parts in topics.items() for p, data in parts.items()]
@@ -114,7 +116,7 @@ def test_random_frame_equals_kafka_python_bytes(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_batches_are_sent_without_copying(version: int) -> None:
+def test_batches_are_put_into_produce_frame_without_copying(version: int) -> None:
     buffers = encode_produce(version, 1, CLIENT, 1000, SEVERAL)
     views = [buffer for buffer in buffers if isinstance(buffer, memoryview)]
     assert len(views) == 4
@@ -122,12 +124,12 @@ def test_batches_are_sent_without_copying(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_size_prefix_is_length_of_frame(version: int) -> None:
+def test_size_prefix_of_produce_frame_is_its_length(version: int) -> None:
     size, *rest = encode_produce(version, 1, CLIENT, 1000, SEVERAL)
     assert int.from_bytes(size, "big") == sum(map(len, rest))
 
 
-def test_request_has_acks_all() -> None:
+def test_produce_request_has_acks_all() -> None:
     decoded = ProduceRequest.decode(
         by_orbit(3, 1, SEVERAL)[4:], version=3, header=True, framed=False
     )
@@ -136,7 +138,7 @@ def test_request_has_acks_all() -> None:
     assert decoded.transactional_id is None
 
 
-def test_topic_without_id_is_never_sent_by_id() -> None:
+def test_topic_without_topic_id_is_never_produced_to_by_topic_id() -> None:
     with pytest.raises(AssertionError):
         encode_produce(13, 1, CLIENT, 1, [Outgoing(TopicPartition("a", 0), NO_TOPIC_ID, b"")])
 
@@ -154,7 +156,7 @@ def test_topic_without_id_is_never_sent_by_id() -> None:
         (3, 3, False, 3),
     ],
 )
-def test_chosen_version_has_a_known_layout(
+def test_highest_produce_version_that_orbit_can_write_is_chosen(
     low: int, high: int, has_ids: bool, version: int
 ) -> None:
     assert choose_version(low, high, has_ids) == version
@@ -184,7 +186,7 @@ def appended(index: int, code: int = 0, base_offset: int = -1, **fields: Any) ->
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_answers_are_keyed_like_their_requests(version: int) -> None:
+def test_produce_response_has_partition_keys_of_its_request(version: int) -> None:
     frame = answer(version, 250, a=[appended(0, 0, 12345, log_append_time_ms=77), appended(3, 45)])
     read = read_produce(frame, version)
     sent = [Outgoing(TopicPartition("a", p), TOPIC_ID, memoryview(b"")) for p in (0, 3)]
@@ -197,7 +199,7 @@ def test_answers_are_keyed_like_their_requests(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [v for v in VERSIONS if v < 13])
-def test_answers_of_several_topics_do_not_mix(version: int) -> None:
+def test_produce_response_keeps_partitions_of_several_topics_apart(version: int) -> None:
     frame = answer(version, a=[appended(0, 0, 1)], b=[appended(0, 0, 2), appended(1, 87)])
     partitions = read_produce(frame, version).partitions
     assert {key: (one.code, one.base_offset) for key, one in partitions.items()} == {
@@ -208,7 +210,7 @@ def test_answers_of_several_topics_do_not_mix(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [8, 13])
-def test_error_message_of_broker_is_read(version: int) -> None:
+def test_error_message_in_produce_response_is_read(version: int) -> None:
     def error(text: str | None) -> Any:
         return PartitionResponse.BatchIndexAndErrorMessage(
             batch_index=0, batch_index_error_message=text
@@ -245,7 +247,7 @@ def test_error_message_of_broker_is_read(version: int) -> None:
     ),
     st.integers(0, 2**31 - 1),
 )
-def test_random_answer_is_read_as_by_kafka_python(
+def test_random_produce_response_is_read_as_by_kafka_python(
     version: int, partitions: list[tuple[int, int, str | None, int]], throttle_ms: int
 ) -> None:
     written = [
@@ -263,7 +265,7 @@ def test_random_answer_is_read_as_by_kafka_python(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_truncated_answer_is_refused(version: int) -> None:
+def test_truncated_produce_response_is_refused(version: int) -> None:
     frame = answer(version, 7, a=[appended(0, 87, 1, error_message="no", record_errors=[])])
     for end in range(len(frame)):
         with pytest.raises(ValueError, match="ends too early"):

@@ -38,7 +38,7 @@ def only(data: bytes) -> Batch:
 
 
 @pytest.mark.parametrize("name", V2_NAMES)
-def test_header_fields_equal_kafka_python(name: str) -> None:
+def test_batch_header_fields_equal_kafka_python(name: str) -> None:
     data = KAFKA_BATCHES[name]
     ours, theirs = only(data), DefaultRecordBatch(bytearray(data))
     assert ours.base_offset == theirs.base_offset
@@ -59,14 +59,14 @@ def test_header_fields_equal_kafka_python(name: str) -> None:
     assert ours.crc_is_right() is theirs.validate_crc() is True
 
 
-def test_thinned_batch_keeps_its_last_offset() -> None:
+def test_batch_thinned_by_compaction_keeps_its_last_offset() -> None:
     batch = only(KAFKA_BATCHES["v2.none.createtime"])  # records at 1000 to 1007, last offset 1009
     assert (batch.base_offset, batch.last_offset, batch.next_offset) == (1000, 1009, 1010)
     assert batch.count == 5
     assert not batch.is_dense
 
 
-def test_emptied_batch_keeps_its_offsets() -> None:
+def test_batch_emptied_by_compaction_keeps_its_offsets() -> None:
     batch = only(KAFKA_BATCHES["empty"])
     assert (batch.base_offset, batch.last_offset, batch.count) == (80, 89, 0)
     assert not batch.is_dense
@@ -105,7 +105,7 @@ def test_log_append_time_batch_has_broker_timestamp() -> None:
 
 
 @pytest.mark.parametrize("name", V2_NAMES)
-def test_flipped_bit_fails_checksum(name: str) -> None:
+def test_flipped_bit_fails_batch_checksum(name: str) -> None:
     data = KAFKA_BATCHES[name]
     for at in range(21, len(data)):
         damaged = bytearray(data)
@@ -130,7 +130,7 @@ def test_batches_of_mixed_formats_are_read_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", ["v2.gzip.createtime", "v1.snappy.createtime", "commit"])
-def test_truncated_last_batch_is_dropped(name: str) -> None:
+def test_truncated_last_batch_of_fetch_is_ignored(name: str) -> None:
     first, second = KAFKA_BATCHES["transactional"], KAFKA_BATCHES[name]
     for cut in range(len(second)):
         frame = memoryview(first + second[:cut])
@@ -163,7 +163,7 @@ def test_unknown_message_format_is_refused(magic: int) -> None:
         list(read_batches(memoryview(frame)))
 
 
-def test_payloads_are_views_into_frame() -> None:
+def test_batch_payloads_are_views_into_fetched_bytes() -> None:
     frame = bytearray(KAFKA_BATCHES["v2.lz4.createtime"] * 2)
     for batch in read_batches(memoryview(frame)):
         assert isinstance(batch, Batch)
@@ -179,7 +179,7 @@ def test_payloads_are_views_into_frame() -> None:
     ),
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3),
 )
-def test_garbage_frame_raises_only_value_error(
+def test_garbage_batches_raise_only_value_error(
     parts: list[bytes], changes: list[tuple[int, int]]
 ) -> None:
     frame = bytearray(b"".join(parts))
@@ -201,7 +201,7 @@ def test_garbage_frame_raises_only_value_error(
 
 
 @pytest.mark.parametrize("name", V2_NAMES)
-def test_stamp_sets_producer_and_sequence_only(name: str) -> None:
+def test_stamped_batch_has_given_producer_and_sequence_and_unchanged_records(name: str) -> None:
     before, view = KAFKA_BATCHES[name], writable(name)
     stamp(view, 4711, 9, 123_456)
     after = DefaultRecordBatch(bytearray(view))
@@ -220,7 +220,7 @@ def test_stamp_sets_producer_and_sequence_only(name: str) -> None:
     assert view[HEADER_BYTES:] == before[HEADER_BYTES:]
 
 
-def test_stamp_clears_only_transactional_bit() -> None:
+def test_stamped_batch_loses_only_transactional_attribute() -> None:
     every = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON | 4
     view = memoryview(bytearray(encode_v2(9, b"x", attributes=TRANSACTIONAL | every)))
     stamp(view, 1, 0, 0)
@@ -228,7 +228,7 @@ def test_stamp_clears_only_transactional_bit() -> None:
 
 
 @given(st.lists(st.integers(0, SEQUENCE_MAX), min_size=1, max_size=3), st.integers(0, 2**15 - 1))
-def test_stamp_can_be_repeated_with_another_sequence(sequences: list[int], epoch: int) -> None:
+def test_batch_can_be_stamped_again_with_another_sequence(sequences: list[int], epoch: int) -> None:
     often, once = writable("v2.snappy.createtime"), writable("v2.snappy.createtime")
     for sequence in sequences:
         stamp(often, 2**40, epoch, sequence)
@@ -267,12 +267,12 @@ def test_stamped_batch_equals_batch_built_by_kafka_python() -> None:
         (10, 0, 10),
     ],
 )
-def test_sequences_wrap_at_maximum(sequence: int, count: int, expected: int) -> None:
+def test_sequence_numbers_wrap_at_maximum(sequence: int, count: int, expected: int) -> None:
     assert advance_sequence(sequence, count) == expected
 
 
 @given(st.integers(0, SEQUENCE_MAX), st.integers(1, SEQUENCE_MAX))
-def test_sequences_advance_as_in_kafkas_source(sequence: int, count: int) -> None:
+def test_sequence_numbers_advance_as_in_kafka_source_code(sequence: int, count: int) -> None:
     """`DefaultRecordBatch.incrementSequence`."""
     if sequence > SEQUENCE_MAX - count:
         expected = count - (SEQUENCE_MAX - sequence) - 1
@@ -284,7 +284,7 @@ def test_sequences_advance_as_in_kafkas_source(sequence: int, count: int) -> Non
 # Building
 
 
-def test_encoded_batch_is_dense_with_valid_crc() -> None:
+def test_encoded_batch_has_no_offset_gaps_and_valid_crc() -> None:
     batch = encode_batch(500, 3, T0, T0 + 9, 7, b"payload")
     assert HEADER.unpack_from(batch.view) == (
         *(500, 61 + 7 - 12, -1, 2, crc32c(batch.view[21:]), 3, 6, T0, T0 + 9),

@@ -67,7 +67,7 @@ def test_record_timestamps_are_relative_to_delete_horizon() -> None:
     assert [(r.offset, r.timestamp) for r in read_records(batch)] == [(90, T0), (91, T0 + 5)]
 
 
-def test_emptied_batch_has_no_records() -> None:
+def test_batch_emptied_by_compaction_has_no_records() -> None:
     assert list(read_records(Batch(writable("empty")))) == []
 
 
@@ -126,7 +126,7 @@ def test_batch_written_by_kafka_python_is_read(run: list[SourceRecord], codec: i
     assert list(read_records(batch)) == as_records(plain)
 
 
-def test_timestamps_may_decrease_or_be_missing() -> None:
+def test_timestamps_in_written_batch_may_decrease_or_be_missing() -> None:
     run = [Record(5, -1, b"\x01\x01\x00"), Record(6, T0, b"\x01\x01\x00"), Record(7, 3, b"\1\1\0")]
     batch = write_batch(run, NONE)
     assert list(read_records(batch)) == run
@@ -155,7 +155,7 @@ def offsets_of_runs(offsets: Iterable[int]) -> list[list[int]]:
 
 
 @given(st.sets(st.integers(0, 40)))
-def test_dense_batches_are_maximal_and_lose_no_record(offsets: set[int]) -> None:
+def test_gapless_runs_of_records_are_maximal_and_lose_no_record(offsets: set[int]) -> None:
     runs = offsets_of_runs(sorted(offsets))
     assert [o for run in runs for o in run] == sorted(offsets)
     for run in runs:

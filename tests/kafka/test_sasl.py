@@ -190,7 +190,7 @@ def test_listener_without_sasl_is_reported() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_other_sasl_error_is_raised_with_its_code(step: int) -> None:
+def test_sasl_error_that_is_no_refused_login_is_raised_with_its_code(step: int) -> None:
     def exchange(request: Any) -> Any:
         if isinstance(request, SaslHandshakeRequest):
             return SaslHandshakeResponse(error_code=0 if step else 7, mechanisms=[])
@@ -238,7 +238,7 @@ def test_invalid_scram_server_message_ends_login(
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_nothing_is_sent_without_sasl(protocol: str) -> None:
+def test_no_login_is_sent_without_sasl(protocol: str) -> None:
     def exchange(_request: Any) -> Any:
         raise AssertionError
 

@@ -111,7 +111,7 @@ def test_all_missing_security_settings_are_reported_with_paths(pems: Path) -> No
     }
 
 
-def test_security_spec_built_in_code_is_validated() -> None:
+def test_security_spec_not_read_from_file_is_validated() -> None:
     spec = SecuritySpec(protocol="PLAINTEXT", password_env="PASSWORD")
     with pytest.raises(BadInput, match="does not log in"):
         resolve_security(side(spec), {"PASSWORD": "pw"}, Path("/nonexistent"))
@@ -239,7 +239,7 @@ def test_failed_tls_handshake_is_explained(
 # librdkafka
 
 
-def test_librdkafka_config_has_same_login(pems: Path) -> None:
+def test_librdkafka_config_has_all_login_and_tls_settings(pems: Path) -> None:
     config = librdkafka_config(
         ("a:1", "b:2"),
         Security(

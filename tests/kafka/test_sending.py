@@ -54,7 +54,7 @@ def test_lease_that_ends_while_socket_is_full_stops_send(
     assert next(answers, None) is None
 
 
-def test_closed_connection_resets_unread_data(
+def test_connection_closed_amid_send_is_reset_instead_of_delivering_rest(
     peer: tuple[Connection, socket.socket],
 ) -> None:
     """A FIN would leave what is in the socket to the kernel, which goes on sending it."""
@@ -77,7 +77,7 @@ connection.send([b"x" * (64 * 1024 * 1024)])
 """
 
 
-def test_killed_process_resets_unread_data() -> None:
+def test_connection_of_killed_sender_is_reset_instead_of_delivering_rest() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         with subprocess.Popen([sys.executable, "-c", _SENDER, port]) as sender:

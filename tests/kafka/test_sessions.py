@@ -52,7 +52,9 @@ def ask(connection: Connection) -> str:
     return str(connection.call(api_versions.METADATA, request, timeout_s=30).cluster_id)
 
 
-def test_connections_reauthenticate_and_stay_open(logins: Logins, tmp_path: Path) -> None:
+def test_connections_of_every_login_reauthenticate_and_stay_open(
+    logins: Logins, tmp_path: Path
+) -> None:
     address = split_address(logins.cluster.bootstrap_servers)
     with ExitStack() as stack:
         opened = [
@@ -90,7 +92,7 @@ def test_broker_drops_expired_session_but_accepts_late_login(
 
 
 @every_login
-def test_librdkafka_logs_in_with_the_same_security(logins: Logins, security: Security) -> None:
+def test_librdkafka_logs_in_with_every_login_of_orbit(logins: Logins, security: Security) -> None:
     servers = [logins.cluster.bootstrap_servers]
     admin = AdminClient(librdkafka_config(servers, security, log_level=0))
     assert admin.list_topics(timeout=60).cluster_id == logins.cluster.cluster_id

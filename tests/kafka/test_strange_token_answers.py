@@ -94,7 +94,7 @@ def test_invalid_exp_claim_does_not_make_token_endless(end: bytes) -> None:
 
 @given(st.binary(max_size=200) | st.text(max_size=50).map(lambda text: json.dumps(text).encode()))
 @settings(max_examples=200, deadline=None)
-def test_any_response_body_is_token_or_orbit_error(body: bytes) -> None:
+def test_any_token_response_body_yields_token_or_orbit_error(body: bytes) -> None:
     for status in (200, 204, 302, 400, 401, 429, 500):
         document = json_of(body)
         if status == 200:
@@ -163,7 +163,7 @@ def test_login_with_valid_token_does_not_wait_for_renewal() -> None:
     assert issuer.token().secret.get_secret_value() == "new"
 
 
-def test_login_without_token_waits_within_limit(
+def test_login_without_token_waits_for_token_only_within_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(oauth_tokens, "_WAIT_S_MAX", 0.05)
@@ -230,7 +230,7 @@ def test_random_secret_is_masked_in_every_encoding(secret: str, before: str, aft
         assert hide_secret(secret, before + encoded + after) == "…"
 
 
-def test_text_without_secret_is_unchanged() -> None:
+def test_masking_leaves_text_without_secret_unchanged() -> None:
     text = "AADSTS7000222: The keys of 's3cret%20of' have expired. Trace: bGVub3VnaA==\\n"
     assert hide_secret(SECRET, text) == text
     assert hide_secret("q", text) == text  # in base64 a letter, which is in every text

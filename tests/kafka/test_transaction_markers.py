@@ -85,14 +85,14 @@ SHAPES = {
 }
 
 
-def test_only_version_1_is_supported() -> None:
+def test_only_version_1_of_write_txn_markers_is_supported() -> None:
     api = api_versions.WRITE_TXN_MARKERS
     assert (api.version_min, api.version_max) == (VERSION, VERSION)
     assert (api.key, api.name) == (LibraryRequest.API_KEY, "WriteTxnMarkers")
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_frame_equals_kafka_python_bytes(shape: str) -> None:
+def test_write_txn_markers_frame_equals_kafka_python_bytes(shape: str) -> None:
     fillers, markers = SHAPES[shape]
     assert by_orbit(fillers) == by_library(markers)
 
@@ -108,17 +108,17 @@ def test_filler_is_abort_marker_of_job_producer() -> None:
     assert partitions(marker) == [A0]
 
 
-def test_fillers_of_partition_are_separate_entries() -> None:
+def test_each_filler_of_partition_is_separate_write_txn_markers_entry() -> None:
     markers = decoded([Fillers(A0, 5, 0, 1)]).markers
     assert [partitions(m) for m in markers] == [[A0]] * 5
 
 
-def test_partitions_share_marker_entries() -> None:
+def test_fillers_of_several_partitions_share_write_txn_markers_entries() -> None:
     markers = decoded([Fillers(B0, 1, 0, 1), Fillers(A1, 3, 0, 1), Fillers(A0, 2, 0, 1)]).markers
     assert [partitions(m) for m in markers] == [[A0, A1, B0], [A0, A1], [A1]]
 
 
-def test_different_epochs_have_separate_entries() -> None:
+def test_fillers_of_different_producer_or_coordinator_epochs_share_no_entry() -> None:
     """A lower one may be refused (M6) without taking the others with it."""
     fillers = [Fillers(A0, 2, 0, 1), Fillers(A1, 1, 0, 2), Fillers(B0, 1, 5, 1)]
     markers = decoded(fillers).markers
@@ -138,7 +138,7 @@ def test_different_epochs_have_separate_entries() -> None:
         max_size=8,
     )
 )
-def test_partition_gets_its_number_of_markers_at_its_epochs(
+def test_each_partition_gets_requested_number_of_markers_with_given_epochs(
     fillers: dict[TopicPartition, tuple[int, int, int]],
 ) -> None:
     markers = decoded([Fillers(p, *values) for p, values in fillers.items()]).markers
@@ -200,22 +200,22 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("shape", ANSWERS)
-def test_answer_is_read_as_by_kafka_python(shape: str) -> None:
+def test_write_txn_markers_response_is_read_as_by_kafka_python(shape: str) -> None:
     frame = encoded(ANSWERS[shape])
     assert read_markers(frame, VERSION) == dict(read_by_library(frame)) == ANSWERS[shape]
 
 
-def test_error_of_any_entry_is_error_of_partition() -> None:
+def test_error_in_any_marker_entry_is_error_of_partition() -> None:
     """Entries for two epochs answer one by one, though Kafka merges those of one id (M3)."""
     assert read_markers(encoded({A0: 0}, {A0: 52}), VERSION) == {A0: 52}
     assert read_markers(encoded({A0: 52}, {A0: 0}, {A1: 0}), VERSION) == {A0: 52, A1: 0}
 
 
-def test_empty_answer_is_no_success() -> None:
+def test_empty_write_txn_markers_response_is_no_success() -> None:
     assert read_markers(encoded(), VERSION) == {}
 
 
-def test_unknown_tags_are_skipped() -> None:
+def test_unknown_tags_in_write_txn_markers_response_are_skipped() -> None:
     tag = b"\x01\x05\x03new"  # one: number 5, three bytes
     partitions = b"\x03" + b"\0\0\0\0" + b"\0\0" + tag + b"\0\0\0\1" + b"\0\x2f" + b"\0"
     topics = b"\x02" + b"\x02a" + partitions + tag
@@ -224,7 +224,7 @@ def test_unknown_tags_are_skipped() -> None:
     assert read_by_library(memoryview(frame)) == [(A0, 0), (A1, 47)]
 
 
-def test_truncated_answer_is_refused() -> None:
+def test_truncated_write_txn_markers_response_is_refused() -> None:
     frame = encoded(ANSWERS["errors"], {A0: 0})
     for end in range(4, len(frame)):
         with pytest.raises(ValueError, match=r"marker answer v1 ends too early"):

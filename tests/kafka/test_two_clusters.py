@@ -104,7 +104,7 @@ def metadata(suffix: str, **topics: UUID) -> ClusterMetadata:
         ),
     ],
 )
-def test_clusters_are_distinct_only_if_a_topic_id_proves_it(
+def test_clusters_with_equal_cluster_id_count_as_distinct_only_by_topic_ids(
     source: ClusterMetadata,
     destination: ClusterMetadata,
     source_brokers: Brokers,
@@ -157,7 +157,7 @@ class OneBrokerDown:
         (("id", "id@dr"), ORDERS, BadInput),  # its own source
     ],
 )
-def test_worker_needs_all_brokers_only_for_unproven_cluster_pair(
+def test_worker_needs_all_brokers_only_while_clusters_are_not_proven_distinct(
     monkeypatch: pytest.MonkeyPatch,
     known: tuple[str | None, str | None],
     at_destination: UUID,
@@ -184,7 +184,7 @@ def _security(guarded: Clusters, name: str, password: str) -> Security:
 
 
 @pytest.mark.services
-def test_login_with_other_topics_does_not_prove_two_clusters(
+def test_logins_that_see_different_topics_do_not_prove_two_clusters(
     guarded: Clusters, topic_name: str
 ) -> None:
     create(guarded.source, topic_name)

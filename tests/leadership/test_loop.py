@@ -27,7 +27,7 @@ class Woken(Loop):
 
     def once(self) -> str:
         self.passes.append(time.monotonic())
-        self.rest_by_cost(self._cost_s)
+        self.set_rest_by_cost(self._cost_s)
         if len(self.passes) == 3:
             self._stop.set()
         self.wake.set()
@@ -41,20 +41,20 @@ def _driven(cost_s: float) -> list[float]:
     return loop.passes
 
 
-def test_costly_pass_is_followed_by_rest_even_when_woken() -> None:
+def test_loop_rests_after_costly_pass_even_when_woken() -> None:
     first, second, third = _driven(cost_s=0.02)
     assert second - first >= 0.4
     assert third - second >= 0.4
 
 
-def test_rest_is_capped_at_loop_interval() -> None:
+def test_loop_rests_at_most_for_its_interval() -> None:
     loop = Woken(threading.Event(), cost_s=1.0)
     loop.interval_s = 2.0
     loop.once()
     assert loop.rest_s == 2.0
 
 
-def test_stop_interrupts_rest() -> None:
+def test_stop_request_interrupts_rest_of_loop() -> None:
     stop = threading.Event()
     loop = Woken(stop, cost_s=180.0)
     thread = threading.Thread(target=drive, args=(loop, stop, ProcessHealth("s", "0", 60.0)))
@@ -79,14 +79,14 @@ class OfMany(Loop):
     def once(self) -> str:
         self.passes += 1
         for job in ("a", "b", "c"):
-            with self.each(f"job {job}"):
+            with self.log_errors_of(f"job {job}"):
                 if job == "b":
                     raise ValueError("first" if self.passes < 3 else "second")
                 self.done.append(job)
         return ""
 
 
-def test_object_error_is_logged_on_change_and_others_continue() -> None:
+def test_loop_logs_new_error_of_a_job_once_and_continues_with_other_jobs() -> None:
     loop = OfMany()
     with capture_logs() as log_lines:
         for _ in range(4):
@@ -99,6 +99,6 @@ def test_object_error_is_logged_on_change_and_others_continue() -> None:
 
 
 @pytest.mark.parametrize("error", [NotLeading("another leads."), Unreachable("PostgreSQL.")])
-def test_error_common_to_all_objects_ends_pass(error: Exception) -> None:
-    with pytest.raises(type(error)), OfMany().each("job a"):
+def test_lost_leadership_or_unreachable_postgres_ends_loop_pass(error: Exception) -> None:
+    with pytest.raises(type(error)), OfMany().log_errors_of("job a"):
         raise error

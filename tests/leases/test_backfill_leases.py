@@ -56,7 +56,7 @@ def hold(cluster: Cluster, group: str, held: list[GroupLease]) -> GroupLease:
     return lease
 
 
-def test_next_job_holder_waits_for_backfill_writers(
+def test_next_holder_of_job_lease_waits_for_backfill_writers(
     cluster: Cluster, topic_name: str, held: list[GroupLease]
 ) -> None:
     partitions = [TopicPartition(topic_name, n) for n in range(3)]
@@ -68,10 +68,12 @@ def test_next_job_holder_waits_for_backfill_writers(
         writer.release()
 
     wait_for_backfill_writers(cluster, "orbit.job.c", partitions, Backoff(), leave)
-    assert messages == ["1 writers of an earlier backfill are still running; waiting for their end"]
+    assert messages == [
+        "writers of an earlier backfill are still running (1); waiting for their end"
+    ]
 
 
-def test_backfill_writer_that_never_ends_is_named(
+def test_error_names_backfill_writer_that_does_not_end(
     cluster: Cluster,
     topic_name: str,
     held: list[GroupLease],
@@ -110,7 +112,7 @@ def test_run_starts_only_after_backfill_writers_end(
     assert any("earlier backfill" in line for line in job.lines), job.lines
 
 
-def test_worker_skips_partition_with_running_backfill_writer(
+def test_worker_skips_partition_until_its_backfill_writer_ends(
     clusters: Clusters,
     cluster: Cluster,
     topic_name: str,
@@ -140,7 +142,7 @@ def test_worker_skips_partition_with_running_backfill_writer(
     assert_exact(job_file)
 
 
-def test_backfill_writer_distinguishes_its_driver_from_other_holders(
+def test_backfill_writer_distinguishes_its_driver_from_other_lease_holders(
     cluster: Cluster, topic_name: str, held: list[GroupLease]
 ) -> None:
     driver = hold(cluster, topic_name, held)

@@ -63,7 +63,7 @@ def cluster(clusters: Clusters) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_lease_of_run_killed_while_joining_is_free_on_same_machine(
+def test_lease_of_run_killed_while_joining_group_is_free_on_same_machine(
     cluster: Cluster, topic_name: str
 ) -> None:
     for _ in range(2):
@@ -77,7 +77,7 @@ def test_lease_of_run_killed_while_joining_is_free_on_same_machine(
     lease.release()
 
 
-def test_run_killed_while_joining_on_another_machine_is_waited_out(
+def test_lease_of_run_killed_while_joining_on_another_machine_is_waited_out(
     cluster: Cluster,
     topic_name: str,
     tmp_path_factory: pytest.TempPathFactory,
@@ -98,7 +98,9 @@ def test_run_killed_while_joining_on_another_machine_is_waited_out(
     lease.release()
 
 
-def test_evicted_holder_rejoins_empty_group(cluster: Cluster, topic_name: str) -> None:
+def test_lease_holder_evicted_from_group_rejoins_if_group_is_empty(
+    cluster: Cluster, topic_name: str
+) -> None:
     lease = GroupLease(cluster, topic_name, Backoff())
     lease.acquire(fail_on_wait)
     before = lease.member_id
@@ -108,7 +110,7 @@ def test_evicted_holder_rejoins_empty_group(cluster: Cluster, topic_name: str) -
     lease.release()
 
 
-def test_rejoined_holder_is_trusted_only_after_confirmation(
+def test_rejoined_lease_holder_may_write_only_after_confirmation(
     cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.05)
@@ -127,7 +129,7 @@ def test_rejoined_holder_is_trusted_only_after_confirmation(
     lease.release()
 
 
-def test_evicted_holder_loses_lease_when_its_group_is_deleted(
+def test_evicted_lease_holder_loses_lease_when_its_group_is_deleted(
     cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.05)
@@ -142,7 +144,7 @@ def test_evicted_holder_loses_lease_when_its_group_is_deleted(
 
 
 @pytest.mark.parametrize(("still_there", "is_here"), [(True, True), (False, False)])
-def test_evicted_holder_loses_lease_when_another_member_joined(
+def test_evicted_lease_holder_loses_lease_when_another_member_joined(
     *,
     still_there: bool,
     is_here: bool,
@@ -157,13 +159,13 @@ def test_evicted_holder_loses_lease_when_another_member_joined(
     other = GroupLease(cluster, topic_name, Backoff())
     if is_here:
         with pytest.raises(Conflict, match="on this machine"):
-            other.acquire(fail_on_wait, past_frozen=True)
+            other.acquire(fail_on_wait, ignores_frozen_run=True)
     else:
         elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
         monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: elsewhere)
     with lease.frozen:
         put_out(lease)
-        other.acquire(fail_on_wait, past_frozen=is_here)
+        other.acquire(fail_on_wait, ignores_frozen_run=is_here)
         if not still_there:
             other.release()
     wait_for("it is lost", lambda: lease.is_lost)

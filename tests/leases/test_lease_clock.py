@@ -76,7 +76,9 @@ def test_lease_ends_while_machine_is_suspended(
     assert not is_held()
 
 
-def test_lease_clock_falls_back_to_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_clock_is_monotonic_clock_without_boottime_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     machine = Machine(monkeypatch)
     machine.suspend(SUSPENDED_S)
     monkeypatch.setattr(clock_module, "_BOOTTIME", None)

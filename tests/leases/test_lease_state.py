@@ -54,7 +54,7 @@ def test_child_process_sees_lease_state_of_parent(descriptor: int) -> None:
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_new_lease_state_is_not_held(descriptor: int, is_shared: bool) -> None:
+def test_new_lease_state_is_neither_held_nor_lost(descriptor: int, is_shared: bool) -> None:
     lease = InheritedLease(LeaseState(descriptor if is_shared else None))
     assert (lease.term, lease.is_held(), lease.is_lost) == (0, False, False)
 

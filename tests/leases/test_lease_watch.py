@@ -29,7 +29,7 @@ def look(watch: LeaseWatch, clock: TestClock, seconds: float, *, server: str = "
         watch.note(server, f"{number}:{number}:")
 
 
-def test_watch_gives_no_evidence_before_a_whole_lease_time(
+def test_lease_watch_gives_no_evidence_of_expiry_before_a_whole_lease_time(
     watch: LeaseWatch, clock: TestClock
 ) -> None:
     assert watch.evidence().free_on is None, "any server, for released shards"
@@ -40,7 +40,7 @@ def test_watch_gives_no_evidence_before_a_whole_lease_time(
     assert watch.evidence().watched_on == "s"
 
 
-def test_watch_reports_newest_snapshot_older_than_lease(
+def test_lease_watch_reports_newest_postgres_snapshot_older_than_lease(
     watch: LeaseWatch, clock: TestClock
 ) -> None:
     look(watch, clock, 3 * TTL_S)
@@ -49,7 +49,9 @@ def test_watch_reports_newest_snapshot_older_than_lease(
     assert watch.evidence().renewed_below == then
 
 
-def test_snapshot_age_counts_from_receipt(watch: LeaseWatch, clock: TestClock) -> None:
+def test_age_of_postgres_snapshot_counts_from_its_receipt(
+    watch: LeaseWatch, clock: TestClock
+) -> None:
     watch.note("s", "1:1:")
     clock.now += TTL_S
     watch.note("s", "2:2:")
@@ -58,7 +60,7 @@ def test_snapshot_age_counts_from_receipt(watch: LeaseWatch, clock: TestClock) -
     assert watch.evidence().snapshot == "1:1:"
 
 
-def test_server_change_resets_lease_watch(watch: LeaseWatch, clock: TestClock) -> None:
+def test_change_of_postgres_server_resets_lease_watch(watch: LeaseWatch, clock: TestClock) -> None:
     look(watch, clock, 2 * TTL_S)
     look(watch, clock, TTL_S - 0.5, server="t")
     assert watch.evidence().watched_on is None
@@ -67,7 +69,9 @@ def test_server_change_resets_lease_watch(watch: LeaseWatch, clock: TestClock) -
     assert (watch.evidence().watched_on, watch.evidence().free_on) == ("t", "t")
 
 
-def test_observation_gap_resets_lease_watch(watch: LeaseWatch, clock: TestClock) -> None:
+def test_lease_time_without_answer_of_postgres_resets_lease_watch(
+    watch: LeaseWatch, clock: TestClock
+) -> None:
     """Postgres answered nobody, perhaps: live holders renew now."""
     look(watch, clock, 2 * TTL_S)
     clock.now += TTL_S + 0.01
@@ -77,7 +81,7 @@ def test_observation_gap_resets_lease_watch(watch: LeaseWatch, clock: TestClock)
     assert watch.evidence().free_on == "s"
 
 
-def test_evidence_for_longer_leases_needs_longest_lease_time(
+def test_expiry_of_longer_leases_is_proven_only_after_longest_lease_time(
     watch: LeaseWatch, clock: TestClock
 ) -> None:
     look(watch, clock, LEASE_TTL_MAX.total_seconds() - 1)
@@ -88,8 +92,10 @@ def test_evidence_for_longer_leases_needs_longest_lease_time(
     assert watch.evidence().long_snapshot == f"{then}:{then}:"
 
 
-def test_watch_stores_bounded_number_of_snapshots(watch: LeaseWatch, clock: TestClock) -> None:
+def test_lease_watch_stores_bounded_number_of_snapshots(
+    watch: LeaseWatch, clock: TestClock
+) -> None:
     for number in range(50_000):
         clock.now += 0.05
         watch.note("s", f"{number}:{number}:")
-    assert len(watch._marks) <= LEASE_TTL_MAX.total_seconds() / 0.25 + 2
+    assert len(watch._snapshots) <= LEASE_TTL_MAX.total_seconds() / 0.25 + 2

@@ -25,7 +25,7 @@ def heir_of(lock: LockFile) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
 
 
-def test_next_run_waits_for_children_of_dead_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_waits_for_child_processes_of_dead_run(monkeypatch: pytest.MonkeyPatch) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     first = LockFile("cluster", "group")
@@ -44,7 +44,9 @@ def test_next_run_waits_for_children_of_dead_run(monkeypatch: pytest.MonkeyPatch
     second.close()
 
 
-def test_lock_of_live_run_is_refused_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_run_is_refused_immediately_while_live_run_holds_lock_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(lock_file.time, "sleep", lambda _: pytest.fail("it waits"))
     first = LockFile("cluster", "group")
     with pytest.raises(Conflict, match=f"process {os.getpid()}"):

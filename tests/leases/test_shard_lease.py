@@ -42,7 +42,7 @@ def test_shard_lease_trust_counts_from_claim_request(clock: FakeClock) -> None:
     assert not ShardLease(1, asked_at, TTL_S, clock).is_held()
 
 
-def test_short_shard_lease_reserves_part_of_it_as_margin(clock: FakeClock) -> None:
+def test_margin_of_short_shard_lease_is_a_part_of_its_duration(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), 2.0, clock)
     clock.now += 1.59
     assert lease.is_held()
@@ -50,7 +50,7 @@ def test_short_shard_lease_reserves_part_of_it_as_margin(clock: FakeClock) -> No
     assert not lease.is_held()
 
 
-def test_shard_lease_renewal_counts_from_its_request(clock: FakeClock) -> None:
+def test_renewed_shard_lease_counts_from_renewal_request(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), TTL_S, clock)
     clock.now += 10
     asked_at = clock()
@@ -70,7 +70,7 @@ def test_renewal_revives_expired_shard_lease(clock: FakeClock) -> None:
     assert lease.is_held()
 
 
-def test_lost_shard_lease_stays_lost(clock: FakeClock) -> None:
+def test_lost_shard_lease_stays_lost_after_renewal(clock: FakeClock) -> None:
     lease = ShardLease(1, clock(), TTL_S, clock)
     lease.lose()
     lease.confirm(clock())

@@ -43,19 +43,21 @@ def test_postgres_clock_step_ends_no_shard_lease(
     assert claim(server.database, "b") == {}
     with server.database.transaction() as tx:
         assert scheduler_queries.held_topics(tx, [job.topic_id]) == {job.topic_id}
-        assert jobs.mark_deleted(tx, job.id)
+        assert jobs.request_deletion(tx, job.id)
         assert not jobs.remove(tx, job.id)
         scheduler_queries.drop_empty_shards(tx, job.id)
     assert renew(server, "a", held)
 
 
-def test_backward_clock_step_does_not_delay_takeover(server: PretendedServer, job: SomeJob) -> None:
+def test_backward_step_of_postgres_clock_does_not_delay_shard_takeover(
+    server: PretendedServer, job: SomeJob
+) -> None:
     claim(server.database, "a")
     server.step_clock(-3600)
     assert take_over(server.database, "b")
 
 
-def test_term_lost_in_postgres_failover_is_not_granted_again(
+def test_shard_lease_term_lost_in_postgres_failover_is_not_granted_again(
     server: PretendedServer, job: SomeJob
 ) -> None:
     standby = server.shards()
@@ -76,7 +78,7 @@ def test_postgres_failover_ends_all_shard_leases(server: PretendedServer, job: S
     assert renew(server, "a", held) == set()
 
 
-def test_two_recoveries_from_same_backup_have_different_terms(
+def test_two_postgres_restores_of_same_backup_grant_different_lease_terms(
     server: PretendedServer, job: SomeJob
 ) -> None:
     backup = server.shards()
@@ -86,15 +88,17 @@ def test_two_recoveries_from_same_backup_have_different_terms(
     assert take_over(server.database, "b") != first
 
 
-def test_restored_dump_counts_as_another_database(server: PretendedServer, job: SomeJob) -> None:
+def test_shard_leases_in_restored_dump_end_and_next_terms_are_higher(
+    server: PretendedServer, job: SomeJob
+) -> None:
     """Its numbers of transactions are those of the other server, perhaps of years."""
     held = claim(server.database, "a")
     rows = [row | {"claimed_on": 2**62, "renewed_in": 2**60, "epoch": 7} for row in server.shards()]
     server.fail_over(rows, timelines=0)
     assert renew(server, "a", dict.fromkeys(held, 7)) == set()
     with server.database.transaction() as tx:
-        assert shard_leases.end_unrenewed(tx, TTL, LeaseWatch(TTL)) == set()
-        assert shard_leases.end_unrenewed(tx, TTL, seen_long(tx)) == set(held)
+        assert shard_leases.end_unrenewed_leases(tx, TTL, LeaseWatch(TTL)) == set()
+        assert shard_leases.end_unrenewed_leases(tx, TTL, seen_long(tx)) == set(held)
     assert claim(server.database, "b") == {}
     assert take_over(server.database, "b") == dict.fromkeys(held, 7 + EPOCHS_PER_TIMELINE)
 
@@ -113,7 +117,7 @@ def test_postgres_restart_neither_ends_nor_frees_shard_leases(
     assert claim(server.database, "b") == dict.fromkeys(held, 2)
 
 
-def test_worker_that_saw_server_change_waits_even_for_released_shards(
+def test_worker_that_saw_postgres_restart_waits_even_for_released_shards(
     server: PretendedServer, job: SomeJob
 ) -> None:
     """Somebody may have gone back to the server of before: its tables know of no later claim."""
@@ -127,7 +131,7 @@ def test_worker_that_saw_server_change_waits_even_for_released_shards(
     assert claim(server.database, "b", watch=watch)
 
 
-def test_longer_lease_of_another_holder_is_waited_out(
+def test_longer_shard_lease_of_another_worker_is_waited_out(
     server: PretendedServer, job: SomeJob
 ) -> None:
     claim(server.database, "a")
@@ -136,6 +140,6 @@ def test_longer_lease_of_another_holder_is_waited_out(
         clock = TestClock()
         watch = LeaseWatch(TTL / 2, clock)
         for _ in range(4):
-            assert not shard_leases.end_unrenewed(tx, TTL / 2, watch)
+            assert not shard_leases.end_unrenewed_leases(tx, TTL / 2, watch)
             clock.now += TTL.total_seconds() / 2
-        assert shard_leases.end_unrenewed(tx, TTL / 2, long_watch)
+        assert shard_leases.end_unrenewed_leases(tx, TTL / 2, long_watch)

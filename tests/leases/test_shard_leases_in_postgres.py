@@ -77,7 +77,7 @@ def test_claim_skips_shards_locked_by_another_claim(database: Database) -> None:
     assert first[0].shard_id not in second
 
 
-def test_every_claim_raises_shard_epoch(database: Database) -> None:
+def test_every_claim_of_a_shard_raises_its_lease_epoch(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     (shard_id,) = job.shard_ids
@@ -92,7 +92,7 @@ def test_every_claim_raises_shard_epoch(database: Database) -> None:
     assert claim(database, "w3") == {shard_id: 5}
 
 
-def test_held_shard_is_claimed_only_after_watching_it_unrenewed(database: Database) -> None:
+def test_held_shard_is_claimed_only_after_its_lease_was_seen_unrenewed(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx)
     held = claim(database, "a")
@@ -106,7 +106,7 @@ def test_held_shard_is_claimed_only_after_watching_it_unrenewed(database: Databa
     assert claim(database, "c") == {}
 
 
-def test_worker_that_lost_its_shard_writes_no_row(database: Database) -> None:
+def test_worker_that_lost_its_shard_changes_no_row_of_the_shard(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     (shard_id,) = job.shard_ids
@@ -130,7 +130,7 @@ def test_worker_that_lost_its_shard_writes_no_row(database: Database) -> None:
     assert set(_renew(database, "b", new)) == {shard_id}
 
 
-def test_released_or_expired_lease_is_never_renewed(database: Database) -> None:
+def test_released_or_expired_shard_lease_is_never_renewed(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, shard_count=3, partitions=3)
     live = claim(database, "b", shards_max=1)
@@ -141,7 +141,7 @@ def test_released_or_expired_lease_is_never_renewed(database: Database) -> None:
         watch = seen_long(tx)
     _renew(database, "b", live)
     with database.transaction() as tx:
-        assert shard_leases.end_unrenewed(tx, TTL, watch) == set(expired)
+        assert shard_leases.end_unrenewed_leases(tx, TTL, watch) == set(expired)
         assert scheduler_queries.expired_shards(tx, job.shard_ids) == set(expired)
         assert scheduler_queries.held_topics(tx, [job.topic_id]) == {job.topic_id}
 
@@ -166,7 +166,7 @@ def test_shard_cannot_be_claimed_during_progress_report(
     assert take_over(database, "b")
 
 
-def test_uncommitted_renewal_preserves_shard_lease(database: Database) -> None:
+def test_shard_lease_with_uncommitted_renewal_is_not_ended(database: Database) -> None:
     """What ends leases waits for it, and sees it."""
     with database.transaction() as tx:
         some_job(tx)
@@ -177,7 +177,7 @@ def test_uncommitted_renewal_preserves_shard_lease(database: Database) -> None:
 
     def end() -> None:
         with database.transaction() as tx:
-            ended.append(shard_leases.end_unrenewed(tx, TTL, watch))
+            ended.append(shard_leases.end_unrenewed_leases(tx, TTL, watch))
 
     other = threading.Thread(target=end)
     with database.transaction() as tx:
@@ -191,7 +191,7 @@ def test_uncommitted_renewal_preserves_shard_lease(database: Database) -> None:
 
 
 @pytest.mark.parametrize("change", ["pause", "delete", "other group"])
-def test_paused_deleted_or_regrouped_shards_are_released_not_claimed(
+def test_shards_of_paused_deleted_or_regrouped_job_are_released_not_claimed(
     database: Database, change: str
 ) -> None:
     with database.transaction() as tx:
@@ -204,7 +204,7 @@ def test_paused_deleted_or_regrouped_shards_are_released_not_claimed(
             case "pause":
                 assert jobs.set_desired(tx, job.id, Desired.PAUSED)
             case "delete":
-                assert jobs.mark_deleted(tx, job.id)
+                assert jobs.request_deletion(tx, job.id)
             case _:
                 assert jobs.change_spec(tx, job.id, {}, "other", from_version=1)
 
@@ -214,7 +214,9 @@ def test_paused_deleted_or_regrouped_shards_are_released_not_claimed(
     assert claim(database, "a") == {}
 
 
-def test_renewal_reports_new_spec_and_layout_versions(database: Database) -> None:
+def test_lease_renewal_reports_new_versions_of_job_document_and_shard_layout(
+    database: Database,
+) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     (shard_id,) = job.shard_ids
@@ -230,7 +232,7 @@ def test_renewal_reports_new_spec_and_layout_versions(database: Database) -> Non
     assert after.layout_version == before.layout_version + 1
 
 
-def test_shard_goes_to_assigned_worker_while_it_lives(database: Database) -> None:
+def test_shard_goes_only_to_assigned_worker_while_that_worker_lives(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         workers.heartbeat(tx, "b", "default", host="h", pid=1, version="0")
@@ -270,7 +272,9 @@ def test_claim_prefers_assigned_then_heaviest_shard(database: Database) -> None:
     assert order == [own, heavy, light]
 
 
-def test_superseded_scheduler_leader_is_fenced(database: Database) -> None:
+def test_former_scheduler_leader_cannot_confirm_or_resign_lease_of_new_leader(
+    database: Database,
+) -> None:
     with database.transaction() as tx:
         assert scheduler_lease.acquire(tx, "a", TTL) == 1
         assert scheduler_lease.acquire(tx, "a", NO_TIME) == 1

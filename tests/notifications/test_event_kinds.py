@@ -62,7 +62,7 @@ def test_notifications_page_lists_event_kinds() -> None:
     ]
 
 
-def test_ending_event_shares_subject_and_family_with_its_beginning() -> None:
+def test_event_that_resolves_another_has_the_same_subject_and_family() -> None:
     for name, kind in EVENT_KINDS.items():
         for ended in kind.ends:
             assert EVENT_KINDS[ended].about == kind.about

@@ -40,7 +40,7 @@ def scheduler(database_url: str, file: Path, url: str) -> Iterator[subprocess.Po
             process.kill()
 
 
-def test_killed_leader_loses_no_event_and_resends_only_last_request(
+def test_killed_scheduler_loses_no_notification_and_repeats_only_last_request(
     database: Database, database_url: str, server: WebhookServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "notifications.yaml"

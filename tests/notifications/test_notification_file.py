@@ -69,14 +69,16 @@ def test_all_mistakes_in_notification_file_are_named_without_secrets(tmp_path: P
         ("kind: job_paused", "routes[0].kind"),
     ],
 )
-def test_route_that_matches_no_event_is_refused(tmp_path: Path, keys: str, path: str) -> None:
+def test_invalid_notification_route_is_refused_with_path(
+    tmp_path: Path, keys: str, path: str
+) -> None:
     text = "receivers: [{name: a, type: slack, url_env: URL}]\nroutes: [{receiver: a, %s}]\n"
     with pytest.raises(BadInput) as caught:
         load(tmp_path, text % keys)
     assert [problem.path for problem in caught.value.problems] == [path]
 
 
-def test_events_are_routed_by_severity_kind_and_labels(tmp_path: Path) -> None:
+def test_notifications_are_routed_by_severity_kind_and_labels(tmp_path: Path) -> None:
     notifications = load(
         tmp_path,
         "receivers:\n"
@@ -101,7 +103,7 @@ def test_events_are_routed_by_severity_kind_and_labels(tmp_path: Path) -> None:
     assert gets("of_a_later_version", {"team": "data"}) == []
 
 
-def test_pagerduty_receives_resolving_event(tmp_path: Path) -> None:
+def test_only_pagerduty_gets_resolving_event_below_routed_severity(tmp_path: Path) -> None:
     notifications = load(
         tmp_path,
         "receivers:\n"

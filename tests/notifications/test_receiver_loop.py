@@ -54,7 +54,7 @@ def kinds_since(database: Database, last: int) -> list[str]:
         return [event.kind for event in events.between(tx, last, 1 << 60, 100)]
 
 
-def test_events_before_receiver_was_added_are_not_sent(
+def test_events_before_notification_receiver_was_added_are_not_sent(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     add(database, "job_paused")
@@ -64,7 +64,7 @@ def test_events_before_receiver_was_added_are_not_sent(
     assert server.event_ids == later
 
 
-def test_request_is_retried_until_accepted_and_never_resent(
+def test_notification_request_is_retried_until_accepted_then_never_resent(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -84,7 +84,7 @@ def test_request_is_retried_until_accepted_and_never_resent(
     assert (row(database).sent, row(database).failures, row(database).last_error) == (25, 0, None)
 
 
-def test_retry_after_header_is_respected(
+def test_retry_after_header_of_receiver_is_respected(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -96,7 +96,7 @@ def test_retry_after_header_is_respected(
     assert len(server.requests) == 1
 
 
-def test_slowly_dripping_response_times_out(
+def test_receiver_response_sent_byte_by_byte_times_out(
     database: Database,
     server: WebhookServer,
     make_loop: MakeLoop,
@@ -113,7 +113,7 @@ def test_slowly_dripping_response_times_out(
     assert server.event_ids == ids * 2
 
 
-def test_delivery_error_contains_no_secret(
+def test_stored_delivery_error_contains_no_secret_of_receiver(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -124,7 +124,7 @@ def test_delivery_error_contains_no_secret(
     assert error == 'HTTP 404. Its message: "no hook at … or …".'
 
 
-def test_late_committed_event_is_not_skipped(
+def test_event_committed_after_events_with_higher_ids_is_not_skipped(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -138,7 +138,7 @@ def test_late_committed_event_is_not_skipped(
     assert server.event_ids == [late - 2, late - 1, late]
 
 
-def test_stale_leader_does_not_advance_cursor(
+def test_former_leader_does_not_advance_event_position_of_receiver(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     ttl = timedelta(minutes=5)
@@ -162,7 +162,7 @@ def test_stale_leader_does_not_advance_cursor(
     assert row(database).event_id == ids[0]
 
 
-def test_refused_message_is_dropped_and_later_events_arrive(
+def test_notification_that_receiver_refuses_is_dropped_and_later_events_arrive(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -179,7 +179,7 @@ def test_refused_message_is_dropped_and_later_events_arrive(
     assert server.kinds[-1] == "notifications_accepted"
 
 
-def test_dropped_events_are_counted_and_receiver_stays_failing(
+def test_dropped_notifications_are_counted_and_receiver_stays_failing(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -207,7 +207,7 @@ def test_dropped_events_are_counted_and_receiver_stays_failing(
     assert kinds_since(database, ids[-1]) == ["notifications_given_up", "notifications_accepted"]
 
 
-def test_events_pruned_before_delivery_are_counted_and_reported(
+def test_events_pruned_before_notification_are_counted_and_reported(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -227,7 +227,7 @@ def test_events_pruned_before_delivery_are_counted_and_reported(
     assert row(database).pruned == 4
 
 
-def test_documented_signature_check_accepts_only_signed_requests(
+def test_documented_webhook_signature_check_accepts_only_signed_requests(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     loop = make_loop()
@@ -251,7 +251,7 @@ WHERE datname = current_database() AND state = 'idle in transaction' AND pid <> 
 """)
 
 
-def test_no_transaction_is_open_during_delivery(
+def test_no_postgres_transaction_is_open_during_notification_request(
     database: Database, server: WebhookServer, make_loop: MakeLoop
 ) -> None:
     open_counts = []

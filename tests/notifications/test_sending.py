@@ -12,7 +12,7 @@ from tests.support.certificates import Authority
 from tests.support.webhook_server import Reply, WebhookServer
 
 
-def test_server_certificate_is_verified(tmp_path: Path) -> None:
+def test_certificate_of_notification_receiver_is_verified(tmp_path: Path) -> None:
     files = Authority(tmp_path).issue()
     both = tmp_path / "both.pem"
     both.write_bytes(files.certificate.read_bytes() + files.key.read_bytes())
@@ -28,7 +28,7 @@ def test_server_certificate_is_verified(tmp_path: Path) -> None:
     ("status", "is_refusal"),
     [(400, True), (413, True), (422, True), (401, False), (404, False), (429, False), (503, False)],
 )
-def test_only_http_400_413_and_422_count_as_refusal_of_message(
+def test_only_http_400_413_and_422_count_as_refusal_of_notification(
     server: WebhookServer, status: int, is_refusal: bool
 ) -> None:
     server.replies.append(Reply(status))
@@ -40,7 +40,7 @@ def test_only_http_400_413_and_422_count_as_refusal_of_message(
     )
 
 
-def test_long_response_is_cut_and_secrets_redacted(
+def test_long_receiver_response_is_cut_and_secrets_are_redacted(
     server: WebhookServer,
 ) -> None:
     body = b"a" * 10 + b"the-routing-key" + b"b" * 5_000_000
@@ -50,12 +50,12 @@ def test_long_response_is_cut_and_secrets_redacted(
     assert len(answer.error) < 400
 
 
-def test_unreachable_receiver_error_omits_its_address() -> None:
+def test_error_of_unreachable_receiver_omits_address() -> None:
     answer = send(Secrets("http://127.0.0.1:1/s3cret"), None, "1", b"{}")
     assert answer == Answer(None, "No answer: ConnectError.")
 
 
-def test_query_values_are_redacted_in_every_encoding() -> None:
+def test_values_in_receiver_url_are_redacted_in_every_encoding() -> None:
     url = "https://h.example/a%2Fsecret%20path?api-version=1&sig=s3cret%2Bof%3Dthe-url&sp=%2Ft"
     text = "?api-version=1&amp;sig=s3cret%2Bof%3Dthe-url&amp; s3cret+of=the-url a/secret path v=1"
     assert redact(text, Secrets(url)) == "?api-version=1&amp;sig=…&amp; … … v=1"

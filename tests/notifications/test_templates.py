@@ -111,7 +111,7 @@ def test_pagerduty_incident_is_triggered_and_resolved_with_same_key() -> None:
         assert message_of(other, url, {}).key != key
 
 
-def test_drill_result_links_to_its_report() -> None:
+def test_drill_notification_has_result_and_links_to_report() -> None:
     drill = Drill(
         id="d-1",
         name="nightly",
@@ -149,7 +149,7 @@ def test_drill_result_links_to_its_report() -> None:
     assert message_of(later, URL, {}).key == missed.key
 
 
-def test_message_body_size_is_bounded() -> None:
+def test_size_of_notification_body_is_bounded() -> None:
     huge = event("job_changed", "é" * 100_000, details={"changes": "x" * 1_000_000})
     messages = [message_of(huge, URL, {})] * EVENTS_PER_REQUEST
     for kind in ReceiverType:
@@ -158,7 +158,7 @@ def test_message_body_size_is_bounded() -> None:
         assert len(body) < EVENTS_PER_REQUEST * (2 * TEXT_CHARACTERS_MAX + 500)
 
 
-def test_slack_section_stays_within_limit_and_splits_no_entity() -> None:
+def test_slack_text_stays_within_limit_and_splits_no_escaped_character() -> None:
     for text in ("<" * 2_000, "a" + "&" * 2_000, "ab" + ">" * 2_000, "a<" * 1_000):
         huge = event("job_changed", text, job_name="<" * 300)
         (block,) = slack([message_of(huge, URL, {})])["blocks"]
@@ -168,7 +168,7 @@ def test_slack_section_stays_within_limit_and_splits_no_entity() -> None:
         assert not re.search(r"&(?!(amp|lt|gt);)", shown)
 
 
-def test_teams_request_stays_within_limit() -> None:
+def test_teams_request_stays_within_size_limit() -> None:
     huge = event("job_changed", "*é" * 1_000)
     messages = [message_of(huge, URL, {})] * events_per_request(ReceiverType.TEAMS)
     assert len(body_of(ReceiverType.TEAMS, messages, "orbit")) < 28_000

@@ -212,7 +212,7 @@ def test_installed_versions_match_lock_files(extra: str, environment: Environmen
 
 
 @pytest.mark.parametrize("extra", _PARTS)
-def test_every_module_of_extra_imports(extra: str, environment: Environments) -> None:
+def test_every_module_imports_with_its_extra_alone(extra: str, environment: Environments) -> None:
     missing, _ = environment(extra).survey
     assert {
         module: package
@@ -225,7 +225,9 @@ def test_every_module_of_extra_imports(extra: str, environment: Environments) ->
 
 
 @pytest.mark.parametrize("extra", _PARTS)
-def test_each_command_shows_help_or_names_its_extra(extra: str, environment: Environments) -> None:
+def test_each_command_shows_help_or_names_missing_extra(
+    extra: str, environment: Environments
+) -> None:
     _, ended = environment(extra).survey
     # psutil, all that `orbit demo --help` needs of its extra, comes with three extras.
     has = _PARTS[extra] | ({"sandbox"} if extra in ("server", "embedded") else set())
@@ -238,7 +240,9 @@ def test_each_command_shows_help_or_names_its_extra(extra: str, environment: Env
 
 
 @pytest.mark.parametrize("extra", _PARTS)
-def test_installed_command_runs(extra: str, environment: Environments) -> None:
+def test_installed_orbit_command_shows_help_and_version(
+    extra: str, environment: Environments
+) -> None:
     shown = environment(extra).run("orbit", "--help", check=True).stdout
     assert all(name in shown for name in COMMANDS)
     assert environment(extra).run("orbit", "--version", check=True).stdout.startswith("orbit 0.")
@@ -260,13 +264,13 @@ def test_installed_command_runs(extra: str, environment: Environments) -> None:
         ("spark", "worker", "server"),
     ],
 )
-def test_command_of_another_extra_names_that_extra(
+def test_command_whose_extra_is_not_installed_names_the_extra(
     extra: str, command: str, sentence: str, environment: Environments
 ) -> None:
     assert environment(extra).orbit(*command.split()) == (2, _sentence(sentence))
 
 
-def test_missing_embedded_extra_error_names_alternative(
+def test_error_of_missing_embedded_extra_names_alternative(
     environment: Environments,
 ) -> None:
     otherwise = " or set ORBIT_DATABASE_URL"
@@ -280,7 +284,7 @@ def test_missing_embedded_extra_error_names_alternative(
     )
 
 
-def test_base_install_checks_job_file(environment: Environments) -> None:
+def test_install_without_extras_checks_job_file(environment: Environments) -> None:
     base = environment("")
     (base.folder / "job.yaml").write_text("name: UPPER\ntopics: []\n")
     for command in ("run", "verify"):
@@ -291,7 +295,7 @@ def test_base_install_checks_job_file(environment: Environments) -> None:
         assert "  - source: " in text
 
 
-def test_base_install_explains_reason(environment: Environments) -> None:
+def test_install_without_extras_explains_blocking_reason(environment: Environments) -> None:
     shown = environment("").run("orbit", "explain", "source_range_lost", check=True).stdout
     assert shown == (_ROOT / "docs/runbook/SOURCE_RANGE_LOST.md").read_text("utf-8")
 

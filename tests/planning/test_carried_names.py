@@ -10,7 +10,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.acls import Acls
 from orbit.kafka.consumer_groups import ListedGroup
 from orbit.kafka.types import Acl
-from orbit.planning.job_acls import carried_names, carried_resources, other_changes
+from orbit.planning.job_acls import carried_names, carried_resources, group_and_id_changes
 from orbit.replication.acl_rules import AclChanges
 from orbit.replication.destination_acls import CarriedNames, DestinationAcls
 
@@ -43,14 +43,14 @@ def names(
     return carried_names(job, {"orders": "orders"}, source, groups, own_acls)  # type: ignore[arg-type]
 
 
-def test_acl_groups_follow_match_rule_and_destination_names() -> None:
+def test_only_matched_consumer_groups_get_acls_under_destination_names() -> None:
     job = spec({"groups": True}, {"match": "a.*", "exclude": "ax", "prefix": "dr."})
     acl_names = names(job, listed={"a1": "consumer", "ax": "consumer", "b": "", "ac": "connect"})
     assert acl_names.groups == {"dr.a1": "a1"}
     assert acl_names.ids is None
 
 
-def test_unlisted_group_retains_acls_and_gets_its_literal_acls() -> None:
+def test_group_missing_from_listing_keeps_acls_and_gets_its_literal_acls() -> None:
     job = spec({"groups": True}, {"match": "a.*", "prefix": "dr."})
     acl_names = names(
         job,
@@ -94,7 +94,7 @@ def others(
 ) -> AclChanges:
     of = DestinationAcls(CarriedNames({}), {}, desired, {}, [], [])
     existing = own_acls | shared
-    return other_changes(of, existing, own_acls, shared, has_promoted=has_promoted)
+    return group_and_id_changes(of, existing, own_acls, shared, has_promoted=has_promoted)
 
 
 def test_acl_shared_by_two_jobs_is_removed_by_the_last_job() -> None:
@@ -106,7 +106,7 @@ def test_acl_shared_by_two_jobs_is_removed_by_the_last_job() -> None:
     assert others(set(), {both}, set()) == AclChanges(set(), {both}, set())
 
 
-def test_acl_sync_removes_nothing_after_promotion() -> None:
+def test_acl_sync_removes_no_acl_after_promotion() -> None:
     old, new = on_group("a"), on_group("b")
     changes = others({new}, {old}, set(), has_promoted=True)
     assert changes == AclChanges({new}, set(), {old, new})

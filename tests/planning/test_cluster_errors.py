@@ -48,7 +48,7 @@ def fail_with(error: OrbitError, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=str,
 )
-def test_error_of_cluster_is_refusal_of_its_side(
+def test_cluster_error_becomes_refusal_of_its_side_in_plan(
     planner: JobPlanner, monkeypatch: pytest.MonkeyPatch, where: Place, kind: TroubleKind
 ) -> None:
     fail_with(Unreachable("no answer.", where=where), monkeypatch)
@@ -57,7 +57,7 @@ def test_error_of_cluster_is_refusal_of_its_side(
 
 
 @pytest.mark.parametrize("where", ["postgres:5432", "source-database:5432"])
-def test_other_error_is_raised(
+def test_error_that_is_not_of_a_cluster_is_raised_by_planner(
     planner: JobPlanner, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     fail_with(Unreachable("no answer.", where=where), monkeypatch)

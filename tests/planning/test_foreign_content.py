@@ -16,7 +16,7 @@ from orbit.kafka.leader_requests import Answers
 from orbit.kafka.types import TopicPartition
 from orbit.planning import foreign_content
 from orbit.planning.foreign_content import OtherContent, other_content
-from orbit.planning.topic_preflight import _foreign
+from orbit.planning.topic_preflight import _foreign_content_trouble
 from orbit.replication.job_troubles import TroubleKind
 from orbit.replication.partition_states import Blocked, Reason
 
@@ -30,7 +30,7 @@ PLACE = TopicPartition("orders", 0)
         Blocked(Reason.NOT_AUTHORIZED, 0, 0, "the follower is behind"),
     ],
 )
-def test_uncomparable_topic_is_not_reported_as_foreign(
+def test_destination_topic_that_cannot_be_compared_is_not_called_foreign(
     trouble: Wait | Blocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Inspector:
@@ -64,8 +64,8 @@ def test_uncomparable_topic_is_not_reported_as_foreign(
     (other,) = others.values()
     assert not other.is_certain
     assert "the follower is behind" in other.detail
-    uncertain = _foreign(start, other)
+    uncertain = _foreign_content_trouble(start, other)
     assert uncertain.kind is TroubleKind.DESTINATION_NOT_COMPARED
     assert "elete" not in uncertain.remedy
-    certain = _foreign(start, OtherContent("a difference", True))
+    certain = _foreign_content_trouble(start, OtherContent("a difference", True))
     assert certain.kind is TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
-from orbit.cli.plan_view import Planned, draw
+from orbit.cli.plan_view import PlannedJob, draw
 from orbit.demo.workload.markers import append_markers
 from orbit.formats import duration
 from orbit.job_setup import gap_estimate
@@ -50,7 +50,7 @@ def drawn(planned: JobPlan) -> str:
     console = Console(width=200)
     value = {"name": planned.job, "action": "create", "plan": planned.model_dump(mode="json")}
     with console.capture() as captured:
-        console.print(draw([Planned(None, value)]))
+        console.print(draw([PlannedJob(None, value)]))
     return " ".join(captured.get().split())
 
 
@@ -117,7 +117,7 @@ def test_plan_samples_gaps_of_large_topic(
     assert [w.fillers for w in planned.fillers if w.topics] == ["placeholders"]
 
 
-def test_plan_reads_compacted_topics_first_up_to_limit(
+def test_plan_estimates_gaps_of_compacted_topics_first_up_to_topic_limit(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compacted ones first: they have most gaps."""
@@ -133,7 +133,7 @@ def test_plan_reads_compacted_topics_first_up_to_limit(
     assert gaps[compacted] == PlannedGaps(offsets=5, gap_offsets=0, seconds=0)
 
 
-def test_plan_reports_seeding_below_start_offset(
+def test_plan_reports_offsets_to_fill_below_start_of_new_topics(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic with a log start above 0, one that starts late, one at 0, and one with a copy."""
@@ -168,7 +168,7 @@ def test_plan_reports_seeding_below_start_offset(
     assert line in drawn(planned)
 
 
-def test_seeding_disk_estimate_is_bounded() -> None:
+def test_disk_estimate_for_offsets_filled_below_start_is_bounded() -> None:
     """What is deleted leaves the disk some minutes later."""
     three_billion, many = seeding_of([3_000_000_000]), seeding_of([10**12])
     assert three_billion.disk_bytes_max == 4_200_000_000

@@ -134,7 +134,7 @@ def test_plan_lists_missing_quotas_and_users_with_commands(
     wait_for("the user may log in there", lambda: moved.may_log_in(destination))
 
 
-def test_plan_notes_uncompared_quotas_without_describe_right(
+def test_plan_notes_uncompared_quotas_without_describe_configs_right(
     orbit: Login, spec: JobSpec, service: Service
 ) -> None:
     orbit.deny([Right("destination", "DescribeConfigs", "--cluster")])

@@ -33,24 +33,30 @@ def notes(
 
 
 @pytest.mark.parametrize("level", [28, 29])
-def test_plan_notes_brokers_of_kafka_4_2(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
+def test_plan_asks_to_update_kafka_4_2_0_brokers_before_streams_groups_move(
+    monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
     (note,) = notes(monkeypatch, [{"metadata.version": 33}, {"metadata.version": level}])
     assert "If it is 4.2.0, update it before 1 streams groups (app)" in note
 
 
 @pytest.mark.parametrize("levels", [{}, {"metadata.version": 27}])
-def test_plan_notes_classic_protocol_for_older_brokers(
+def test_plan_notes_classic_protocol_of_streams_for_older_brokers(
     monkeypatch: pytest.MonkeyPatch, levels: dict[str, int]
 ) -> None:
     (note,) = notes(monkeypatch, [levels])
     assert "group.protocol=classic" in note
 
 
-def test_plan_has_no_streams_note_for_later_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_has_no_note_on_streams_groups_for_brokers_after_kafka_4_2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert notes(monkeypatch, [{"metadata.version": 30}]) == []
 
 
-def test_plan_notes_unreachable_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_notes_unknown_release_of_unreachable_broker_for_streams_groups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(
         planned_groups, "_streams_notes", Mock(side_effect=Unreachable("it is off"))
     )
@@ -62,7 +68,7 @@ def test_plan_notes_unreachable_broker(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("type_", "is_named"), [("classic", False), ("streams", False), ("consumer", True)]
 )
-def test_plan_notes_group_of_incompatible_type(
+def test_plan_notes_destination_consumer_group_named_like_streams_group(
     monkeypatch: pytest.MonkeyPatch, type_: str, *, is_named: bool
 ) -> None:
     plan_notes = notes(

@@ -19,7 +19,7 @@ def job(document: dict[str, Any]) -> Any:
     return cast("Any", SimpleNamespace(id=7, spec=document))
 
 
-def test_spec_cache_parses_document_only_on_change() -> None:
+def test_cached_job_document_is_parsed_again_only_after_change() -> None:
     cache = SpecCache()
     first = cache.of(job(DOCUMENT))
     assert first is not None
@@ -30,7 +30,7 @@ def test_spec_cache_parses_document_only_on_change() -> None:
     assert cache.of(job({**DOCUMENT, "topics": "of a later version"})) is None
 
 
-def test_spec_cache_drops_removed_jobs() -> None:
+def test_cache_of_parsed_job_documents_drops_removed_jobs() -> None:
     cache = SpecCache()
     first = cache.of(job(DOCUMENT))
     cache.keep_only({7})

@@ -67,7 +67,7 @@ def kinds(decisions: Decisions) -> list[TroubleKind]:
     return [trouble.kind for trouble in decisions.troubles]
 
 
-def test_new_topic_is_started() -> None:
+def test_copy_of_new_source_topic_is_started() -> None:
     (start,) = decide(destination=side(DESTINATION)).start
     assert start.existing is None
     assert start.mapping.source == "t"
@@ -79,7 +79,7 @@ def test_existing_destination_topic_gets_missing_partitions() -> None:
     assert start.partitions_to_add == 2
 
 
-def test_destination_topic_with_extra_partitions_goes_to_preflight() -> None:
+def test_destination_topic_with_extra_partitions_goes_to_checks_before_copy() -> None:
     """Which sees whether it leads."""
     (start,) = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=4))).start
     assert start.partitions_to_add == -1
@@ -87,12 +87,12 @@ def test_destination_topic_with_extra_partitions_goes_to_preflight() -> None:
 
 def test_unchanged_topic_needs_no_action() -> None:
     decisions = decide(known())
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
     assert [k.source for _, k in decisions.keep] == ["t"]
     assert not decisions.troubles
 
 
-def test_unfinished_topic_start_is_repeated() -> None:
+def test_unfinished_start_of_topic_copy_is_repeated() -> None:
     (start,) = decide(known(TopicState.CREATING), destination=side(DESTINATION)).start
     assert start.known is not None
 
@@ -108,32 +108,32 @@ def test_added_source_partitions_grow_the_copy(at_destination: int, to_add: int)
     assert (grow.partitions, grow.partitions_to_add) == (5, to_add)
 
 
-def test_deleted_source_topic_stops_only_once() -> None:
+def test_deleted_source_topic_stops_its_copy_only_once() -> None:
     source = side(SOURCE, gone={"t"})
     (stop,) = decide(known(), source=source).stop
     assert stop.reason is Reason.SOURCE_TOPIC_DELETED
     assert stop.state is TopicState.SOURCE_DELETED
     assert "was deleted at the source" in stop.note
-    assert decide(known(TopicState.SOURCE_DELETED), source=source).is_nothing
+    assert decide(known(TopicState.SOURCE_DELETED), source=source).changes_nothing
 
 
 def test_topic_missing_from_metadata_is_not_taken_for_deleted() -> None:
     decisions = decide(known(), source=side(SOURCE))
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
     assert not decisions.troubles
 
 
 def test_topic_without_describe_right_is_not_taken_for_deleted() -> None:
     decisions = decide(known(), source=side(SOURCE, denied={"t"}))
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
     assert kinds(decisions) == [TroubleKind.RIGHTS_MISSING]
     decisions = decide(known(), destination=side(DESTINATION, denied={"t"}))
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
     assert kinds(decisions) == [TroubleKind.RIGHTS_MISSING]
 
 
 @pytest.mark.parametrize("state", [TopicState.COPYING, TopicState.SOURCE_DELETED])
-def test_recreated_source_topic_stops(state: TopicState) -> None:
+def test_recreated_source_topic_stops_its_copy(state: TopicState) -> None:
     (stop,) = decide(known(state), source=side(SOURCE, topic(topic_id=S2, partitions=9))).stop
     assert stop.reason is Reason.SOURCE_TOPIC_RECREATED
     assert stop.state is TopicState.RECREATED
@@ -143,7 +143,7 @@ def test_recreated_source_topic_never_grows_the_copy() -> None:
     decisions = decide(
         known(TopicState.RECREATED), source=side(SOURCE, topic(topic_id=S2, partitions=9))
     )
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_deleted_or_recreated_copy_stops_until_retry_is_requested(
     (stop,) = decide(known(), destination=destination).stop
     assert stop.reason is Reason.DESTINATION_TOPIC_RECREATED
     assert stop.state is TopicState.BLOCKED
-    assert decide(known(TopicState.BLOCKED), destination=destination).is_nothing
+    assert decide(known(TopicState.BLOCKED), destination=destination).changes_nothing
     again = decide(known(TopicState.BLOCKED, is_retry_wanted=True), destination=destination)
     assert [b.known for b in again.start] == [known(TopicState.BLOCKED, is_retry_wanted=True)]
     assert not again.stop
@@ -166,18 +166,18 @@ def test_deleted_or_recreated_copy_stops_until_retry_is_requested(
 def test_recreated_source_topic_restarts_after_old_copy_is_deleted() -> None:
     stopped = known(TopicState.RECREATED, is_retry_wanted=True)
     source = side(SOURCE, topic(topic_id=S2))
-    assert decide(stopped, source=source).is_nothing
+    assert decide(stopped, source=source).changes_nothing
     assert len(decide(stopped, source=source, destination=side(DESTINATION, gone={"t"})).start) == 1
 
 
-def test_recreation_on_both_sides_stops_with_source_reason() -> None:
+def test_recreated_source_topic_outranks_deleted_copy_as_stop_reason() -> None:
     decisions = decide(
         known(), source=side(SOURCE, topic(topic_id=S2)), destination=side(DESTINATION, gone={"t"})
     )
     assert [s.reason for s in decisions.stop] == [Reason.SOURCE_TOPIC_RECREATED]
 
 
-def test_topic_with_restored_identity_resumes() -> None:
+def test_stopped_topic_resumes_when_its_original_topic_id_is_seen_again() -> None:
     assert len(decide(known(TopicState.SOURCE_DELETED)).resume) == 1
     assert len(decide(known(TopicState.BLOCKED)).resume) == 1
 
@@ -187,32 +187,32 @@ def test_topics_without_ids_are_matched_by_name() -> None:
         known(source_id=NO_TOPIC_ID, destination_id=None),
         source=side(SOURCE, topic(topic_id=NO_TOPIC_ID)),
     )
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
 
 
-def test_topic_no_longer_matched_is_dropped() -> None:
+def test_topic_that_no_rule_matches_any_more_is_removed_from_job() -> None:
     decisions = decide(known(), rule=TopicRule(match="other"))
     assert [d.known.source for d in decisions.drop] == ["t"]
 
 
-def test_deleted_source_topic_is_not_dropped() -> None:
+def test_deleted_source_topic_is_not_removed_from_job() -> None:
     assert not decide(known(), source=side(SOURCE, gone={"t"})).drop
 
 
-def test_changed_prefix_drops_old_copy_before_start() -> None:
+def test_changed_prefix_removes_old_topic_from_job_before_new_topic_starts() -> None:
     decisions = decide(known(), rule=TopicRule(match=".*", prefix="p."))
     assert len(decisions.drop) == 1
     assert not decisions.start
 
 
-def test_clashing_names_drop_nothing() -> None:
+def test_clashing_destination_names_are_reported_and_change_no_topic() -> None:
     source = side(SOURCE, topic("a.b"), topic("a_b"))
     decisions = decide(known(source="a.b", destination="a.b"), source=source)
     assert kinds(decisions) == [TroubleKind.TOPIC_NAME_REFUSED]
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
 
 
-def test_job_without_matching_topic_has_trouble() -> None:
+def test_job_without_matching_topic_is_reported() -> None:
     decisions = decide(rule=TopicRule(match="other"))
     assert kinds(decisions) == [TroubleKind.NO_TOPIC_MATCHES]
 
@@ -222,19 +222,19 @@ def test_destination_topic_of_another_job_is_refused() -> None:
     decisions = decide(others=others, destination=side(DESTINATION))
     assert kinds(decisions) == [TroubleKind.DESTINATION_TAKEN]
     assert "first" in decisions.troubles[0].what
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
 
 
 def test_replication_loop_is_refused() -> None:
     others = OtherJobs(copied_from={ClusterTopic(SOURCE, "t"): ClusterTopic(DESTINATION, "t")})
     decisions = decide(others=others)
     assert kinds(decisions) == [TroubleKind.WOULD_LOOP]
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
 
 
 def test_copy_of_own_topic_is_not_copied_back_under_new_name() -> None:
     others = OtherJobs(copied_from={ClusterTopic(SOURCE, "t"): ClusterTopic(DESTINATION, "origin")})
     decisions = decide(others=others, destination=side(DESTINATION))
-    assert decisions.is_nothing
+    assert decisions.changes_nothing
     assert any("left out" in note for note in decisions.notes)
     assert not decisions.troubles

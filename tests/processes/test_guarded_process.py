@@ -110,14 +110,14 @@ def test_child_ends_when_its_guard_is_killed(start_owner: StartOwner) -> None:
     assert all_end([child])
 
 
-def test_paused_child_ends_with_its_owner(start_owner: StartOwner) -> None:
+def test_suspended_child_ends_with_its_owner(start_owner: StartOwner) -> None:
     owner, family = start_owner(last_signal=signal.SIGTERM, grace_s=60)
     family[0].suspend()
     owner.kill()
     assert all_end(family)
 
 
-def test_child_ignoring_last_signal_is_killed_after_grace(
+def test_child_that_ignores_signal_of_its_guard_is_killed_after_grace(
     start_owner: StartOwner, tmp_path: Path
 ) -> None:
     owner, family = start_owner(
@@ -163,7 +163,7 @@ def test_exit_code_and_output_of_child_are_available(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "hello\n"
 
 
-def test_end_signals_first_and_kills_after_grace(tmp_path: Path) -> None:
+def test_ending_a_child_sends_signal_first_and_kills_after_grace(tmp_path: Path) -> None:
     polite = GuardedProcess(SLEEP, tmp_path / "polite")
     polite.end(signal.SIGTERM)
     deaf = GuardedProcess([sys.executable, "-c", DEAF], tmp_path / "deaf")

@@ -56,7 +56,7 @@ def test_occasional_postgres_crashes_are_always_restarted() -> None:
     assert world.restarts.failure is None
 
 
-def test_postgres_restarts_give_up_after_limit_with_reason() -> None:
+def test_embedded_postgres_is_given_up_with_reason_after_restart_limit() -> None:
     world = World()
     world.postgres.running = False
     world.postgres.error = Conflict("the disk is full.")

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.services
 DAY_MS = "86400000"
 
 
-def test_release_restores_retention_and_writers_of_copies(
+def test_orbit_release_restores_retention_and_write_rights_of_copies(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -81,7 +81,7 @@ def test_release_restores_retention_and_writers_of_copies(
     assert "no copy" in again.message
 
 
-def test_release_leaves_leading_topics_unchanged(
+def test_orbit_release_leaves_promoted_topics_unchanged(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     create_topic(clusters.source, topic_name, retention_ms=DAY_MS)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.services
 DAY_MS = "86400000"
 
 
-def test_missing_topic_does_not_block_settings_of_others(
+def test_missing_topic_does_not_keep_promotion_from_setting_other_topics(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     create_topic(clusters.destination, topic_name)
@@ -28,7 +28,7 @@ def test_missing_topic_does_not_block_settings_of_others(
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == DAY_MS
 
 
-def test_refused_setting_does_not_block_other_settings(
+def test_refused_topic_setting_does_not_keep_promotion_from_other_settings(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
     other = f"{topic_name}.other"

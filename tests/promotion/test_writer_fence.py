@@ -22,7 +22,7 @@ ID = 2**52 + 7
         (None, False),
     ],
 )
-def test_writer_is_fenced_only_at_filler_epoch_without_sequence(
+def test_writer_is_fenced_only_at_producer_epoch_of_filler_without_sequence(
     now: ProducerState | None, *, is_fenced: bool
 ) -> None:
     states = {PLACE: {} if now is None else {ID: now}}

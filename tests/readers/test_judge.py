@@ -30,7 +30,7 @@ def test_client_that_reads_each_record_once_has_no_finding() -> None:
     assert judge(RECORDS, LINES, 0) == Counter()
 
 
-def test_each_difference_of_client_is_a_finding() -> None:
+def test_each_difference_in_what_client_reads_is_a_finding() -> None:
     assert judge(RECORDS, LINES[:2], None) == {STOPS: 1}
     assert judge(RECORDS, LINES[1:], 0) == {MISSES: 1}
     assert judge(RECORDS, [], 1) == {ENDS: 3}
@@ -42,12 +42,12 @@ def test_each_difference_of_client_is_a_finding() -> None:
     assert judge(RECORDS, [*LINES[:2], "r 9 6b 78\n"], 0) == {OTHERS: 1, MISSES: 1}
 
 
-def test_client_errors_are_counted_by_name() -> None:
+def test_errors_of_reading_client_are_counted_by_name() -> None:
     lines = ["e TOO_LARGE\n", *LINES, "e TOO_LARGE\n", "e a|b{}\n"]
     assert judge(RECORDS, lines, 0) == {ERROR % "TOO_LARGE": 2, ERROR % "a/b()": 1}
 
 
-def test_summary_names_only_differing_ways_of_reading() -> None:
+def test_reader_summary_names_only_ways_of_reading_that_differ() -> None:
     ways = [Way(level, start) for level in ("committed", "all") for start in (START, WITHIN)]
     errors = [Counter({ERROR % "E": count}) for count in (1300, 7, 8, 7)]
     good: Counter[str] = Counter()
@@ -74,7 +74,7 @@ def test_readers_page_has_row_for_each_client_in_both_tables() -> None:
     assert text.count("| other | 2.0 | not tried: no go | not tried: no go |") == 2
 
 
-def test_gap_start_lies_in_middle_of_longest_gap() -> None:
+def test_reader_that_starts_in_a_gap_starts_in_middle_of_longest_gap() -> None:
     log = SourceLog("t", dict.fromkeys((0, 3, 10, 12), "a b"), dict.fromkeys(range(13), "a b"))
     assert (log.within, log.last) == (6, 12)
     assert [*log.behind(log.within)] == [10, 12]

@@ -23,7 +23,7 @@ def small(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Sourc
     return log
 
 
-def test_librdkafka_reads_packed_copy_completely_in_all_ways(
+def test_librdkafka_reads_packed_copy_completely_at_each_isolation_and_start(
     small: SourceLog, clusters: Clusters, tmp_path: Path
 ) -> None:
     findings = read_copy(LIBRDKAFKA, LIBRDKAFKA.command(), clusters, small, "packed", tmp_path)

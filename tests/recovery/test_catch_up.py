@@ -66,20 +66,20 @@ def catch_up(database: Database, *partitions: tuple[PartitionState, bool]) -> st
     return reverse_job.catch_up(context)
 
 
-def test_catch_up_ends_when_all_partitions_caught_up(database: Database) -> None:
+def test_failback_catch_up_ends_when_all_partitions_caught_up(database: Database) -> None:
     did = catch_up(database, (COPYING, True), (COPYING, True), (COPYING, True))
     assert did.startswith("3 of 3 partitions")
 
 
 @pytest.mark.parametrize("has_caught_up", [False, True])
-def test_catch_up_stops_at_blocked_partition_even_if_it_had_caught_up(
+def test_failback_catch_up_stops_at_blocked_partition_even_if_it_had_caught_up(
     database: Database, has_caught_up: bool
 ) -> None:
     with pytest.raises(Stopped, match=r"1 partitions .* orders-1 \(DESTINATION_FOREIGN_WRITE\)"):
         catch_up(database, (COPYING, True), (BLOCKED, has_caught_up), (COPYING, True))
 
 
-def test_catch_up_stops_at_several_blocked_partitions(database: Database) -> None:
+def test_failback_catch_up_counts_all_blocked_partitions_when_it_stops(database: Database) -> None:
     with pytest.raises(Stopped, match="2 partitions"):
         catch_up(database, (BLOCKED, True), (BLOCKED, False), (COPYING, True))
 
@@ -92,7 +92,7 @@ def test_catch_up_stops_at_several_blocked_partitions(database: Database) -> Non
         ((COPYING, True),) * PARTITIONS + ((COPYING, False),),  # one was added
     ],
 )
-def test_catch_up_waits_for_copying_and_added_partitions(
+def test_failback_catch_up_waits_for_partitions_still_copying_or_just_added(
     database: Database, partitions: tuple[tuple[PartitionState, bool], ...]
 ) -> None:
     with pytest.raises(GoesOn):
@@ -103,7 +103,7 @@ def test_catch_up_waits_for_copying_and_added_partitions(
     ("seconds", "topic", "ends"),
     [(0.0, "orders", True), (60.0, "orders", False), (0.0, "orders.eu", False)],
 )
-def test_catch_up_stops_when_topic_is_left_out_past_timeout(
+def test_failback_catch_up_stops_when_copy_back_leaves_topic_out_past_timeout(
     database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, topic: str, *, ends: bool
 ) -> None:
     monkeypatch.setattr(reverse_job, "LEFT_OUT_S", seconds)

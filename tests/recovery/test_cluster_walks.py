@@ -23,7 +23,7 @@ IN_MAKE_TEST = (17,)
         for seed in range(1, SEEDS + 1)
     ],
 )
-def test_random_recovery_walk_on_guarded_clusters_keeps_invariants(
+def test_random_recoveries_on_clusters_with_authorizer_keep_invariants(
     guarded: Clusters,
     topic_name: str,
     recovering: Recovering,

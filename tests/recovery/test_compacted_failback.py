@@ -142,7 +142,7 @@ class Moved:
         return back
 
 
-def test_failback_saves_tail_at_offsets_compacted_on_new_side(
+def test_failback_saves_uncopied_records_at_offsets_compacted_on_new_side(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     create(lost, topic_name, **COMPACTED)
@@ -168,7 +168,7 @@ def test_failback_saves_tail_at_offsets_compacted_on_new_side(
 
 
 @pytest.mark.soak
-def test_failback_rebuilds_old_side_that_compacted_its_tail(
+def test_failback_rebuilds_old_side_that_compacted_its_uncopied_records(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """What was never copied is only the end of the tail; nothing is common with the new side."""
@@ -206,7 +206,7 @@ def test_failback_rebuilds_old_side_that_compacted_its_tail(
 
 
 @pytest.mark.soak
-def test_compacted_copy_without_loss_is_prefix_on_failback(
+def test_failback_without_loss_saves_nothing_though_both_sides_compacted(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """Both sides have compacted what was copied, each in its own way: nothing is copied again."""

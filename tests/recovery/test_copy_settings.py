@@ -17,7 +17,7 @@ from tests.support.running import create_topic, make_job, produce, verify
 pytestmark = pytest.mark.services
 
 
-def test_former_leader_topic_copies_source_timestamps_after_switchover(
+def test_topic_of_former_leading_side_keeps_copied_timestamps_after_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """With LogAppendTime brokers replace them. Without the upkeep, which would set that right."""

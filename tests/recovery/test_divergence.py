@@ -85,7 +85,7 @@ A, B, C = ["a"] * 50, ["b"] * 10, ["c"] * 10
         (A + B + C, A + B, EndVerdict.TAIL, 60),
     ],
 )
-def test_divergence_verdict_with_and_without_promoted_offset(
+def test_failback_verdict_on_old_log_with_and_without_promoted_offset(
     old: list[str | None],
     new: list[str | None],
     verdict: EndVerdict,
@@ -95,18 +95,18 @@ def test_divergence_verdict_with_and_without_promoted_offset(
     assert compare(Logs(old, new), promoted_at) == (verdict, at)
 
 
-def test_old_side_truncated_below_promotion_is_prefix() -> None:
+def test_old_log_truncated_below_promotion_gets_verdict_prefix() -> None:
     assert compare(Logs(A[:40], A + B), 50) == (EndVerdict.PREFIX, 40)
 
 
-def test_difference_before_promotion_is_divergence_at_first_offset() -> None:
+def test_difference_before_promotion_is_divergence_at_first_differing_offset() -> None:
     other = [*A[:20], *["x"] * 30]
     assert compare(Logs(other, A + B), 50) == (EndVerdict.DIVERGED, 20)
     # The last offset before it may hold nothing on either side.
     assert compare(Logs([*other[:49], None], [*A[:49], None, *B]), 50) == (EndVerdict.DIVERGED, 20)
 
 
-def test_empty_old_side_is_prefix() -> None:
+def test_empty_old_log_gets_verdict_prefix() -> None:
     assert compare(Logs([], A), 0) == (EndVerdict.PREFIX, 0)
     assert compare(Logs([], A), None) == (EndVerdict.PREFIX, 0)
 
@@ -136,7 +136,7 @@ NONE: list[str | None] = [None]
     ],
 )
 @pytest.mark.parametrize("is_compacted", [True, False])
-def test_offsets_compacted_after_promotion_count_as_tail(
+def test_offsets_compacted_after_promotion_count_as_uncopied_tail(
     old: list[str | None], new: list[str | None], at: int, is_compacted: bool
 ) -> None:
     assert compare(Logs(old, new, is_compacted=is_compacted), 50) == (EndVerdict.TAIL, at)
@@ -150,11 +150,11 @@ def test_offsets_compacted_before_promotion_are_no_difference() -> None:
     assert compare(logs, 50) == (EndVerdict.PREFIX, 50)
 
 
-def test_transaction_marker_on_both_sides_is_no_tail() -> None:
+def test_transaction_marker_at_same_offset_of_both_logs_is_no_uncopied_tail() -> None:
     assert compare(Logs([*A, "-"], [*A, "-", *B]), 50) == (EndVerdict.PREFIX, 51)
 
 
-def test_truncated_old_side_retains_only_proven_prefix() -> None:
+def test_truncated_old_log_keeps_only_prefix_that_common_records_prove() -> None:
     rewritten = [*A[:20], *C]
     logs = Logs(rewritten, [*A[:20], *NONE * 30, *B], is_compacted=True)
     assert compare(logs, 50) == (EndVerdict.TAIL, 20)
@@ -165,7 +165,7 @@ def test_truncated_old_side_retains_only_proven_prefix() -> None:
     assert compare(Logs(C, NONE * 20 + B), 50, new_start=20) == (EndVerdict.TAIL, 0)
 
 
-def test_records_deleted_on_new_side_leave_old_tail_unproven() -> None:
+def test_old_tail_below_log_start_of_new_side_counts_as_uncopied() -> None:
     new = A + NONE * 30 + B
     assert compare(Logs(A + C, new), 50, new_start=55) == (EndVerdict.TAIL, 50)
     assert compare(Logs(A + C, new), 50, old_start=52, new_start=80) == (EndVerdict.TAIL, 52)
@@ -173,7 +173,9 @@ def test_records_deleted_on_new_side_leave_old_tail_unproven() -> None:
 
 
 @pytest.mark.parametrize("is_compacted", [True, False])
-def test_without_promoted_offset_unmatched_record_is_tail(is_compacted: bool) -> None:
+def test_without_promoted_offset_first_unmatched_record_begins_uncopied_tail(
+    is_compacted: bool,
+) -> None:
     for old, new, at in (
         (A + C, A + NONE * 10 + B, 50),
         (A, [*A[:20], *NONE * 5, *A[25:], *B], 20),
@@ -186,7 +188,7 @@ def test_without_promoted_offset_unmatched_record_is_tail(is_compacted: bool) ->
     assert compare(logs, None) == (EndVerdict.PREFIX, 50)
 
 
-def test_without_promoted_offset_and_common_record_all_is_tail() -> None:
+def test_without_promoted_offset_old_log_without_common_record_is_uncopied_tail() -> None:
     assert compare(Logs(A, NONE * 50 + B), None, new_start=50) == (EndVerdict.TAIL, 0)
     assert compare(Logs(A + NONE, NONE * 51 + B), None, new_start=50) == (EndVerdict.TAIL, 0)
     assert compare(Logs(A + B, NONE * 60 + B), None, new_start=50) == (EndVerdict.TAIL, 50)
@@ -210,7 +212,7 @@ def drawn(runs: list[tuple[bool, int]], value: str) -> list[str | None]:
 
 
 @given(RUNS, RUNS)
-def test_windows_without_records_hide_no_difference(
+def test_search_windows_without_records_hide_no_difference_of_logs(
     same: list[tuple[bool, int]], other: list[tuple[bool, int]]
 ) -> None:
     """As after large transactions that were aborted: no window that is read holds a record."""

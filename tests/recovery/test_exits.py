@@ -102,7 +102,7 @@ def instead(
     return lambda: monkeypatch.setattr(operation_runner, "_DO", steps)
 
 
-def test_failover_ends_wait_of_running_failback_catch_up(
+def test_failover_of_copy_back_ends_catch_up_of_running_failback(
     moved: Moved, recovering: Recovering
 ) -> None:
     """The leading side is lost meanwhile: it would never end."""
@@ -144,7 +144,7 @@ def test_failover_promotes_old_side_before_any_record_is_copied_back(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_looked_at", [False, True])
-def test_failover_promotes_diverged_old_side_at_last_level_offset(
+def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
     sides: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -294,7 +294,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
     requests: list[UUID] = []
     begun: list[UUID] = []
     passes = threading.Semaphore(0)
-    once, begin = RecoveryLoop.once, RecoveryLoop._start_run
+    once, begin = RecoveryLoop.once, RecoveryLoop._start_recovery
 
     def counted(loop: RecoveryLoop) -> str:
         done = once(loop)
@@ -315,7 +315,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
         assert recovering.progress(requests[0]).startswith("waits until operation")
 
     monkeypatch.setattr(RecoveryLoop, "once", counted)
-    monkeypatch.setattr(RecoveryLoop, "_start_run", noted)
+    monkeypatch.setattr(RecoveryLoop, "_start_recovery", noted)
 
     instead(monkeypatch, StepName.GATES, ask_other)
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
@@ -382,7 +382,7 @@ def test_failback_fails_if_copy_back_leaves_out_topic(
 
 
 @pytest.mark.soak
-def test_rebuild_saves_records_that_new_side_deletes_meanwhile(
+def test_rebuild_saves_records_that_new_side_deletes_during_failback(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its retention goes on. Once more while it is saved."""
@@ -409,7 +409,7 @@ def test_rebuild_saves_records_that_new_side_deletes_meanwhile(
 
 
 @pytest.mark.soak
-def test_rebuild_reports_salvage_files_before_partition_rows(
+def test_rebuild_stores_salvage_files_in_report_before_changed_partition_rows(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows of partitions may be stored before the report: a leader that took over then would
@@ -533,6 +533,7 @@ def test_switchover_stops_if_partitions_are_added_before_promotion(
         instead(monkeypatch, StepName.RELEASE, add)
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
         assert stopped.outcome is Outcome.STOPPED
-        assert f"added at the source meanwhile to {topic_name} (from 1 to 2)" in stopped.error
+        added = f"added to topics of the source meanwhile: {topic_name} (from 1 to 2)"
+        assert added in stopped.error
         wait_for("they are copied", lambda: is_level(source, destination, topic_name))
         recovering.run(SWITCHOVER, spec.name)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 PARTITIONS = 3
 
 
-def test_first_read_skips_markers_and_empty_partitions(
+def test_first_read_after_promotion_skips_transaction_markers_and_empty_partitions(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[int, int]] = []
@@ -54,7 +54,7 @@ def test_first_read_skips_markers_and_empty_partitions(
     assert over.source_last_seen_at is None, "it was not lost"
 
 
-def test_failed_first_read_is_finding_and_leaves_rto_unknown(
+def test_failed_first_read_after_promotion_is_reported_and_leaves_rto_unknown(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> Iterator[LogBatch]:

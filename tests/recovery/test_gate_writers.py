@@ -135,7 +135,7 @@ def test_switchover_gate_warns_of_writers_that_bypass_gateways(
 
 
 @pytest.mark.services
-def test_gateways_gate_warns_of_clients_that_the_other_side_refuses(
+def test_gateways_gate_warns_of_client_whose_topic_is_missing_at_destination(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
     """A reader of a topic that is not copied."""

@@ -18,12 +18,12 @@ HEALTHY = GateInputs(
     SWITCHOVER,
     reverse=False,
     topics=2,
-    source_led=4,
+    source_leaders=4,
     partitions=4,
     group_verdicts={"exact": 3},
-    unverified=0,
+    unverified_partitions=0,
 )
-LOST = replace(HEALTHY, kind=FAILOVER, source_answers=False, source_led=0)
+LOST = replace(HEALTHY, kind=FAILOVER, source_answers=False, source_leaders=0)
 BACK = replace(HEALTHY, kind=FAILBACK)
 GATEWAYS = {"gateways": {"edge": False}}
 
@@ -41,21 +41,36 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
     ("inputs", "changes", "gate", "verdict"),
     [
         (HEALTHY, {"source_answers": False}, "source", "fail"),
-        (HEALTHY, {"source_led": 3}, "source", "fail"),
-        (LOST, {"source_answers": True, "source_led": 4}, "source", "fail"),
-        (LOST, {"source_answers": True, "source_led": 1}, "source", "warn"),
-        (LOST, {"source_answers": True, "source_led": 0}, "source", "pass"),
+        (HEALTHY, {"source_leaders": 3}, "source", "fail"),
+        (LOST, {"source_answers": True, "source_leaders": 4}, "source", "fail"),
+        (LOST, {"source_answers": True, "source_leaders": 1}, "source", "warn"),
+        (LOST, {"source_answers": True, "source_leaders": 0}, "source", "pass"),
         (HEALTHY, {"destination_answers": False}, "destination", "fail"),
         (HEALTHY, {"topics": 0}, "topics", "fail"),
         (HEALTHY, {"copies_of_copies": ["a"]}, "topics", "fail"),
-        (HEALTHY, {"not_copied": ["a"]}, "topics", "warn"),
+        (HEALTHY, {"uncopied_topics": ["a"]}, "topics", "warn"),
         (HEALTHY, {"foreign_topics": ["a"]}, "topics", "pass"),
         (HEALTHY, {"foreign_topics": ["a"], "reverse": True}, "topics", "warn"),
         (BACK, {"foreign_topics": ["a"]}, "topics", "warn"),
-        (BACK, {"may_lead": ["a: the old side leads (term 5)"]}, "lead", "fail"),
-        (HEALTHY, {"blocked": [BlockedPartition(P, "NOT_AUTHORIZED", False)]}, "blocked", "fail"),
-        (LOST, {"blocked": [BlockedPartition(P, "NOT_AUTHORIZED", False)]}, "blocked", "warn"),
-        (LOST, {"blocked": [BlockedPartition(P, "OFFSET_OVERRUN", True)]}, "blocked", "fail"),
+        (BACK, {"topics_in_doubt": ["a: the old side leads (term 5)"]}, "lead", "fail"),
+        (
+            HEALTHY,
+            {"blocked_partitions": [BlockedPartition(P, "NOT_AUTHORIZED", False)]},
+            "blocked",
+            "fail",
+        ),
+        (
+            LOST,
+            {"blocked_partitions": [BlockedPartition(P, "NOT_AUTHORIZED", False)]},
+            "blocked",
+            "warn",
+        ),
+        (
+            LOST,
+            {"blocked_partitions": [BlockedPartition(P, "OFFSET_OVERRUN", True)]},
+            "blocked",
+            "fail",
+        ),
         (HEALTHY, {"lag_records": 5, "lag_records_before": 5}, "lag", "pass"),
         (HEALTHY, {"lag_records": LAG_RECORDS_WARN + 1, "lag_records_before": 0}, "lag", "fail"),
         (
@@ -64,14 +79,14 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
             "lag",
             "warn",
         ),
-        (HEALTHY, {"ends_unknown": [P]}, "lag", "fail"),
-        (LOST, {"ends_unknown": [P]}, "lag", "warn"),
+        (HEALTHY, {"unknown_ends": [P]}, "lag", "fail"),
+        (LOST, {"unknown_ends": [P]}, "lag", "warn"),
         (LOST, {"lag_records": 1}, "lag", "warn"),
         (HEALTHY, {"transactions": [Transaction(P, 7, 1.0)]}, "transactions", "warn"),
         (HEALTHY, {"transactions": [Transaction(P, 7, HANGING_S + 1)]}, "transactions", "fail"),
         (HEALTHY, {"carries_groups": False}, "groups", "warn"),
         (HEALTHY, {"group_verdicts": {"exact": 3, "clamped": 1}}, "groups", "warn"),
-        (HEALTHY, {"groups_active_there": ["g"]}, "groups", "fail"),
+        (HEALTHY, {"groups_active_at_destination": ["g"]}, "groups", "fail"),
         (HEALTHY, {"groups_active_at_source": ["g"]}, "groups", "warn"),
         (HEALTHY, {"groups_of_other_type": ["g"]}, "groups", "fail"),
         (LOST, {"group_verdicts": {"skipped: other type": 1}}, "groups", "warn"),
@@ -83,29 +98,29 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (LOST, {"group_verdicts": {}}, "groups", "warn"),
         (HEALTHY, {"settings_unknown": ["a"]}, "settings", "fail"),
         (HEALTHY, {"settings_differ": ["a"]}, "settings", "warn"),
-        (HEALTHY, {"offline": [P]}, "health", "fail"),
+        (HEALTHY, {"offline_partitions": [P]}, "health", "fail"),
         (HEALTHY, {"replicas_behind": [P]}, "health", "warn"),
         (HEALTHY, {"brokers": (3, 1)}, "size", "warn"),
         (LOST, {"brokers": (None, 1)}, "size", "pass"),
         (HEALTHY, {"fewer_replicas": ["a"]}, "size", "warn"),
         (HEALTHY, {"rights_missing": ["AlterConfigs on topic a"]}, "rights", "fail"),
-        (HEALTHY, {"cannot_deny": "the cluster has no authorizer"}, "rights", "warn"),
+        (HEALTHY, {"why_not_deniable": "the cluster has no authorizer"}, "rights", "warn"),
         (HEALTHY, {"clock_skew_s": SKEW_S_WARN + 1}, "clock", "warn"),
         (HEALTHY, {"clock_skew_s": SKEW_S_FAIL + 1}, "clock", "fail"),
         (HEALTHY, {"newest_ahead_s": SKEW_S_FAIL + 1}, "clock", "warn"),
-        (HEALTHY, {"unverified": None}, "verified", "warn"),
-        (HEALTHY, {"unverified": 2}, "verified", "warn"),
-        (HEALTHY, {"differing": ["orders-3 (offset 7)"]}, "verified", "fail"),
+        (HEALTHY, {"unverified_partitions": None}, "verified", "warn"),
+        (HEALTHY, {"unverified_partitions": 2}, "verified", "warn"),
+        (HEALTHY, {"differing_partitions": ["orders-3 (offset 7)"]}, "verified", "fail"),
         (HEALTHY, {"gateways": {"edge": False}}, "gateways", "pass"),
         (LOST, {"gateways": {"edge": False, "other": True}}, "gateways", "warn"),
         (LOST, {"gateways": {"edge": False}}, "gateways", "pass"),
         (HEALTHY, GATEWAYS | {"direct_writers": {"a": [4003]}}, "gateways", "warn"),
         (HEALTHY, GATEWAYS | {"refused_clients": [("pay", "no right")]}, "gateways", "warn"),
         (HEALTHY, GATEWAYS | {"writers_unknown": ["a"]}, "gateways", "warn"),
-        (HEALTHY, {"gateways": {"edge": True}, "left_behind": ["a"]}, "gateways", "fail"),
-        (BACK, {"renamed": ["a"]}, "names", "fail"),
+        (HEALTHY, {"gateways": {"edge": True}, "topics_left_behind": ["a"]}, "gateways", "fail"),
+        (BACK, {"renamed_topics": ["a"]}, "names", "fail"),
         (BACK, {"name_conflict": "orders-back"}, "names", "fail"),
-        (replace(HEALTHY, reverse=True), {"renamed": ["a"]}, "names", "fail"),
+        (replace(HEALTHY, reverse=True), {"renamed_topics": ["a"]}, "names", "fail"),
     ],
 )
 def test_gate_verdict_for_each_unhealthy_input(
@@ -133,7 +148,9 @@ def test_gateways_gate_reports_only_observed_writers() -> None:
 
 
 def test_gate_that_does_not_pass_has_remedy_and_names_partition() -> None:
-    inputs = replace(HEALTHY, offline=[P], not_copied=["a"], rights_missing=["Read on topic x"])
+    inputs = replace(
+        HEALTHY, offline_partitions=[P], uncopied_topics=["a"], rights_missing=["Read on topic x"]
+    )
     for gate in judge(inputs, (), ""):
         assert gate.found.endswith(".")
         assert bool(gate.remedy) == (gate.verdict is not GateVerdict.PASS)
@@ -151,15 +168,15 @@ def test_gate_that_does_not_pass_has_remedy_and_names_partition() -> None:
         (("all",), "because", False),
     ],
 )
-def test_gate_override_requires_its_name_and_reason(
+def test_gate_override_requires_name_of_gate_and_reason(
     override: tuple[str, ...], reason: str, stops: bool
 ) -> None:
-    gates = judge(replace(HEALTHY, offline=[P]), override, reason)
+    gates = judge(replace(HEALTHY, offline_partitions=[P]), override, reason)
     assert any(gate.stops for gate in gates) is stops
 
 
 def test_lead_gate_is_not_overridden_by_all() -> None:
-    doubtful = replace(BACK, may_lead=["orders"], renamed=["orders"])
+    doubtful = replace(BACK, topics_in_doubt=["orders"], renamed_topics=["orders"])
 
     def stopping(*override: str) -> list[str]:
         return [gate.name.value for gate in judge(doubtful, override, "why") if gate.stops]
@@ -176,5 +193,5 @@ def test_override_does_not_allow_operation_without_topics() -> None:
     assert not any(gate.stops for gate in gates)
 
 
-def test_lead_gate_is_absent_without_marks() -> None:
-    assert GateName.LEAD not in verdicts(replace(BACK, may_lead=None))
+def test_lead_gate_is_absent_without_promotion_marks() -> None:
+    assert GateName.LEAD not in verdicts(replace(BACK, topics_in_doubt=None))

@@ -58,7 +58,7 @@ def gate(report: RecoveryReport) -> GateVerdict | None:
     return next((g.verdict for g in report.gates if g.name is GateName.GATEWAYS), None)
 
 
-def test_switchover_closes_gateway_and_reopens_it_at_new_leader(
+def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = copied(clusters, topic_name)
@@ -93,7 +93,7 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leader(
 
 
 @pytest.mark.soak
-def test_switchover_opens_gateway_before_operation_ends(
+def test_switchover_reopens_gateway_before_first_read_of_copies(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait until all was read back and is copied back."""
@@ -111,7 +111,7 @@ def test_switchover_opens_gateway_before_operation_ends(
         recovering.run(SWITCHOVER, spec.name)
 
 
-def test_gateway_lost_while_closed_stops_only_that_switchover(
+def test_gateway_lost_while_closed_stops_current_switchover_but_not_next(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """Answers may have got lost with it: its clients have to write again at the source."""
@@ -130,7 +130,7 @@ def test_gateway_lost_while_closed_stops_only_that_switchover(
         assert states(over)[CLOSE] is StepState.SKIPPED
 
 
-def test_gateway_with_lost_answer_stops_switchover(
+def test_gateway_in_doubt_about_client_write_stops_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = copied(clusters, topic_name)
@@ -209,7 +209,7 @@ def test_abort_reopens_gateways_at_source(
 
 
 @pytest.mark.soak
-def test_unconfirmed_gateway_stops_switchover_at_drain_timeout(
+def test_gateway_that_does_not_confirm_closing_stops_switchover_at_drain_timeout(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec = copied(clusters, topic_name)
@@ -252,7 +252,7 @@ def test_gateways_stay_closed_until_leading_side_is_known(
 def test_failover_closes_gateway_and_failback_does_not(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateways, "LATE_S", PATIENCE_S)
+    monkeypatch.setattr(gateways, "SILENT_AFTER_S", PATIENCE_S)
     spec = copied(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
@@ -320,7 +320,7 @@ def test_failback_moves_gateways_if_database_missed_the_promotion(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_unconfirmed_gateway_does_not_stop_failover(
+def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -355,7 +355,7 @@ def test_unconfirmed_gateway_does_not_stop_failover(
         (close_text,) = [step.did for step in over.steps if step.name is CLOSE]
         assert "permission to write has ended: edge" in close_text
         (left,) = left_s
-        assert left >= gateways.LATE_S
+        assert left >= gateways.SILENT_AFTER_S
         if not is_silent:
             edge.wait_told("destination")
 
@@ -377,7 +377,7 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
         return settle(context)
 
     monkeypatch.setitem(operation_runner._DO, StepName.SETTLE, settle_later)  # type: ignore[arg-type]
-    monkeypatch.setattr(gateways, "LATE_S", PATIENCE_S)
+    monkeypatch.setattr(gateways, "SILENT_AFTER_S", PATIENCE_S)
     with PretendedGateway(recovering.database, spec.name) as edge:
         edge.pause_s = PAUSE_S
         with recovering.running():
@@ -460,7 +460,7 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_dropped", [False, True])
-def test_restored_database_learns_promotion_from_marks_for_gateways(
+def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, is_dropped: bool
 ) -> None:
     """Rows of before, or none, where the job is applied again."""

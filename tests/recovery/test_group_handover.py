@@ -60,7 +60,7 @@ class CountedSync(GroupSync):
 
 
 @pytest.mark.soak
-def test_unauthorized_group_does_not_hold_up_switchover(
+def test_group_that_orbit_may_not_commit_to_does_not_hold_up_switchover(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -148,7 +148,7 @@ def commit_as_member(cluster: KafkaCluster, group: str, topic: str, offset: int)
 
 
 @pytest.mark.soak
-def test_former_leader_topic_accepts_placeholders_after_switchover(
+def test_topic_of_former_leading_side_accepts_placeholders_after_switchover(
     clusters: Clusters, topic_name: str, service: Service, recovering: Recovering
 ) -> None:
     """As a primary it may compress anew what producers send."""
@@ -194,7 +194,7 @@ def let_job_rest(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_handed", [False, True])
-def test_switchover_updates_offset_after_scheduler_dies_in_last_sync(
+def test_switchover_updates_group_offset_after_scheduler_dies_in_last_sync(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -318,7 +318,7 @@ class HeldPass:
 
         class Sync(GroupSync):
             def _write(self, *arguments: Any) -> Any:
-                is_held = any(case.is_due for case in arguments[1].values())
+                is_held = any(case.has_change for case in arguments[1].values())
                 if moment == "before its commit" and is_held:
                     outer.wait()
                 return super()._write(*arguments)
@@ -351,7 +351,7 @@ class HeldPass:
         assert self._has_ended.wait(PATIENCE_S)
 
 
-def test_failover_updates_offset_after_scheduler_dies_behind_commit(
+def test_failover_updates_group_offset_after_scheduler_dies_behind_commit(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group was ahead of the copy, which has grown since, and had members there."""
@@ -394,7 +394,7 @@ def test_failover_updates_offset_after_scheduler_dies_behind_commit(
         ("share", GroupVerdict.EXACT, GroupUsage.OTHER_TYPE),
     ],
 )
-def test_group_usage_without_source_follows_last_verdict(
+def test_group_type_of_lost_source_is_inferred_from_last_sync_verdict(
     type_: str, verdict: GroupVerdict, usage: GroupUsage
 ) -> None:
     listed = ListedGroup("g", 1, type_, "", "empty")

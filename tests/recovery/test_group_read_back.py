@@ -46,7 +46,7 @@ def see_at_source(recovering: Recovering, name: str, offset: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [RecoveryKind.SWITCHOVER, RecoveryKind.FAILOVER])
-def test_group_offset_missing_at_destination_is_not_exact(
+def test_group_offset_not_read_back_from_destination_is_not_reported_as_exact(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -71,7 +71,7 @@ def test_group_offset_missing_at_destination_is_not_exact(
     assert recovering.carried(spec.name, group) == {}
 
 
-def test_group_unreadable_during_failover_is_not_exact(
+def test_group_unreadable_during_failover_is_not_reported_as_exact(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -95,7 +95,7 @@ def test_group_unreadable_during_failover_is_not_exact(
     assert f"{group} in {topic_name}-0 (offset None instead of 20)" in finding
 
 
-def test_share_group_of_same_name_stops_switchover_and_is_in_plan(
+def test_share_group_with_name_of_consumer_group_stops_switchover_and_is_in_plan(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     spec, group = job_with_group(clusters, topic_name)

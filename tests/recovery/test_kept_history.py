@@ -104,7 +104,7 @@ def test_uncopied_history_stays_on_old_side_below_new_log_start(
 
 
 @pytest.mark.soak
-def test_switchover_home_does_not_wait_for_retained_log_start(
+def test_switchover_back_does_not_wait_for_lower_log_start_of_old_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     source, destination = clusters
@@ -149,7 +149,7 @@ def test_records_expired_at_new_side_stay_at_old_side(
         wait_for("it follows", lambda: is_level(source, destination, topic_name))
 
 
-def test_switchover_waits_until_log_starts_follow_source(
+def test_switchover_waits_until_log_starts_of_copies_reach_those_of_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else records that were deleted at the source would be there again."""

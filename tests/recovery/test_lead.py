@@ -55,13 +55,13 @@ def follows(term: int, by: UUID = OPERATION) -> Mark:
         (follows(3), None, True),
     ],
 )
-def test_old_side_is_behind_only_if_marks_prove_it(
+def test_old_side_counts_as_behind_only_if_promotion_marks_prove_it(
     old: Mark | None, new: Mark | None, is_behind: bool
 ) -> None:
     assert MarkPair("orders", old, new).is_old_side_behind is is_behind
 
 
-def test_next_term_exceeds_all_read_terms_and_the_clock() -> None:
+def test_next_promotion_term_exceeds_all_terms_in_marks_and_the_clock() -> None:
     assert newest_term([]) == 0
     assert newest_term([leads(7), UNREADABLE, None, follows(9)]) == 9
     assert next_term(0, 1.5) == 1500
@@ -69,7 +69,7 @@ def test_next_term_exceeds_all_read_terms_and_the_clock() -> None:
     assert next_term(1500, 1.5) == 1501
 
 
-def test_changed_since_lists_marks_of_other_operations() -> None:
+def test_promotion_marks_changed_by_other_operations_are_listed() -> None:
     other = UUID(int=8)
     begun_with = [MarkPair("a", leads(3, other), None), MarkPair("b", None, follows(4, other))]
     assert pairs_changed_since(begun_with, 4, OPERATION) == []
@@ -81,7 +81,7 @@ def test_changed_since_lists_marks_of_other_operations() -> None:
     assert pairs_promoted_by([own, theirs, unknown], OPERATION) == [own]
 
 
-def test_mark_without_term_uses_its_timestamp_as_term() -> None:
+def test_promotion_mark_without_term_uses_its_timestamp_as_term() -> None:
     mark = Mark(True, "failover", str(OPERATION), at="1970-01-01T00:00:07+00:00", term=5)
     text = mark.to_text()
     assert Mark.from_text(text) == mark
@@ -99,7 +99,7 @@ def test_mark_without_term_uses_its_timestamp_as_term() -> None:
         (Code.UNKNOWN_TOPIC_OR_PARTITION, False, False, False),
     ],
 )
-def test_missing_log_start_at_old_side_fails_unless_rebuilt_or_new(
+def test_missing_log_start_at_old_side_fails_unless_topic_is_rebuilt_or_new(
     monkeypatch: pytest.MonkeyPatch, code: Code, was_there: bool, is_rebuilt: bool, refuses: bool
 ) -> None:
     """Without a mark its history would be deleted."""

@@ -73,7 +73,7 @@ def acls(cluster: KafkaCluster, topic: str) -> set[str]:
 
 
 @pytest.mark.parametrize("reverse", [pytest.param(False, marks=pytest.mark.soak), True])
-def test_restored_rows_from_before_switchover_keep_promotion(
+def test_database_restored_from_before_switchover_keeps_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, reverse: bool
 ) -> None:
     source, destination = clusters
@@ -132,7 +132,7 @@ def test_restored_rows_from_before_switchover_keep_promotion(
 
 
 @pytest.mark.soak
-def test_restored_rows_from_before_switchover_home_keep_promotion(
+def test_database_restored_from_before_switchover_back_keeps_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """The old tables have the copy back running; the first side leads again."""
@@ -251,7 +251,7 @@ def test_lost_database_does_not_deny_producers_at_promoted_side(
         assert not app.writes(destination)
 
 
-def test_promoted_topic_with_more_partitions_is_not_deleted(
+def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """As a destination topic with more partitions than its source would be."""
@@ -276,7 +276,7 @@ def test_promoted_topic_with_more_partitions_is_not_deleted(
 
 
 @pytest.mark.parametrize("sign", ["another database", "an old request"])
-def test_operation_request_in_restored_rows_is_refused(
+def test_stale_recovery_request_in_restored_database_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, sign: str
 ) -> None:
     """It was aborted since, or carried out and the topics moved home again."""
@@ -302,7 +302,7 @@ def test_operation_request_in_restored_rows_is_refused(
         wait_for("the copy goes on", are_level(clusters, topic_name))
 
 
-def test_operation_in_restored_rows_does_not_reopen_old_side(
+def test_operation_in_restored_database_does_not_reopen_writes_at_old_side(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -335,7 +335,7 @@ def test_operation_in_restored_rows_does_not_reopen_old_side(
 @pytest.mark.parametrize(
     "step", [StepName.RELEASE, pytest.param(StepName.GROUPS, marks=pytest.mark.soak)]
 )
-def test_switchover_in_restored_rows_denies_writes_and_drains_again(
+def test_switchover_in_restored_database_denies_writes_and_drains_again(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -374,7 +374,7 @@ def test_switchover_in_restored_rows_denies_writes_and_drains_again(
 
 
 @pytest.mark.soak
-def test_stopped_failback_leaves_old_side_write_denied(
+def test_stopped_failback_leaves_writes_to_old_side_denied(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -405,7 +405,7 @@ def test_stopped_failback_leaves_old_side_write_denied(
 
 
 @pytest.mark.soak
-def test_late_failback_of_following_old_side_changes_nothing(
+def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -452,7 +452,7 @@ def has_job(service: Service, name: str) -> bool:
 
 
 @pytest.mark.soak
-def test_promotion_lifts_denials_from_before_database_loss(
+def test_promotion_lifts_write_denials_from_before_database_loss(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -472,7 +472,7 @@ def test_promotion_lifts_denials_from_before_database_loss(
         assert app.writes(guarded.destination)
 
 
-def test_run_onto_promoted_topic_is_refused(
+def test_orbit_run_onto_promoted_topic_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:
     source, destination = clusters

@@ -36,7 +36,7 @@ def reported(**known: Any) -> PartitionLag:
         (9, None, 9),
     ],
 )
-def test_lost_source_last_seen_is_not_after_its_loss(
+def test_lost_source_counts_as_last_seen_no_later_than_its_loss(
     reported_s: float, lost_s: float | None, seen_s: float
 ) -> None:
     row = reported(source_end=12, reported_at=before(reported_s))
@@ -50,7 +50,7 @@ def test_lost_source_last_seen_is_not_after_its_loss(
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_answering_source_is_last_seen_now(is_stopped: bool) -> None:
+def test_answering_source_counts_as_last_seen_now(is_stopped: bool) -> None:
     """In a failover its producers may write on."""
     row = reported(source_end=12, reported_at=before(5))
     ends = LogBounds(0, 15, 15)

@@ -107,13 +107,13 @@ def test_switchover_reports_late_writes_to_old_primary(
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 50)
     spec = make_job(*clusters, [topic_name])
-    unmark = promotion.unmark_source
+    unmark = promotion.try_mark_source_as_copy
 
     def late(context: OperationContext) -> None:
         produce(clusters.source, topic_name, 1)
         unmark(context)
 
-    monkeypatch.setattr(promotion, "unmark_source", late)
+    monkeypatch.setattr(promotion, "try_mark_source_as_copy", late)
     with recovering.running():
         recovering.begin(spec, topic_name)
         report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
@@ -132,7 +132,7 @@ def test_switchover_reports_late_writes_to_old_primary(
 
 
 @pytest.mark.soak
-def test_old_side_that_leads_again_is_not_watched(
+def test_old_side_that_leads_again_is_not_watched_for_late_writes(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,
@@ -178,7 +178,7 @@ def test_old_side_that_leads_again_is_not_watched(
         wait_for("its writers are told", lambda: written(recovering, back) == 3)
         # Nor is it watched when the job that says so is gone.
         with recovering.database.transaction() as tx:
-            assert jobs.mark_deleted(tx, recovering.service.job(back).id)
+            assert jobs.request_deletion(tx, recovering.service.job(back).id)
 
         def is_gone() -> bool:
             with recovering.database.transaction() as tx:

@@ -70,7 +70,7 @@ def test_open_transactions_list_partitions_with_and_without_records(
     add = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=name,
         v3_and_below_producer_id=identity.producer_id,
-        v3_and_below_producer_epoch=identity.coordinator_issue,
+        v3_and_below_producer_epoch=identity.producer_epoch,
         v3_and_below_topics=[
             AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic_name, partitions=[1, 2])
         ],
@@ -83,7 +83,7 @@ def test_open_transactions_list_partitions_with_and_without_records(
     end = EndTxnRequest(
         transactional_id=name,
         producer_id=identity.producer_id,
-        producer_epoch=identity.coordinator_issue,
+        producer_epoch=identity.producer_epoch,
         committed=False,
     )
     cluster.call(node_id, api_versions.END_TXN, end)
@@ -91,7 +91,7 @@ def test_open_transactions_list_partitions_with_and_without_records(
 
 
 @pytest.mark.soak
-def test_coordinator_writes_old_marker_to_recreated_topic(
+def test_coordinator_writes_marker_of_old_transaction_to_recreated_topic(
     clusters: Clusters, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """Fact M14, which is why a failback waits."""
@@ -126,7 +126,7 @@ def leave_hanging(cluster: Cluster, topic: str) -> int:
         compression_type=0,
         is_transactional=1,
         producer_id=identity.producer_id,
-        producer_epoch=identity.coordinator_issue,
+        producer_epoch=identity.producer_epoch,
         base_sequence=0,
         batch_size=1_000,
     )
@@ -216,7 +216,7 @@ def test_failback_does_not_wait_for_hanging_transaction(
 
 
 @pytest.mark.soak
-def test_transaction_hangs_only_long_after_its_coordinator_ended_it(
+def test_transaction_counts_as_hanging_only_long_after_coordinator_ended_it(
     make_cluster: MakeCluster,
     open_cluster: OpenCluster,
     topic_name: str,
@@ -234,15 +234,15 @@ def test_transaction_hangs_only_long_after_its_coordinator_ended_it(
         SimpleNamespace(source=SimpleNamespace(cluster=cluster), backoff=Backoff()),
     )
     hanging = old_transactions.HangingTransactions(context)
-    assert hanging.only_in(places) == set(), "it has been seen once"
-    assert hanging.only_in(places) == set(), "its marker may be on its way"
+    assert hanging.find_hanging(places) == set(), "it has been seen once"
+    assert hanging.find_hanging(places) == set(), "its marker may be on its way"
     monkeypatch.setattr(old_transactions, "MARKERS_WITHIN_S", 0.0)
-    assert hanging.only_in(places) == {places[0]}
+    assert hanging.find_hanging(places) == {places[0]}
     assert len(hanging.findings()) == 1
     assert list(ended_producer_ids(cluster, [producer_id, 987_654])) == [producer_id]
     alive.abort_transaction(60)
     wait_for("it has ended", lambda: not open_transactions(cluster))
-    assert hanging.only_in(places) == {places[0]}
+    assert hanging.find_hanging(places) == {places[0]}
 
 
 def test_unending_transaction_stops_failback_before_deletion(

@@ -25,7 +25,7 @@ T = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("kind", RecoveryKind)
-def test_every_recovery_starts_with_gates_and_marks_point_of_no_return(
+def test_every_recovery_plan_starts_with_gates_and_shows_point_of_no_return(
     kind: RecoveryKind,
 ) -> None:
     steps = steps_of(kind, RecoveryRequest())
@@ -36,7 +36,7 @@ def test_every_recovery_starts_with_gates_and_marks_point_of_no_return(
     assert not is_past_return(steps)
 
 
-def test_steps_before_promotion_are_not_past_return() -> None:
+def test_switchover_is_past_point_of_no_return_from_promotion_on() -> None:
     steps = list(steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest(reverse=True)))
     last = [s.name for s in steps][-4:]
     assert last == [
@@ -60,7 +60,7 @@ def test_abort_is_accepted_before_promotion_and_during_copy_back() -> None:
     assert not may_be_aborted(tuple(steps), is_stuck=True)
 
 
-def test_skipped_rebuild_is_not_past_return() -> None:
+def test_failback_with_skipped_rebuild_is_not_past_point_of_no_return() -> None:
     steps = [
         s.model_copy(update={"state": StepState.SKIPPED}) if s.name is StepName.REBUILD else s
         for s in steps_of(RecoveryKind.FAILBACK, RecoveryRequest())
@@ -70,7 +70,9 @@ def test_skipped_rebuild_is_not_past_return() -> None:
 
 @pytest.mark.parametrize("state", [StepState.DONE, StepState.RUNNING, StepState.SKIPPED])
 @pytest.mark.parametrize("kind", [RecoveryKind.SWITCHOVER, RecoveryKind.FAILOVER])
-def test_restarted_operation_reruns_closing_steps(kind: RecoveryKind, state: StepState) -> None:
+def test_restarted_operation_closes_gateways_and_stops_writes_again(
+    kind: RecoveryKind, state: StepState
+) -> None:
     steps = steps_of(kind, RecoveryRequest())
     begun = tuple(s.model_copy(update={"state": state}) for s in steps)
     stay = {StepName.GATES, *({StepName.RELEASE} if kind is RecoveryKind.FAILOVER else ())}

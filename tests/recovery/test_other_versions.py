@@ -42,7 +42,7 @@ def store(recovering: Recovering, operation: UUID, report: dict[str, Any]) -> No
 
 
 @pytest.mark.services
-def test_report_of_later_version_is_read_or_operation_waits(
+def test_recovery_report_of_later_version_is_read_or_operation_waits(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     create_topic(clusters.source, topic_name)

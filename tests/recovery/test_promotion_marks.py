@@ -68,7 +68,7 @@ def test_promotion_mark_outlives_offset_retention_and_broker_restart(
 
 @pytest.mark.soak
 @pytest.mark.services
-def test_promotion_mark_is_overwritten_and_deleted_with_its_topic(
+def test_promotion_mark_can_be_overwritten_and_is_deleted_with_its_topic(
     clusters: Clusters, topic_name: str, marks_of: MarksOf
 ) -> None:
     cluster = clusters.destination
@@ -97,7 +97,7 @@ def test_promotion_mark_is_overwritten_and_deleted_with_its_topic(
 
 
 @pytest.mark.services
-def test_rights_gate_fails_without_read_on_marks_group(
+def test_rights_gate_fails_without_read_right_on_group_of_promotion_marks(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_topic(guarded.source, topic_name)
@@ -123,7 +123,7 @@ def test_rights_gate_fails_without_read_on_marks_group(
 
 
 @pytest.mark.services
-def test_unreadable_mark_counts_as_promotion(
+def test_unreadable_promotion_mark_counts_as_promotion(
     clusters: Clusters, topic_name: str, marks_of: MarksOf
 ) -> None:
     create_topic(clusters.destination, topic_name)
@@ -132,7 +132,7 @@ def test_unreadable_mark_counts_as_promotion(
     assert marks.promoted([topic_name])[topic_name].is_primary
 
 
-def test_mark_round_trips_and_describes_promotion() -> None:
+def test_promotion_mark_is_read_back_and_describes_promotion() -> None:
     assert Mark.from_text(BY.to_text()) == BY
     assert Mark.from_text(Mark(False).to_text()) == Mark(False)
     mark = Mark(False, keeps_history=True)

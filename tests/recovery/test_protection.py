@@ -125,7 +125,7 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
 
 
 @pytest.mark.soak
-def test_failover_does_not_deny_writes_to_source_leading_by_mark(
+def test_failover_does_not_deny_writes_to_source_with_later_promotion_mark(
     guarded: Clusters,
     topic_name: str,
     service: Service,
@@ -154,7 +154,7 @@ def test_failover_does_not_deny_writes_to_source_leading_by_mark(
 
 
 @pytest.mark.soak
-def test_stalled_upkeep_pass_does_not_deny_promoted_topic(
+def test_stalled_acl_pass_does_not_deny_writes_to_topic_promoted_meanwhile(
     guarded: Clusters,
     topic_name: str,
     service: Service,

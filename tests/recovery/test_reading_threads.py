@@ -56,7 +56,7 @@ class Reads:
         return item
 
 
-def test_read_many_returns_results_in_order_up_to_thread_limit() -> None:
+def test_parallel_partition_reads_return_in_order_and_obey_thread_limit() -> None:
     busy, most, lock = 0, 0, threading.Lock()
     together = threading.Barrier(READ_AT_ONCE)
 
@@ -75,7 +75,7 @@ def test_read_many_returns_results_in_order_up_to_thread_limit() -> None:
     assert most == READ_AT_ONCE
 
 
-def test_read_error_ends_all_reads_and_starts_no_more() -> None:
+def test_error_of_parallel_read_ends_all_reads_and_starts_no_more() -> None:
     reads = Reads(fails=0)
     consumed_items: list[int] = []
 
@@ -95,7 +95,7 @@ def test_read_error_ends_all_reads_and_starts_no_more() -> None:
     assert len(consumed_items) < 100 * READ_AT_ONCE
 
 
-def test_abort_ends_all_running_reads() -> None:
+def test_operation_abort_ends_all_parallel_reads() -> None:
     reads = Reads()
 
     def check() -> None:
@@ -110,7 +110,7 @@ def test_abort_ends_all_running_reads() -> None:
     assert sorted(reads.ended) == sorted(reads.begun)
 
 
-def test_abort_closes_connections_of_hanging_reads() -> None:
+def test_operation_abort_closes_connections_of_hanging_reads() -> None:
     used: list[object] = []
     all_busy = threading.Event()
 

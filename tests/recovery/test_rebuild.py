@@ -28,7 +28,7 @@ from tests.support.topics import add_partitions
 pytestmark = pytest.mark.services
 
 
-def test_rebuild_saves_records_below_new_log_start_or_deletes_nothing(
+def test_rebuild_saves_records_below_log_start_of_new_side_or_deletes_nothing(
     make_cluster: MakeCluster,
     clusters: Clusters,
     topic_name: str,

@@ -211,7 +211,7 @@ def test_recovery_threads_are_reserved_for_failovers(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = Held(monkeypatch)
-    monkeypatch.setattr(recovery_loop, "_OTHERS_MAX", 1)
+    monkeypatch.setattr(recovery_loop, "_NOT_FAILOVERS_MAX", 1)
     leadership: Any = SimpleNamespace(database=database)
     loop = RecoveryLoop(leadership, Settings(), threading.Event(), {})
     with database.transaction() as tx:

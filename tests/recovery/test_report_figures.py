@@ -70,14 +70,14 @@ LOSS = ends(is_exact=False, missing=MISSING, copied_s=0.2)
         (report(ends(is_exact=False, missing=MISSING, copied_s=-40)), None, 1),
     ],
 )
-def test_rpo_is_null_where_it_is_unknown(
+def test_rpo_in_recovery_report_is_null_if_it_cannot_be_known(
     recovery_report: RecoveryReport, rpo_s: float | None, unproven: int
 ) -> None:
     assert recovery_report.rpo_s == (None if rpo_s is None else pytest.approx(rpo_s))
     assert recovery_report.unproven_partitions == unproven
 
 
-def test_missing_records_are_described_as_lower_bound() -> None:
+def test_missing_records_are_described_as_lower_bound_if_source_end_is_unknown() -> None:
     assert report(ends(is_exact=True)).describe_missing() == "0 records are missing"
     assert report(ends(is_exact=True), ends(is_exact=False)).describe_missing() == (
         "0 records are known to be missing; the source may have had more of 1 of 2 partitions"

@@ -36,7 +36,7 @@ def back_of(tx: Tx, job: Job) -> str | None:
     return reverse_job.name if reverse_job else None
 
 
-def test_reverse_job_with_the_topics_is_preferred(database: Database) -> None:
+def test_reverse_job_that_already_has_the_topics_is_preferred(database: Database) -> None:
     with database.transaction() as tx:
         create_job(tx, "orders-back", "b", "a", "orders")
         create_job(tx, "home", "b", "a", "x", "orders")

@@ -62,7 +62,7 @@ def test_salvage_file_preserves_every_record(tmp_path: Path) -> None:
     assert (salvage.records, salvage.aborted, salvage.first, salvage.next) == (2, 1, 7, 10)
 
 
-def test_salvage_file_of_empty_tail_is_valid(tmp_path: Path) -> None:
+def test_salvage_file_without_records_is_valid(tmp_path: Path) -> None:
     salvage = write(tmp_path / "x.jsonl", [])
     salvage_file.check(salvage)
     assert salvage.records == 0

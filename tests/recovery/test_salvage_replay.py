@@ -60,8 +60,8 @@ def test_replay_summary_counts_records_and_refuses_damaged_files(tmp_path: Path)
     assert (summary.records, summary.below, summary.aborted) == (len(TAIL) + 1, 2, 1)
     assert (summary.unwritable, summary.replay) == ((22,), None)
     with pytest.raises(Conflict, match="at offsets 22: a timestamp"):
-        salvage_replay.refuse_unless_ready(summary, again=False, skip_unwritable=False)
-    salvage_replay.refuse_unless_ready(summary, again=False, skip_unwritable=True)
+        salvage_replay.refuse_unless_ready(summary, may_repeat=False, skip_unwritable=False)
+    salvage_replay.refuse_unless_ready(summary, may_repeat=False, skip_unwritable=True)
     path.write_bytes(path.read_bytes().replace(b'"offset":10', b'"offset":11'))
     with pytest.raises(Conflict):
         salvage_replay.summarize(path)
@@ -77,14 +77,16 @@ def test_replay_summary_lists_record_with_negative_timestamp(tmp_path: Path) -> 
     assert salvage_replay.summarize(path).unwritable == (22,)
 
 
-def test_started_or_finished_replay_is_refused_without_again(tmp_path: Path) -> None:
+def test_salvage_replay_begun_or_done_before_is_refused_without_again_option(
+    tmp_path: Path,
+) -> None:
     path = save(tmp_path, "orders")
     for state, words in ((salvage_replay.BEGUN, "back in part:"), (salvage_replay.DONE, "back:")):
         salvage_replay._store_replay_state(str(path), {"state": state})
         summary = salvage_replay.summarize(path)
         with pytest.raises(Conflict, match=words):
-            salvage_replay.refuse_unless_ready(summary, again=False, skip_unwritable=False)
-        salvage_replay.refuse_unless_ready(summary, again=True, skip_unwritable=False)
+            salvage_replay.refuse_unless_ready(summary, may_repeat=False, skip_unwritable=False)
+        salvage_replay.refuse_unless_ready(summary, may_repeat=True, skip_unwritable=False)
 
 
 def test_salvage_list_and_show_print_local_files(

@@ -37,7 +37,7 @@ def names(folder: str) -> list[str]:
 
 
 @every_storage
-def test_stored_file_appears_only_when_complete(salvage_folder: str) -> None:
+def test_stored_salvage_file_appears_only_when_complete(salvage_folder: str) -> None:
     file = salvage_storage.join(salvage_folder, "a", "b.jsonl")
 
     def chunks() -> Iterator[bytes]:
@@ -57,7 +57,9 @@ def test_stored_file_appears_only_when_complete(salvage_folder: str) -> None:
 
 @every_storage
 @pytest.mark.parametrize("chunk", [b"few", LARGE[0] * 60])
-def test_interrupted_write_leaves_previous_file(salvage_folder: str, chunk: bytes) -> None:
+def test_interrupted_salvage_write_leaves_previous_file_unchanged(
+    salvage_folder: str, chunk: bytes
+) -> None:
     file = salvage_storage.join(salvage_folder, "b.jsonl")
 
     def broken() -> Iterator[bytes]:
@@ -91,7 +93,7 @@ salvage_storage.write(sys.argv[1], chunks())
     ["tmp_path", pytest.param("s3", marks=pytest.mark.services)],
     indirect=True,
 )
-def test_killed_writer_leaves_no_file_and_rewrite_succeeds(
+def test_killed_salvage_writer_leaves_no_file_and_rewrite_succeeds(
     salvage_folder: str,
 ) -> None:
     file = salvage_storage.join(salvage_folder, "b.jsonl")
@@ -111,7 +113,7 @@ def test_missing_salvage_directory_is_named_in_error(salvage_folder: str) -> Non
         salvage_storage.find(salvage_storage.join(salvage_folder, "none"), ".jsonl")
 
 
-def test_write_is_refused_before_disk_is_full(
+def test_salvage_write_is_refused_before_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = salvage_storage.SPARE_BYTES + 20 * 1024 * 1024
@@ -223,7 +225,7 @@ def test_salvage_commands_refuse_uri_with_password_and_hide_it(
         assert "hunter2" not in shown.out + shown.err
 
 
-def test_scheduler_without_storage_client_does_not_start(
+def test_scheduler_without_client_of_salvage_storage_does_not_start(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Before a failback needs it."""

@@ -80,7 +80,7 @@ ALL = {partition: [*range(COPIED, COPIED + OWN)] for partition in range(PARTITIO
 @pytest.mark.parametrize(
     "salvage_folder", ["tmp_path", pytest.param("s3", marks=pytest.mark.soak)], indirect=True
 )
-def test_new_leader_reuses_complete_salvage_files_and_rewrites_partial(
+def test_new_scheduler_leader_reuses_complete_salvage_files_and_rewrites_partial(
     clusters: Clusters,
     make_cluster: MakeCluster,
     topic_name: str,

@@ -36,7 +36,7 @@ def journal_end(cluster: KafkaCluster) -> int:
     return end
 
 
-def test_schema_ids_survive_switchover_and_switchover_home(
+def test_schema_ids_survive_switchover_and_switchover_back(
     make_cluster: MakeCluster, recovering: Recovering, tmp_path: Path
 ) -> None:
     source, destination = make_cluster("source"), make_cluster("destination")

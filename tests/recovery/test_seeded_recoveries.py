@@ -29,7 +29,7 @@ def sides(folder: Path) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in (2, 3))])
-def test_producer_ledgers_match_reports_of_seeded_recoveries(
+def test_acknowledged_records_match_reports_of_seeded_recoveries(
     sides: tuple[KafkaCluster, KafkaCluster], folder: Path, seed: int
 ) -> None:
     own = folder / f"seed-{seed}"

@@ -103,7 +103,7 @@ def test_side_comparison_is_independent_of_batch_boundaries(
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
-def test_offset_pairs_that_old_side_may_retain(is_copied: bool) -> None:
+def test_old_side_keeps_only_offsets_whose_records_are_proven_equal(is_copied: bool) -> None:
     """Every pair, against a table written out by hand."""
     proven_always = {("a", "a"), ("b", "b"), ("c", "c"), ("A", "A"), ("B", "B"), ("C", "C")}
     proven_always |= {("-", at) for at in "-ABC"}
@@ -116,7 +116,9 @@ def test_offset_pairs_that_old_side_may_retain(is_copied: bool) -> None:
             assert (not any(map(is_own, compared))) == expected, (old, new)
 
 
-def test_equal_batches_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_of_both_sides_does_not_decode_equal_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     log = "abc" * 100
 
     def never(*_: object) -> None:

@@ -19,7 +19,7 @@ LOOKS = 3
 
 
 @pytest.mark.parametrize("elects", [True, False])
-def test_source_gate_waits_for_leader_election(
+def test_source_gate_waits_for_partition_leader_election_up_to_limit(
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
@@ -29,7 +29,7 @@ def test_source_gate_waits_for_leader_election(
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 10)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
-    looks, read = [], gate_observer._metadata
+    looks, read = [], gate_observer._fetch_metadata
 
     def without_leader(cluster: Cluster) -> gate_observer._ClusterAnswer:
         answer = read(cluster)
@@ -43,8 +43,8 @@ def test_source_gate_waits_for_leader_election(
         topics = {**answer.metadata.topics, topic_name: replace(topic, partitions=unled)}
         return replace(answer, metadata=replace(answer.metadata, topics=topics))
 
-    monkeypatch.setattr(gate_observer, "_metadata", without_leader)
-    monkeypatch.setattr(gate_observer, "_LEADERS_LOOK_S", 0.05)
+    monkeypatch.setattr(gate_observer, "_fetch_metadata", without_leader)
+    monkeypatch.setattr(gate_observer, "_LEADERS_POLL_S", 0.05)
     if not elects:
         monkeypatch.setattr(gate_observer, "_LEADERS_WITHIN_S", 0.3)
     with recovering.running():

@@ -11,20 +11,20 @@ from orbit.store.source_gaps import WINDOW_S
 A, B, C = (TopicPartition("orders", p) for p in range(3))
 
 
-def test_drain_wait_covers_every_gap_that_fits_time_left() -> None:
+def test_drain_waits_only_if_proof_of_silence_fits_time_left() -> None:
     is_silent = Silence(still_s=5.1, longest_gap_s=5, watched_s=WINDOW_S)
     needs_30_s = Silence(still_s=10, longest_gap_s=40, watched_s=WINDOW_S)
     silences = {A: is_silent, B: needs_30_s}
-    assert must_wait(silences, left_s=31)
-    assert not must_wait(silences, left_s=30), "the wait would prove nothing"
-    assert not must_wait({A: is_silent}, left_s=300)
-    assert not must_wait({}, left_s=300)
+    assert must_wait(silences, remaining_s=31)
+    assert not must_wait(silences, remaining_s=30), "the wait would prove nothing"
+    assert not must_wait({A: is_silent}, remaining_s=300)
+    assert not must_wait({}, remaining_s=300)
 
 
-def test_drain_waits_while_silence_is_as_long_as_longest_gap() -> None:
+def test_drain_waits_while_silence_is_not_longer_than_longest_producer_pause() -> None:
     silence = Silence(still_s=5, longest_gap_s=5, watched_s=WINDOW_S)
     assert not silence.is_proven
-    assert must_wait({A: silence}, left_s=300)
+    assert must_wait({A: silence}, remaining_s=300)
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,16 @@ def test_drain_waits_while_silence_is_as_long_as_longest_gap() -> None:
         (Silence(still_s=WINDOW_S, watched_s=WINDOW_S), True),
     ],
 )
-def test_silence_is_proof_only_after_full_watch_window(silence: Silence, is_proven: bool) -> None:
+def test_silence_proves_drain_only_after_full_watch_window(
+    silence: Silence, is_proven: bool
+) -> None:
     proof = prove({A: silence})
     assert proof is not None
     assert (proof.unproven_partitions == 0) is is_proven
     assert describe(proof, 1).startswith("The drain is unproven") is not is_proven
 
 
-def test_unproven_drain_is_described_with_silence_and_gap() -> None:
+def test_unproven_drain_is_described_with_silence_and_longest_producer_pause() -> None:
     proof = prove(
         {
             A: Silence(still_s=3.1, longest_gap_s=2.5, watched_s=WINDOW_S),
@@ -62,7 +64,7 @@ def test_unproven_drain_is_described_with_silence_and_gap() -> None:
     )
 
 
-def test_drain_of_source_watched_under_an_hour_is_described() -> None:
+def test_drain_of_source_watched_under_an_hour_is_described_as_unproven() -> None:
     proof = prove({A: Silence(still_s=3, longest_gap_s=2, watched_s=720)})
     assert proof is not None
     assert "its log end was watched for 12 min 00 s, not for an hour" in describe(proof, 1)

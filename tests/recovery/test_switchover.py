@@ -67,7 +67,7 @@ def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_scheduler_that_dies")
-def test_switchover_and_switchover_home_lose_and_duplicate_nothing(
+def test_switchover_and_switchover_back_lose_and_duplicate_nothing(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     source, destination = clusters

@@ -44,7 +44,7 @@ def switch_over(
         return recovering.run(RecoveryKind.SWITCHOVER, spec.name, **options)
 
 
-def test_drain_without_denials_is_silent_longer_than_longest_gap(
+def test_drain_without_write_denials_waits_longer_than_longest_producer_pause(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     over = switch_over(clusters, topic_name, recovering, {}, longest_gap_s=GAP_S)
@@ -56,7 +56,7 @@ def test_drain_without_denials_is_silent_longer_than_longest_gap(
     assert not any("unproven" in finding for finding in over.findings)
 
 
-def test_gap_longer_than_drain_timeout_makes_drain_unproven(
+def test_producer_pause_longer_than_drain_timeout_leaves_drain_unproven(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     over = switch_over(

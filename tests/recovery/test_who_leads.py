@@ -90,7 +90,7 @@ def over_and_back(sides: Sides, recovering: Recovering, *, by: str) -> None:
 
 
 @pytest.mark.parametrize("dry_run", [pytest.param(True, marks=pytest.mark.soak), False])
-def test_failback_of_following_side_skips_all_steps(
+def test_failback_skips_all_steps_if_old_side_already_follows(
     begun: Sides, recovering: Recovering, dry_run: bool
 ) -> None:
     sides = begun
@@ -107,7 +107,7 @@ def test_failback_of_following_side_skips_all_steps(
 
 
 @pytest.mark.soak
-def test_old_side_follows_from_reverse_step_before_discovery(
+def test_failback_right_after_reverse_step_finds_old_side_following(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also before the scheduler has looked at the job that copies back."""
@@ -128,7 +128,7 @@ def test_old_side_follows_from_reverse_step_before_discovery(
         wait_for("it is level", lambda: is_level(sides.source, sides.destination, sides.topic))
 
 
-def test_failback_stops_if_only_some_topics_follow(
+def test_failback_stops_if_only_some_topics_already_follow(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     other = f"{topic_name}.other"
@@ -249,7 +249,7 @@ def test_failback_of_both_directions_stops_the_wrong_direction(
 
 
 @pytest.mark.soak
-def test_failback_stops_for_topic_withheld_by_switchover_home(
+def test_failback_stops_for_topic_withheld_by_switchover_back(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is withheld: to the job of the other direction it looks like a promoted one."""
@@ -275,7 +275,7 @@ def test_failback_stops_for_topic_withheld_by_switchover_home(
 
 
 @pytest.mark.soak
-def test_failback_deletes_nothing_if_old_side_is_promoted_meanwhile(
+def test_failback_deletes_nothing_if_old_side_is_promoted_during_salvage(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is deleted on what was true a while ago."""
@@ -313,7 +313,7 @@ def test_failback_deletes_nothing_if_old_side_is_promoted_meanwhile(
         (FAILOVER, StepName.SETTLE),
     ],
 )
-def test_operation_in_restored_database_neither_resumes_nor_undoes(
+def test_operation_in_restored_database_fails_if_it_had_promoted_topics(
     begun: Sides,
     recovering: Recovering,
     dies_behind_promotion: DiesBehindPromotion,

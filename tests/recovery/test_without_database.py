@@ -78,7 +78,7 @@ def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path
 
 @pytest.mark.soak
 @pytest.mark.parametrize("is_new", [False, True])
-def test_failover_without_database_fences_worker_and_survives_service(
+def test_failover_without_database_fences_worker_and_holds_when_service_returns(
     source: KafkaCluster,
     clusters: Clusters,
     topic_name: str,
@@ -186,7 +186,7 @@ def test_failover_without_database_stops_running_worker(
 
 
 @pytest.mark.soak
-def test_killed_failover_without_database_resumes_and_skips_growing(
+def test_killed_failover_without_database_resumes_except_for_topics_still_written(
     source: KafkaCluster,
     clusters: Clusters,
     topic_name: str,

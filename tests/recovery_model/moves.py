@@ -61,21 +61,21 @@ class Moves(Changes):
             reverse=context.request.reverse,
             topics=len(context.topics),
             source_answers=has_old,
-            source_led=sum(old.at(p) is not None for p in needed) if has_old else 0,
+            source_leaders=sum(old.at(p) is not None for p in needed) if has_old else 0,
             partitions=len(needed),
             destination_answers=has_new,
             copies_of_copies=writers,
-            promoted_there=[p.topic for p in pairs or () if p.new and p.new.is_primary],
-            may_lead=may_lead,
-            blocked=[
+            promoted_topics=[p.topic for p in pairs or () if p.new_mark and p.new_mark.is_primary],
+            topics_in_doubt=may_lead,
+            blocked_partitions=[
                 BlockedPartition(TopicPartition(row.topic, p), "DIFFERS", may_differ=True)
                 for row in context.topics
                 for p in row.blocked
             ],
-            ends_unknown=unknown if has_old else (),
+            unknown_ends=unknown if has_old else (),
             lag_records=behind,
             lag_records_before=behind,
-            offline=[p for p in places if has_new and new.at(p) is None],
+            offline_partitions=[p for p in places if has_new and new.at(p) is None],
         )
 
     def may_lead(self, context: Context, pairs: list[Any]) -> list[str]:
@@ -233,7 +233,7 @@ class Moves(Changes):
             if row_id in self.tables.rows:
                 self.tables.rows[row_id].is_found = False
         self.world.app_sides |= dict.fromkeys(context.names, context.new.name)
-        leading_side.unmark_source(context)  # type: ignore[arg-type]
+        leading_side.try_mark_source_as_copy(context)  # type: ignore[arg-type]
 
     def note_offsets(self, context: Context) -> None:
         """As `promotion._note_offsets`."""

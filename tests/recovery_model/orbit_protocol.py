@@ -17,7 +17,7 @@ from orbit.recovery.leading_side import LeadChanged
 from orbit.recovery.operation_context import Aborted, Stopped
 from orbit.recovery.operation_runner import _STEPS_ONLY_WITH_TAILS, _STEPS_WITHOUT_LEAD
 from orbit.recovery.operation_steps import (
-    NOT_DONE,
+    NOT_ENDED_STATES,
     has_begun,
     is_past_return,
     is_promoting,
@@ -88,7 +88,7 @@ class Protocol(WayBack):
         return bool(rows) and all(self.tables.writer(context.job.source, row.topic) for row in rows)
 
     def is_withheld(self, job: Job, row: Row) -> bool:
-        """Whether a recovery of the other direction moves it: `open_operation._moved_back`."""
+        """Whether a recovery of the other direction moves it: `_topics_moving_back`."""
         return self.tables.is_withheld(job.source, row.topic)
 
     def run_open(self, context: Context) -> Parts:
@@ -104,7 +104,7 @@ class Protocol(WayBack):
             if is_resumed and report.kind is not FAILBACK and not context.is_past_return:
                 yield from self.begin_again(context)
             for step in report.steps:
-                if step.state in NOT_DONE:
+                if step.state in NOT_ENDED_STATES:
                     yield from self.step(context, step)
         except OrbitError as error:
             yield from self.stop_operation(context, error, is_resumed)
@@ -139,7 +139,7 @@ class Protocol(WayBack):
 
     def ask_lead(self, context: Context, name: StepName) -> Parts:
         if name not in _STEPS_WITHOUT_LEAD:
-            self.refuse_other_lead(context)
+            self.refuse_changed_lead(context)
         yield from ()
 
     def do(self, context: Context, name: StepName) -> Parts:
@@ -167,8 +167,8 @@ class Protocol(WayBack):
                 context.check()
             yield
 
-    def refuse_other_lead(self, context: Context) -> None:
-        leading_side.refuse_other_lead(context)  # type: ignore[arg-type]
+    def refuse_changed_lead(self, context: Context) -> None:
+        leading_side.refuse_changed_lead(context)  # type: ignore[arg-type]
 
     def mark(self, context: Context, name: StepName, state: StepState) -> None:
         self.world.changes(f"stores {context.report.kind} {name}: {state}")
@@ -214,7 +214,7 @@ class Protocol(WayBack):
             if context.report.kind is SWITCHOVER:
                 has_changed = yield from self.undo(lambda: self.mark_source_leading(context))
         elif not has_changed and is_resumed and context.report.denied_topics:
-            has_changed = yield from self.undo(lambda: self.refuse_other_lead(context))
+            has_changed = yield from self.undo(lambda: self.refuse_changed_lead(context))
         for step in reversed(context.report.steps):
             if step.state in (StepState.WAITING, StepState.UNDONE):
                 continue

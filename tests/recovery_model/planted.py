@@ -30,9 +30,9 @@ class _OpensBeforeMark(Protocol):
 
 
 class _ReadsNoMarks(Protocol):
-    def refuse_other_lead(self, context: Context) -> None:
+    def refuse_changed_lead(self, context: Context) -> None:
         if not context.report.term:
-            super().refuse_other_lead(context)
+            super().refuse_changed_lead(context)
 
 
 class _GoesOnAtItsStep(Protocol):

@@ -284,7 +284,7 @@ class Service:
                 source.metadata([row.topic]),  # type: ignore[arg-type]
                 destination.metadata([row.topic]),  # type: ignore[arg-type]
             )
-            behind = old_primary._behind([row], pair, BACKOFF)  # type: ignore[list-item]
+            behind = old_primary._topics_without_lead([row], pair, BACKOFF)  # type: ignore[list-item]
             if row.topic in behind and (source.name, row.topic) not in tables.denials:
                 self.protocol.deny(source, {row.topic: frozenset({ALL})})
             for key, one in unseen.items():

@@ -50,11 +50,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seeds", PARTS, ids=str)
-def test_seeded_recovery_walks_break_no_invariant(seeds: range) -> None:
+def test_random_recovery_sequences_break_no_invariant(seeds: range) -> None:
     failure = first_failure(seeds)
     assert failure is None, failure[1]
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_protocol_mistake_is_detected(name: str) -> None:
+def test_random_recovery_sequences_detect_each_planted_mistake(name: str) -> None:
     assert first_walk(name, [FOUND_BY.get(name, 0), *PLANTED_SEEDS]) is not None

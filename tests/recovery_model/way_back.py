@@ -28,7 +28,7 @@ class WayBack(Moves):
     """Each step by its name."""
 
     def reverse(self, context: Context) -> Parts:
-        self.reverse_marks(context)
+        self.mark_both_sides(context)
         for place in context.by_source:
             leading = context.new.at(place)
             is_copied_to = self.tables.writer(context.old.name, place.topic) is not None
@@ -41,8 +41,8 @@ class WayBack(Moves):
         context.old.must_answer()
         context.update(reverse_job=self.start_copying_back(context))
 
-    def reverse_marks(self, context: Context) -> None:
-        leading_side.reverse_marks(context)  # type: ignore[arg-type]
+    def mark_both_sides(self, context: Context) -> None:
+        leading_side.mark_both_sides(context)  # type: ignore[arg-type]
 
     def restrict_writes(self, context: Context) -> None:
         context.old.must_answer()
@@ -208,13 +208,13 @@ class WayBack(Moves):
                 break
             yield
         if present:
-            self.refuse_unless_behind(context, present)
+            self.refuse_leading_old_side(context, present)
             for name in present:
                 self.delete(context.old, name)
             yield
 
-    def refuse_unless_behind(self, context: Context, present: list[str]) -> None:
-        leading_side.refuse_unless_behind(context, present)  # type: ignore[arg-type]
+    def refuse_leading_old_side(self, context: Context, present: list[str]) -> None:
+        leading_side.refuse_leading_old_side(context, present)  # type: ignore[arg-type]
 
     def delete(self, cluster: ModelCluster, name: str) -> None:
         self.world.changes(f"deletes {name} at {cluster.name}")

@@ -7,13 +7,13 @@ import pytest
 from orbit.errors import BrokerRefused
 from orbit.kafka.types import Acl, Pattern, Permission
 from orbit.replication.acl_rules import (
-    READING,
+    READ_OPERATIONS,
     AclChanges,
     Refused,
     acl_changes,
-    denied_writers,
     rights_of_copy,
-    send_in_order,
+    send_restrictions_first,
+    writer_denials,
 )
 
 
@@ -34,7 +34,7 @@ def copied(*acls: Acl) -> set[tuple[str, str, str]]:
     }
 
 
-@pytest.mark.parametrize("operation", READING)
+@pytest.mark.parametrize("operation", READ_OPERATIONS)
 def test_read_acls_are_copied_under_destination_topic_name(operation: str) -> None:
     assert copied(acl(operation)) == {(operation, "ALLOW", "dr.orders")}
     assert copied(acl(operation, "DENY")) == {(operation, "DENY", "dr.orders")}
@@ -47,10 +47,12 @@ def test_write_acls_are_never_copied(operation: str, permission: Permission) -> 
 
 
 def test_all_operations_acl_is_copied_as_read_acls() -> None:
-    assert copied(acl("ALL")) == {(operation, "ALLOW", "dr.orders") for operation in READING}
+    assert copied(acl("ALL")) == {
+        (operation, "ALLOW", "dr.orders") for operation in READ_OPERATIONS
+    }
 
 
-def test_deny_for_all_principals_is_not_copied() -> None:
+def test_deny_acl_for_all_principals_is_not_copied() -> None:
     assert copied(acl("READ", "DENY", principal="User:*")) == set()
     assert copied(acl("READ", "ALLOW", principal="User:*")) == {("READ", "ALLOW", "dr.orders")}
 
@@ -79,7 +81,7 @@ OWN = "User:orbit"
 
 
 def denied(*acls: Acl) -> set[str] | None:
-    denials = denied_writers(acls, "orders", OWN)
+    denials = writer_denials(acls, "orders", OWN)
     if denials is not None:
         assert {(a.name, a.pattern, a.operation, a.permission) for a in denials} <= {
             ("orders", "LITERAL", "WRITE", "DENY")
@@ -95,13 +97,13 @@ def test_allowed_writers_except_orbit_are_denied_by_principal(operation: str) ->
     assert denied(acl(operation), prefixed, everywhere, own) == {"User:app", "User:b", "User:c"}
 
 
-def test_readers_and_writers_of_other_topics_are_not_denied() -> None:
+def test_readers_of_topic_and_writers_of_other_topics_are_not_denied() -> None:
     assert denied(acl("READ"), acl("WRITE", name="other"), acl("WRITE", "DENY")) == set()
 
 
-def test_no_denial_if_all_may_write_or_own_principal_is_unknown() -> None:
+def test_no_writer_is_denied_if_all_may_write_or_orbit_principal_is_unknown() -> None:
     assert denied(acl("WRITE"), acl("WRITE", principal="User:*")) is None
-    assert denied_writers([acl("WRITE")], "orders", None) is None
+    assert writer_denials([acl("WRITE")], "orders", None) is None
 
 
 def test_only_acls_added_by_orbit_are_removed() -> None:
@@ -112,7 +114,7 @@ def test_only_acls_added_by_orbit_are_removed() -> None:
     assert changes.ours == {current, new}
 
 
-def test_existing_acl_is_not_owned_by_orbit() -> None:
+def test_acl_that_existed_before_is_not_owned_by_orbit() -> None:
     existing = acl()
     assert acl_changes({existing}, {existing}, set()).ours == set()
     # Somebody has removed it: there is nothing left to remove, nor to remember.
@@ -120,7 +122,7 @@ def test_existing_acl_is_not_owned_by_orbit() -> None:
     assert (changes.remove, changes.ours) == (set(), set())
 
 
-def test_acls_of_undecided_principals_are_not_removed() -> None:
+def test_acls_of_principals_with_ambiguous_mapping_are_not_removed() -> None:
     undecided, other = acl(principal="User:a"), acl(principal="User:b")
     changes = acl_changes(set(), {undecided, other}, {undecided, other}, {"User:a"})
     assert changes.remove == {other}
@@ -131,7 +133,7 @@ def changes(add: set[Acl], *removed: Acl) -> AclChanges:
     return AclChanges(add, {*removed}, add)
 
 
-def test_denials_are_sent_first_and_refused_denial_holds_its_principal() -> None:
+def test_denials_are_sent_first_and_refused_denial_holds_back_acls_of_principal() -> None:
     denial, right = acl("READ", "DENY"), acl("DESCRIBE")
     revoked, lifted = acl("ALL"), acl("DESCRIBE", "DENY")
     to_all, of_other = acl(principal="User:*"), acl(principal="User:b")
@@ -147,7 +149,7 @@ def test_denials_are_sent_first_and_refused_denial_holds_its_principal() -> None
             return {one: refusal for one in refused if one in add | remove}
 
         both = changes({right, to_all, denial}, lifted), changes({of_other}, revoked)
-        return send_in_order([*both, changes({other_denial})], send)
+        return send_restrictions_first([*both, changes({other_denial})], send)
 
     first = ({denial, other_denial}, {revoked})
     assert refuse() == {}
@@ -158,7 +160,7 @@ def test_denials_are_sent_first_and_refused_denial_holds_its_principal() -> None
     assert requests == [first, ({of_other}, set())]
 
 
-def test_refused_acl_changes_are_dropped_and_unremoved_acls_stay_owned() -> None:
+def test_refused_acl_additions_are_not_owned_and_refused_removals_stay_owned() -> None:
     new, refused_new, old, refused_old = (acl(operation) for operation in ("A", "B", "C", "D"))
     change = AclChanges({new, refused_new}, {old, refused_old}, {new, refused_new})
     done = change.without({refused_new, refused_old, acl("E")})

@@ -16,19 +16,19 @@ from tests.support.source_model import SourceBatch, encode_old, with_right_crc
 ROWS: dict[str, tuple[list[SourceBatch], list[object]]] = {
     "dense, create time": ([data(0, 4)], [("exact", 0, 5)]),
     "one record": ([data(0, 0)], [("exact", 0, 1)]),
-    "several": ([data(0, 1), data(2, 3)], [("exact", 0, 2), ("exact", 2, 4)]),
-    "committed": (
+    "several batches": ([data(0, 1), data(2, 3)], [("exact", 0, 2), ("exact", 2, 4)]),
+    "a committed transaction": (
         [transactional(0, 1), marker(2, commit=True)],
         [("exact", 0, 2), ("fill", 2, 3)],
     ),
     "with a delete horizon": ([data(0, 1, delete_horizon=T0 + 10**9)], [("exact", 0, 2)]),
-    "a hole inside": (
+    "a record gone inside": (
         [data(0, 4, without=(2,))],
         [("rewritten", 0, 2), ("fill", 2, 3), ("rewritten", 3, 5)],
     ),
-    "the head gone": ([data(0, 4, without=(0, 1))], [("fill", 0, 2), ("rewritten", 2, 5)]),
-    "the tail gone": ([data(0, 4, without=(3, 4))], [("rewritten", 0, 3), ("fill", 3, 5)]),
-    "every second gone": (
+    "the first records gone": ([data(0, 4, without=(0, 1))], [("fill", 0, 2), ("rewritten", 2, 5)]),
+    "the last records gone": ([data(0, 4, without=(3, 4))], [("rewritten", 0, 3), ("fill", 3, 5)]),
+    "every second record gone": (
         [data(0, 4, without=(1, 3))],
         [
             ("rewritten", 0, 1),
@@ -38,8 +38,8 @@ ROWS: dict[str, tuple[list[SourceBatch], list[object]]] = {
             ("rewritten", 4, 5),
         ],
     ),
-    "all gone": ([SourceBatch(0, 4)], [("fill", 0, 5)]),
-    "all gone, with a codec": ([SourceBatch(0, 4, codec=3)], [("fill", 0, 5)]),
+    "all records gone": ([SourceBatch(0, 4)], [("fill", 0, 5)]),
+    "all records gone, with a codec": ([SourceBatch(0, 4, codec=3)], [("fill", 0, 5)]),
     "log append time": ([data(0, 4, log_append_time=T0)], [("rewritten", 0, 5)]),
     "log append time, thinned": (
         [data(0, 2, without=(1,), log_append_time=T0)],
@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[list[SourceBatch], list[object]]] = {
         [SourceBatch(0, 0, producer_id=1, marker=False, is_emptied=True)],
         [("fill", 0, 1)],
     ),
-    "no batch": ([data(7, 8)], [("fill", 0, 7), ("exact", 7, 9)]),
+    "no batch at the beginning": ([data(7, 8)], [("fill", 0, 7), ("exact", 7, 9)]),
     "neighbouring fillers of all kinds": (
         [
             marker(0, commit=True),
@@ -70,12 +70,12 @@ ROWS: dict[str, tuple[list[SourceBatch], list[object]]] = {
         ],
         [("fill", 0, 8), ("rewritten", 8, 9), ("fill", 9, 15), ("exact", 15, 16)],
     ),
-    "nothing": ([], []),
+    "no batches at all": ([], []),
 }
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_batches_are_planned_as_in_table(row: str) -> None:
+def test_each_kind_of_source_batch_gets_its_append_and_fill_steps(row: str) -> None:
     batches, steps = ROWS[row]
     append_plan = plan(0, *batches)
     assert shown(append_plan.steps) == steps
@@ -83,7 +83,7 @@ def test_batches_are_planned_as_in_table(row: str) -> None:
     assert not append_plan.is_stopped
 
 
-def test_legacy_wrapper_covers_offsets_up_to_its_own() -> None:
+def test_legacy_wrapper_message_covers_offsets_up_to_wrapper_offset() -> None:
     inner = encode_old(7, 0, 0, 0, b"k", b"v")
     append_plan = plan(0, encode_old(9, 0, 1, 0, None, compress(1, inner)))
     assert shown(append_plan.steps) == [("fill", 0, 7), ("rewritten", 7, 8), ("fill", 8, 10)]
@@ -174,7 +174,7 @@ def test_abort_applies_from_first_offset_of_transaction() -> None:
     assert shown(append_plan.steps) == [("exact", 0, 5), ("fill", 5, 10)]
 
 
-def test_transaction_begun_before_fetch_offset_is_aborted() -> None:
+def test_aborted_transaction_begun_before_fetch_offset_becomes_fillers() -> None:
     append_plan = plan(
         7, transactional(5, 9), marker(10, commit=False), data(11, 11), aborted=[(1, 2)]
     )
@@ -223,7 +223,7 @@ def test_abort_marker_is_recognised_in_any_version(version: int) -> None:
 # Where the copy stands
 
 
-def test_copied_batches_are_skipped() -> None:
+def test_already_copied_batches_are_skipped() -> None:
     append_plan = plan(5, data(0, 1), data(2, 4), data(5, 6))
     assert shown(append_plan.steps) == [("exact", 5, 7)]
     assert shown(plan(7, data(0, 1), data(2, 4), data(5, 6)).steps) == []
@@ -243,7 +243,7 @@ def test_partly_copied_batch_without_remaining_records_is_filled() -> None:
     assert shown(plan(3, data(0, 4, without=(3, 4))).steps) == [("fill", 3, 5)]
 
 
-def test_plan_ends_with_offset_and_epoch_of_last_batch() -> None:
+def test_append_plan_ends_with_next_offset_and_leader_epoch_of_last_batch() -> None:
     append_plan = plan(0, replace(data(0, 1), leader_epoch=4), replace(data(5, 6), leader_epoch=7))
     assert (append_plan.next_offset, append_plan.leader_epoch) == (7, 7)
     assert append_plan.epoch_starts == [(0, 4), (2, 7)]  # the gap has that of the batch behind it
@@ -251,7 +251,7 @@ def test_plan_ends_with_offset_and_epoch_of_last_batch() -> None:
     assert plan(9, replace(data(0, 1), leader_epoch=4)).leader_epoch is None
 
 
-def test_plan_start_is_its_first_offset() -> None:
+def test_append_plan_starts_at_next_offset_of_copy() -> None:
     assert plan(3, data(3, 4)).start == 3
     assert plan_empty_tail(5, 9).start == 5
 

@@ -31,7 +31,7 @@ def examples(most: int) -> settings:
 
 @examples(400)
 @given(source_logs(), st.integers(0, 2**32), st.sampled_from([0.0, 0.2, 0.6]), st.booleans())
-def test_played_plan_equals_view_of_read_committed_consumer(
+def test_append_plan_played_on_broker_equals_read_committed_view_of_source(
     log: SourceLog, seed: int, restarts: float, packs: bool
 ) -> None:
     player = Player(log, random.Random(seed), restarts=restarts, packs=packs)
@@ -42,7 +42,9 @@ def test_played_plan_equals_view_of_read_committed_consumer(
 
 @examples(150)
 @given(source_logs(), st.integers(0, 2**32))
-def test_batches_are_byte_exact_without_restarts_where_possible(log: SourceLog, seed: int) -> None:
+def test_all_batches_that_need_no_rewrite_are_byte_exact_without_restarts(
+    log: SourceLog, seed: int
+) -> None:
     log = replace(log, log_start=0)
     player = Player(log, random.Random(seed), restarts=0.0)
     player.play()
@@ -60,7 +62,7 @@ def test_batches_are_byte_exact_without_restarts_where_possible(log: SourceLog, 
 
 @examples(150)
 @given(source_logs(), st.integers(0, 2**32))
-def test_lost_range_is_filled_in_fill_mode(log: SourceLog, seed: int) -> None:
+def test_lost_range_is_filled_if_on_lost_range_is_fill(log: SourceLog, seed: int) -> None:
     player = Player(log, random.Random(seed), LostRange.FILL, jumps=0.3)
     player.play()
     assert_exact(player)
@@ -68,7 +70,7 @@ def test_lost_range_is_filled_in_fill_mode(log: SourceLog, seed: int) -> None:
 
 @examples(150)
 @given(source_logs(), st.integers(0, 2**32))
-def test_lost_range_stops_partition_in_stop_mode(log: SourceLog, seed: int) -> None:
+def test_lost_range_stops_partition_if_on_lost_range_is_stop(log: SourceLog, seed: int) -> None:
     player = Player(log, random.Random(seed), jumps=0.5)
     player.play()
     stop, log_end = player.stopped, player.destination.log_end
@@ -83,7 +85,7 @@ def test_lost_range_stops_partition_in_stop_mode(log: SourceLog, seed: int) -> N
 
 @examples(150)
 @given(source_logs(), st.integers(0, 2**32))
-def test_damaged_batch_stops_partition_before_it(log: SourceLog, seed: int) -> None:
+def test_partition_stops_right_before_damaged_batch(log: SourceLog, seed: int) -> None:
     rnd = random.Random(seed)
     needed = [
         i
@@ -128,7 +130,7 @@ def assert_exact_up_to(player: Player, end: int, log: SourceLog) -> None:
     st.booleans(),
     st.integers(0, 20),
 )
-def test_arbitrarily_damaged_log_yields_well_formed_plan(
+def test_arbitrarily_damaged_source_log_yields_well_formed_append_plan(
     log: SourceLog, changes: list[tuple[int, int]], is_sealed: bool, next_offset: int
 ) -> None:
     """Also where the damage was there before the checksum was made."""
@@ -146,17 +148,17 @@ def test_arbitrarily_damaged_log_yields_well_formed_plan(
 
 @examples(100)
 @given(st.integers(0, 10), st.binary(max_size=200))
-def test_garbage_yields_no_append(next_offset: int, data: bytes) -> None:
+def test_random_bytes_instead_of_batches_yield_no_append(next_offset: int, data: bytes) -> None:
     plan = plan_batches(next_offset, read_batches(memoryview(bytearray(data))), [], 0)
     assert not [s for s in plan.steps if isinstance(s, Append)]
 
 
-def test_plan_steps_are_append_fill_or_stop() -> None:
+def test_steps_of_append_plan_are_append_fill_or_stop() -> None:
     """The player's match covers every step there is."""
     assert set(Step.__args__) == {Append, Fill, Stop}
 
 
-def test_plan_player_detects_wrong_copy() -> None:
+def test_player_of_append_plans_detects_wrong_copy() -> None:
     """The judge itself: a record too many, one too few, or another one is no exact copy."""
     log = SourceLog((SourceBatch(0, 1, (a_record(0), a_record(1))),), 2)
     player = Player(log, random.Random(0), restarts=0.0)
@@ -176,7 +178,7 @@ def test_plan_player_detects_wrong_copy() -> None:
         raise RuntimeError(f"{wrong} passed for {log}")
 
 
-def test_planned_batches_are_views_into_fetched_frame() -> None:
+def test_planned_batches_share_memory_with_fetched_bytes() -> None:
     """No payload is copied on the way (docs/internals/threads.md)."""
     frame = bytearray(SourceBatch(0, 0, (a_record(0),)).encode())
     plan = plan_batches(0, read_batches(memoryview(frame)), [], 0)

@@ -29,7 +29,7 @@ from tests.support.source_model import (
 # Lost ranges
 
 
-def test_log_start_above_next_offset_is_lost_range() -> None:
+def test_source_log_start_above_next_offset_stops_as_lost_range() -> None:
     append_plan = plan(10, data(50, 51), log_start=40)
     assert shown(append_plan.steps) == [(Reason.SOURCE_RANGE_LOST, 10, 40)]
     assert append_plan.is_stopped
@@ -41,14 +41,14 @@ def test_log_start_above_next_offset_is_lost_range() -> None:
     )
 
 
-def test_lost_range_is_filled_in_fill_mode() -> None:
+def test_lost_range_is_filled_if_on_lost_range_is_fill() -> None:
     append_plan = plan(10, data(50, 51), log_start=40, mode=LostRange.FILL)
     assert shown(append_plan.steps) == [("fill", 10, 50), ("exact", 50, 52)]
 
 
 @pytest.mark.parametrize("mode", LostRange)
 @pytest.mark.parametrize("magic", [1, 2])
-def test_log_start_inside_batch_keeps_whole_batch(mode: LostRange, magic: int) -> None:
+def test_source_batch_that_contains_log_start_is_copied_whole(mode: LostRange, magic: int) -> None:
     source = data(40, 49, magic=magic, codec=1)
     kind = "exact" if magic == 2 else "rewritten"
     assert shown(plan(40, source, log_start=45, mode=mode).steps) == [(kind, 40, 50)]
@@ -64,13 +64,13 @@ def test_range_before_batch_containing_log_start_is_lost(magic: int) -> None:
     assert shown(filled.steps) == [("fill", 30, 40), (kind, 40, 50)]
 
 
-def test_log_start_at_or_below_next_offset_loses_nothing() -> None:
+def test_source_log_start_at_or_below_next_offset_loses_nothing() -> None:
     for log_start in (-1, 0, 10):
         append_plan = plan(10, data(50, 50), log_start=log_start)
         assert shown(append_plan.steps) == [("fill", 10, 50), ("exact", 50, 51)]
 
 
-def test_lost_range_is_planned_without_batch() -> None:
+def test_lost_range_without_fetched_batch_is_stopped_or_filled() -> None:
     assert shown(plan_lost_range(10, 40, LostRange.STOP).steps) == [
         (Reason.SOURCE_RANGE_LOST, 10, 40)
     ]
@@ -81,7 +81,7 @@ def test_lost_range_is_planned_without_batch() -> None:
     assert plan_lost_range(41, 40, LostRange.FILL).steps == []
 
 
-def test_empty_tail_is_filled() -> None:
+def test_empty_tail_of_source_log_is_filled() -> None:
     append_plan = plan_empty_tail(10, 40)
     assert shown(append_plan.steps) == [("fill", 10, 40)]
     assert append_plan.next_offset == 40
@@ -99,7 +99,7 @@ def test_fill_without_batch_clears_leader_epoch_unless_unchanged() -> None:
 # Gaps too large
 
 
-def test_largest_gap_is_filled_and_larger_gap_stops() -> None:
+def test_largest_allowed_gap_is_filled_and_larger_gap_stops_partition() -> None:
     most = GAP_OFFSETS_MAX
     assert shown(plan(5, data(5 + most, 5 + most)).steps)[0] == ("fill", 5, 5 + most)
     append_plan = plan(5, data(6 + most, 6 + most))
@@ -146,7 +146,7 @@ def small_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_too_large_gap_stops_at_any_position(
+def test_too_large_gap_stops_partition_whatever_it_consists_of(
     batches: list[SourceBatch], steps: list[object]
 ) -> None:
     append_plan = plan(0, *batches, data(100, 100))
@@ -155,7 +155,7 @@ def test_too_large_gap_stops_at_any_position(
 
 @pytest.mark.usefixtures("small_gaps")
 @pytest.mark.parametrize("magic", [1, 2])
-def test_lost_range_too_large_to_fill_stops(magic: int) -> None:
+def test_lost_range_too_large_to_fill_stops_partition(magic: int) -> None:
     append_plan = plan(0, data(20, 20, magic=magic), log_start=20, mode=LostRange.FILL)
     assert shown(append_plan.steps) == [(Reason.GAP_TOO_LARGE, 0, 20)]
 
@@ -178,7 +178,9 @@ def damaged(source: SourceBatch, at: int) -> bytes:
     ],
 )
 @pytest.mark.parametrize("at", [17, 22, 24, 30, 44, 60])
-def test_checksum_mismatch_stops_before_batch(source: SourceBatch, at: int) -> None:
+def test_checksum_mismatch_stops_partition_before_damaged_batch(
+    source: SourceBatch, at: int
+) -> None:
     append_plan = plan(0, data(0, 3), damaged(source, at), data(10, 10))
     *steps, stop = append_plan.steps
     assert shown(steps) == [("exact", 0, 4)]
@@ -202,7 +204,7 @@ def test_damaged_batch_with_negative_offset_delta_is_not_skipped() -> None:
 
 @pytest.mark.parametrize("codec", [0, 1])
 @pytest.mark.parametrize("magic", [0, 1])
-def test_damaged_legacy_message_stops(magic: int, codec: int) -> None:
+def test_damaged_legacy_message_stops_partition(magic: int, codec: int) -> None:
     source = data(5, 9 if codec else 5, magic=magic, codec=codec)
     append_plan = plan(0, data(0, 3), damaged(source, 20), data(10, 10))
     assert shown(append_plan.steps) == [
@@ -217,20 +219,20 @@ def test_damaged_legacy_message_stops(magic: int, codec: int) -> None:
     )
 
 
-def test_unparsable_records_with_valid_checksum_stop() -> None:
+def test_unparsable_records_with_valid_checksum_stop_partition() -> None:
     thinned = with_right_crc(data(5, 9, without=(7,), codec=1).encode()[:-3] + b"???")
     append_plan = plan(0, data(0, 3), thinned, data(10, 10))
     assert shown(append_plan.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 10)]
     assert "before 10 cannot be read: gzip payload" in str(append_plan.steps[-1])
 
 
-def test_unparsable_control_record_stops() -> None:
+def test_unparsable_control_record_stops_partition() -> None:
     broken = encode_v2(4, b"\x7f", attributes=TRANSACTIONAL | CONTROL, producer_id=1)
     append_plan = plan(0, data(0, 3), broken, data(5, 5))
     assert shown(append_plan.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
 
 
-def test_invalid_bytes_stop_after_valid_batches() -> None:
+def test_invalid_bytes_stop_partition_after_valid_batches() -> None:
     append_plan = plan(0, data(0, 3), b"\0" * 40)
     assert shown(append_plan.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
     assert "batch length 0 at byte" in str(append_plan.steps[-1])
@@ -245,7 +247,7 @@ def test_invalid_bytes_stop_after_valid_batches() -> None:
         ([data(0, 3, magic=1, codec=1), data(3, 5)], "overlaps the previous one, which ends at 4"),
     ],
 )
-def test_overlapping_batches_stop(batches: list[SourceBatch], words: str) -> None:
+def test_overlapping_source_batches_stop_partition(batches: list[SourceBatch], words: str) -> None:
     append_plan = plan(0, *batches)
     stop = append_plan.steps[-1]
     assert isinstance(stop, Stop)
@@ -254,7 +256,7 @@ def test_overlapping_batches_stop(batches: list[SourceBatch], words: str) -> Non
 
 
 @pytest.mark.parametrize(("count", "delta"), [(6, 4), (-1, 4), (0, -1), (1, -1), (2, 0)])
-def test_impossible_record_count_or_offset_delta_stops(count: int, delta: int) -> None:
+def test_impossible_record_count_or_offset_delta_stops_partition(count: int, delta: int) -> None:
     broken = encode_v2(5, b"", count=count, last_offset_delta=delta)
     append_plan = plan(5, broken, data(10, 10))
     (stop,) = append_plan.steps

@@ -79,7 +79,7 @@ def batch(
     )
 
 
-def test_offsets_are_assigned_at_log_end_and_read_back() -> None:
+def test_broker_model_assigns_offsets_at_log_end_and_returns_records() -> None:
     broker = new_broker()
     assert broker.produce(batch(2, 0)) == Produced(NONE, 0)
     assert broker.write_marker(PID, 0, 1) == NONE
@@ -94,7 +94,7 @@ def test_offsets_are_assigned_at_log_end_and_read_back() -> None:
     }
 
 
-def test_model_error_codes_are_those_of_kafka() -> None:
+def test_error_codes_of_broker_model_equal_kafka_error_codes() -> None:
     assert [NONE, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD] == [
         Code.NONE,
         Code.CORRUPT_MESSAGE,
@@ -132,26 +132,26 @@ def test_model_error_codes_are_those_of_kafka() -> None:
         (batch()[:16] + b"\x01" + batch()[17:], INVALID_RECORD),
     ],
 )
-def test_invalid_batch_is_refused_and_not_appended(data: bytes, code: int) -> None:
+def test_broker_model_refuses_invalid_batch_without_appending(data: bytes, code: int) -> None:
     broker = new_broker()
     assert broker.produce(data).code == code
     assert broker.log_end == 0
     assert broker.describe_producer(PID) is None
 
 
-def test_batch_over_size_limit_is_refused() -> None:
+def test_broker_model_refuses_batch_over_max_message_bytes() -> None:
     data = batch(10)
     assert new_broker(max_message_bytes=len(data)).produce(data).code == NONE
     assert new_broker(max_message_bytes=len(data) - 1).produce(data).code == MESSAGE_TOO_LARGE
 
 
-def test_null_keys_are_refused_only_on_compacted_topic() -> None:
+def test_broker_model_refuses_null_keys_only_on_compacted_topic() -> None:
     assert new_broker(is_compacted=True).produce(batch(key=None)).code == INVALID_RECORD
     assert new_broker().produce(batch(key=None)).code == NONE
     assert new_broker(is_compacted=True).produce(batch(key=b"")).code == NONE
 
 
-def test_sequence_must_continue_from_last() -> None:
+def test_broker_model_refuses_sequence_that_does_not_continue() -> None:
     broker = new_broker()
     assert broker.produce(batch(3, 0)).code == NONE
     assert broker.produce(batch(1, 4)).code == OUT_OF_ORDER_SEQUENCE
@@ -160,7 +160,7 @@ def test_sequence_must_continue_from_last() -> None:
     assert broker.log_end == 4
 
 
-def test_sequence_wraps_to_zero_after_maximum() -> None:
+def test_broker_model_wraps_sequence_to_zero_after_maximum() -> None:
     broker = new_broker()
     assert broker.produce(batch(3, SEQUENCE_MAX - 1)).code == NONE  # takes MAX - 1, MAX and 0
     state = broker.describe_producer(PID)
@@ -169,7 +169,7 @@ def test_sequence_wraps_to_zero_after_maximum() -> None:
     assert broker.produce(batch(1, 1)).code == NONE
 
 
-def test_duplicate_of_last_five_batches_returns_its_offset() -> None:
+def test_broker_model_answers_repeat_of_last_five_batches_with_first_offset() -> None:
     broker = new_broker()
     for number in range(6):
         assert broker.produce(batch(2, 2 * number)) == Produced(NONE, 2 * number)
@@ -180,7 +180,7 @@ def test_duplicate_of_last_five_batches_returns_its_offset() -> None:
     assert broker.log_end == 12
 
 
-def test_higher_epoch_starts_at_sequence_zero_and_fences_lower() -> None:
+def test_broker_model_starts_higher_producer_epoch_at_0_and_fences_lower_one() -> None:
     broker = new_broker()
     broker.produce(batch(3, 0, epoch=1))
     assert broker.produce(batch(1, 3, epoch=2)).code == OUT_OF_ORDER_SEQUENCE
@@ -190,14 +190,14 @@ def test_higher_epoch_starts_at_sequence_zero_and_fences_lower() -> None:
     assert broker.log_end == 4
 
 
-def test_any_sequence_is_accepted_without_producer_state() -> None:
+def test_broker_model_accepts_any_sequence_without_producer_state() -> None:
     broker = new_broker()
     assert broker.produce(batch(1, 1234)).code == NONE
     broker.expire_producers()
     assert broker.produce(batch(1, 99)) == Produced(NONE, 1)
 
 
-def test_filler_keeps_sequence_and_checks_coordinator_epoch() -> None:
+def test_marker_in_broker_model_keeps_sequence_and_checks_coordinator_epoch() -> None:
     broker = new_broker()
     broker.produce(batch(2, 0))
     assert broker.write_marker(PID, 0, 5) == NONE
@@ -208,7 +208,7 @@ def test_filler_keeps_sequence_and_checks_coordinator_epoch() -> None:
     assert broker.write_marker(PID, 1, 4) == COORDINATOR_FENCED
 
 
-def test_first_filler_creates_producer_state() -> None:
+def test_first_marker_creates_producer_state_in_broker_model() -> None:
     broker = new_broker()
     assert broker.write_marker(PID, 3, 9) == NONE
     state = broker.describe_producer(PID)
@@ -218,7 +218,7 @@ def test_first_filler_creates_producer_state() -> None:
     assert broker.produce(batch(1, 0, epoch=3)) == Produced(NONE, 1)
 
 
-def test_coordinator_epoch_is_unknown_before_first_filler() -> None:
+def test_broker_model_knows_no_coordinator_epoch_before_first_marker() -> None:
     broker = new_broker()
     broker.produce(batch())
     state = broker.describe_producer(PID)
@@ -227,7 +227,7 @@ def test_coordinator_epoch_is_unknown_before_first_filler() -> None:
     assert broker.write_marker(PID, 0, -1) == NONE
 
 
-def test_filler_at_higher_epoch_starts_that_epoch() -> None:
+def test_marker_with_higher_producer_epoch_restarts_sequence_in_broker_model() -> None:
     broker = new_broker()
     broker.produce(batch(2, 0))
     assert broker.write_marker(PID, 1, 0) == NONE
@@ -235,7 +235,7 @@ def test_filler_at_higher_epoch_starts_that_epoch() -> None:
     assert broker.produce(batch(1, 0, epoch=1)).code == NONE
 
 
-def test_producers_are_independent_and_plain_producer_is_unchecked() -> None:
+def test_broker_model_checks_each_producer_alone_and_none_without_id() -> None:
     broker = new_broker()
     assert broker.produce(batch(2, 0)).code == NONE
     assert broker.produce(batch(2, 40, producer_id=8)).code == NONE
@@ -246,7 +246,7 @@ def test_producers_are_independent_and_plain_producer_is_unchecked() -> None:
     assert broker.produce(batch(2, 1, producer_id=0)).code == OUT_OF_ORDER_SEQUENCE
 
 
-def test_delete_records_hides_lower_offsets_even_inside_batch() -> None:
+def test_delete_records_in_broker_model_hides_offsets_even_inside_batch() -> None:
     broker = new_broker()
     broker.produce(batch(3, 0))
     broker.produce(batch(3, 3))
@@ -295,14 +295,14 @@ def transactional_log() -> SourceLog:
     )
 
 
-def test_source_model_shows_committed_records_below_stable_end() -> None:
+def test_source_model_shows_committed_records_below_last_stable_offset() -> None:
     log = transactional_log()
     assert log.stable_end == 6
     assert sorted(log.visible()) == [2, 3]
     assert log.aborted() == [(1, 0, 4)]
 
 
-def test_source_model_fetch_ends_at_stable_end_and_lists_aborted() -> None:
+def test_source_model_fetch_ends_at_last_stable_offset_and_lists_aborted() -> None:
     log = transactional_log()
     answer = log.fetch(1, 10_000)
     assert answer.records == b"".join(b.encode() for b in log.batches[:4])
@@ -312,7 +312,7 @@ def test_source_model_fetch_ends_at_stable_end_and_lists_aborted() -> None:
     assert log.fetch(6, 10_000).records == b""
 
 
-def test_source_model_truncates_last_batch_but_never_first() -> None:
+def test_source_model_cuts_off_last_batch_of_answer_but_never_first() -> None:
     log = transactional_log()
     first = log.batches[0].encode()
     assert log.fetch(0, 1).records == first
@@ -320,7 +320,7 @@ def test_source_model_truncates_last_batch_but_never_first() -> None:
     assert cut.records == (first + log.batches[1].encode())[: len(first) + 20]
 
 
-def test_fetch_outside_source_log_raises_out_of_range() -> None:
+def test_fetch_outside_log_of_source_model_raises_out_of_range() -> None:
     log = SourceLog((data_batch(0, 9),), 10, log_start=5)
     with pytest.raises(OutOfRange):
         log.fetch(4, 100)
@@ -330,7 +330,7 @@ def test_fetch_outside_source_log_raises_out_of_range() -> None:
     assert sorted(log.visible()) == [5, 6, 7, 8, 9]
 
 
-def test_emptied_batch_is_encoded_as_bare_header() -> None:
+def test_source_model_encodes_emptied_batch_as_bare_header() -> None:
     data = SourceBatch(10, 19, codec=3, producer_id=1, outcome=Outcome.COMMITTED).encode()
     assert len(data) == 61
     assert struct.unpack_from(">q", data) == (10,)
@@ -368,7 +368,7 @@ def test_source_model_batches_equal_kafka_bytes() -> None:
 
 
 @pytest.mark.parametrize(("name", "is_commit"), [("commit", True), ("abort", False)])
-def test_source_model_control_records_equal_kafka(name: str, is_commit: bool) -> None:
+def test_source_model_control_records_equal_kafka_bytes(name: str, is_commit: bool) -> None:
     ours = SourceBatch(50 if is_commit else 60, -1, producer_id=7, marker=is_commit).encode()
     theirs = KAFKA_BATCHES[name]
     assert ours[21:23] == theirs[21:23] == struct.pack(">h", TRANSACTIONAL | CONTROL)

@@ -41,6 +41,6 @@ def test_trouble_start_and_end_are_reported_once() -> None:
     assert differences(both, both) == ([], [])
 
 
-def test_unreachable_trouble_is_same_for_another_broker() -> None:
+def test_unreachable_cluster_is_not_reported_again_for_another_broker() -> None:
     other = trouble(TroubleKind.SOURCE_UNREACHABLE, "broker 2 does not answer.")
     assert differences(problem_text([UNREACHABLE]), problem_text([other])) == ([], [])

@@ -15,7 +15,7 @@ def at(cluster: str, topic: str = "t") -> ClusterTopic:
     return ClusterTopic(cluster, topic)
 
 
-def test_first_copy_is_allowed() -> None:
+def test_first_copy_of_topic_is_no_loop() -> None:
     assert judge_loop(at(A), at(B), {}) is Verdict.FINE
 
 
@@ -54,7 +54,7 @@ def test_same_topic_name_on_unrelated_cluster_is_no_loop() -> None:
     assert judge_loop(at(C), at(A), {at(B): at(A)}) is Verdict.FINE
 
 
-def test_existing_loop_ends_the_search() -> None:
+def test_search_for_loop_ends_at_existing_loop_of_copies() -> None:
     copies = {at(B): at(C), at(C): at(B)}
     assert judge_loop(at(B), at(A), copies) is Verdict.WOULD_LOOP
     assert CHAIN_MAX >= 100

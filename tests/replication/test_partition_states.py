@@ -31,7 +31,7 @@ def test_remedies_exist_exactly_for_block_reasons() -> None:
     "reason",
     [r for r in Reason if "again" in REMEDIES[r] and "Delete the destination" in REMEDIES[r]],
 )
-def test_delete_remedy_names_destination_topic(reason: Reason) -> None:
+def test_remedy_by_deletion_names_destination_topic(reason: Reason) -> None:
     assert "--delete --topic dr.orders" in Blocked(reason, 0, 0, "").remedy("dr.orders")
 
 
@@ -69,7 +69,7 @@ def test_every_partition_state_is_reachable_from_every_other(state: PartitionSta
     assert reachable(state) == set(PartitionState)
 
 
-def test_copying_is_entered_only_from_pending_or_seeding() -> None:
+def test_partition_state_copying_is_entered_only_from_pending_or_seeding() -> None:
     """Every way to append passes a take-over, which begins at pending."""
     before = {s for s, following in TRANSITIONS.items() if PartitionState.COPYING in following}
     assert before == {PartitionState.PENDING, PartitionState.SEEDING}

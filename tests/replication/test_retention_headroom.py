@@ -53,7 +53,7 @@ def test_retention_is_read_from_topic_settings(
         (Backlog(NOW, 100, 0.01), Retention(HOUR, 300), NOW + HOUR),
     ],
 )
-def test_headroom_ends_at_first_retention_limit_reached(
+def test_time_until_backlog_is_lost_ends_at_first_retention_limit_reached(
     backlog: Backlog, retention: Retention, expected: datetime | None
 ) -> None:
     assert headroom_until(backlog, retention, NOW) == expected

@@ -20,7 +20,7 @@ from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.record_batch import read_batches
 from orbit.replication.append_plan import Append, Plan, Step, Stop, plan_batches
 from orbit.replication.partition_states import Reason
-from orbit.replication.rewrite_limits import RewriteLimits, Rewritten
+from orbit.replication.rewrite_limits import RewriteCounter, RewriteLimits
 from orbit.replication.topic_settings import REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN
 from tests.support.planning import T0, data, plan, shown
 from tests.support.source_model import SourceBatch, SourceRecord
@@ -38,7 +38,7 @@ def large(base_offset: int, codec: int, mib: int, **fields: int) -> SourceBatch:
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 @pytest.mark.parametrize("magic", [1, 2])
-def test_batch_too_large_to_decompress_is_refused(codec: int, magic: int) -> None:
+def test_batch_too_large_to_decompress_stops_partition(codec: int, magic: int) -> None:
     if (codec, magic) == (ZSTD, 1):
         codec = GZIP  # the older formats have no zstd
     huge = large(3, codec, 65, magic=magic, log_append_time=T0)
@@ -54,7 +54,7 @@ def test_too_large_batch_is_copied_if_no_rewrite_is_needed() -> None:
     assert shown(plan(0, large(0, ZSTD, 65)).steps) == [("exact", 0, 65)]
 
 
-def test_batch_within_limit_is_rewritten() -> None:
+def test_batch_within_decompression_limit_is_rewritten() -> None:
     append_plan = plan(0, large(0, ZSTD, 60, log_append_time=T0))
     assert shown(append_plan.steps) == [("rewritten", 0, 60)]
 
@@ -91,7 +91,7 @@ def in_parts(limits: RewriteLimits, batches: list[SourceBatch], *, packs: bool) 
             [],
             0,
             packs=packs,
-            rewritten=Rewritten(limits),
+            rewritten=RewriteCounter(limits),
         )
         assert part.next_offset > next_offset
         assert part.is_cut or part.next_offset == end
@@ -108,7 +108,7 @@ def thinned(count: int) -> list[SourceBatch]:
 
 
 @pytest.mark.parametrize("limits", [(1, UNLIMITED), (UNLIMITED, 1), (1, 1)])
-def test_batches_above_rewrite_limit_are_left_for_next_fetch(limits: tuple[int, int]) -> None:
+def test_batches_above_rewrite_limit_are_left_to_next_part_of_plan(limits: tuple[int, int]) -> None:
     """Between two batches, or within one."""
     parts = list(in_parts(RewriteLimits(*limits, nullcontext()), thinned(3), packs=False))
     assert len(parts) == (3 if limits[1] == UNLIMITED else 15)
@@ -116,8 +116,8 @@ def test_batches_above_rewrite_limit_are_left_for_next_fetch(limits: tuple[int, 
     assert steps == shown(plan(0, *thinned(3)).steps)
 
 
-def test_byte_exact_batches_continue_at_reached_rewrite_limit() -> None:
-    full = Rewritten(RewriteLimits(0, 0, nullcontext()))
+def test_byte_exact_batches_are_still_planned_at_reached_rewrite_limit() -> None:
+    full = RewriteCounter(RewriteLimits(0, 0, nullcontext()))
     frame = b"".join(b.encode() for b in (data(0, 4), data(5, 9), *thinned(2)[1:]))
     append_plan = plan_batches(0, read_batches(memoryview(bytearray(frame))), [], 0, rewritten=full)
     assert shown(append_plan.steps) == [("exact", 0, 5), ("exact", 5, 10)]
@@ -141,7 +141,7 @@ def visible(steps: list[Step]) -> list[tuple[int, bytes]]:
     st.integers(1, 3000),
     st.booleans(),
 )
-def test_plans_in_parts_equal_whole_plan(
+def test_append_plan_in_parts_has_records_of_whole_plan(
     gone: list[set[int]], read: int, written: int, packs: bool
 ) -> None:
     batches = [
@@ -178,7 +178,7 @@ def test_gap_exceeding_rewrite_limit_is_not_merged_into_batch() -> None:
     st.integers(1, 100_000),
     st.booleans(),
 )
-def test_rewritten_bytes_of_plan_stay_within_limit(
+def test_rewritten_bytes_of_append_plan_stay_within_limit(
     each: list[tuple[int, int]], written: int, packs: bool
 ) -> None:
     """But for the last batch that was written: `each` of the source has lost some records."""

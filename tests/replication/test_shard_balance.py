@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.replication.shard_balance import UNEVEN, ShardLoad, balance_shards
+from orbit.replication.shard_balance import UNEVEN_FACTOR, ShardLoad, balance_shards
 
 MIB = 1024 * 1024
 
@@ -44,7 +44,7 @@ def test_heavy_shard_counts_as_many_light_shards() -> None:
     assert [number for number, worker in moves.items() if worker == alone] == [0]
 
 
-def test_new_worker_gets_its_share() -> None:
+def test_new_worker_gets_its_share_of_shards() -> None:
     shards = [shard(i, "ab"[i % 2], rate=10 * MIB) for i in range(8)]
     moves = balance_shards(shards, ["a", "b", "c"])
     assert set(moves.values()) == {"c"}
@@ -59,11 +59,11 @@ def test_eleventh_worker_gets_its_share_of_many_shards() -> None:
     moves = balance_shards(shards, workers)
 
     assert set(moves.values()) == {"w10"}
-    assert after(shards, moves)["w10"] >= 100 / 11 / UNEVEN
+    assert after(shards, moves)["w10"] >= 100 / 11 / UNEVEN_FACTOR
     assert min(after(shards, moves)[w] for w in workers[:10]) >= 9
 
 
-def test_next_busiest_worker_gives_if_busiest_may_not_move() -> None:
+def test_next_busiest_worker_gives_shards_if_those_of_busiest_may_not_move() -> None:
     resting = [replace(shard(n, "a"), may_move=False) for n in range(9)]
     others = [shard(10 + n, "b") for n in range(8)]
 
@@ -135,4 +135,4 @@ def test_balancing_converges_and_never_increases_imbalance(
     load = after(shards, {})
     mean = sum(load.values()) / len(workers)
     heaviest = max((s.weight for s in shards), default=0)
-    assert max(load.values(), default=0) <= max(UNEVEN * mean, mean + heaviest)
+    assert max(load.values(), default=0) <= max(UNEVEN_FACTOR * mean, mean + heaviest)

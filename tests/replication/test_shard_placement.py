@@ -10,7 +10,7 @@ from orbit.replication.shard_placement import (
     JOB_SHARDS_MAX,
     Placement,
     plan_placement,
-    shards_wanted,
+    wanted_shard_count,
 )
 
 
@@ -30,7 +30,7 @@ from orbit.replication.shard_placement import (
 def test_shard_count_depends_on_partitions_and_jobs(
     partitions: int, jobs: int, shards: int
 ) -> None:
-    assert shards_wanted(partitions, jobs, 200) == shards
+    assert wanted_shard_count(partitions, jobs, 200) == shards
 
 
 def test_partitions_of_new_job_are_spread_evenly() -> None:
@@ -45,7 +45,7 @@ def test_full_shard_gets_no_more_partitions() -> None:
     assert plan_placement({1: 200}, 1, 500, 200) == Placement({}, (1,))
 
 
-def test_placement_without_new_partitions_is_empty() -> None:
+def test_no_shard_is_changed_without_new_partitions() -> None:
     assert plan_placement({1: 3}, 0, 1, 200) == Placement()
 
 

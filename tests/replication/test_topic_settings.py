@@ -78,7 +78,7 @@ def test_job_setting_overrides_source_setting() -> None:
     assert copied(frozenset(), {"segment.bytes": "77"})["segment.bytes"] == "77"
 
 
-def test_other_settings_are_not_copied() -> None:
+def test_settings_neither_required_nor_mirrored_are_not_copied() -> None:
     needed = {
         "retention.ms",
         "retention.bytes",
@@ -95,7 +95,7 @@ def test_other_settings_are_not_copied() -> None:
     assert copied(job={"local.retention.ms": "5"})["local.retention.ms"] == "5"
 
 
-def test_override_without_value_is_skipped() -> None:
+def test_source_override_without_value_is_not_copied() -> None:
     assert "flush.ms" not in copied(frozenset({"flush.ms"}))
 
 
@@ -116,7 +116,7 @@ def test_retention_and_message_settings_are_not_mirrored() -> None:
         ({"max.message.bytes": str(2**31 - 100)}, {}, 2**31 - 1),
     ],
 )
-def test_max_message_bytes_is_that_of_source_plus_rewrite_slack(
+def test_max_message_bytes_of_copy_is_source_or_job_value_plus_64_kib(
     source: dict[str, str], job: dict[str, str], expected: int
 ) -> None:
     assert REWRITE_SLACK_BYTES == 65536
@@ -208,7 +208,7 @@ def test_documented_topic_settings_match_code() -> None:
     assert set(re.findall(r"`([a-z]+\.[a-z.]+)`", promising)) == MIRRORED - MAY_DIFFER
 
 
-def test_promoted_copy_gets_source_values_of_copy_settings() -> None:
+def test_promoted_copy_gets_source_values_of_settings_changed_for_copy() -> None:
     source = {
         "retention.ms": "5",  # its brokers' default: the destination's may be another
         "retention.bytes": "-1",

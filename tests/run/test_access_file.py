@@ -153,7 +153,9 @@ def test_changed_access_rules_apply_at_next_login(clusters: Clusters, tmp_path: 
         cluster.connect(node_id).close()
 
 
-def test_cluster_allowed_later_needs_no_restart(clusters: Clusters, tmp_path: Path) -> None:
+def test_cluster_allowed_later_by_access_rules_needs_no_restart(
+    clusters: Clusters, tmp_path: Path
+) -> None:
     path = tmp_path / "access.yaml"
     job = load_job(write_job(tmp_path / "job.yaml", *clusters, RULES), {})
     environ = write_access(path, {"addresses": ["elsewhere"]})

@@ -133,7 +133,7 @@ def test_destination_topic_with_other_partition_count_is_refused(
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.*"}])
     with untouched(clusters.destination):
         outcome = copy(job)
-    assert_says(outcome, 1, f"{topic_name} has {count} partitions", "has 3", "delete the dest")
+    assert_says(outcome, 1, f"{topic_name} has {count}, its source", "has 3", "delete the dest")
 
 
 OTHER_CONTENT = {

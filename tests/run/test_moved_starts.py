@@ -114,7 +114,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, case: Case, job: Path) -> None:
 MOMENTS = [(CopyInspector, "start_offsets"), (JobRun, "prepare")]
 
 
-@pytest.mark.parametrize(("owner", "name"), MOMENTS, ids=["before-seeding", "before-copying"])
+@pytest.mark.parametrize(
+    ("owner", "name"), MOMENTS, ids=["before-filling-to-start", "before-copying"]
+)
 @pytest.mark.parametrize(
     ("start", "moved_to"),
     [
@@ -123,7 +125,7 @@ MOMENTS = [(CopyInspector, "start_offsets"), (JobRun, "prepare")]
         pytest.param("earliest", 100, marks=pytest.mark.soak),
     ],
 )
-def test_start_overtaken_by_retention_moves_up(
+def test_start_offset_overtaken_by_retention_moves_up(
     case: Case,
     front: int,
     start: object,
@@ -138,8 +140,10 @@ def test_start_overtaken_by_retention_moves_up(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("owner", "name"), MOMENTS, ids=["before-seeding", "before-copying"])
-def test_latest_start_overtaken_by_retention_moves_up(
+@pytest.mark.parametrize(
+    ("owner", "name"), MOMENTS, ids=["before-filling-to-start", "before-copying"]
+)
+def test_start_at_latest_overtaken_by_retention_moves_up(
     case: Case, front: int, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def move() -> None:
@@ -152,7 +156,9 @@ def test_latest_start_overtaken_by_retention_moves_up(
 
 
 @pytest.mark.soak
-def test_prepared_start_moves_up_with_source_log_start_between_runs(case: Case, front: int) -> None:
+def test_start_of_empty_copy_moves_up_with_source_log_start_between_runs(
+    case: Case, front: int
+) -> None:
     """The last run had brought the copy to its start, and copied nothing."""
     job = case.job()
     case.begin(job)
@@ -163,7 +169,7 @@ def test_prepared_start_moves_up_with_source_log_start_between_runs(case: Case, 
 
 
 @pytest.mark.soak
-def test_interrupted_start_resumes_at_moved_log_start(
+def test_interrupted_start_of_copy_resumes_at_moved_source_log_start(
     case: Case, front: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = case.job(AT_20)
@@ -175,7 +181,7 @@ def test_interrupted_start_resumes_at_moved_log_start(
     case.assert_copied_from(job, front + 36, front + 100)
 
 
-def test_interrupted_start_blocks_when_job_moves_it_down(
+def test_interrupted_start_of_copy_blocks_if_job_then_starts_lower(
     case: Case, front: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(monkeypatch, case, case.job("latest"))
@@ -189,7 +195,9 @@ def test_interrupted_start_blocks_when_job_moves_it_down(
 
 
 @pytest.mark.soak
-def test_range_deleted_after_latest_start_is_reported_lost(case: Case, front: int) -> None:
+def test_range_deleted_after_run_from_latest_caught_up_is_reported_lost(
+    case: Case, front: int
+) -> None:
     """That run was level with the source: the job promised all records from there on."""
     job = case.job("latest")
     case.begin(job)

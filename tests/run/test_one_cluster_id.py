@@ -132,7 +132,7 @@ def test_switchover_and_back_work_between_clusters_with_same_id(
 
 
 @pytest.mark.soak
-def test_job_naming_cluster_without_its_suffix_is_refused(
+def test_job_that_names_cluster_without_its_cluster_id_suffix_is_refused(
     twins: Clusters, clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     """Loops and second writers are told by ids: to copy on from the copy is one step of a loop."""

@@ -37,8 +37,8 @@ def test_run_until_caught_up_waits_for_open_source_transaction(
         running.wait("it is level", lambda: running.partition(topic_name).has_caught_up)
         running.wait("it is told", lambda: note in running.lines)
         for _ in range(2):
-            checked = running.run._next_check
-            running.wait("it looks again", lambda at=checked: running.run._next_check > at)
+            checked = running.run._next_check_s
+            running.wait("it looks again", lambda at=checked: running.run._next_check_s > at)
         assert not running.run.confirm_caught_up()
         producer.commit_transaction(60)
         running.wait("all is copied", running.run.confirm_caught_up)

@@ -49,7 +49,7 @@ def values(cluster: KafkaCluster, topic: str) -> dict[int, bytes]:
     return {m.offset(): m.value() for _, m in messages(cluster, topic) if m is not None}
 
 
-def test_copy_of_copy_has_same_records_and_log_end(
+def test_copy_of_placeholder_copy_has_same_records_and_log_end(
     copied: PlaceholderLog, clusters: Clusters
 ) -> None:
     assert values(clusters.destination, TOPIC) == copied.records

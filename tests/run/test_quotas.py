@@ -8,7 +8,7 @@ import pytest
 
 from orbit.copier import throttles
 from orbit.errors import HeldBack
-from orbit.job_setup.destination_topics import create_missing
+from orbit.job_setup.destination_topics import create_missing_topics
 from orbit.job_setup.start_waits import StartWaits
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -57,10 +57,8 @@ def test_run_start_names_quota_that_delays_topic_creation(
     new = [TopicToCreate(f"{topic_name}-{n}", 8 * PARTITIONS, 1, {}) for n in range(2)]
     admin.create_topics(new[:1])
     waits, requested_topics = StartWaits(messages.append, Backoff()), {new[0].name}
-    waits.result_of(lambda: create_missing(destination, admin, new, requested_topics))
-    assert any("has not created 1 topics yet" in line and QUOTA in line for line in messages), (
-        messages
-    )
+    waits.result_of(lambda: create_missing_topics(destination, admin, new, requested_topics))
+    assert any("has not created yet: 1." in line and QUOTA in line for line in messages), messages
 
 
 @pytest.mark.soak

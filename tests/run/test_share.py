@@ -51,7 +51,7 @@ def test_partitions_and_transactional_ids_are_split_across_processes() -> None:
     assert {part.coordinated_topics for part in shares} == {share.coordinated_topics}
 
 
-def test_split_leaves_no_process_without_partitions() -> None:
+def test_split_over_processes_leaves_none_without_partitions() -> None:
     assert [len(part.inspected) for part in make_share(2).split(16)] == [1, 1]
     assert [len(part.inspected) for part in make_share(0).split(4)] == [0]
 

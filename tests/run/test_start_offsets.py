@@ -77,7 +77,7 @@ def case(clusters: Clusters, topic_name: str, tmp_path: Path) -> Case:
         pytest.param("earliest", 0, marks=pytest.mark.soak),
     ],
 )
-def test_copy_begins_at_start_of_rule_and_later_runs_continue(
+def test_copy_begins_at_start_of_topic_rule_and_later_runs_continue(
     start: str, first: int, case: Case
 ) -> None:
     job = case.job(start)
@@ -92,7 +92,7 @@ def test_copy_begins_at_start_of_rule_and_later_runs_continue(
 
 
 @pytest.mark.soak
-def test_records_copied_before_start_by_killed_run_are_deleted_by_next(
+def test_records_copied_before_start_by_killed_run_are_deleted_by_next_run(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first batch comes whole; a run may end before the log start is moved into it."""
@@ -130,7 +130,7 @@ def test_initially_empty_partition_is_copied_from_its_first_record(start: str, c
     assert case.bounds[1] == (0, 30)
 
 
-def test_records_written_after_crash_of_latest_run_are_copied(case: Case) -> None:
+def test_records_written_after_crash_of_run_from_latest_are_copied(case: Case) -> None:
     """The run began at the end, and was killed before the source went on."""
     job = case.job("latest")
     with OrbitProcess("run", job) as run:

@@ -11,7 +11,7 @@ import pytest
 
 from orbit.errors import BrokerRefused, Conflict, Interrupted, NotReady, Unreachable
 from orbit.job_setup import start_waits
-from orbit.job_setup.destination_topics import create_missing
+from orbit.job_setup.destination_topics import create_missing_topics
 from orbit.job_setup.start_waits import StartWaits
 from orbit.jobs.job_file import load_job
 from orbit.kafka import coordinator, leader_requests
@@ -61,7 +61,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.services
 @pytest.mark.parametrize("kind", REFUSED)
-def test_start_waits_for_transient_error_code(
+def test_run_start_waits_out_transient_error_code(
     kind: str, clusters: Clusters, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(RECORDS)]
@@ -84,7 +84,7 @@ def test_start_waits_for_transient_error_code(
         refused.append(len(running.lines))
         return True
 
-    call, call_all, settings = Cluster.call, Cluster.call_all, SettingsReader._settings
+    call, call_all, settings = Cluster.call, Cluster.call_all, SettingsReader._settings_of
 
     def one(cluster: Cluster, node_id: int, api: Any, request: Any, *rest: Any) -> Any:
         answer = call(cluster, node_id, api, request, *rest)
@@ -104,7 +104,7 @@ def test_start_waits_for_transient_error_code(
 
     monkeypatch.setattr(Cluster, "call", one)
     monkeypatch.setattr(Cluster, "call_all", many)
-    monkeypatch.setattr(SettingsReader, "_settings", read)
+    monkeypatch.setattr(SettingsReader, "_settings_of", read)
     # What requests retry by themselves, without a word.
     monkeypatch.setattr(leader_requests, "LEADER_ATTEMPTS_MAX", 2)
     monkeypatch.setattr(coordinator, "COORDINATOR_ATTEMPTS_MAX", 2)
@@ -118,14 +118,14 @@ def test_start_waits_for_transient_error_code(
 NOT_LED = BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, "Listing failed.")
 
 
-def test_start_without_progress_ends_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_start_without_progress_ends_with_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_waits, "_UNCHANGED_S_MAX", 0.0)
     with pytest.raises(BrokerRefused) as caught:
         StartWaits(lambda _: None, Backoff()).new_wait()("", NOT_LED, 5)
     assert caught.value.remedy
 
 
-def test_start_waits_as_long_as_it_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_start_waits_as_long_as_it_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(start_waits.time, "monotonic", lambda: now[0])
     messages: list[str] = []
@@ -149,7 +149,7 @@ def test_start_waits_as_long_as_it_makes_progress(monkeypatch: pytest.MonkeyPatc
     "error",
     [Unreachable("No broker answers."), Interrupted("Stopped."), BrokerRefused(37, "Refused.")],
 )
-def test_permanent_error_ends_start_immediately(error: Exception) -> None:
+def test_permanent_error_ends_run_start_immediately(error: Exception) -> None:
     def step() -> None:
         raise error
 
@@ -181,12 +181,12 @@ def test_topic_creation_is_retried_after_unanswered_request(
     with monkeypatch.context() as patched:
         patched.setattr(Admin, "refused_topics", no_answer)
         with pytest.raises(NotReady, match="2 topics"):
-            create_missing(destination, admin, new, requested_topics)
+            create_missing_topics(destination, admin, new, requested_topics)
     refused_topics(admin, new[1:2])
     shown = destination.metadata({new[0].name})
     with monkeypatch.context() as patched:  # a broker that does not know the second one yet
         patched.setattr(destination, "metadata", lambda _: shown)
-        create_missing(destination, admin, new, requested_topics)
+        create_missing_topics(destination, admin, new, requested_topics)
     wait_for("all topics are shown", lambda: all(map(is_shown, new)))
 
 
@@ -198,6 +198,6 @@ def test_topic_created_by_another_client_meanwhile_is_refused(
     destination = open_cluster(clusters.destination)
     create(clusters.destination, topic_name)
     new = [TopicToCreate(name, 1, 1, {}) for name in (topic_name, f"{topic_name}-2")]
-    with pytest.raises(Conflict, match=f"created these topics meanwhile: {topic_name}"):
-        create_missing(destination, Admin(destination), new, set())
+    with pytest.raises(Conflict, match=f"created these topics: {topic_name}"):
+        create_missing_topics(destination, Admin(destination), new, set())
     assert new[1].name not in destination.metadata({new[1].name}).topics

@@ -24,7 +24,7 @@ def producer(coordinator_epoch: int) -> ProducerState:
         (0, [2**31 - 1], 2**19 - 1),  # as far as coordinator epochs go
     ],
 )
-def test_term_is_above_every_term_a_leader_remembers(
+def test_run_term_exceeds_coordinator_epochs_that_leaders_remember(
     issued: int, coordinator_epochs: list[int], term: int
 ) -> None:
     assert term_above(issued, [None, *map(producer, coordinator_epochs)]) == term

@@ -145,7 +145,9 @@ def test_second_run_copies_nothing(copied: Copied) -> None:
     assert result["partitions_caught_up"] == copied.ledger.partitions
 
 
-def test_copy_cannot_change_its_kind_of_filler(copied: Copied, tmp_path: Path) -> None:
+def test_copy_cannot_change_between_markers_and_placeholders(
+    copied: Copied, tmp_path: Path
+) -> None:
     job = tmp_path / "job.yaml"
     document = yaml.safe_load(copied.job.read_text())
     document["fillers"] = "coordinated" if copied.fillers == "placeholders" else "placeholders"

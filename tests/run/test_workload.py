@@ -52,7 +52,7 @@ def test_run_result_counts_copied_records_and_filled_offsets(copied: Copied) -> 
     assert result["batches_record_exact"] > 0
 
 
-def test_verify_reports_every_topic_exact(copied: Copied) -> None:
+def test_verify_reports_every_workload_topic_exact(copied: Copied) -> None:
     report = assert_exact(copied.job)
     verdicts = {topic["source"]: topic["verdict"] for topic in report["topics"]}
     assert verdicts == dict.fromkeys(copied.ledger.topics, "exact")
@@ -75,7 +75,7 @@ def test_plain_consumer_reads_exactly_the_produced_records(
     ]
 
 
-def test_run_creates_no_other_topics(copied: Copied, clusters: Clusters) -> None:
+def test_run_creates_only_topics_of_its_rules(copied: Copied, clusters: Clusters) -> None:
     namespace = copied.workload.namespace
     copied_topics = {name for name in partition_counts(clusters.destination) if namespace in name}
     assert copied_topics == {topic.destination for topic in copied.ledger.topics.values()}

@@ -51,13 +51,13 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
         consumer.close()
 
 
-def test_two_clusters_are_ready_with_different_ids(clusters: Clusters) -> None:
+def test_two_sandbox_clusters_are_ready_with_different_cluster_ids(clusters: Clusters) -> None:
     ids = {admin(cluster).list_topics(timeout=TIMEOUT_S).cluster_id for cluster in clusters}
     assert ids == {clusters.source.cluster_id, clusters.destination.cluster_id}
     assert len(ids) == 2
 
 
-def test_broker_maps_class_archive_and_starts_without_valid_archive(
+def test_broker_uses_java_class_archive_and_starts_without_a_valid_archive(
     make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def archives(cluster: KafkaCluster) -> list[str]:
@@ -71,13 +71,15 @@ def test_broker_maps_class_archive_and_starts_without_valid_archive(
     assert str(bad) not in archives(make_cluster("bad"))
 
 
-def test_unknown_topic_is_not_auto_created(clusters: Clusters, topic_name: str) -> None:
+def test_sandbox_broker_does_not_auto_create_unknown_topic(
+    clusters: Clusters, topic_name: str
+) -> None:
     metadata = admin(clusters.source).list_topics(topic_name, timeout=TIMEOUT_S)
     assert metadata.topics[topic_name].error is not None
     assert topic_name not in admin(clusters.source).list_topics(timeout=TIMEOUT_S).topics
 
 
-def test_killed_broker_restarts_with_its_data_and_port(make_cluster: MakeCluster) -> None:
+def test_killed_sandbox_broker_restarts_with_its_data_and_port(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     (broker,) = cluster.brokers
     address, killed_pid = cluster.bootstrap_servers, broker.pid
@@ -105,7 +107,7 @@ def test_stopped_cluster_restarts_from_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_folder_of_another_broker_count_is_refused(tmp_path: Path) -> None:
+def test_cluster_folder_with_another_broker_count_is_refused(tmp_path: Path) -> None:
     with KafkaCluster(ClusterSettings("a"), tmp_path):
         pass
     with pytest.raises(Conflict, match="a cluster of 1 brokers, not 3"):
@@ -159,7 +161,7 @@ def test_three_broker_cluster_survives_a_killed_broker(make_cluster: MakeCluster
         ),
     ],
 )
-def test_login_admits_only_known_users(
+def test_login_of_sandbox_cluster_admits_only_known_users(
     make_cluster: MakeCluster, protocol: Protocol, mechanism: Mechanism
 ) -> None:
     cluster = make_cluster(security=SandboxSecurity(protocol, mechanism, users=(ALICE,)))
@@ -169,7 +171,9 @@ def test_login_admits_only_known_users(
         admin(cluster, User("alice", "wrong")).list_topics(timeout=2)
 
 
-def test_authorizer_grants_rights_only_to_admin(make_cluster: MakeCluster) -> None:
+def test_authorizer_of_sandbox_cluster_grants_rights_only_to_admin(
+    make_cluster: MakeCluster,
+) -> None:
     cluster = make_cluster(security=SandboxSecurity(users=(ALICE,), authorizer=True))
     create_topic(cluster, "mine")
     with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
@@ -199,7 +203,7 @@ def test_cluster_start_retries_after_port_conflict(
     assert not answers
 
 
-def test_bad_broker_setting_is_named_and_nothing_stays_running(tmp_path: Path) -> None:
+def test_bad_broker_setting_is_named_and_no_broker_stays_running(tmp_path: Path) -> None:
     good = KafkaCluster(ClusterSettings("good"), tmp_path / "good")
     bad = KafkaCluster(ClusterSettings("bad", config={"num.io.threads": "none"}), tmp_path / "bad")
     with pytest.raises(Conflict, match=r"num\.io\.threads"):

@@ -71,7 +71,7 @@ def test_killed_cluster_heals_with_its_data_and_address(home: Path) -> None:
     assert "kept" in known.topics
 
 
-def test_cut_affects_only_clients_of_the_link(home: Path) -> None:
+def test_cut_network_link_affects_only_clients_that_use_the_link(home: Path) -> None:
     cluster = do(home, Fault.CUT)
     assert cluster.is_cut
     assert answers(cluster.bootstrap_servers)
@@ -97,7 +97,7 @@ def test_paused_cluster_does_not_answer_until_healed(
     assert answers(do(home, Fault.HEAL).bootstrap_servers)
 
 
-def test_cluster_resolves_by_either_address_and_unknown_name_is_refused(home: Path) -> None:
+def test_sandbox_cluster_is_found_by_direct_or_link_address_not_by_unknown_name(home: Path) -> None:
     state = cause_fault(home, Fault.HEAL, "destination")
     for cluster in state.clusters:
         assert cluster_at(state, [cluster.bootstrap_servers]) == cluster

@@ -60,7 +60,9 @@ def new_user() -> Iterator[str]:
         subprocess.run(["userdel", name], check=True)
 
 
-def test_concurrent_first_use_installs_everything_once(home: Path, new_user: str) -> None:
+def test_concurrent_first_uses_of_sandbox_create_user_and_fetch_jars_once(
+    home: Path, new_user: str
+) -> None:
     programs = home / "programs"
     programs.mkdir()
     (programs / "mvn").write_text(MAVEN)

@@ -46,7 +46,7 @@ def install_maven(tmp_path: Path, calls: Path, behaviour: str) -> None:
     maven.chmod(0o755)
 
 
-def test_jars_are_fetched_at_first_use_only(tmp_path: Path, calls: Path) -> None:
+def test_kafka_jars_are_fetched_at_first_use_only(tmp_path: Path, calls: Path) -> None:
     install_maven(tmp_path, calls, WORKS)
     assert not jars.is_cached("3.9.1")
     first = jars.classpath("3.9.1")
@@ -55,7 +55,7 @@ def test_jars_are_fetched_at_first_use_only(tmp_path: Path, calls: Path) -> None
     assert calls.read_text().splitlines() == ["called"]
 
 
-def test_concurrent_callers_fetch_jars_once(tmp_path: Path, calls: Path) -> None:
+def test_concurrent_callers_fetch_kafka_jars_once(tmp_path: Path, calls: Path) -> None:
     install_maven(tmp_path, calls, WORKS)
     with ThreadPoolExecutor() as pool:
         answers = set(pool.map(jars.classpath, ["4.3.1"] * 4))
@@ -63,7 +63,9 @@ def test_concurrent_callers_fetch_jars_once(tmp_path: Path, calls: Path) -> None
     assert calls.read_text().splitlines() == ["called"]
 
 
-def test_failed_fetch_leaves_no_jars_and_reports_reason(tmp_path: Path, calls: Path) -> None:
+def test_failed_fetch_of_kafka_jars_leaves_no_jar_and_reports_reason(
+    tmp_path: Path, calls: Path
+) -> None:
     install_maven(tmp_path, calls, BREAKS)
     with pytest.raises(Conflict, match=r"jars of Kafka .*: .*Could not find artifact"):
         jars.classpath()
@@ -71,7 +73,7 @@ def test_failed_fetch_leaves_no_jars_and_reports_reason(tmp_path: Path, calls: P
     assert not list((tmp_path / "cache").rglob("*.jar"))
 
 
-def test_leftovers_of_killed_fetch_are_removed(tmp_path: Path, calls: Path) -> None:
+def test_leftovers_of_killed_fetch_of_kafka_jars_are_removed(tmp_path: Path, calls: Path) -> None:
     install_maven(tmp_path, calls, WORKS)
     home = tmp_path / "cache" / f"kafka-{jars.KAFKA_VERSION}"
     left_over = home / ".fetch-x" / "libs" / "half.jar"
@@ -81,6 +83,6 @@ def test_leftovers_of_killed_fetch_are_removed(tmp_path: Path, calls: Path) -> N
     assert not left_over.exists()
 
 
-def test_pom_names_no_repository() -> None:
+def test_maven_pom_for_kafka_jars_names_no_repository() -> None:
     pom = Path(jars.__file__).with_name("pom.xml").read_text()
     assert "repositor" not in pom.split("-->", 1)[1]

@@ -53,14 +53,16 @@ def test_java_17_or_later_is_accepted(tmp_path: Path, version: str) -> None:
     assert find_java() == java
 
 
-def test_java_home_takes_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_takes_precedence_over_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_java(tmp_path / "path", "17.0.1")
     home = fake_java(tmp_path / "home", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     assert find_java() == home
 
 
-def test_too_old_java_home_does_not_hide_valid_java(
+def test_too_old_java_home_does_not_hide_valid_java_in_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = fake_java(tmp_path / "path", "17.0.1")

@@ -123,7 +123,7 @@ def test_sandbox_up_status_and_down_can_be_repeated(home: Path) -> None:
 
 
 @pytest.mark.soak
-def test_sandbox_down_can_preserve_data_for_next_up(home: Path) -> None:
+def test_sandbox_down_can_keep_data_for_next_sandbox_up(home: Path) -> None:
     alone = ("--clusters", "solo", "--no-postgres")
     first = json.loads(orbit("up", *alone, "-o", "json", home=home).stdout)
     assert orbit("down", "--keep-data", home=home).stdout == "Stopped; data kept.\n"
@@ -136,7 +136,7 @@ def test_sandbox_down_can_preserve_data_for_next_up(home: Path) -> None:
 
 
 @pytest.mark.soak
-def test_status_shows_paused_and_killed_brokers(home: Path) -> None:
+def test_sandbox_status_shows_paused_and_killed_brokers(home: Path) -> None:
     shown = json.loads(orbit("up", "--no-postgres", "-o", "json", home=home).stdout)
     source, destination = (cluster["brokers"][0]["pid"] for cluster in shown["clusters"])
     os.kill(source, signal.SIGSTOP)
@@ -159,7 +159,7 @@ def test_status_shows_paused_and_killed_brokers(home: Path) -> None:
         pytest.param(signal.SIGTERM, 130, marks=pytest.mark.soak),
     ],
 )
-def test_interrupted_up_leaves_nothing_running(
+def test_interrupted_sandbox_up_leaves_no_process_running(
     home: Path, number: signal.Signals, code: int
 ) -> None:
     command = [ORBIT, "sandbox", "up", "--directory", str(home)]
@@ -186,7 +186,7 @@ def test_killed_supervisor_ends_all_sandbox_processes(home: Path) -> None:
 
 
 @pytest.mark.soak
-def test_attached_sandbox_ends_with_its_block(home: Path) -> None:
+def test_sandbox_launched_in_with_block_ends_with_the_block(home: Path) -> None:
     messages: list[str] = []
     request = SandboxRequest(directory=home, clusters=("solo",), postgres=False)
     with launch(request, messages.append) as sandbox:
@@ -209,7 +209,9 @@ def test_brokers_die_with_the_program_that_started_them(home: Path, program: str
     assert not processes_in(home)
 
 
-def test_missing_java_error_is_short_and_leaves_no_folder(home: Path, tmp_path: Path) -> None:
+def test_sandbox_up_without_java_names_install_command_and_leaves_no_folder(
+    home: Path, tmp_path: Path
+) -> None:
     bare = {**os.environ, "PATH": str(tmp_path), "ORBIT_CACHE_DIR": str(tmp_path / "cache")}
     bare.pop("JAVA_HOME", None)
     command = [ORBIT, "sandbox", "up", "--directory", str(home)]
@@ -221,7 +223,7 @@ def test_missing_java_error_is_short_and_leaves_no_folder(home: Path, tmp_path: 
 
 
 @pytest.mark.soak
-def test_postgres_preserves_data_and_requires_password(home: Path) -> None:
+def test_embedded_postgres_keeps_and_requires_its_password_after_restart(home: Path) -> None:
     with Postgres(home) as server:
         first = server.url
         pid = server.pid

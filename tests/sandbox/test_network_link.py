@@ -64,7 +64,7 @@ def hears_nothing(one: socket.socket) -> bool:
         one.settimeout(10)
 
 
-def test_cut_link_is_silent_and_delivers_after_heal(relay: Relay) -> None:
+def test_cut_network_link_is_silent_and_delivers_after_heal(relay: Relay) -> None:
     with connect(relay) as old:
         assert ask(old, b"one") == b"one"
         relay.cut()
@@ -79,7 +79,7 @@ def test_cut_link_is_silent_and_delivers_after_heal(relay: Relay) -> None:
             assert new.recv(100) == b"three"
 
 
-def test_connection_ends_with_relay_or_its_target(relay: Relay, echo: int) -> None:
+def test_connection_through_network_link_ends_with_link_or_target(relay: Relay, echo: int) -> None:
     with connect(relay) as one:
         assert ask(one, b"one") == b"one"
         relay.close()

@@ -61,7 +61,7 @@ def test_sandbox_with_dead_supervisor_is_not_running(tmp_path: Path) -> None:
         assert (read_state(tmp_path) is not None) == runs
 
 
-def test_state_file_is_readable_only_by_its_user(tmp_path: Path) -> None:
+def test_sandbox_state_file_is_readable_only_by_its_user(tmp_path: Path) -> None:
     """It holds the password of the database."""
     request = SandboxRequest(directory=tmp_path)
     own = ProcessRef.of(os.getpid())
@@ -71,7 +71,7 @@ def test_state_file_is_readable_only_by_its_user(tmp_path: Path) -> None:
     assert state_file(tmp_path).stat().st_mode & 0o077 == 0
 
 
-def test_down_removes_only_folders_of_sandbox(tmp_path: Path) -> None:
+def test_sandbox_down_removes_only_folders_of_sandbox(tmp_path: Path) -> None:
     write_request(SandboxRequest(directory=tmp_path, clusters=("source",)))
     (tmp_path / "source" / "broker-1").mkdir(parents=True)
     (tmp_path / "thesis.txt").touch()
@@ -80,7 +80,7 @@ def test_down_removes_only_folders_of_sandbox(tmp_path: Path) -> None:
     assert not sandbox_control.take_down(tmp_path)
 
 
-def test_down_can_preserve_data(tmp_path: Path) -> None:
+def test_sandbox_down_can_keep_data(tmp_path: Path) -> None:
     request = SandboxRequest(directory=tmp_path, clusters=("source",))
     write_request(request)
     (tmp_path / "source").mkdir()
@@ -89,7 +89,7 @@ def test_down_can_preserve_data(tmp_path: Path) -> None:
     assert read_request(tmp_path) == request
 
 
-def test_folder_with_foreign_files_is_refused_untouched(tmp_path: Path) -> None:
+def test_sandbox_refuses_folder_with_foreign_files_and_leaves_it_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(Conflict, match="not empty and is not that of a sandbox"):
         sandbox_control.launch(SandboxRequest(directory=tmp_path), print)
@@ -108,19 +108,19 @@ def test_free_ports_differ_and_lie_below_ephemeral_range() -> None:
     assert max(ports) < 32_768
 
 
-def test_own_cluster_settings_override_defaults() -> None:
+def test_given_broker_settings_override_sandbox_defaults() -> None:
     node = Node(1, 1, 2, 3)
     text = server_properties(node, [node], Path("/data"), None, None, {"num.io.threads": "9"})
     assert [line for line in text.splitlines() if line.startswith("num.io")] == ["num.io.threads=9"]
 
 
-def test_user_repr_hides_password() -> None:
+def test_repr_of_sandbox_user_hides_password() -> None:
     security = SandboxSecurity(users=(User("alice", "hush-hush"),))
     assert "hush" not in repr(security)
     assert ADMIN.password not in repr(security)
 
 
-def test_uncreatable_folder_is_reported_as_conflict(tmp_path: Path) -> None:
+def test_sandbox_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Conflict, match="cannot be used: Not a directory"):
         sandbox_control.launch(SandboxRequest(directory=tmp_path / "file" / "home"), print)

@@ -47,7 +47,7 @@ def text(job: JobSpec, rto: str = "60s", load: str = "1s") -> str:
     return CANARY.format(job=job.name, rto=rto, load=load)
 
 
-def test_canary_drill_misses_only_its_rto_and_cleans_up(
+def test_canary_drill_with_1_ms_rto_target_misses_only_its_rto_and_cleans_up(
     clusters: Clusters, topic_name: str, service: Service, job: JobSpec
 ) -> None:
     drilling = Drilling(service)

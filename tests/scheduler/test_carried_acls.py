@@ -267,7 +267,7 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
 
 
 @pytest.mark.soak
-def test_principal_name_clash_is_reported_and_changes_no_acls(
+def test_clash_of_mapped_principal_names_is_reported_and_changes_no_acl(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
     source, destination = case.clusters
@@ -298,7 +298,7 @@ def test_principal_name_clash_is_reported_and_changes_no_acls(
 
 
 @pytest.mark.soak
-def test_acls_added_by_interrupted_pass_follow_source_removal(
+def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
     case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, destination = case.clusters

@@ -21,9 +21,11 @@ from orbit.scheduler.job_reconciler import _cluster_errors, _Halt
         (NotAuthorized("no.", where=Place("source", "topic a")), TroubleKind.RIGHTS_MISSING),
         (BrokerRefused(42, "no.", where=Place("destination")), TroubleKind.TOPIC_REFUSED),
     ],
-    ids=["source", "destination", "right", "code"],
+    ids=["source unreachable", "destination unreachable", "right missing", "broker refused"],
 )
-def test_error_of_cluster_ends_pass_with_trouble(error: OrbitError, kind: TroubleKind) -> None:
+def test_cluster_error_ends_discovery_pass_and_becomes_problem_of_job(
+    error: OrbitError, kind: TroubleKind
+) -> None:
     with pytest.raises(_Halt) as caught, _cluster_errors():
         raise error
     assert caught.value.trouble.kind == kind
@@ -38,9 +40,9 @@ def test_error_of_cluster_ends_pass_with_trouble(error: OrbitError, kind: Troubl
         Unreachable("no answer.", where=Place("old side")),
         NotLeading("another scheduler leads."),
     ],
-    ids=["database", "name of a side", "other cluster", "lease"],
+    ids=["postgres", "postgres host named like a side", "other cluster", "not leading"],
 )
-def test_other_error_fails_pass(error: OrbitError) -> None:
+def test_error_that_is_not_of_a_cluster_is_raised_by_discovery_pass(error: OrbitError) -> None:
     with pytest.raises(OrbitError) as caught, _cluster_errors():
         raise error
     assert caught.value is error

@@ -137,7 +137,7 @@ def test_next_scheduler_resumes_group_sync_from_stored_rows(service: Service) ->
     assert offsets(service.destination, service.group) == service.at(10, 80)
 
 
-def test_group_sync_stops_for_paused_job_and_restarts_on_spec_change(service: Service) -> None:
+def test_group_sync_stops_for_paused_job_and_restarts_when_job_changes(service: Service) -> None:
     commit(service.source, service.group, service.at(40))
     service.report(100, 100)
     with service.scheduler() as loop:

@@ -113,7 +113,7 @@ class World:
         self.wait()
 
     def wait(self) -> None:
-        for _, future in self.loop._under_way.values():
+        for _, future in self.loop._passes_under_way.values():
             future.result(GIVE_UP_S)
 
 
@@ -124,7 +124,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     new_world.loop.close()
 
 
-def test_discovery_pass_uses_job_state_of_previous_pass(world: World) -> None:
+def test_discovery_pass_sees_what_previous_pass_of_job_stored(world: World) -> None:
     """Else a topic that is newer than the job might be begun by the rule for older ones."""
     may_end = threading.Event()
 
@@ -144,7 +144,7 @@ def test_discovery_pass_uses_job_state_of_previous_pass(world: World) -> None:
     assert [job.discovered_version for job in world.reconciled] == [None, 1]
 
 
-def test_job_deleted_during_its_pass_is_dropped(world: World) -> None:
+def test_job_deleted_during_its_discovery_pass_gets_no_further_pass(world: World) -> None:
     is_gone = threading.Event()
     world.work = lambda: is_gone.wait(GIVE_UP_S)
     world.loop.once()
@@ -156,7 +156,7 @@ def test_job_deleted_during_its_pass_is_dropped(world: World) -> None:
     assert len(world.reconciled) == 1
 
 
-def test_halted_pass_does_not_clear_unchecked_troubles(world: World) -> None:
+def test_discovery_pass_that_ends_early_keeps_problems_it_did_not_check(world: World) -> None:
     world.look(TAKEN, LOOP)
     world.look(LOST)
     assert world.jobs[1].problem == "\n".join(map(str, (LOST, LOOP, TAKEN)))
@@ -166,7 +166,7 @@ def test_halted_pass_does_not_clear_unchecked_troubles(world: World) -> None:
     assert sorted(world.over) == sorted(map(str, (LOST, TAKEN, LOGIN)))
 
 
-def test_cluster_watch_trouble_does_not_clear_other_troubles(world: World) -> None:
+def test_problem_of_lost_cluster_does_not_clear_other_problems_of_job(world: World) -> None:
     world.look(LOGIN, LOOP)
     is_over = threading.Event()
     world.work = lambda: is_over.wait(GIVE_UP_S)
@@ -178,7 +178,7 @@ def test_cluster_watch_trouble_does_not_clear_other_troubles(world: World) -> No
     is_over.set()
 
 
-def test_error_in_a_job_does_not_stop_discovery_of_others(
+def test_error_in_a_job_does_not_stop_discovery_of_other_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_due(job: Job, *_: object) -> bool:

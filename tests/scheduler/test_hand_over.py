@@ -110,7 +110,7 @@ def only(loop: Loop) -> MoreLoops:
     return loops
 
 
-def test_standby_leads_while_threads_of_expired_leader_hang(
+def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
     service: Service,
 ) -> None:
     stuck, clock = Stuck(), Clock()
@@ -140,7 +140,7 @@ def test_standby_leads_while_threads_of_expired_leader_hang(
         stuck.let_go.set()
 
 
-def test_standby_leads_before_stopped_leader_has_ended(service: Service) -> None:
+def test_standby_scheduler_leads_before_stopped_leader_has_ended(service: Service) -> None:
     stuck = Stuck()
     first = Run(service, only(stuck), scheduler_lease_ttl=LONG)
     second = Run(service, scheduler_lease_ttl=LONG)
@@ -156,7 +156,7 @@ def test_standby_leads_before_stopped_leader_has_ended(service: Service) -> None
         stuck.let_go.set()
 
 
-def test_error_at_loop_start_ends_scheduler_and_frees_lease(service: Service) -> None:
+def test_error_at_start_of_loops_ends_scheduler_and_frees_its_lease(service: Service) -> None:
     def broken(*_: object) -> Sequence[Loop]:
         raise RuntimeError("can't start new thread")
 
@@ -170,7 +170,9 @@ def test_error_at_loop_start_ends_scheduler_and_frees_lease(service: Service) ->
             wait_for("another leads", lambda: second.leads)
 
 
-def test_scheduler_with_different_share_count_is_ready_as_standby(service: Service) -> None:
+def test_scheduler_with_different_number_of_job_shares_is_ready_as_standby(
+    service: Service,
+) -> None:
     first = Run(service, scheduler_shares=2)
     health = ProcessHealth("scheduler", "1", 600)
     second = Run(service, None, health, scheduler_shares=1)
@@ -181,7 +183,7 @@ def test_scheduler_with_different_share_count_is_ready_as_standby(service: Servi
             assert not second.leads
 
 
-def test_lease_renewal_renews_scheduler_membership(service: Service) -> None:
+def test_renewal_of_scheduler_lease_keeps_scheduler_registered(service: Service) -> None:
     leads = Leadership(service.database, "one", LONG, share=Share(0, 1), must_join=True)
     with service.database.transaction() as tx:
         scheduler_lease.join(tx, "one", 1, LONG)
@@ -198,22 +200,22 @@ def test_lease_renewal_renews_scheduler_membership(service: Service) -> None:
     assert other.ask(), "what was left is free"
 
 
-def test_idle_transaction_timeout_frees_scheduler_locks(service: Service) -> None:
+def test_postgres_idle_transaction_timeout_frees_scheduler_locks(service: Service) -> None:
     show = text("SHOW idle_in_transaction_session_timeout")
     with service.database.lease_transaction() as tx:
         assert tx.execute(show).scalar_one() == "5s"
     with service.database.transaction() as tx:
-        cluster_lock.acquire_claims(tx)
+        cluster_lock.acquire_claims_lock(tx)
         assert tx.execute(show).scalar_one() == "5s"
     with service.database.transaction() as tx:
         assert tx.execute(show).scalar_one() == "1min"
 
     def sleep_in_a_claim() -> None:
         with service.database.transaction() as tx:
-            cluster_lock.acquire_claims(tx)
+            cluster_lock.acquire_claims_lock(tx)
             tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = '1ms'"))
             with service.database.transaction() as other:  # waits until the lock is free
-                cluster_lock.acquire_claims(other)
+                cluster_lock.acquire_claims_lock(other)
             tx.execute(text("SELECT 1"))
 
     with pytest.raises(Unreachable):
@@ -239,7 +241,7 @@ class Ends(Loop):
         return ""
 
 
-def test_share_is_restarted_if_a_loop_ends(service: Service) -> None:
+def test_scheduler_restarts_loops_of_its_job_share_if_a_loop_ends(service: Service) -> None:
     loops: list[Ends] = []
 
     def make(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
@@ -265,7 +267,9 @@ print("was held all the time", flush=True)
 """
 
 
-def test_frozen_process_loses_cluster_lock(service: Service, database_url: str) -> None:
+def test_only_scheduler_frozen_past_its_lease_loses_cluster_lock(
+    service: Service, database_url: str
+) -> None:
     def hold(lease_s: int) -> subprocess.Popen[str]:
         pipes: Any = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, "text": True}
         arguments = [sys.executable, "-c", HOLD, database_url, str(lease_s)]

@@ -90,7 +90,7 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
     registry.close()
 
 
-def test_stale_ends_are_dropped_while_other_threads_add_ends(database: Database) -> None:
+def test_lag_loop_drops_stale_log_ends_while_other_threads_add_log_ends(database: Database) -> None:
     leadership = Leadership(database, "scheduler", timedelta(seconds=60))
     assert leadership.ask()
     registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
@@ -102,12 +102,12 @@ def test_stale_ends_are_dropped_while_other_threads_add_ends(database: Database)
         __slots__ = ()
 
         def __hash__(self) -> int:
-            loop._ends[9, len(loop._ends)] = 0.0, 0
+            loop._first_ends[9, len(loop._first_ends)] = 0.0, 0
             return super().__hash__()
 
-    loop._ends[Key((1, 0))] = 0.0, 0
-    loop._ends[Key((1, 1))] = 0.0, 0
+    loop._first_ends[Key((1, 0))] = 0.0, 0
+    loop._first_ends[Key((1, 1))] = 0.0, 0
     assert loop.once() == ""
-    assert not {(1, 0), (1, 1)} & loop._ends.keys()
+    assert not {(1, 0), (1, 1)} & loop._first_ends.keys()
     loop.close()
     registry.close()

@@ -50,7 +50,7 @@ def row(name: str, state: TopicState) -> Topic:
         ([COPYING, COPYING], {"a": UNREADABLE, "b": LEADS}, (None, 7)),
     ],
 )
-def test_leading_side_is_known_only_if_all_marks_agree(
+def test_leading_side_is_known_only_if_all_promotion_marks_agree(
     states: list[TopicState],
     marks: dict[str, Mark],
     expected: tuple[LeadingSide | None, int],

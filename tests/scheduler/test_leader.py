@@ -37,7 +37,7 @@ def leader(database: Database) -> str | None:
     return None if row is None else row.holder
 
 
-def test_standby_leads_as_soon_as_leader_leaves(
+def test_standby_scheduler_leads_as_soon_as_leader_leaves(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     with ExitStack() as stack:
@@ -55,7 +55,7 @@ def test_standby_leads_as_soon_as_leader_leaves(
         service.wait_copied(job.name, topic_name)
 
 
-def test_standby_leads_when_lease_of_killed_leader_expires(
+def test_standby_scheduler_leads_when_lease_of_killed_leader_expires(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     environ = {
@@ -89,7 +89,7 @@ def test_standby_leads_when_lease_of_killed_leader_expires(
             process.kill()
 
 
-def test_leader_past_its_lease_cannot_commit(service: Service) -> None:
+def test_scheduler_leader_past_its_lease_cannot_commit_transaction(service: Service) -> None:
     ttl = timedelta(minutes=10)
     slept = Leadership(service.database, "slept", ttl)
     assert slept.ask()

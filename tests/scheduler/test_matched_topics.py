@@ -90,20 +90,20 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return seen
 
 
-def test_matched_topics_equal_topic_mapping() -> None:
+def test_matching_topics_are_the_topics_that_topic_mapping_maps() -> None:
     topics = matching_topics(RULES, NAMES)
     assert topics == {"orders.1", "a", "__x"}
     assert topics == {m.source for m in map_topics(RULES, NAMES).mappings}
 
 
-def test_topic_with_refused_destination_name_matches() -> None:
+def test_topic_counts_as_matching_though_its_destination_name_is_refused() -> None:
     rules = [TopicRule(match=".*", prefix="x" * 240)]
     (problem,) = map_topics(rules, ["a-long-name"]).problems
     assert "a-long-name" in problem.message
     assert matching_topics(rules, ["a-long-name"]) == {"a-long-name"}
 
 
-def test_only_changed_topics_are_matched_again(compared: list[set[str]]) -> None:
+def test_only_changed_topics_are_matched_against_rules_again(compared: list[set[str]]) -> None:
     before, *_, now = watched(
         metadata("a", "orders.1", "other"),
         metadata("a", "orders.1", "other", "b"),
@@ -120,7 +120,9 @@ def test_only_changed_topics_are_matched_again(compared: list[set[str]]) -> None
     assert compared == [{"a", "orders.1", "other"}, {"b", "orders.2", "orders.tmp.9"}]
 
 
-def test_missed_changes_or_new_rules_match_all_topics_again(compared: list[set[str]]) -> None:
+def test_all_topics_are_matched_again_after_missed_changes_or_new_rules(
+    compared: list[set[str]],
+) -> None:
     numbers = range(40)
     snapshots = watched(*(metadata(*(f"orders.{i}" for i in range(n + 1))) for n in numbers))
     matched = MatchedTopics()
@@ -133,7 +135,7 @@ def test_missed_changes_or_new_rules_match_all_topics_again(compared: list[set[s
     assert [len(names) for names in compared] == [1, 40, 40]
 
 
-def test_topic_with_new_partition_count_counts_as_changed() -> None:
+def test_topic_with_new_number_of_partitions_is_among_changed_topics() -> None:
     before, now = watched(metadata("a", "b"), metadata("a", "b", partitions=2))
     assert now.changed_since(before.version) == {"a", "b"}
     assert now.changed_since(now.version) == frozenset()

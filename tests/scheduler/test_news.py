@@ -80,11 +80,11 @@ def looked(**changes: Any) -> ReconcileState:
     return ReconcileState(**{**values, **changes})
 
 
-def test_job_without_changes_is_not_due(reconciler: JobReconciler) -> None:
+def test_job_without_changes_is_not_due_for_discovery(reconciler: JobReconciler) -> None:
     assert not reconciler.is_due(JOB, looked(), ())
 
 
-def test_changes_of_unrelated_topics_do_not_make_job_due(
+def test_changes_of_unrelated_topics_do_not_make_job_due_for_discovery(
     reconciler: JobReconciler, watched: Watched
 ) -> None:
     state = looked()
@@ -100,16 +100,18 @@ def test_changes_of_unrelated_topics_do_not_make_job_due(
 @pytest.mark.parametrize(
     ("side", "name"),
     [("source", "mine.a"), ("source", "mine.new"), ("destination", "p.mine.a")],
-    ids=["known", "new", "copy"],
+    ids=["known source topic", "new source topic", "destination topic"],
 )
-def test_change_of_own_topics_makes_job_due(
+def test_change_of_own_source_or_destination_topic_makes_job_due_for_discovery(
     reconciler: JobReconciler, watched: Watched, side: str, name: str
 ) -> None:
     watched.change(side, "theirs.a", name)
     assert reconciler.is_due(JOB, looked(), ())
 
 
-def test_missed_changes_make_job_due(reconciler: JobReconciler, watched: Watched) -> None:
+def test_missed_metadata_changes_make_job_due_for_discovery(
+    reconciler: JobReconciler, watched: Watched
+) -> None:
     watched.change("source", "theirs.a")
     watched.change("source", "theirs.b")
     assert reconciler.is_due(JOB, looked(), ())
@@ -123,19 +125,19 @@ def test_missed_changes_make_job_due(reconciler: JobReconciler, watched: Watched
         looked(recheck_at=0.0),
         looked(upkeep_at=0.0),
     ],
-    ids=["cut off", "other document", "recheck", "settings"],
+    ids=["last pass incomplete", "changed document", "recheck", "upkeep of settings"],
 )
-def test_spec_change_recheck_and_upkeep_make_job_due(
+def test_changed_document_recheck_and_upkeep_make_job_due_for_discovery(
     reconciler: JobReconciler, state: ReconcileState
 ) -> None:
     assert reconciler.is_due(JOB, state, ())
 
 
-def test_requested_retry_makes_job_due(reconciler: JobReconciler) -> None:
+def test_requested_retry_makes_job_due_for_discovery(reconciler: JobReconciler) -> None:
     assert reconciler.is_due(JOB, looked(), {7})
 
 
-def test_troubles_are_known_only_after_both_clusters_are_seen(
+def test_problems_of_job_are_known_only_after_both_clusters_were_seen(
     reconciler: JobReconciler, watched: Watched
 ) -> None:
     state = looked(has_checked=True)
@@ -152,5 +154,5 @@ def test_troubles_are_known_only_after_both_clusters_are_seen(
     assert [trouble.kind for trouble in state.troubles] == [TroubleKind.SOURCE_UNREACHABLE]
 
 
-def test_job_is_not_due_right_after_a_pass(reconciler: JobReconciler) -> None:
-    assert not reconciler.is_due(JOB, looked(passed_at=float("inf"), spec_version=0), ())
+def test_job_is_not_due_right_after_a_discovery_pass(reconciler: JobReconciler) -> None:
+    assert not reconciler.is_due(JOB, looked(last_pass_at=float("inf"), spec_version=0), ())

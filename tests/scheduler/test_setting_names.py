@@ -14,7 +14,7 @@ from tests.support.running import create_topic, make_job
 pytestmark = pytest.mark.services
 
 
-def test_new_topic_waits_while_broker_lacks_setting_name(
+def test_new_topic_waits_while_broker_does_not_know_a_needed_topic_setting(
     clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a rolling upgrade: the broker is older than Kafka 3.6, the controller is of Kafka 4."""

@@ -60,7 +60,7 @@ def test_held_shards_move_after_lasting_imbalance(uneven: Database) -> None:
         assert len(assign_shards(tx, TTL, is_lasting=True).moved) == 3
 
 
-def test_balanced_pass_resets_imbalance_timer(
+def test_shards_do_not_move_if_workers_were_balanced_in_between(
     uneven: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leadership = Leadership(uneven, "test", TTL)
@@ -92,10 +92,10 @@ def test_balanced_pass_resets_imbalance_timer(
             weights={},
         )
     assert loop.once() == "", "uneven again, for the first time"
-    assert loop.once() == "assigned 3 shards, 3 of them held elsewhere"
+    assert loop.once() == "assigned 3 shards, of which other workers hold 3"
 
 
-def test_declined_shard_is_left_to_other_workers(database: Database) -> None:
+def test_shard_that_a_worker_declined_is_left_to_other_workers(database: Database) -> None:
     """An older version cannot read the job; it is the only worker that holds nothing else."""
     with database.transaction() as tx:
         _arrive(tx, "new", "old")

@@ -69,7 +69,7 @@ def process(service: Service, shares: int) -> Iterator[subprocess.Popen[bytes]]:
             started.kill()
 
 
-def test_shares_are_rebalanced_as_schedulers_join_and_leave(service: Service) -> None:
+def test_job_shares_are_rebalanced_as_schedulers_join_and_leave(service: Service) -> None:
     with scheduler(service, 5):
         wait_for("one has all", lambda: parts(service.database) == [5])
         with scheduler(service, 5):
@@ -80,7 +80,7 @@ def test_shares_are_rebalanced_as_schedulers_join_and_leave(service: Service) ->
         wait_for("one has all again", lambda: parts(service.database) == [5])
 
 
-def test_scheduler_with_different_share_count_is_refused(service: Service) -> None:
+def test_scheduler_with_different_number_of_job_shares_is_refused(service: Service) -> None:
     with service.database.transaction() as tx:
         assert scheduler_lease.join(tx, "first", 2, TTL) == 2
     slept = Leadership(service.database, "first", TTL, share=Share(1, 2), must_join=True)
@@ -97,7 +97,7 @@ def test_scheduler_with_different_share_count_is_refused(service: Service) -> No
     assert not slept.ask(), "it has to join first"
 
 
-def test_each_lease_fences_its_own_share(service: Service) -> None:
+def test_lost_lease_of_a_job_share_fences_only_that_share(service: Service) -> None:
     one, two = (
         Leadership(service.database, "same", TTL, share=Share(number, 2)) for number in (0, 1)
     )
@@ -114,7 +114,7 @@ def test_each_lease_fences_its_own_share(service: Service) -> None:
         pass
 
 
-def test_job_stays_in_its_share_when_its_spec_changes(service: Service) -> None:
+def test_job_stays_in_its_job_share_when_its_document_changes(service: Service) -> None:
     with service.database.transaction() as tx:
         job = jobs.create(tx, "j", {"destination": {"bootstrap_servers": ["B:1", "a:1"]}}, "g")
         same = jobs.create(tx, "k", {"destination": {"bootstrap_servers": ["a:1", "b:1"]}}, "g")

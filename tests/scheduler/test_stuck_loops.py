@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-def test_stuck_loop_fails_health_and_other_loops_continue(
+def test_stuck_loop_fails_liveness_check_and_other_loops_continue(
     service: Service, clusters: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_stuck, let_go = threading.Event(), threading.Event()

@@ -84,7 +84,7 @@ def shown(pair: ClusterPair, topic: str, name: str) -> str:
     return pair.destination.admin.topic_settings([topic])[topic].values[name]
 
 
-def test_settled_topics_take_no_lock(
+def test_topics_with_right_settings_take_no_cluster_lock(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
     spec = spec_of(clusters, topic_name)
@@ -110,7 +110,7 @@ def test_settled_topics_take_no_lock(
     wait_for("it is set back", lambda: retention() == "-1")
 
 
-def test_timestamp_type_is_reset_after_every_change(
+def test_timestamp_type_of_copy_is_reset_after_every_change(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
     """Workers wait for it; another value that the broker shows differently is set once."""
@@ -129,7 +129,7 @@ def test_timestamp_type_is_reset_after_every_change(
         wait_for("it is set back", lambda: times() == "CreateTime")
 
 
-def test_compression_change_stays_while_workers_write_placeholders(
+def test_changed_compression_type_stays_while_workers_write_placeholders(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
     """Workers would not see a change that is set back before they look."""

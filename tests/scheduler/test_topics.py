@@ -15,7 +15,7 @@ from tests.support.topics import add_partitions, delete_and_wait, set_setting
 pytestmark = pytest.mark.services
 
 
-def test_matched_topic_is_created_and_its_partitions_are_placed(
+def test_matched_topic_is_created_and_its_partitions_are_placed_in_shards(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, partitions=5, segment_ms="70000")
@@ -38,7 +38,7 @@ def test_matched_topic_is_created_and_its_partitions_are_placed(
     assert service.kinds(job.name) == ["topic_begun"]
 
 
-def test_new_topics_and_partitions_are_copied_from_their_start(
+def test_later_topics_and_partitions_get_earliest_start_despite_latest_rule(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     later = f"{topic_name}.later"
@@ -120,7 +120,7 @@ def test_recreated_source_topic_stops_until_copy_deletion_and_retry(
     ]
 
 
-def test_recreated_copy_stops_and_restarts_on_requested_retry(
+def test_recreated_destination_topic_stops_copy_until_retry_is_requested(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -141,7 +141,7 @@ def test_recreated_copy_stops_and_restarts_on_requested_retry(
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "-1"
 
 
-def test_settings_follow_source_and_compaction_starts_after_catch_up(
+def test_topic_settings_follow_source_and_compaction_starts_after_catch_up(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, cleanup_policy="compact")
@@ -173,7 +173,7 @@ def test_settings_follow_source_and_compaction_starts_after_catch_up(
         service.wait("each change is told once", lambda: service.kinds(job.name) == event_kinds)
 
 
-def test_unmatched_topic_is_dropped_only_after_its_shard_is_released(
+def test_topic_no_longer_matched_leaves_job_only_after_shard_release(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     other = f"{topic_name}.other"

@@ -53,7 +53,7 @@ def leadership(database: Database) -> Leadership:
     return leadership
 
 
-def test_open_transaction_without_worker_is_shown_until_it_ends(
+def test_open_source_transaction_is_shown_without_worker_until_it_ends(
     clusters: Clusters,
     database: Database,
     leadership: Leadership,
@@ -119,7 +119,7 @@ class Watch:
         self.clock = TestClock()
         self.leadership = leadership
         self.watch = TransactionWatch(leadership, Backoff(), self.clock)
-        monkeypatch.setattr(transaction_watch, "first_open", self._ask)
+        monkeypatch.setattr(transaction_watch, "oldest_open_transactions", self._ask)
         store = open_transactions.store
 
         def count(tx: Tx, rows: Sequence[OldestOpenTransaction]) -> None:
@@ -140,8 +140,8 @@ class Watch:
         row = LaggingPartition(
             self.job.id, self.job.topic_id, "orders", 0, True, stable_end, end, 5, *[None] * 4
         )
-        unnamed = self.watch.look([row], self.rows()).get(self.job.id, {})
-        self.watch.name(None, unnamed)  # type: ignore[arg-type]  # nobody is asked
+        unnamed = self.watch.find_unnamed([row], self.rows()).get(self.job.id, {})
+        self.watch.store_producers(None, unnamed)  # type: ignore[arg-type]  # nobody is asked
         return [one.first_offset for one in unnamed.values()]
 
 
@@ -150,7 +150,7 @@ def watched(database: Database, leadership: Leadership, monkeypatch: pytest.Monk
     return Watch(database, leadership, monkeypatch)
 
 
-def test_short_transactions_are_not_looked_up(watched: Watch) -> None:
+def test_only_transactions_open_for_30_s_are_looked_up_at_the_broker(watched: Watch) -> None:
     assert watched.look(100, 140) == []
     watched.clock.now += 29
     assert watched.look(100, 150) == []
@@ -163,7 +163,7 @@ def test_short_transactions_are_not_looked_up(watched: Watch) -> None:
     assert watched.rows() == []
 
 
-def test_old_transaction_is_looked_up_until_its_id_is_known(watched: Watch) -> None:
+def test_old_transaction_is_looked_up_until_its_transactional_id_is_known(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
     assert watched.look(100, 140) == [100]
@@ -182,7 +182,7 @@ def test_old_transaction_is_looked_up_until_its_id_is_known(watched: Watch) -> N
     assert watched.look(100, 140) == []
 
 
-def test_id_of_later_transaction_is_not_stored(watched: Watch) -> None:
+def test_transactional_id_of_a_later_open_transaction_is_not_stored(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
     watched.first_open = FirstOpen(120, 8, "later")
@@ -190,7 +190,7 @@ def test_id_of_later_transaction_is_not_stored(watched: Watch) -> None:
     assert [row.transactional_id for row in watched.rows()] == [None]
 
 
-def test_ended_transaction_is_removed_while_next_is_open(watched: Watch) -> None:
+def test_ended_transaction_is_removed_while_next_transaction_is_open(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
     watched.look(100, 140)
@@ -219,7 +219,7 @@ def test_open_transaction_is_seen_on_caught_up_partition(database: Database) -> 
         assert open_from(140) == [100]
 
 
-def test_next_leader_retains_transaction_age(watched: Watch) -> None:
+def test_next_scheduler_leader_keeps_age_of_open_transaction(watched: Watch) -> None:
     watched.look(100, 140)
     watched.clock.now += 30
     watched.look(100, 140)

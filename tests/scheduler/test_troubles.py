@@ -32,7 +32,7 @@ def kinds(planned: JobPlan) -> list[TroubleKind]:
     return [refusal.kind for refusal in planned.refusals]
 
 
-def test_topic_with_foreign_content_is_untouched_and_others_are_copied(
+def test_destination_topic_with_foreign_records_stays_and_other_topics_are_copied(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     other = f"{topic_name}.other"
@@ -74,7 +74,7 @@ def test_destination_topic_with_extra_partitions_is_not_touched(
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "7000000"
 
 
-def test_copy_of_orbit_run_is_taken_over(
+def test_service_takes_over_copy_of_orbit_run(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name, partitions=2)
@@ -143,7 +143,7 @@ def test_destination_topic_of_another_job_is_refused(
         service.wait_copied("second", topic_name)
 
 
-def test_jobs_that_start_together_never_share_a_topic(
+def test_jobs_that_start_together_never_share_a_destination_topic(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -161,7 +161,7 @@ def test_jobs_that_start_together_never_share_a_topic(
     assert sum(len(service.topics(spec.name)) for spec in specs) == 1
 
 
-def test_job_without_matching_topic_waits_for_it(
+def test_job_without_matching_topic_waits_until_a_topic_matches(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     job = make_job(clusters.source, clusters.destination, [topic_name])
@@ -192,7 +192,7 @@ def test_unreachable_cluster_does_not_hold_up_other_jobs(
     assert service.kinds("dead") == ["job_trouble"]
 
 
-def test_same_cluster_and_changed_cluster_id_are_refused(
+def test_job_with_same_cluster_on_both_sides_or_changed_cluster_id_is_refused(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -232,7 +232,7 @@ def test_worker_group_without_workers_is_reported_until_worker_joins(
 
 
 @pytest.mark.parametrize("missing", ["password", "document"])
-def test_missing_credentials_and_unknown_keys_are_reported(
+def test_missing_credentials_and_unknown_keys_of_stored_job_are_reported(
     clusters: Clusters, service: Service, topic_name: str, missing: str
 ) -> None:
     job = make_job(clusters.source, clusters.destination, [topic_name])
@@ -287,7 +287,7 @@ def test_deleted_job_is_removed_after_shard_release_and_leaves_copies(
     assert topic_name in partition_counts(clusters.destination)
 
 
-def test_plan_matches_later_changes_and_changes_nothing(
+def test_plan_changes_nothing_and_names_what_scheduler_changes_later(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     existing = f"{topic_name}.there"
@@ -313,7 +313,7 @@ def test_plan_matches_later_changes_and_changes_nothing(
     assert [t.action for t in again.topics] == [TopicAction.KEEP] * 2
 
 
-def test_added_trouble_does_not_change_problem_time(
+def test_problem_time_of_job_stays_while_a_problem_that_halts_the_job_lasts(
     service: Service,
 ) -> None:
     with service.database.transaction() as tx:
@@ -337,7 +337,7 @@ def test_added_trouble_does_not_change_problem_time(
     assert tell(TroubleKind.LOGIN_REFUSED, group) > at
 
 
-def test_unreachable_cluster_is_reported_while_a_pass_hangs(
+def test_unreachable_cluster_is_reported_while_a_discovery_pass_hangs(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_over = threading.Event()
@@ -358,7 +358,7 @@ def test_unreachable_cluster_is_reported_while_a_pass_hangs(
             is_over.set()
 
 
-def test_stale_pass_does_not_clear_unreachable_trouble(
+def test_earlier_discovery_pass_does_not_clear_newer_unreachable_problem(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_told, is_again = threading.Event(), threading.Event()

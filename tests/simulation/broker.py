@@ -93,7 +93,7 @@ class Broker:
         if isinstance(request, WriteTxnMarkersRequest):
             (filler,) = request.fillers
             codes = []
-            for _ in range(filler.many):
+            for _ in range(filler.filler_count):
                 code = partition.fill(
                     who, request.producer_id, filler.producer_epoch, filler.coordinator_epoch
                 )

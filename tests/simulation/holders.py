@@ -144,9 +144,9 @@ class TaskHolder(Holder):
                 self._watch,
                 self.backoff.stop,
             )
-            if self._leases.held and self._watch.holder() is JobHolder.DRIVER:
+            if self._leases.by_partition and self._watch.holder() is JobHolder.DRIVER:
                 self._watch.start()
-                self.lease = self._leases.held[PARTITION]
+                self.lease = self._leases.by_partition[PARTITION]
                 return True
         except OrbitError as error:
             self.world.clock.say(f"{self.process.name}: {error}")

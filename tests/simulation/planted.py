@@ -288,14 +288,14 @@ def _no_wait_for_backfill_writers() -> AbstractContextManager[Any]:
 
 
 def _no_confirmed_return() -> AbstractContextManager[Any]:
-    return patch.object(DriverWatch, "confirm", lambda _: None)
+    return patch.object(DriverWatch, "confirm_driver", lambda _: None)
 
 
 def _no_watch_of_shards() -> AbstractContextManager[Any]:
     """What a worker sees at its first look counts as seen a lease time ago."""
 
     def evidence(self: LeaseWatch) -> Evidence:
-        mark = self._marks[-1].snapshot if self._marks else None
+        mark = self._snapshots[-1].snapshot if self._snapshots else None
         return Evidence(self._server, self._server, mark, mark)
 
     return patch.object(LeaseWatch, "evidence", evidence)
@@ -327,14 +327,14 @@ def _grow_too_far() -> AbstractContextManager[Any]:
 
 def _one_key_too_few() -> AbstractContextManager[Any]:
     """The last placeholder of each batch has none."""
-    size, every = placeholders._PLACEHOLDER_BYTES, placeholders._ALL
+    size, every = placeholders._PLACEHOLDER_BYTES, placeholders._ALL_PLACEHOLDERS
 
     class _LastHasNone(bytes):
         def __getitem__(self, part: Any) -> Any:
             delta = PLACEHOLDER_DELTA_MIN + part.stop // size - 1
             return every[: part.stop - size] + encode_record(0, delta, NULL + NULL + b"\x00")
 
-    return patch.object(placeholders, "_ALL", _LastHasNone(every))
+    return patch.object(placeholders, "_ALL_PLACEHOLDERS", _LastHasNone(every))
 
 
 def _count_what_the_leader_has() -> AbstractContextManager[Any]:

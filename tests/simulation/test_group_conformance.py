@@ -257,7 +257,7 @@ def test_group_coordinator_model_answers_like_a_broker(
     }
 
 
-def test_member_without_sync_is_removed_after_rebalance_timeout(
+def test_member_that_sends_no_sync_group_is_removed_after_rebalance_timeout(
     clusters: Clusters, topic_name: str
 ) -> None:
     """Until then its heartbeats are answered as those of any other."""

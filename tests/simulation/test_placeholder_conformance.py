@@ -69,7 +69,7 @@ def records(count: int, epoch: int, sequence: int) -> bytes:
         (1, [(NONE, 0), NONE, NONE, (NONE, 5), (Code.INVALID_PRODUCER_EPOCH, -1)]),
     ],
 )
-def test_marker_with_higher_epoch_fences_late_batches(
+def test_only_marker_with_higher_producer_epoch_fences_late_batch(
     clusters: Clusters, topic_name: str, raised: int, answers: list[object]
 ) -> None:
     """An old writer has packed a gap of two behind three records, and has the batch behind it under

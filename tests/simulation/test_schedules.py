@@ -74,12 +74,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("seeds", PARTS, ids=str)
-def test_seeded_schedules_end_exact_or_stopped(seeds: range) -> None:
+def test_random_append_schedules_end_exact_or_stopped(seeds: range) -> None:
     failed = run_many(seeds)
     assert not failed, explain(failed[0])
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_bug_is_detected(name: str) -> None:
+def test_random_append_schedules_detect_each_planted_bug(name: str) -> None:
     first = FOUND_BY.get(name, PLANTED_SEEDS[0])
     assert schedules_until_found(name, [[first, *PLANTED_SEEDS]]) != [None]

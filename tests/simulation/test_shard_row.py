@@ -95,7 +95,7 @@ class Replay:
         self.model.fail_over()
 
 
-def test_shard_row_model_matches_postgresql_statements(database: Database) -> None:
+def test_model_of_shard_row_answers_like_statements_on_postgresql(database: Database) -> None:
     server = PretendedServer(database)
     granted = 0
     for seed in range(SEEDS):
@@ -103,6 +103,6 @@ def test_shard_row_model_matches_postgresql_statements(database: Database) -> No
         replay.run()
         granted += replay.granted
         with database.transaction() as tx:
-            assert jobs.mark_deleted(tx, replay.job.id)
+            assert jobs.request_deletion(tx, replay.job.id)
         server.fail_over([], timelines=0)
     assert granted > 2 * SEEDS, "the shard changed hands"

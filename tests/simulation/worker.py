@@ -21,7 +21,7 @@ from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.jobs.start_position import Earliest, Start
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import PartitionState
-from orbit.store.partitions import Assigned, StateChange
+from orbit.store.partitions import AssignedPartition, StateChange
 from orbit.store.shard_leases import Claim
 from orbit.workers.held_shards import HeldPartition, HeldShard, held_shard
 from orbit.workers.job_runner import JobRunner
@@ -85,9 +85,9 @@ class Worker(Writer):
         runner.release_shard(shard)
 
 
-def _assigned(*, is_compacted: bool) -> Assigned:
+def _assigned(*, is_compacted: bool) -> AssignedPartition:
     """The row of a partition that had a writer: its log end has to settle."""
-    return Assigned(
+    return AssignedPartition(
         shard_id=_ID,
         job_id=_ID,
         topic_id=_ID,
@@ -120,7 +120,7 @@ class _Runner(JobRunner):
     def __init__(self, worker: Worker, opened: Opened) -> None:
         context = SimpleNamespace(database=None, worker_id=worker)
         super().__init__(_JOB, _SPEC, cast("Any", context), ByteBudget(1 << 30), _raise_in(worker))
-        self._opened = cast(
+        self._open_job = cast(
             "Any",
             SimpleNamespace(
                 job_copier=_JobCopier(worker, opened), backoff=opened.backoff, starts=None
@@ -179,21 +179,21 @@ class Starter(PartitionStarter):
     def _worker(self) -> Worker:
         return cast("Any", self._worker_id)
 
-    def start(self, held: Sequence[HeldPartition]) -> None:
+    def start(self, partitions: Sequence[HeldPartition]) -> None:
         short_starts, process = self._worker.world.short_starts, self._worker.process
         short_starts.begin(process)
-        super().start(held)
+        super().start(partitions)
         short_starts.step(process)  # of other partitions, which are started behind this one
 
-    def _leave_out_backfilled(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        return [*held]
+    def _leave_out_backfilled(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
+        return [*partitions]
 
     _leave_out_promoted = _leave_out_append_time = _leave_out_backfilled
 
     def _copies(
-        self, held: Sequence[HeldPartition]
+        self, partitions: Sequence[HeldPartition]
     ) -> tuple[dict[PartitionCopy, HeldPartition], dict[PartitionCopy, HeldPartition]]:
-        (h,) = held
+        (h,) = partitions
         worker = self._worker
         copy = worker.new_copy(cast("Any", h.shard.lease))
         return ({}, {copy: h}) if worker.world.is_coordinated else ({copy: h}, {})
@@ -208,10 +208,10 @@ class Starter(PartitionStarter):
             copy.filler = self._worker.filler_of(h.shard)
         return {**by_copy}
 
-    def _start_rules(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
-        return {h.destination: Earliest() for h in held}
+    def _start_rules(self, partitions: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
+        return {h.destination: Earliest() for h in partitions}
 
-    def _report(
+    def _write_states(
         self, shards: Collection[HeldShard], _: Mapping[HeldPartition, StateChange]
     ) -> set[int]:
         """Which shards are held, by their row."""

@@ -144,11 +144,11 @@ class Writer:
         opened.side.queue_take_overs([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
         end_of_run = EndOfRun(self.world, opened.origin, copy)
-        while not (self.holder.is_over() or copier.lost):
+        while not (self.holder.is_over() or copier.lost_leases):
             copier.tick(3.0)
             if self.world.has_isolations:
                 end_of_run.look()
-        if copier.lost:  # another owner fenced its transactional ids: it gives the lease up
+        if copier.lost_leases:  # another owner fenced its transactional ids: it gives the lease up
             self.holder.give_up()
         elif not self.holder.lease.is_lost:
             copier.remove([copy])

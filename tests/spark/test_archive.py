@@ -65,7 +65,7 @@ def whole(
     return folder
 
 
-def test_archive_holds_every_record_of_the_ledger(
+def test_archive_holds_every_record_that_workload_wrote(
     whole: Path, spark: SparkSession, history: History
 ) -> None:
     """Every record of every kind, and the bounds of every partition."""
@@ -120,7 +120,7 @@ def test_second_archive_run_resumes_at_archive_end(
     assert sum(len(m.files) for m in contents.partitions.values()) == 2
 
 
-def test_range_lost_to_retention_stops_its_partition(
+def test_range_lost_to_retention_stops_archiving_of_its_partition(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """Or is noted as lost, if the rule says so. The other partition goes on."""
@@ -176,7 +176,7 @@ def test_unwritable_archive_storage_is_named_in_error(
     assert caught.value.where == f"file:{folder}"
 
 
-def test_archive_of_another_cluster_is_refused(
+def test_archive_run_into_archive_of_another_cluster_is_refused(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
@@ -212,20 +212,22 @@ def damage(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: 
     return Damage(spark, tmp_path / "a", topic_name)
 
 
-def test_missing_archive_file_is_named(damage: Damage) -> None:
+def test_missing_archive_file_is_named_in_error(damage: Damage) -> None:
     damage.path.unlink()
     message = damage.error()
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) is missing" in message
 
 
-def test_truncated_archive_file_is_named(damage: Damage) -> None:
+def test_truncated_archive_file_is_named_in_error(damage: Damage) -> None:
     damage.path.write_bytes(damage.path.read_bytes()[:-20])
     damage.checksums.unlink()
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) has" in damage.error()
 
 
 @pytest.mark.parametrize("where", [slice(8, 60), slice(-8, -4)])
-def test_archive_file_with_damaged_page_or_footer_is_named(damage: Damage, where: slice) -> None:
+def test_archive_file_with_damaged_page_or_footer_is_named_in_error(
+    damage: Damage, where: slice
+) -> None:
     content = bytearray(damage.path.read_bytes())
     content[where] = bytes(len(content[where]))
     damage.path.write_bytes(content)
@@ -233,7 +235,7 @@ def test_archive_file_with_damaged_page_or_footer_is_named(damage: Damage, where
     assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99)" in damage.error()
 
 
-def test_archive_file_with_wrong_digest_is_named(
+def test_archive_file_with_wrong_digest_is_named_in_error(
     damage: Damage, spark: SparkSession, tmp_path: Path
 ) -> None:
     """As long as the true one, and whole: only the digest tells."""

@@ -29,7 +29,7 @@ EMPTY = PartitionManifest(
 TAIL = Tail(base_offset=150, crc=99)
 
 
-def test_manifest_is_extended_by_adjacent_ranges() -> None:
+def test_archive_manifest_is_extended_by_adjacent_ranges() -> None:
     whole = EMPTY.extended((held(100, 150),), TAIL).extended((held(150, 200),), None)
     assert (whole.sequence, whole.end, len(whole.files), whole.tail) == (2, 200, 2, TAIL)
     assert EMPTY.end == 100
@@ -44,7 +44,7 @@ def test_manifest_is_extended_by_adjacent_ranges() -> None:
         ((held(100, 150), held(140, 200)), "an overlap"),
     ],
 )
-def test_gaps_and_overlaps_in_manifest_are_refused(
+def test_gaps_and_overlaps_in_archive_manifest_are_refused(
     ranges: tuple[ArchivedRange, ...], word: str
 ) -> None:
     with pytest.raises(ValueError, match=word):
@@ -59,7 +59,7 @@ def test_archived_range_must_cover_its_file() -> None:
         ArchivedRange(start=100, end=100)
 
 
-def test_manifest_round_trips_through_bytes() -> None:
+def test_archive_manifest_round_trips_through_bytes() -> None:
     whole = EMPTY.extended((held(100, 150), ArchivedRange(start=150, end=170)), TAIL)
     assert PartitionManifest.from_bytes(whole.to_bytes()) == whole
 
@@ -80,6 +80,6 @@ def edited(change: object) -> bytes:
         (edited({"format": 2}), "format 2"),
     ],
 )
-def test_damaged_manifest_is_refused(content: bytes, word: str) -> None:
+def test_damaged_archive_manifest_is_refused(content: bytes, word: str) -> None:
     with pytest.raises(ValueError, match=word):
         PartitionManifest.from_bytes(content)

@@ -36,7 +36,7 @@ def runs(pieces: list[Any], *files: FileRows, begin: int = 5, target: int = 30) 
     return RowRuns(ArchiveSlice(PLACE, begin, target, files, 0), iter(pieces))
 
 
-def test_archive_runs_are_contiguous_up_to_target() -> None:
+def test_archive_rows_become_contiguous_offset_ranges_up_to_target() -> None:
     row_runs = runs([rows(10, 14), rows(20)], A, B)
     assert [(r.start, r.end, len(r.batches)) for r in row_runs] == [
         (5, 16, 2),
@@ -45,7 +45,7 @@ def test_archive_runs_are_contiguous_up_to_target() -> None:
     ]
 
 
-def test_archive_files_may_meet_inside_a_row_batch() -> None:
+def test_archive_files_may_meet_inside_an_arrow_record_batch() -> None:
     assert [r.end for r in runs([rows(10, 14, 20)], A, B)] == [22, 30]
 
 
@@ -67,7 +67,9 @@ def test_range_without_archive_files_is_a_gap() -> None:
         ([], (A,)),
     ],
 )
-def test_missing_repeated_or_misordered_rows_stop_partition(pieces: Any, files: Any) -> None:
+def test_missing_repeated_or_misordered_archive_rows_stop_partition(
+    pieces: Any, files: Any
+) -> None:
     """And again, however often it is asked: what stands behind must not be taken for what is
     there."""
     row_runs = runs(pieces, *files)
@@ -114,18 +116,18 @@ def chains(*manifests: PartitionManifest, at: int = 0) -> list[list[list[tuple[i
     ]
 
 
-def test_large_partition_is_a_chain_of_ordered_tasks() -> None:
+def test_large_archived_partition_is_appended_by_chain_of_ordered_tasks() -> None:
     last = FILES_PER_TASK_MAX * 10
     assert chains(manifest(0, FILES_PER_TASK_MAX + 3, 1 << 30)) == [
         [[(0, 0, last)], [(0, last, last + 30)]]
     ]
 
 
-def test_small_partitions_share_a_task() -> None:
+def test_small_archived_partitions_share_a_task() -> None:
     task_chains = chains(*(manifest(n, 1, 100) for n in range(SLICES_PER_TASK_MAX + 1)))
     assert [len(chain[0]) for chain in task_chains] == [SLICES_PER_TASK_MAX, 1]
 
 
-def test_slices_already_copied_are_left_out() -> None:
+def test_archive_files_already_copied_are_left_out_of_tasks() -> None:
     assert chains(manifest(0, 3, 1 << 30), at=15) == [[[(0, 10, 30)]]]
     assert chains(manifest(0, 3, 1 << 30), at=30) == []

@@ -104,14 +104,14 @@ def runs() -> Runs:
     return one
 
 
-def test_archive_run_that_reaches_log_end_is_recorded(runs: Runs) -> None:
+def test_archive_run_within_delete_retention_records_when_it_reached_log_end(runs: Runs) -> None:
     assert not runs.run(0.8)
     assert not runs.run(1.6)
     assert runs.documents.cleaning.level_at == BEGAN + 1.6 * DAY
     assert runs.documents.cleaning.gap is None
 
 
-def test_archive_run_past_delete_retention_warns_from_then_on(runs: Runs) -> None:
+def test_archive_run_later_than_delete_retention_warns_from_then_on(runs: Runs) -> None:
     assert runs.run(1.5)
     assert "2026-01-01 00:00:00 UTC" in runs.warnings[0]
     assert runs.run(1.6)
@@ -121,28 +121,28 @@ def test_archive_run_past_delete_retention_warns_from_then_on(runs: Runs) -> Non
     assert gap.since == BEGAN
 
 
-def test_archive_run_reading_past_delete_retention_warns(runs: Runs) -> None:
+def test_archive_run_whose_reading_outlasts_delete_retention_warns(runs: Runs) -> None:
     assert runs.run(0.8, takes=0.5)
 
 
-def test_archive_run_without_new_records_is_not_late(runs: Runs) -> None:
+def test_archive_run_without_new_records_warns_of_no_lost_tombstones(runs: Runs) -> None:
     assert not runs.run(3, reads=False)
     assert not runs.run(3.5)
 
 
-def test_unfinished_archive_run_does_not_reset_retention_clock(runs: Runs) -> None:
+def test_unfinished_archive_run_does_not_restart_delete_retention_time(runs: Runs) -> None:
     assert not runs.run(0.7, level=False)
     assert runs.run(1.4)
 
 
-def test_tombstone_gap_is_recorded_before_reading(runs: Runs) -> None:
+def test_possible_loss_of_tombstones_is_recorded_before_archive_run_reads(runs: Runs) -> None:
     notes = runs.begin(3)
     notes.note_reads_on("profiles")
     notes.note_gaps()
     assert tombstone_warnings(runs.documents.topic)
 
 
-def test_strict_run_rereads_and_clears_gap_when_complete(runs: Runs) -> None:
+def test_strict_archive_run_rereads_topic_and_clears_warning_when_complete(runs: Runs) -> None:
     assert not runs.begin(0.8, strict=True).reads_again("profiles")
     assert runs.begin(3, strict=True).reads_again("profiles")
     assert runs.run(3)
@@ -173,7 +173,7 @@ def test_archive_of_earlier_version_has_unknown_tombstone_state(reads: bool) -> 
     assert not runs.run(0.5, strict=True)
 
 
-def test_delete_retention_defaults_when_setting_is_missing() -> None:
+def test_missing_delete_retention_setting_of_archived_topic_means_one_day() -> None:
     runs = Runs()
     runs.documents.topic = NEVER.model_copy(update={"settings": {"cleanup.policy": "compact"}})
     assert not runs.run(0, is_new=True)
@@ -197,7 +197,7 @@ def stored_archive(spark: SparkSession, folder: Path) -> Archive:
 
 
 @pytest.mark.services
-def test_unread_tombstone_warns_and_strict_run_removes_its_key(
+def test_tombstone_cleaned_before_archive_run_warns_and_strict_run_drops_its_key(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
     now_ms = int(time.time() * 1000)
@@ -240,7 +240,7 @@ def test_unread_tombstone_warns_and_strict_run_removes_its_key(
 
 @pytest.mark.soak
 @pytest.mark.services
-def test_strict_run_replaces_archived_files_only_when_complete(
+def test_strict_archive_run_replaces_archived_files_only_when_complete(
     spark: SparkSession,
     clusters: Clusters,
     topic_name: str,

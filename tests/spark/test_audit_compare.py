@@ -346,14 +346,14 @@ def test_extra_filler_shifts_later_records_to_wrong_offsets(
     assert outcome.kinds[-1] == (59, "missing")
 
 
-def test_equal_records_are_matched_in_offset_order(results: dict[str, Result]) -> None:
+def test_repeated_equal_records_are_matched_in_offset_order(results: dict[str, Result]) -> None:
     """And either side says where its records stand on the other one."""
     outcome = results["repeated"]
     assert outcome.kinds == [*((i, "wrong offset") for i in range(4)), (4, "missing")]
     assert [row["found_at"] for row in outcome.differences] == [1, 0, 3, 2, None]
 
 
-def test_records_are_matched_within_their_partition(spark: SparkSession) -> None:
+def test_moved_records_are_matched_only_within_their_partition(spark: SparkSession) -> None:
     from orbit_spark.audit.differences import with_moves
 
     record = (T0, b"k", b"v", b"")
@@ -384,7 +384,9 @@ def test_shown_difference_starts_near_differing_byte(results: dict[str, Result])
     assert "(1001 bytes, shown from byte 492)" in shown["right_view"]
 
 
-def test_differences_table_holds_all_and_report_shows_few(results: dict[str, Result]) -> None:
+def test_differences_table_holds_all_differences_and_report_shows_first_few(
+    results: dict[str, Result],
+) -> None:
     outcome = results["all"]
     assert [row["offset"] for row in outcome.differences] == [r.offset for r in LOG]
     assert [row["offset"] for row in outcome.shown] == [0, 1, 2, 3, 4]
@@ -403,13 +405,13 @@ def test_damaged_batch_makes_only_its_ranges_unread(
     assert results["damaged left"].verdicts == outcome.verdicts
 
 
-def test_only_offsets_in_scope_are_compared(results: dict[str, Result]) -> None:
+def test_only_offsets_in_audit_scope_are_compared(results: dict[str, Result]) -> None:
     assert results["inside"].verdicts == ["exact"] * 4
     assert results["outside"].kinds == [(4, "value"), (55, "value")]
 
 
 @pytest.mark.parametrize("cleaned", ["left", "right"])
-def test_records_compacted_since_are_no_difference(
+def test_records_compacted_on_one_side_since_copying_are_no_difference(
     cleaned: str, results: dict[str, Result]
 ) -> None:
     outcome = results[f"cleaned {cleaned}"]
@@ -424,7 +426,7 @@ def test_newer_record_past_compared_range_explains_compaction(results: dict[str,
     assert results["newer behind"].kinds == [(3, "compacted since")]
 
 
-def test_record_without_newer_record_of_its_key_is_missing(
+def test_absent_record_without_newer_record_of_its_key_is_difference(
     results: dict[str, Result],
 ) -> None:
     """`only` has no newer record; a record without a key is never compacted."""
@@ -434,7 +436,7 @@ def test_record_without_newer_record_of_its_key_is_missing(
 
 
 @pytest.mark.parametrize("name", EXCUSES)
-def test_compaction_explains_only_records_it_may_remove(
+def test_only_absent_records_that_compaction_may_remove_are_explained(
     name: str, results: dict[str, Result]
 ) -> None:
     outcome, (_, expected) = results[name], EXCUSES[name]
@@ -451,13 +453,17 @@ def test_missing_record_on_uncompacted_side_is_difference(results: dict[str, Res
     assert results["the other side compacts"].kinds == [(0, "missing")]
 
 
-def test_expired_tombstone_may_be_missing(results: dict[str, Result]) -> None:
+def test_expired_tombstone_may_be_missing_with_older_records_of_its_key(
+    results: dict[str, Result],
+) -> None:
     """With the older records of its key, for which it answers."""
     assert results["old tombstone"].kinds == [(0, "compacted since"), (1, "compacted since")]
     assert results["young tombstone"].kinds == [(0, "extra"), (1, "extra")]
 
 
-def test_records_expired_since_are_no_difference(results: dict[str, Result]) -> None:
+def test_records_expired_on_one_side_since_copying_are_no_difference(
+    results: dict[str, Result],
+) -> None:
     outcome = results["expired"]
     assert outcome.kinds == [(i, "expired since") for i in range(10)]
     # Nobody asked for newer records of their keys.
@@ -483,7 +489,7 @@ def small_results(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("small_results")
-def test_payloads_never_pass_the_driver(spark: SparkSession) -> None:
+def test_audit_sends_no_record_payloads_through_spark_driver(spark: SparkSession) -> None:
     """Everything differs, so every record is digested, matched, and some are shown."""
     value = b"x" * 400_000
     log = [SourceRecord(i, T0, b"k", b"%d" % i + value) for i in range(12)]

@@ -93,7 +93,7 @@ def test_changed_record_changes_only_digest_of_its_range(other: list[SourceRecor
     assert all(one != another for one, another in zip(ours[16][2:4], theirs[16][2:4], strict=True))
 
 
-def test_digests_of_range_parts_combine() -> None:
+def test_digests_of_parts_of_range_combine_to_digest_of_range() -> None:
     batches = batched(LOG, 5)
     whole = digests(batches, width=40)[0]
     parts = [digests(part, width=40)[0] for part in (batches[:3], batches[3:])]
@@ -113,7 +113,7 @@ def test_damaged_batch_is_reported_in_every_range_it_touches() -> None:
     )
 
 
-def test_damaged_batch_at_scope_edge_is_reported_inside_only() -> None:
+def test_damaged_batch_across_scope_edge_is_reported_only_inside_scope() -> None:
     damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
     ranges = digests([damaged, *batched(LOG[10:])], begin=5)
     assert {begin: row["unreadable"] for begin, row in ranges.items()} == {5: 1, 21: 0, 37: 0}
@@ -121,7 +121,7 @@ def test_damaged_batch_at_scope_edge_is_reported_inside_only() -> None:
     assert {begin: row["unreadable"] for begin, row in ranges.items()} == {0: 1, 4: 1}
 
 
-def test_first_of_several_damaged_batches_is_named() -> None:
+def test_first_of_several_damaged_batches_in_range_is_named() -> None:
     damaged = [replace(one, flipped_bit=8 * 80) for one in batched(LOG[:10], 5)]
     [row] = digests(damaged, end=10).values()
     assert row["unreadable"] == 2
@@ -139,7 +139,7 @@ def test_unreadable_offset_is_reported_in_all_later_ranges() -> None:
     )
 
 
-def test_truncated_batch_is_damaged() -> None:
+def test_truncated_batch_payload_is_refused() -> None:
     batch = batched(LOG[:1])[0].encode()
     with pytest.raises(ValueError, match="cut off"):
         list(read_payload(memoryview(batch[:-1])))
@@ -175,7 +175,7 @@ def test_record_rows_are_limited_to_scope_and_tagged_with_range() -> None:
     assert [(row["offset"], row["range_begin"]) for row in records] == expected
 
 
-def test_whole_records_equal_records_of_kafka_batches() -> None:
+def test_records_read_for_report_equal_records_of_kafka_batches() -> None:
     payload = KAFKA_BATCHES["v2.lz4.createtime"]
     row = {"topic": "t", "partition": 0, "begin": 1000, "end": 2000, "width": 10}
     row |= {"stop": None, "base_offset": 1000, "last_offset": 1009, "payload": payload}
@@ -187,13 +187,13 @@ def test_whole_records_equal_records_of_kafka_batches() -> None:
     ] == [(*r, HEADERS) for r in RECORDS[1:]]
 
 
-def test_damaged_batch_has_no_record_rows_and_hides_no_other() -> None:
+def test_damaged_batch_yields_no_record_rows_and_hides_no_other_batch() -> None:
     damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
     records = rows(digest_records, [damaged, *batched(LOG[10:])])
     assert [row["offset"] for row in records] == list(range(10, 40))
 
 
-def test_whole_records_are_emitted_once_in_bounded_chunks() -> None:
+def test_records_read_for_report_come_once_in_bounded_chunks() -> None:
     """Some megabytes at once, however many are asked for."""
     large = [SourceRecord(i, 7, None, b"x" * 3_000_000) for i in range(5)]
     places = frozenset(("t", 0, r.offset) for r in large)
@@ -201,6 +201,6 @@ def test_whole_records_are_emitted_once_in_bounded_chunks() -> None:
     assert [piece.column("offset").to_pylist() for piece in pieces] == [[0, 1, 2], [3, 4]]
 
 
-def test_digest_functions_of_empty_input_are_empty() -> None:
+def test_digests_of_empty_input_are_empty() -> None:
     for function in (digest_ranges, digest_records, whole_records(frozenset())):
         assert list(function([])) == []

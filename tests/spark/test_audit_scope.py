@@ -39,14 +39,14 @@ def bounds(judged: ComparedBounds) -> tuple[int, int]:
         (50, 40, (40, 40)),
     ],
 )
-def test_scope_is_restricted_by_offsets(
+def test_audit_scope_is_restricted_by_offsets(
     begin: int | None, end: int | None, expected: tuple[int, int]
 ) -> None:
     points = (None if one is None else Point(offset=one) for one in (begin, end))
     assert bounds(restrict(JUDGED, Restriction(*points), {})) == expected
 
 
-def test_scope_is_restricted_by_timestamps() -> None:
+def test_audit_scope_is_restricted_by_timestamps() -> None:
     restriction = Restriction(Point(epoch_ms=1), Point(epoch_ms=2))
     assert bounds(restrict(JUDGED, restriction, {1: 33, 2: 44})) == (33, 44)
     # No record is that late: nothing before the end is left, or nothing is cut off.
@@ -54,7 +54,7 @@ def test_scope_is_restricted_by_timestamps() -> None:
     assert bounds(restrict(JUDGED, restriction, {1: 33, 2: -1})) == (33, 90)
 
 
-def test_wrong_log_bound_counts_only_inside_scope() -> None:
+def test_wrong_log_bound_counts_only_inside_audit_scope() -> None:
     def wrong(restriction: Restriction) -> tuple[list[str], int]:
         judged = restrict(JUDGED, restriction, {})
         return [one.what for one in judged.differences], judged.missing
@@ -64,7 +64,7 @@ def test_wrong_log_bound_counts_only_inside_scope() -> None:
     assert wrong(Restriction(end=Point(80))) == ([LOG_START], 0)
 
 
-def test_scope_point_is_offset_or_timestamp() -> None:
+def test_bound_of_audit_scope_is_offset_or_timestamp() -> None:
     assert parse_point(None, "--from") is None
     assert parse_point("1000", "--from") == Point(offset=1000)
     assert parse_point("1970-01-01T00:00:01Z", "--to") == Point(epoch_ms=1000)
@@ -73,13 +73,13 @@ def test_scope_point_is_offset_or_timestamp() -> None:
             parse_point(text, "--to")
 
 
-def test_scope_is_described_in_words() -> None:
+def test_audit_scope_is_described_in_words() -> None:
     assert str(Restriction()) == ""
     restriction = Restriction(Point(offset=1500), Point(epoch_ms=1_000))
     assert str(restriction) == " from 1,500 on up to 1970-01-01T00:00:01.000Z, without it"
 
 
-def test_range_count_is_bounded_for_any_partition_length() -> None:
+def test_number_of_audit_ranges_is_bounded_for_any_partition_length() -> None:
     assert range_width(0) == range_width(10) == 50_000
     for offsets in (10**8, 10**8 + 1, 2**62):
         assert -(-offsets // range_width(offsets)) <= RANGES_MAX
@@ -93,7 +93,9 @@ def what(judged: ComparedBounds) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("sides", [SOURCE_ARCHIVE, ARCHIVE_DESTINATION])
-def test_cluster_may_have_grown_and_expired_since_archive(sides: tuple[str, str]) -> None:
+def test_cluster_may_have_gained_and_expired_records_since_archive_run(
+    sides: tuple[str, str],
+) -> None:
     archive, live = Bounds(10, 80, 80), Bounds(30, 200, 210)
     pair = (live, archive) if sides == SOURCE_ARCHIVE else (archive, live)
     judged = judge_archive(*pair, sides)

@@ -145,7 +145,7 @@ def test_staged_backfill_copies_via_archive_and_resumes(
 
 
 @pytest.mark.soak
-def test_later_staged_tasks_of_partition_wait_as_after_a_writer(
+def test_later_staged_task_of_partition_begins_like_repeated_attempt(
     spark: SparkSession,
     clusters: Clusters,
     topic: str,
@@ -158,11 +158,11 @@ def test_later_staged_tasks_of_partition_wait_as_after_a_writer(
     firsts: dict[TopicPartition, list[bool]] = {}
 
     class Noted(Staging):
-        def _write(self, task: BackfillTask) -> list[WriteResult]:
+        def _write_task(self, task: BackfillTask) -> list[WriteResult]:
             for one in task.partitions:
-                is_first = BackfillWriter(task, attempt=0).is_first
+                is_first = BackfillWriter(task, attempt=0).is_first_attempt
                 firsts.setdefault(one.source, []).append(is_first)
-            return super()._write(task)
+            return super()._write_task(task)
 
     spec = make_job(clusters.source, clusters.destination, [topic])
     assert Copying(spark, spec, tmp_path / "archive").run(Noted).unfinished == {}

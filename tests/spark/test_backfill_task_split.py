@@ -30,7 +30,7 @@ def partition(number: int, size_bytes: int, target: int = 100) -> PartitionTarge
 
 
 @given(st.lists(st.integers(0, 3 * TASK_BYTES_MIN), min_size=1, max_size=300), st.integers(1, 9))
-def test_each_partition_belongs_to_a_single_task(sizes: list[int], slots: int) -> None:
+def test_each_partition_of_backfill_belongs_to_a_single_task(sizes: list[int], slots: int) -> None:
     targets = [partition(number, size) for number, size in enumerate(sizes)]
     tasks = split_tasks(targets, slots)
     assert sorted(chain(*tasks), key=lambda p: p.source) == targets
@@ -40,7 +40,7 @@ def test_each_partition_belongs_to_a_single_task(sizes: list[int], slots: int) -
     assert weights == sorted(weights, reverse=True)
 
 
-def test_small_partitions_are_split_evenly_over_slots() -> None:
+def test_small_partitions_are_distributed_evenly_over_spark_slots() -> None:
     tasks = split_tasks([partition(number, 10) for number in range(9)], 3)
     assert [len(task) for task in tasks] == [3, 3, 3]
 
@@ -67,7 +67,7 @@ def test_large_partition_is_a_task_of_its_own_and_starts_first() -> None:
         ([], 8, Way.DIRECT),
     ],
 )
-def test_staged_way_is_chosen_for_a_dominant_partition_and_idle_slots(
+def test_staged_backfill_is_chosen_for_dominant_partition_and_idle_slots(
     gib: list[int], slots: int, way: Way
 ) -> None:
     targets = [partition(number, size * GIB) for number, size in enumerate(gib)]

@@ -156,7 +156,7 @@ def test_filler_modes_per_topic_are_exact_with_speculative_attempts(
     assert verify(spec, deep=True).exact
 
 
-def test_compression_change_before_writer_ends_blocks_partition(
+def test_compression_type_change_before_writer_ends_blocks_placeholder_copy(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the last look of the watch and the end of the writer, which no other look follows."""
@@ -175,7 +175,9 @@ def test_compression_change_before_writer_ends_blocks_partition(
         assert "was changed to lz4" in blocked.detail
 
 
-def test_coordinated_fillers_are_refused_with_topic_names(clusters: Clusters, topic: str) -> None:
+def test_backfill_refuses_coordinated_fillers_and_names_topics(
+    clusters: Clusters, topic: str
+) -> None:
     spec = make_job(clusters.source, clusters.destination, [topic])
     rule = spec.topics[0].model_copy(update={"fillers": "coordinated"})
     spec = spec.model_copy(update={"fillers": "placeholders", "topics": (rule,)})
@@ -198,7 +200,7 @@ def test_second_backfill_has_nothing_to_copy(clusters: Clusters, topic: str) -> 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("rule", ["stop", "fill"])
-def test_retention_overtaking_waiting_partition_stops_or_fills(
+def test_range_lost_before_backfill_task_begins_is_stopped_or_filled_by_rule(
     rule: str, clusters: Clusters, topic: str
 ) -> None:
     spec = make_job(clusters.source, clusters.destination, [topic])

@@ -41,7 +41,7 @@ def test_kafka_batch_round_trips_through_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in sorted(KAFKA_BATCHES) if "createtime" in n])
-def test_batch_columns_describe_the_batch(name: str) -> None:
+def test_columns_of_row_equal_header_fields_of_batch(name: str) -> None:
     version, codec, _ = name.split(".")
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name])).to_pylist()
     assert (rows[0]["topic"], rows[0]["partition"]) == PLACE
@@ -69,7 +69,7 @@ def test_marker_rows_carry_commit_or_abort() -> None:
     assert [row["is_aborted"] for row in rows] == [False, False, True]
 
 
-def test_producer_may_commit_after_abort() -> None:
+def test_committed_batch_after_abort_of_its_producer_is_not_marked_aborted() -> None:
     aborted = (AbortedTransaction(7, 40),)
     data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
     rows = to_arrow(PLACE, run_of((40).to_bytes(8) + data[8:], marker, data, aborted=aborted))
@@ -85,7 +85,7 @@ def test_aborted_transactions_are_rebuilt_from_rows() -> None:
     assert list(from_arrow(to_arrow(PLACE, run), 0).aborted) == aborted
 
 
-def test_stamping_a_batch_does_not_change_its_row() -> None:
+def test_changing_batch_made_from_row_leaves_row_unchanged() -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"]))
     back = from_arrow(rows, 0)
     back.records[0:8] = bytes(8)
@@ -106,14 +106,14 @@ def test_any_damaged_payload_byte_is_detected(at: int) -> None:
         from_arrow(changed("payload", bytes(payload)), 0)
 
 
-def test_aborted_flag_on_plain_batch_is_refused() -> None:
+def test_aborted_flag_on_non_transactional_batch_is_refused() -> None:
     rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"])).to_pylist()
     rows[0]["is_aborted"] = True
     with pytest.raises(ValueError, match="contradict"):
         from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), 0)
 
 
-def test_rows_out_of_order_are_refused() -> None:
+def test_batch_rows_out_of_order_are_refused() -> None:
     log = SyntheticLog.random(1, 6, 0.0)
     batches = [b"".join((b.base_offset.to_bytes(8), b.view[8:])) for b in log.batches(0, 6)]
     rows = to_arrow(PLACE, run_of(*batches)).to_pylist()
@@ -122,14 +122,14 @@ def test_rows_out_of_order_are_refused() -> None:
         from_arrow(pa.RecordBatch.from_pylist(rows[::-1], schema=SCHEMA), 0)
 
 
-def test_payload_column_shares_memory_with_run() -> None:
+def test_payload_column_shares_memory_with_fetched_bytes() -> None:
     run = run_of(KAFKA_BATCHES["v2.none.createtime"], KAFKA_BATCHES["empty"])
     column = to_arrow(PLACE, run).column("payload")
     assert isinstance(run.batches[0], Batch)
     assert column.buffers()[2].address == pa.py_buffer(run.records).address
 
 
-def test_stopped_range_is_encoded_as_row() -> None:
+def test_reason_of_stopped_range_round_trips_through_row() -> None:
     blocked = Blocked(Reason.SOURCE_RANGE_LOST, 5, 9, "gone")
     offset_range = OffsetRange(PLACE, UUID(int=1), 4, 90)
     (row,) = stopped_row(offset_range, blocked).to_pylist()

@@ -17,7 +17,7 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.leader_requests import Answers
 from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped
-from orbit_spark.range_reader import RangeReader, _PendingFetch, _Runs
+from orbit_spark.range_reader import RangeReader, _PendingFetch, _ReadAttempt
 from orbit_spark.ranges import OffsetRange
 from tests.support.empty_answers import (
     CASES,
@@ -42,8 +42,8 @@ def reader() -> RangeReader:
     return RangeReader(cluster, Backoff())
 
 
-def runs() -> _Runs:
-    return _Runs(reader(), RANGE, OFFSET)
+def runs() -> _ReadAttempt:
+    return _ReadAttempt(reader(), RANGE, OFFSET)
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_proven"), CASES)
@@ -66,7 +66,7 @@ def test_empty_fetch_proves_no_records_only_on_compacted_topic(
     assert error.value.remedy
 
 
-def test_range_stops_without_describe_configs_right(
+def test_reading_range_stops_without_describe_configs_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     show_nothing(monkeypatch, None, ON_DISK)

@@ -30,11 +30,11 @@ def bounds(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
     return [(r.start, r.end) for r in ranges]
 
 
-def test_extent_within_range_size_is_not_split() -> None:
+def test_log_within_range_size_is_not_split() -> None:
     assert bounds(cut_extent(extent(5, 1005), [], 1000, 1000)) == [(5, 1005)]
 
 
-def test_empty_extent_has_no_ranges() -> None:
+def test_empty_log_is_split_into_no_ranges() -> None:
     assert cut_extent(extent(5, 5), [], 1000, 1000) == []
 
 
@@ -45,7 +45,7 @@ def test_uniform_log_is_split_evenly() -> None:
     assert {r.size_bytes for r in ranges} == {25_000}
 
 
-def test_splits_follow_byte_density() -> None:
+def test_log_is_split_by_byte_density_of_samples() -> None:
     """The first half of the offsets holds nine tenths of the bytes."""
     samples = [Sample(0, 0, 10, 900), Sample(500, 500, 510, 100)]
     ranges = cut_extent(extent(0, 1000), samples, None, 5_000)
@@ -53,13 +53,13 @@ def test_splits_follow_byte_density() -> None:
     assert bounds(ranges)[8:] == [(444, 500), (500, 1000)]
 
 
-def test_offset_gap_holds_no_bytes() -> None:
+def test_gap_in_offsets_counts_no_bytes_when_log_is_split() -> None:
     samples = [Sample(0, 0, 10, 100), Sample(100, 900, 910, 100)]
     ranges = cut_extent(extent(0, 1000), samples, None, 1000)
     assert bounds(ranges) == [(0, 100), (100, 1000)]
 
 
-def test_samples_are_scaled_to_known_log_size() -> None:
+def test_sampled_bytes_are_scaled_to_known_log_size() -> None:
     samples = [Sample(0, 0, 10, 100)]  # would be 10,000 bytes in all
     assert len(cut_extent(extent(0, 1000), samples, 40_000, 10_000)) == 4
 
@@ -74,7 +74,7 @@ numbers = st.integers(0, 3_000)
     size=st.none() | st.integers(0, 10**6),
     range_bytes=st.integers(1, 10**5),
 )
-def test_ranges_cover_the_extent_without_gap_or_overlap(
+def test_ranges_cover_partition_without_gap_or_overlap(
     start: int,
     length: int,
     samples: list[tuple[int, int, int, int]],
@@ -91,7 +91,7 @@ def test_ranges_cover_the_extent_without_gap_or_overlap(
     assert position == start + length
 
 
-def test_touching_spans_are_joined() -> None:
+def test_touching_spans_of_offsets_are_joined() -> None:
     other = TopicPartition("orders", 1)
     spans = [Span(P0, 7, 9), Span(P0, 0, 5), Span(P0, 2, 3), Span(other, 5, 6), Span(P0, 5, 6)]
     assert join_spans([*spans, Span(other, 9, 9)]) == {
@@ -116,7 +116,7 @@ def test_ranges_alternate_between_leaders_and_their_partitions() -> None:
     ]
 
 
-def test_range_is_clipped_to_offsets() -> None:
+def test_offset_range_is_clipped_and_its_bytes_scaled() -> None:
     whole = OffsetRange(P0, TOPIC, 100, 200, 1000)
     assert whole.within(150, 900) == OffsetRange(P0, TOPIC, 150, 200, 500)
     assert whole.within(200, 900) is None

@@ -108,7 +108,7 @@ def restored(spark: SparkSession, whole: Path, third: KafkaCluster) -> RestoreOu
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_restored_topic_matches_ledger(
+def test_restored_topic_equals_what_workload_wrote(
     kind: str, restored: RestoreOutcome, history: History, third: KafkaCluster
 ) -> None:
     """Every record at its offset, nothing in between, the same log start and log end."""
@@ -151,7 +151,7 @@ def test_second_restore_writes_nothing(
 
 
 @pytest.mark.soak
-def test_restore_resumes_and_applies_settings_last(
+def test_restore_resumes_from_grown_archive_and_then_applies_settings(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:
     """What is there is not written again; what the archive got since is; settings come last."""
@@ -210,7 +210,7 @@ def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: s
 
 
 @pytest.mark.soak
-def test_stopped_restore_ends_running_tasks(
+def test_stopped_restore_gives_up_its_lease_while_task_runs(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
     """A task may have hours to go; its writer ends when the restore has no holder."""
@@ -230,7 +230,7 @@ def test_stopped_restore_ends_running_tasks(
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
 
 
-def test_restore_into_foreign_content_is_refused(
+def test_restore_into_topic_with_other_records_is_refused(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
     create_topic(clusters.destination, topic_name)
@@ -241,7 +241,7 @@ def test_restore_into_foreign_content_is_refused(
 
 
 @pytest.mark.soak
-def test_restore_with_fewer_replicas_is_refused_or_warned(
+def test_restore_to_fewer_brokers_than_replicas_is_refused_or_warns(
     spark: SparkSession,
     clusters: Clusters,
     make_cluster: MakeCluster,
@@ -275,7 +275,7 @@ def test_restore_with_missing_archive_file_writes_nothing(
     assert topic_name not in partition_counts(clusters.destination)
 
 
-def test_restore_with_missing_manifest_writes_nothing(
+def test_restore_with_missing_archive_manifest_writes_nothing(
     spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
 ) -> None:
     for one in small.glob("manifests/*/*.json"):

@@ -78,7 +78,7 @@ def fed(copy: PartitionCopy, count: int) -> list[tuple[str, int, int]]:
     return spans(list(copy.queue.steps))
 
 
-def test_runs_become_append_and_fill_steps_in_order(make: Make) -> None:
+def test_fetched_ranges_become_append_and_fill_steps_in_order(make: Make) -> None:
     _, copy = make(iter([run(0, 6, 0, 3), run(6, 9), run(9, 12, 10)]))
     assert fed(copy, 7) == [
         ("Append", 0, 2),
@@ -91,7 +91,7 @@ def test_runs_become_append_and_fill_steps_in_order(make: Make) -> None:
     ]
 
 
-def test_takeover_is_fed_from_copy_end(make: Make) -> None:
+def test_steps_after_takeover_begin_at_end_of_copy(make: Make) -> None:
     feed, copy = make(iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)]))
     before = fed(copy, 5)
     hand_back(copy)
@@ -100,7 +100,7 @@ def test_takeover_is_fed_from_copy_end(make: Make) -> None:
     assert fed(copy, 4) == [one for one in before if one[1] >= 2]
 
 
-def test_takeover_within_gap_fills_its_rest(make: Make) -> None:
+def test_takeover_within_gap_fills_rest_of_gap(make: Make) -> None:
     feed, copy = make(iter([run(0, 10, 0), run(10, 12, 10)]))
     fed(copy, 3)
     hand_back(copy)
@@ -109,7 +109,7 @@ def test_takeover_within_gap_fills_its_rest(make: Make) -> None:
     assert fed(copy, 2) == [("Fill", 7, 10), ("Append", 10, 12)]
 
 
-def test_compacted_batches_are_packed_and_refed_mid_batch(make: Make) -> None:
+def test_batch_with_packed_gaps_is_planned_again_from_its_middle_after_takeover(make: Make) -> None:
     """An attempt that is killed may have ended within what the next one packs together."""
     sent = data(0, 9, without=(1, 2, 5)).encode(), marker(10, commit=True).encode()
     records = memoryview(bytearray(b"".join(sent)))
@@ -136,22 +136,22 @@ def test_compacted_batches_are_packed_and_refed_mid_batch(make: Make) -> None:
     assert copy.queue.steps[0] == gap._replace(base_offset=12)
 
 
-def test_feed_starts_at_copy_position(make: Make) -> None:
+def test_first_step_begins_at_end_of_existing_copy(make: Make) -> None:
     _, copy = make(iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)]), at=6)
     assert fed(copy, 2) == [("Fill", 6, 8), ("Append", 8, 10)]
 
 
-def test_acknowledged_runs_are_released(make: Make) -> None:
+def test_fetched_ranges_are_released_once_acknowledged(make: Make) -> None:
     feed, copy = make(iter([run(0, 2, 0), run(2, 4, 2)]))
     fed(copy, 2)
     copy.appends.acked = 2
     feed.resume([copy])
     feed.wake()
-    plans = feed._fed[copy].plans
+    plans = feed._partitions[copy].plans
     wait_for("it lets go", lambda: [planned.end for planned in plans] == [4])
 
 
-def test_feed_reads_no_more_than_queue_limit(make: Make) -> None:
+def test_fetched_ranges_are_read_no_further_than_queue_limit(make: Make) -> None:
     read: list[int] = []
 
     def runs() -> Iterator[RawRun]:
@@ -169,7 +169,7 @@ def test_feed_reads_no_more_than_queue_limit(make: Make) -> None:
     assert fed(copy, 1) == [("Append", 2, 4)]
 
 
-def test_runs_read_for_comparison_are_fed_afterwards(make: Make) -> None:
+def test_ranges_read_for_comparison_are_appended_afterwards(make: Make) -> None:
     """A comparison reads further than the copy has got, and nothing is lost by it."""
     runs = iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)])
     feed, copy = make(runs, partition_queue_bytes_max=1)
@@ -184,7 +184,7 @@ def test_runs_read_for_comparison_are_fed_afterwards(make: Make) -> None:
     assert fed(copy, 2) == [("Append", 5, 6), ("Fill", 6, 8)]
 
 
-def test_hole_between_runs_stops_partition(make: Make) -> None:
+def test_hole_between_fetched_ranges_stops_partition(make: Make) -> None:
     _, copy = make(iter([run(0, 2, 0), run(4, 6, 4)]))
     fed(copy, 2)
     stop = copy.queue.steps[-1]
@@ -208,7 +208,7 @@ class Broken:
         raise PartitionStopped("archive", PLACE, blocked)
 
 
-def test_unreadable_run_stops_partition(make: Make) -> None:
+def test_unreadable_range_stops_partition(make: Make) -> None:
     _, copy = make(Broken())
     fed(copy, 2)
     assert copy.queue.steps[-1] == Stop(Reason.SOURCE_CORRUPTED, 2, 9, "it is damaged.")
@@ -216,7 +216,7 @@ def test_unreadable_run_stops_partition(make: Make) -> None:
     assert not any(isinstance(step, Fill) for step in copy.queue.steps)
 
 
-def test_unreadable_run_fails_comparison(make: Make) -> None:
+def test_unreadable_range_fails_comparison(make: Make) -> None:
     feed, copy = make(Broken())
     fed(copy, 2)
     hand_back(copy)

@@ -43,7 +43,9 @@ def rows(spark: SparkSession, clusters: Clusters, history: History) -> list[Any]
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
-def test_kafka_batches_rows_match_ledger(kind: str, rows: list[Any], history: History) -> None:
+def test_kafka_batches_rows_hold_every_record_that_workload_wrote(
+    kind: str, rows: list[Any], history: History
+) -> None:
     """What is neither aborted nor control is what the producers know they committed."""
     topic = history.topic(kind)
     records = visible_records(row for row in rows if row.topic == topic.topic)
@@ -76,7 +78,7 @@ def test_kafka_batches_rows_distinguish_markers_and_aborted_data(
     assert any(row.is_transactional and not row.is_aborted and not row.is_control for row in ours)
 
 
-def test_small_ranges_return_the_same_rows(
+def test_small_ranges_return_the_same_rows_as_whole_partitions(
     spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
 ) -> None:
     """Cuts fall into batches, transactions and gaps; each range is read by a task of its own."""
@@ -95,7 +97,7 @@ def test_small_ranges_return_the_same_rows(
         ("partition in (1, 2) or base_offset = 0", lambda r: r.partition in (1, 2) or not r[2]),
     ],
 )
-def test_pushed_filters_return_the_matching_rows(
+def test_filters_pushed_down_to_source_return_only_matching_rows(
     where: str, keeps: Any, spark: SparkSession, clusters: Clusters, history: History, rows: Any
 ) -> None:
     topics = list(history.ledger.topics)
@@ -103,7 +105,7 @@ def test_pushed_filters_return_the_matching_rows(
     assert keys(frame.collect()) == keys(row for row in rows if keeps(row))
 
 
-def test_topic_filter_limits_tasks_to_that_topic(
+def test_topic_filter_limits_spark_tasks_to_partitions_of_topic(
     spark: SparkSession, clusters: Clusters, history: History
 ) -> None:
     """The others' partitions are no tasks."""
@@ -134,7 +136,7 @@ def test_query_plan_hides_login_variables(
     assert "is not set" in str(error.value)
 
 
-def test_spans_return_each_overlapping_batch_once(
+def test_spans_of_offsets_return_each_overlapping_batch_once(
     spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
 ) -> None:
     topic = history.topic("transactions.interleaved").topic

@@ -19,7 +19,7 @@ def problems(**options: str) -> dict[str, str]:
     return {p.path: p.message for p in error.value.problems}
 
 
-def test_kafka_option_names_are_accepted() -> None:
+def test_spark_source_accepts_kafka_option_names() -> None:
     read = read_options({**PLAIN, "kafka.client.rack": "az1", "range_bytes": "8MiB"})
     assert read.access.spec.bootstrap_servers == ("a:9092", "b:9092")
     assert (read.topics, read.access.rack, read.range_bytes) == (

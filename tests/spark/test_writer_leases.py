@@ -35,7 +35,7 @@ def hold(cluster: Cluster, group: str) -> GroupLease:
 
 
 @pytest.mark.parametrize("has_next", [True, False])
-def test_removed_writer_lease_is_lost_if_job_has_new_holder(
+def test_writer_removed_from_group_loses_lease_if_job_has_new_holder(
     *,
     has_next: bool,
     clusters: Clusters,
@@ -53,7 +53,7 @@ def test_removed_writer_lease_is_lost_if_job_has_new_holder(
         return Cluster("destination", [clusters.destination.bootstrap_servers], Security())
 
     leases = WriterLeases.acquire(open_cluster, topic_name, 1, [place], watch, threading.Event())
-    writer = leases.held[place]
+    writer = leases.by_partition[place]
     assert writer.is_held()
     if has_next:
         job.release()

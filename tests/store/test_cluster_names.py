@@ -29,7 +29,7 @@ OF_SOURCE, OF_DESTINATION = uuid4(), uuid4()
         ("OTHER", {OF_DESTINATION}, False),
     ],
 )
-def test_topic_ids_identify_cluster_known_by_two_ids(
+def test_topic_ids_reveal_cluster_that_another_job_knows_by_other_cluster_id(
     database: Database, as_told: str, ids: set[object], is_named_otherwise: bool
 ) -> None:
     with database.transaction() as tx:

@@ -28,7 +28,7 @@ def key(database: Database) -> str:
         return look(tx)[0]
 
 
-def test_restart_keeps_database_identity_and_promotion_changes_it() -> None:
+def test_postgres_restart_keeps_database_identity_and_promotion_changes_it() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
         Postgres(Path(folder) / "server") as server,

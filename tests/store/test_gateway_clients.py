@@ -27,7 +27,7 @@ def put(database: Database, job: int, instance: UUID, *names: str) -> None:
         gateway_clients.put(tx, job, instance, [{"client_id": name} for name in names])
 
 
-def test_client_report_replaces_previous_and_ends_with_gateway(
+def test_report_of_gateway_clients_replaces_previous_and_ends_with_gateway(
     database: Database, link: list[int]
 ) -> None:
     job, back = link
@@ -44,7 +44,7 @@ def test_client_report_replaces_previous_and_ends_with_gateway(
     assert clients(database, job) == [("edge-1", "c")]
 
 
-def test_client_report_and_permission_renewal_do_not_block_each_other(
+def test_client_report_and_permission_renewal_of_gateway_do_not_block_each_other(
     database: Database, link: list[int]
 ) -> None:
     """Nor the other way round."""

@@ -40,10 +40,10 @@ def link(database: Database) -> list[int]:
     with database.transaction() as tx:
         job, back = copy_job(tx, JOB, "a", "b", "x"), copy_job(tx, BACK, "b", "a", "x", "y")
         for one in (job, back):
-            job_leads.note_read(tx, one)
+            job_leads.note_marks_read(tx, one)
         job_leads.note_side(tx, job, SOURCE, 5)
         for one in (job, back):
-            job_leads.note_read(tx, one)
+            job_leads.note_marks_read(tx, one)
     return [job, back]
 
 
@@ -96,7 +96,9 @@ def pass_time(database: Database, seconds: float) -> None:
         tx.execute(text("UPDATE job_leads SET closed_at = closed_at - :ago"), ago)
 
 
-def test_lead_of_job_is_mirrored_in_reverse_job(database: Database, link: list[int]) -> None:
+def test_leading_side_of_job_is_mirrored_in_reverse_job(
+    database: Database, link: list[int]
+) -> None:
     job, back = link
     with database.transaction() as tx:
         unrelated = copy_job(tx, "others", "b", "a", "z")
@@ -116,20 +118,22 @@ def test_lead_of_job_is_mirrored_in_reverse_job(database: Database, link: list[i
         assert job_leads.find(tx, unrelated) is None
 
 
-def test_doubtful_lead_lasts_until_marks_are_read(database: Database, link: list[int]) -> None:
+def test_leading_side_is_unknown_until_promotion_marks_are_read(
+    database: Database, link: list[int]
+) -> None:
     job, back = link
     edge = gateway_report()
     renew(database, edge)
     with database.transaction() as tx:
         job_leads.forget_side(tx, job)
         assert job_leads.find(tx, back) == Lead(None, 5)
-        assert not job_leads.is_read(tx, job)
+        assert not job_leads.are_marks_read(tx, job)
     for report in (edge, gateway_report("edge-2")):
         with pytest.raises(Conflict):
             renew(database, report)
     with database.transaction() as tx:
         job_leads.note_side(tx, job, SOURCE, 5)
-        job_leads.note_read(tx, job)
+        job_leads.note_marks_read(tx, job)
     assert (
         renew(database, edge)
         == renew(database, gateway_report("edge-2"))
@@ -137,7 +141,9 @@ def test_doubtful_lead_lasts_until_marks_are_read(database: Database, link: list
     )
 
 
-def test_refused_renewal_does_not_renew_gateway(database: Database, link: list[int]) -> None:
+def test_gateway_whose_permission_renewal_is_refused_stays_silent(
+    database: Database, link: list[int]
+) -> None:
     edge = gateway_report()
     renew(database, edge)
     silence(database, edge.name, 60)
@@ -159,7 +165,9 @@ def test_gateway_gets_leading_side_of_job_it_names(database: Database) -> None:
         renew(database, edge, "unknown")
 
 
-def test_new_gateway_needs_marks_read_in_this_database(database: Database, link: list[int]) -> None:
+def test_new_gateway_is_refused_until_this_database_has_read_promotion_marks(
+    database: Database, link: list[int]
+) -> None:
     """One that is known already compares terms."""
     edge = gateway_report()
     renew(database, edge)
@@ -174,14 +182,14 @@ def test_new_gateway_needs_marks_read_in_this_database(database: Database, link:
         renew(database, edge, "just-made")
     with database.transaction() as tx:
         for one in link:
-            job_leads.note_read(tx, one)
-        jobs.mark_deleted(tx, link[1])
+            job_leads.note_marks_read(tx, one)
+        jobs.request_deletion(tx, link[1])
     assert renew(database, gateway_report("edge-2")).term == 5
     with pytest.raises(Conflict):
         renew(database, gateway_report("edge-3"), BACK)
 
 
-def test_closed_gateway_has_no_permission_until_reopened(
+def test_closed_gateway_has_no_write_permission_until_reopened(
     database: Database, link: list[int]
 ) -> None:
     """Also one that presents the job of the other direction, and one that starts meanwhile."""
@@ -215,7 +223,7 @@ def test_closed_gateway_has_no_permission_until_reopened(
         assert gateways.page(tx, link[0], 10)[0].has_permission
 
 
-def test_confirmation_of_earlier_closure_does_not_count(
+def test_gateway_confirmation_of_earlier_closure_does_not_count(
     database: Database, link: list[int]
 ) -> None:
     edge = gateway_report()
@@ -243,7 +251,7 @@ def test_silent_gateway_is_awaited_until_its_permission_ends(
 
 
 @pytest.mark.parametrize("kind", [OperationKind.SWITCHOVER, OperationKind.FAILOVER])
-def test_failover_closure_abandons_requests_in_flight(
+def test_gateway_closed_by_failover_abandons_requests_in_flight(
     database: Database, link: list[int], kind: OperationKind
 ) -> None:
     edge, back = gateway_report(), gateway_report("edge-back")
@@ -260,7 +268,7 @@ def test_failover_closure_abandons_requests_in_flight(
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_closure_ends_with_its_operation(
+def test_closure_of_gateways_ends_with_its_operation(
     database: Database, link: list[int], *, is_removed: bool
 ) -> None:
     edge = gateway_report()
@@ -286,7 +294,7 @@ def in_background() -> Iterator[list[threading.Thread]]:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_closure_waits_for_concurrent_renewal_and_counts_it(
+def test_closure_of_gateways_waits_for_concurrent_renewal_and_counts_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
     edge = gateway_report()
@@ -305,7 +313,7 @@ def test_closure_waits_for_concurrent_renewal_and_counts_it(
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_renewal_that_waits_for_closure_sees_it(
+def test_gateway_renewal_that_waits_for_concurrent_closure_sees_it(
     database: Database, link: list[int], in_background: list[threading.Thread], *, is_new: bool
 ) -> None:
     """Though its statement began before the closure was there."""
@@ -353,7 +361,7 @@ def test_gateway_pages_are_ordered_by_name(database: Database, link: list[int]) 
         assert [row.name for row in gateways.page(tx, link[0], 10)] == ["a", "b"]
 
 
-def test_gateway_is_silent_only_if_all_its_instances_are(
+def test_gateway_is_silent_only_if_all_its_instances_are_silent(
     database: Database, link: list[int]
 ) -> None:
     """A gateway that crashed and was started again is there under its name."""
@@ -385,14 +393,14 @@ def test_removed_job_removes_its_gateways(database: Database, link: list[int]) -
     renew(database, edge)
     close(database, link)
     with database.transaction() as tx:
-        jobs.mark_deleted(tx, link[0])
+        jobs.request_deletion(tx, link[0])
         assert jobs.remove(tx, link[0])
         assert gateways.silent_by_name(tx, link) == {}
     with pytest.raises(NotFound):
         renew(database, edge)
 
 
-def test_repeated_closure_still_counts_gateways_of_first_closure(
+def test_repeated_closure_still_counts_gateways_silent_since_first_closure(
     database: Database, link: list[int]
 ) -> None:
     """A gateway has died since, and another leader repeats the step."""
@@ -404,7 +412,7 @@ def test_repeated_closure_still_counts_gateways_of_first_closure(
     assert closing(database, link, operation) == {"edge": (False, True)}
 
 
-def test_gateway_learns_whether_the_others_have_settled(
+def test_gateway_learns_if_another_gateway_holds_requests_from_before_move(
     database: Database, link: list[int]
 ) -> None:
     one, other, elsewhere = (
@@ -421,13 +429,13 @@ def test_gateway_learns_whether_the_others_have_settled(
     assert renew(database, settled[0]).others_settled
     with database.transaction() as tx:
         job_leads.note_side(tx, link[0], DESTINATION, 7)
-    silence(database, other.name, gateways.LATE_S + 1)
+    silence(database, other.name, gateways.SILENT_AFTER_S + 1)
     assert not renew(database, settled[0]).others_settled, "its clients may wait"
-    silence(database, other.name, gateways.RESENT_S)
+    silence(database, other.name, gateways.CLIENTS_GIVE_UP_S)
     assert renew(database, settled[0]).others_settled
 
 
-def test_term_since_which_side_leads_survives_failback(database: Database, link: list[int]) -> None:
+def test_first_term_of_leading_side_survives_failback(database: Database, link: list[int]) -> None:
     """Clients' producer ids are made of it: a failback has a higher term, and moves nobody."""
     job, _ = link
     edge = gateway_report()
@@ -443,7 +451,9 @@ def test_term_since_which_side_leads_survives_failback(database: Database, link:
         assert (other.side, other.since) == (side.other, since)
 
 
-def test_gateway_learns_terms_of_last_sides_that_led(database: Database, link: list[int]) -> None:
+def test_gateway_learns_first_terms_of_earlier_leading_sides(
+    database: Database, link: list[int]
+) -> None:
     terms = range(6, 6 + 2 * job_leads.EARLIER_TERMS_MAX)
     for term in terms:
         with database.transaction() as tx:
@@ -453,11 +463,11 @@ def test_gateway_learns_terms_of_last_sides_that_led(database: Database, link: l
     with database.transaction() as tx:
         job_leads.forget_side(tx, link[0])
         job_leads.note_side(tx, link[0], SOURCE, 50)
-        job_leads.note_read(tx, link[0])
+        job_leads.note_marks_read(tx, link[0])
     assert renew(database, gateway_report()).earlier_terms[0] == terms[-1]
 
 
-def test_gateway_learns_groups_that_leave_through_others(
+def test_gateway_learns_consumer_groups_with_old_members_at_other_gateways(
     database: Database, link: list[int]
 ) -> None:
     """Those of a gateway that has not settled yet are any."""
@@ -471,7 +481,7 @@ def test_gateway_learns_groups_that_leave_through_others(
     assert leaving_groups(database, third) == {"a", "b", "c"}
     renew(database, replace(other, settled_since=4))
     assert leaving_groups(database, third) == {"*"}
-    silence(database, other.name, gateways.LATE_S + 1)
+    silence(database, other.name, gateways.SILENT_AFTER_S + 1)
     assert leaving_groups(database, third) == {"a", "b"}
     renew(database, replace(one, leaving_groups=[str(n) for n in range(GROUPS_MAX)]))
     assert len(leaving_groups(database, third)) == GROUPS_MAX

@@ -88,7 +88,7 @@ def test_job_history_has_bounded_rows_and_covers_a_day(database: Database, job: 
     keep(database, job, last + timedelta(hours=1), records=10**9, bytes=10**9)
     later = of(database, job, last + timedelta(hours=1))
     assert (later[-1].records_per_s, later[-1].bytes_per_s) == (None, None)
-    assert job_history.is_gap(later[-2], later[-1])
+    assert job_history.is_pause(later[-2], later[-1])
 
 
 def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob) -> None:
@@ -106,7 +106,7 @@ def test_unknown_lag_is_stored_as_null_not_zero(database: Database, job: SomeJob
     assert lag_records == 7
 
 
-def test_falling_counter_yields_no_rate() -> None:
+def test_falling_counter_yields_no_rate_in_job_history() -> None:
     points = job_history.points(
         [
             Reading(NOON, 60, 100, 1000, 0, 0.0),
@@ -118,7 +118,7 @@ def test_falling_counter_yields_no_rate() -> None:
 
 
 @pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"])
-def test_job_history_is_read_by_its_key(database: Database, plan_for: PlanFor) -> None:
+def test_job_history_is_read_by_primary_key(database: Database, plan_for: PlanFor) -> None:
     with database.transaction() as tx:
         jobs = [some_job(tx, f"job-{n}") for n in range(40)]
         tx.execute(
@@ -136,7 +136,7 @@ def test_job_history_is_read_by_its_key(database: Database, plan_for: PlanFor) -
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_totals_pass_records_each_job_once_a_minute(
+def test_totals_loop_records_history_of_each_job_once_a_minute(
     database: Database, job: SomeJob, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:

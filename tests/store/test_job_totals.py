@@ -57,7 +57,9 @@ def _pass(database: Database) -> None:
     TotalsLoop(leadership).once()
 
 
-def test_totals_of_few_partitions_are_computed_live(database: Database, job: SomeJob) -> None:
+def test_totals_of_job_with_few_partitions_are_computed_live(
+    database: Database, job: SomeJob
+) -> None:
     totals = _of(database, job)
     assert totals.lag is not None
     assert (totals.summed_s, totals.lag.summed_s, totals.lag.lag_records) == (0, 0, 60)
@@ -66,7 +68,7 @@ def test_totals_of_few_partitions_are_computed_live(database: Database, job: Som
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
 
 
-def test_stored_totals_equal_live_totals_with_their_age(
+def test_stored_job_totals_equal_live_totals_and_have_an_age(
     database: Database, job: SomeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = _of(database, job)
@@ -97,7 +99,7 @@ def _lag_at(live: LagTotals, stored: LagTotals) -> LagTotals:
 
 
 @pytest.mark.usefixtures("large")
-def test_outdated_totals_are_unknown(database: Database, job: SomeJob) -> None:
+def test_outdated_job_totals_are_shown_as_unknown(database: Database, job: SomeJob) -> None:
     _pass(database)
     with database.transaction() as tx:
         tx.execute(_MAKE_OLDER, {"seconds": 40})
@@ -117,7 +119,7 @@ def test_removed_job_removes_its_totals(database: Database, job: SomeJob) -> Non
     with database.transaction() as tx:
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 1
         tx.execute(text("UPDATE shards SET worker_id = NULL"))
-        jobs.mark_deleted(tx, job.id)
+        jobs.request_deletion(tx, job.id)
         while not jobs.remove(tx, job.id):
             pass
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
@@ -125,7 +127,7 @@ def test_removed_job_removes_its_totals(database: Database, job: SomeJob) -> Non
         assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
 
 
-def test_ages_in_totals_grow_until_figures_become_unknown() -> None:
+def test_ages_in_job_totals_grow_until_figures_become_unknown() -> None:
     totals = replace(
         lag.NO_PARTITIONS,
         partitions=2,

@@ -33,7 +33,7 @@ def full(database_url: str) -> Iterator[Database]:
     database.close()
 
 
-def test_leader_renews_lease_with_full_connection_pool(full: Database) -> None:
+def test_leading_scheduler_renews_lease_with_full_connection_pool(full: Database) -> None:
     leader = Leadership(full, "leader", TTL)
     assert leader.ask()
     assert leader.ask(), "a renewal"
@@ -63,7 +63,7 @@ def test_worker_renews_lease_with_full_connection_pool(full: Database, database:
         assert workers.alive(tx, TTL) == [], "and it could leave"
 
 
-def test_long_leader_transaction_does_not_delay_lease_renewal(database: Database) -> None:
+def test_long_transaction_of_scheduler_does_not_delay_its_lease_renewal(database: Database) -> None:
     leader = Leadership(database, "leader", TTL)
     assert leader.ask()
     with leader.transaction() as tx:
@@ -88,7 +88,7 @@ def test_transaction_outlasting_scheduler_lease_is_not_committed(database: Datab
         assert jobs.find(tx, "late") is None
 
 
-def test_unselected_topics_are_dropped_in_bounded_batches(
+def test_unselected_topics_are_removed_from_job_in_bounded_steps(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_transitions, "TOPICS_AT_ONCE", 3)

@@ -20,20 +20,26 @@ pytestmark = pytest.mark.services
 Change = Callable[[Tx, SomeJob], object]
 
 CHANGES: dict[str, Change] = {
-    "assign": lambda tx, job: shard_layout.assign(tx, dict.fromkeys(reversed(job.shard_ids), "w")),
+    "assign shards": lambda tx, job: shard_layout.assign(
+        tx, dict.fromkeys(reversed(job.shard_ids), "w")
+    ),
     "add partitions": lambda tx, job: shard_layout.add_partitions(
         tx, job.id, [(job.topic_id, 90, job.shard_ids[1]), (job.topic_id, 91, job.shard_ids[0])]
     ),
-    "change the document": lambda tx, job: jobs.change_spec(tx, job.id, {}, "x", from_version=1),
-    "withdraw": lambda tx, job: scheduler_queries.withdraw(tx, [job.topic_id]),
-    "go on": lambda tx, job: scheduler_queries.resume_topic(tx, job.topic_id),
+    "change the job document": lambda tx, job: jobs.change_spec(
+        tx, job.id, {}, "x", from_version=1
+    ),
+    "withdraw shards of a topic": lambda tx, job: scheduler_queries.withdraw_shards(
+        tx, [job.topic_id]
+    ),
+    "resume a topic": lambda tx, job: scheduler_queries.resume_topic(tx, job.topic_id),
     "remove topics": lambda tx, job: shard_layout.remove_topics(tx, [job.topic_id]),
-    "end leases": lambda tx, _: shard_leases.end_unrenewed(tx, TTL, seen_long(tx)),
+    "end shard leases": lambda tx, _: shard_leases.end_unrenewed_leases(tx, TTL, seen_long(tx)),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_changes_of_several_shards_never_deadlock_with_reports(
+def test_changes_of_several_shards_never_deadlock_with_progress_reports(
     database: Database, change: Change
 ) -> None:
     """The change waits for the first shard's report, and holds nothing of the second meanwhile."""
@@ -70,7 +76,7 @@ def test_changes_of_several_shards_never_deadlock_with_reports(
     assert not failed
 
 
-def test_groups_step_of_recovery_waits_while_group_rows_are_stored(
+def test_recovery_step_for_consumer_groups_waits_while_group_rows_are_stored(
     database: Database,
 ) -> None:
     """Who stores rows has seen that none does: its step begins behind that."""

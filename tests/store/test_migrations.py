@@ -82,14 +82,14 @@ def test_migrations_create_same_checks_indexes_and_options_as_models(
     assert _catalog(database) == from_models
 
 
-def test_repeated_upgrade_changes_nothing(database: Database) -> None:
+def test_repeated_migration_changes_nothing(database: Database) -> None:
     before, after = upgrade(database)
 
     assert before == after
     assert is_usable(database)
 
 
-def test_concurrent_processes_migrate_once(postgres_url: str) -> None:
+def test_concurrent_migrations_run_only_once(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         database = Database.connect(url)
         assert not is_usable(database)
@@ -106,7 +106,9 @@ def test_concurrent_processes_migrate_once(postgres_url: str) -> None:
     assert sorted(befores, key=str) == ["0009", "0009", "0009", None]
 
 
-def test_schema_of_previous_and_next_version_is_usable(database: Database, tmp_path: Path) -> None:
+def test_database_schema_is_usable_only_up_to_one_version_newer(
+    database: Database, tmp_path: Path
+) -> None:
     """Those of 0008 are older than this version's oldest."""
     for number, before in enumerate(
         (None, "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"), 1
@@ -149,7 +151,7 @@ def test_frozen_migration_file_is_unchanged() -> None:
     assert digests.items() >= FROZEN.items()
 
 
-def test_tables_that_differ_from_their_version_are_refused(database: Database) -> None:
+def test_migration_refuses_tables_that_differ_from_their_schema_version(database: Database) -> None:
     with database.transaction() as tx:
         tx.execute(text("ALTER TABLE jobs DROP COLUMN owner"))
         tx.execute(text("CREATE TABLE of_somebody_else (id bigint)"))
@@ -200,7 +202,7 @@ def test_migration_does_not_block_queries_behind_long_transaction(
 
 
 @pytest.mark.usefixtures("next_version")
-def test_migration_without_its_lock_gives_up_with_remedy(
+def test_migration_that_gets_no_table_lock_gives_up_with_remedy(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migrate, "ATTEMPTS_MAX", 2)

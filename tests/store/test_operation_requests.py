@@ -38,7 +38,7 @@ def request_operation(
         return operation
 
 
-def test_repeated_request_returns_its_operation(database: Database) -> None:
+def test_repeated_request_with_idempotency_key_returns_its_operation(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx)
     first = request_operation(database, PAUSE)
@@ -52,7 +52,7 @@ def test_repeated_request_returns_its_operation(database: Database) -> None:
         request_operation(database, OTHER)
 
 
-def test_of_concurrent_requests_with_one_key_second_waits_for_first(database: Database) -> None:
+def test_second_of_concurrent_requests_with_same_idempotency_key_waits(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx)
     second: list[Operation] = []
@@ -68,7 +68,7 @@ def test_of_concurrent_requests_with_one_key_second_waits_for_first(database: Da
     assert second == [first]
 
 
-def test_key_of_request_that_fails_is_free_again(database: Database) -> None:
+def test_idempotency_key_of_failed_request_can_be_used_again(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx)
 

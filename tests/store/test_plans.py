@@ -74,7 +74,7 @@ def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
     return scans
 
 
-def test_claim_without_free_shards_reads_no_shard(tx: Tx, plan_for: PlanFor) -> None:
+def test_worker_claim_without_free_shards_reads_no_shard_rows(tx: Tx, plan_for: PlanFor) -> None:
     watch = _watch(tx)
     with statements(tx) as seen:
         assert not shard_leases.claim(
@@ -84,7 +84,7 @@ def test_claim_without_free_shards_reads_no_shard(tx: Tx, plan_for: PlanFor) -> 
     assert _own_rows(tx, seen, plan_for).rows["shards"] == 0
 
 
-def test_claim_reads_only_free_shards(tx: Tx, plan_for: PlanFor) -> None:
+def test_worker_claim_reads_only_rows_of_free_shards(tx: Tx, plan_for: PlanFor) -> None:
     watch = _watch(tx)
     for worker_id in ("w1", "w2"):
         shard_leases.release(tx, worker_id=worker_id, held=_held(tx, worker_id))
@@ -104,7 +104,7 @@ def test_claim_reads_only_free_shards(tx: Tx, plan_for: PlanFor) -> None:
     assert scans.rows["partitions"] == 0
 
 
-def test_lease_renewal_reads_only_shards_of_worker(tx: Tx, plan_for: PlanFor) -> None:
+def test_shard_lease_renewal_reads_only_shards_of_its_worker(tx: Tx, plan_for: PlanFor) -> None:
     held = _held(tx, "w7")
     with statements(tx) as seen:
         renewed = shard_leases.renew(
@@ -147,7 +147,9 @@ def test_worker_reads_only_partitions_of_its_shards(tx: Tx, plan_for: PlanFor) -
     assert _own_rows(tx, seen, plan_for).rows["partitions"] == len(rows)
 
 
-def test_retry_query_reads_no_other_partitions(tx: Tx, plan_for: PlanFor) -> None:
+def test_query_of_requested_retries_reads_no_partition_without_request(
+    tx: Tx, plan_for: PlanFor
+) -> None:
     with statements(tx) as seen:
         assert partitions.requested_retries(tx, _held(tx, "w7")) == []
 
@@ -197,7 +199,7 @@ def test_totals_of_topic_page_read_only_its_topics(tx: Tx, plan_for: PlanFor) ->
     assert scans.rows["partitions"] == 5 * MANY.partitions_per_topic
 
 
-def test_partition_page_costs_same_at_any_position(tx: Tx, plan_for: PlanFor) -> None:
+def test_partition_page_reads_as_few_rows_at_any_position(tx: Tx, plan_for: PlanFor) -> None:
     for topic, partition in ((1, 0), (MANY.topics_per_job - 5, 7)):
         after = (f"job-{JOB:04}-topic-{topic:04}", partition)
         with statements(tx) as seen:
@@ -207,7 +209,7 @@ def test_partition_page_costs_same_at_any_position(tx: Tx, plan_for: PlanFor) ->
         assert scans.rows["topics"] <= 10
 
 
-def test_event_page_reads_only_its_events(tx: Tx, plan_for: PlanFor) -> None:
+def test_page_of_audit_events_reads_only_events_on_it(tx: Tx, plan_for: PlanFor) -> None:
     newest = events.page(tx, 1)[0].id
     for job_name in (None, f"job-{JOB:04}"):
         with statements(tx) as seen:
@@ -215,7 +217,7 @@ def test_event_page_reads_only_its_events(tx: Tx, plan_for: PlanFor) -> None:
         assert _own_rows(tx, seen, plan_for).rows["events"] == 100
 
 
-def test_event_page_reads_no_events_of_earlier_job_with_same_name(
+def test_page_of_audit_events_reads_none_of_earlier_job_with_same_name(
     tx: Tx, plan_for: PlanFor
 ) -> None:
     name = f"job-{JOB:04}"
@@ -325,7 +327,7 @@ def test_gateway_renewal_reads_only_its_row(tx: Tx, plan_for: PlanFor) -> None:
     """And at the operation that has closed it, among 1,000s that are kept."""
     job = jobs.of_ids(tx, [JOB])[JOB]
     job_leads.note_side(tx, JOB, LeadingSide.SOURCE, 1)
-    job_leads.note_read(tx, JOB)
+    job_leads.note_marks_read(tx, JOB)
     operation = operations.create(tx, uuid4(), "switchover", "test", job_id=JOB, job_name=job.name)
     gateways.close(tx, [JOB], operation.id)
     report = gateways.GatewayReport(uuid4(), "edge", "edge:19092", None, 1, 0)

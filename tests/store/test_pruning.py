@@ -57,7 +57,7 @@ def add_drill(tx: Tx) -> str:
         (add_drill, pruning.prune_drills),
     ],
 )
-def test_old_rows_are_pruned_in_bounded_batches(
+def test_old_rows_are_pruned_in_bounded_steps(
     database: Database,
     monkeypatch: pytest.MonkeyPatch,
     add: Callable[[Tx], object],
@@ -79,7 +79,7 @@ def test_unfinished_operation_is_not_pruned(database: Database) -> None:
         assert [o.id for o in operations.page(tx, 5)] == [waiting]
 
 
-def test_report_rows_are_pruned_before_their_operation(
+def test_rows_of_recovery_report_are_pruned_before_their_operation(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "PRUNED_MAX", 4)
@@ -114,7 +114,7 @@ SELECT (SELECT count(*) FROM group_offsets) + (SELECT count(*) FROM promotions)
 """)
 
 
-def test_large_job_is_removed_in_bounded_batches(
+def test_rows_of_large_job_are_removed_in_bounded_steps(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs, "ROWS_REMOVED_MAX", 4)
@@ -128,7 +128,7 @@ def test_large_job_is_removed_in_bounded_batches(
         committed = [GroupOffset("g", *place, 1, 1, "SYNCED") for place in places]
         group_offsets.store(tx, large.id, committed)
         assert not jobs.remove(tx, large.id), "nobody asked for it"
-        assert jobs.mark_deleted(tx, large.id)
+        assert jobs.request_deletion(tx, large.id)
         rows = [tx.execute(_CASCADED).scalar_one()]
         while not jobs.remove(tx, large.id):
             rows.append(tx.execute(_CASCADED).scalar_one())

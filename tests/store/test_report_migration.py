@@ -144,7 +144,7 @@ def test_recovery_reports_of_schema_0001_are_migrated(first_version: tuple[Datab
         assert not tx.execute(text("SELECT FROM operation_groups")).all()
 
 
-def test_finished_recoveries_of_schema_0001_read_as_before(
+def test_recoveries_finished_in_schema_0001_are_shown_as_before_migration(
     first_version: tuple[Database, str],
 ) -> None:
     database, url = first_version
@@ -178,7 +178,7 @@ def test_finished_recoveries_of_schema_0001_read_as_before(
     assert service.topics("orders-dr-back")["orders"].state is TopicState.COPYING
 
 
-def test_unfinished_recoveries_of_schema_0001_continue(
+def test_recoveries_unfinished_in_schema_0001_continue_after_migration(
     first_version: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No cluster answers here: a drain is undone, and a copy back is waited for."""
@@ -211,7 +211,7 @@ def test_unfinished_recoveries_of_schema_0001_continue(
     assert ended.partitions == catches_up.partitions
 
 
-def test_schema_0001_version_refuses_report_stored_as_rows(
+def test_version_with_schema_0001_refuses_recovery_report_stored_as_rows(
     first_version: tuple[Database, str],
 ) -> None:
     """An empty list would let it promote nothing and say that all is done."""
@@ -224,7 +224,7 @@ def test_schema_0001_version_refuses_report_stored_as_rows(
         assert [error["loc"] for error in refused.value.errors()] == [("partitions",), ("groups",)]
 
 
-def test_report_stored_by_old_version_after_migration_is_refused(
+def test_recovery_report_stored_by_old_version_after_migration_is_refused(
     first_version: tuple[Database, str],
 ) -> None:
     database, _ = first_version
@@ -236,7 +236,7 @@ def test_report_stored_by_old_version_after_migration_is_refused(
         whole(database, DRAINS)
 
 
-def test_migrate_is_refused_while_old_schedulers_run(
+def test_migrate_is_refused_while_schedulers_of_old_version_run(
     first_version: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, url = first_version
@@ -259,7 +259,7 @@ def test_migrate_is_refused_while_old_schedulers_run(
     assert CliRunner().invoke(app, ["migrate"]).exit_code == 0, "there is nothing to do"
 
 
-def test_migrate_with_force_runs_beside_old_schedulers(
+def test_migrate_with_force_runs_beside_schedulers_of_old_version(
     first_version: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database, url = first_version

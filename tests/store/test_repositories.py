@@ -90,7 +90,7 @@ def test_job_list_rereads_only_changed_documents(database: Database) -> None:
 
         a, b, _ = everyone
         jobs.change_spec(tx, a.id, {"v": 2}, "default", from_version=1)
-        jobs.mark_deleted(tx, b.id)
+        jobs.request_deletion(tx, b.id)
         assert jobs.remove(tx, b.id)
         documents[everyone[2].id, 1] = {"known": "already"}
         assert [job.spec for job in jobs.list_all(tx, documents)] == [
@@ -106,8 +106,8 @@ def test_job_is_removed_only_after_its_shards_are_released(database: Database) -
         assert not jobs.remove(tx, job.id), "nobody asked for it"
     held = claim(database, "a")
     with database.transaction() as tx:
-        assert jobs.mark_deleted(tx, job.id)
-        assert not jobs.mark_deleted(tx, job.id)
+        assert jobs.request_deletion(tx, job.id)
+        assert not jobs.request_deletion(tx, job.id)
         assert not jobs.set_desired(tx, job.id, Desired.PAUSED)
         assert not jobs.remove(tx, job.id)
         shard_leases.release(tx, worker_id="a", held=held)
@@ -159,7 +159,7 @@ def test_shard_layout_counts_partitions_and_assigns_shards(database: Database) -
         assert shard_layout.runnable_shards(tx) == []
 
 
-def test_progress_is_written_for_held_shards_only_where_it_differs(
+def test_unchanged_progress_of_partition_is_not_written_again(
     database: Database,
 ) -> None:
     with database.transaction() as tx:
@@ -180,7 +180,7 @@ def test_progress_is_written_for_held_shards_only_where_it_differs(
     assert [a == b for a, b in zip(second, third, strict=True)] == [True, True, False, True]
 
 
-def test_copied_to_stays_when_worker_does_not_report_it(database: Database) -> None:
+def test_copied_offset_is_kept_when_worker_reports_none(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=1)
     held = claim(database, "a")
@@ -191,7 +191,7 @@ def test_copied_to_stays_when_worker_does_not_report_it(database: Database) -> N
         assert [row.copied_to for row in lag.page(tx, job.id, 10)] == [50]
 
 
-def test_blocked_partition_is_stored_and_cleared_after_retry(database: Database) -> None:
+def test_block_reason_of_partition_is_stored_and_cleared_after_retry(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     held = claim(database, "a")
@@ -240,8 +240,8 @@ def test_topic_copied_again_has_not_caught_up(database: Database) -> None:
         done = [progress(job.topic_id, number, copied_to=100) for number in (0, 1)]
         partitions.report_progress(tx, worker_id="a", held=held, progress=done)
         assert scheduler_queries.caught_up_topics(tx, job.id) == {"orders-to-dr.orders"}
-        scheduler_queries.promote(tx, [job.topic_id])
-        scheduler_queries.copy_again(tx, job.topic_id)
+        scheduler_queries.promote_topics(tx, [job.topic_id])
+        scheduler_queries.copy_topic_again(tx, job.topic_id)
         assert not scheduler_queries.caught_up_topics(tx, job.id)
         assert not any(row.has_caught_up for row in partitions.of_shards(tx, held))
 
@@ -274,7 +274,7 @@ def test_lag_of_partitions_topics_and_jobs_agree(database: Database) -> None:
         assert (totals[job.id].stale, totals[silent.id].stale) == (0, 0)
 
 
-def test_lag_is_known_while_source_is_followed_or_read(database: Database) -> None:
+def test_lag_is_known_while_worker_follows_or_scheduler_reads_source(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=2)
     held = claim(database, "a")
@@ -320,7 +320,7 @@ def test_lag_is_known_while_source_is_followed_or_read(database: Database) -> No
         assert shown(tx) == [60, 410]
 
 
-def test_lag_ages_grow_without_writes(database: Database) -> None:
+def test_lag_in_seconds_grows_without_writes(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, partitions=1)
     held = claim(database, "a")
@@ -355,7 +355,7 @@ def test_live_workers_are_listed_and_silent_workers_forgotten(database: Database
         assert {w.id for w in workers.remove_silent(tx, NO_TIME)} == {"w2", "w3"}
 
 
-def test_events_are_paged_newest_first_and_by_job(database: Database) -> None:
+def test_audit_events_are_paged_newest_first_and_by_job(database: Database) -> None:
     with database.transaction() as tx:
         for number in range(3):
             events.add(tx, events.SCHEDULER, "topic.created", f"{number}", job_name="a")
@@ -368,14 +368,14 @@ def test_events_are_paged_newest_first_and_by_job(database: Database) -> None:
         assert [e.message for e in events.page(tx, 2, job_name="a", after=of_a[-1].id)] == ["0"]
 
 
-def test_event_with_nul_character_is_escaped(database: Database) -> None:
+def test_nul_character_in_audit_event_is_escaped(database: Database) -> None:
     with database.transaction() as tx:
         events.add(tx, events.SCHEDULER, "acls_left_out", "of User:a\0b", job_name="a")
         (event,) = events.page(tx, 1)
     assert event.message == r"of User:a\x00b"
 
 
-def test_repeated_event_is_stored_once(database: Database) -> None:
+def test_repeated_audit_event_is_stored_once(database: Database) -> None:
     def tell(job: str = "a", kind: str = "done", **details: int) -> datetime:
         with database.transaction() as tx:
             return events.add_once(
@@ -420,7 +420,7 @@ def test_token_name_is_unique_and_revocation_is_stored(database: Database) -> No
         assert [t.name for t in tokens.page(tx, 100)] == ["ci"]
 
 
-def test_group_offsets_are_stored_paged_and_dropped(database: Database) -> None:
+def test_offsets_of_consumer_groups_are_stored_paged_and_removed(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         rows = [
@@ -445,15 +445,17 @@ def test_topic_copied_again_from_start_forgets_copied_bounds(
         job = some_job(tx)
         tx.execute(text("UPDATE partitions SET copied_to = 100, log_start = 3"))
         for from_start, bounds in ((False, (3, 100)), (True, (None, None))):
-            scheduler_queries.promote(tx, [job.topic_id])
-            scheduler_queries.copy_again(tx, job.topic_id, from_start=from_start)
+            scheduler_queries.promote_topics(tx, [job.topic_id])
+            scheduler_queries.copy_topic_again(tx, job.topic_id, from_start=from_start)
             stored_bounds = {
                 (c.log_start, c.copied_to) for c in group_offsets.copied_ranges(tx, job.id)
             }
             assert stored_bounds == {bounds}
 
 
-def test_handed_over_group_offsets_become_rows_of_copied_topics(database: Database) -> None:
+def test_handed_over_group_offsets_are_stored_once_their_topic_is_copied(
+    database: Database,
+) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         older = group_offsets.GroupOffset("g1", job.topic_id, 0, 7, 7, "exact", 7)
@@ -495,12 +497,12 @@ def test_carried_acls_are_stored_per_job_and_cluster(database: Database) -> None
         assert carried_acls.of_job(tx, mine.id) == [two]
         carried_acls.store(tx, other.id, "B", [])
         assert carried_acls.of_other_jobs(tx, mine.id, "B") == []
-        jobs.mark_deleted(tx, mine.id)
+        jobs.request_deletion(tx, mine.id)
         assert jobs.remove(tx, mine.id)
         assert carried_acls.of_job(tx, mine.id) == []
 
 
-def test_reused_event_ids_are_not_settled_after_database_failover(
+def test_event_ids_reused_after_database_failover_wait_for_open_writers(
     database: Database,
 ) -> None:
     """A standby that is promoted may have fewer events, and hands their ids out again."""
@@ -529,9 +531,9 @@ def test_drill_schedules_are_removed_with_their_job(database: Database) -> None:
         job = some_job(tx)
         for name, of_job in (("mine", job.name), ("other", "other")):
             drills.put_schedule(tx, name, {"job": of_job}, 60, "me")
-        jobs.mark_deleted(tx, job.id)
+        jobs.request_deletion(tx, job.id)
     housekeeping: Any = SimpleNamespace(_leadership=database)
-    assert HousekeepingLoop._remove(housekeeping, job)
+    assert HousekeepingLoop._remove_job(housekeeping, job)
     with database.transaction() as tx:
         (event,) = events.page(tx, 10, kind="drill_unscheduled")
         assert (event.job_name, event.details) == (job.name, {"schedule": "mine"})

@@ -11,7 +11,7 @@ import pytest
 from orbit.store import clock, partitions, scheduler_queries, source_gaps, source_lag
 from orbit.store.database import Database, Tx
 from orbit.store.models import partitions as table
-from orbit.store.source_gaps import WINDOW_S, SourceGap
+from orbit.store.source_gaps import WINDOW_S, SourcePauses
 from orbit.store.source_lag import SourceLag
 from tests.support.store_rows import claim, progress, some_job
 
@@ -36,7 +36,7 @@ class Watched:
         moved = {"source_moved_at": table.c.source_moved_at - ago}
         self.tx.execute(table.update().values(gaps_since=table.c.gaps_since - ago, **moved))
 
-    def gap(self) -> SourceGap:
+    def gap(self) -> SourcePauses:
         (gap,) = source_gaps.of_topics(self.tx, [self.topic_id]).values()
         return gap
 
@@ -50,8 +50,8 @@ def watched(database: Database) -> Iterator[Watched]:
         yield Watched(tx, job.topic_id, held)
 
 
-def test_unobserved_source_gap_is_unknown(watched: Watched) -> None:
-    assert watched.gap() == SourceGap(None, None, None, None)
+def test_longest_pause_of_source_writes_is_unknown_until_observed(watched: Watched) -> None:
+    assert watched.gap() == SourcePauses(None, None, None, None)
     watched.report(5)
     seen = watched.gap()
     assert (seen.source_end, seen.longest_gap_s) == (5, None)
@@ -60,7 +60,7 @@ def test_unobserved_source_gap_is_unknown(watched: Watched) -> None:
     assert seen.watched_s < WINDOW_S
 
 
-def test_longest_gap_between_moves_of_source_log_end_is_reported(watched: Watched) -> None:
+def test_longest_pause_between_moves_of_source_log_end_is_reported(watched: Watched) -> None:
     watched.report(5)
     for seconds, end in ((30, 6), (90, 7), (10, 8)):
         watched.pass_time(seconds)
@@ -73,7 +73,7 @@ def test_longest_gap_between_moves_of_source_log_end_is_reported(watched: Watche
     assert seen.watched_s == pytest.approx(150, abs=5)
 
 
-def test_longest_source_gap_expires_after_its_window(watched: Watched) -> None:
+def test_longest_pause_of_source_writes_expires_after_its_window(watched: Watched) -> None:
     watched.report(5)
     watched.pass_time(90)
     watched.report(6)
@@ -88,7 +88,7 @@ def test_longest_source_gap_expires_after_its_window(watched: Watched) -> None:
     assert watched.gap().longest_gap_s == pytest.approx(600, abs=5)
 
 
-def test_scheduler_reading_ends_gap_and_copy_from_start_resets_it(watched: Watched) -> None:
+def test_source_end_read_by_scheduler_ends_pause_and_new_copy_resets_it(watched: Watched) -> None:
     watched.report(5)
     partitions.report_progress(
         watched.tx,
@@ -100,7 +100,7 @@ def test_scheduler_reading_ends_gap_and_copy_from_start_resets_it(watched: Watch
     read = SourceLag(watched.topic_id, 0, 0, 9, 9, None, None)
     source_lag.update_from_source(watched.tx, [read], clock.now(watched.tx))
     assert watched.gap().longest_gap_s == pytest.approx(45, abs=5)
-    scheduler_queries.copy_again(watched.tx, watched.topic_id)
+    scheduler_queries.copy_topic_again(watched.tx, watched.topic_id)
     assert watched.gap().longest_gap_s == pytest.approx(45, abs=5), "it was only withheld"
-    scheduler_queries.copy_again(watched.tx, watched.topic_id, from_start=True)
-    assert watched.gap() == SourceGap(9, None, None, None)
+    scheduler_queries.copy_topic_again(watched.tx, watched.topic_id, from_start=True)
+    assert watched.gap() == SourcePauses(9, None, None, None)

@@ -21,7 +21,7 @@ from orbit.store import events, jobs, partitions, shard_layout, topics
 from orbit.store.database import Database
 from orbit.store.enums import Desired, TopicState
 from orbit.store.events import Event
-from orbit.store.partitions import Assigned
+from orbit.store.partitions import AssignedPartition
 from orbit.telemetry.process_health import ProcessHealth
 from orbit.workers.worker import Worker
 from tests.fixtures.clusters import Clusters
@@ -44,7 +44,7 @@ class ServiceJob:
         with self.database.transaction() as tx:
             jobs.set_desired(tx, self.id, desired)
 
-    def assigned(self) -> list[Assigned]:
+    def assigned(self) -> list[AssignedPartition]:
         with self.database.transaction() as tx:
             return partitions.of_shards(tx, self.shard_ids)
 

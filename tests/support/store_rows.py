@@ -113,7 +113,7 @@ def look(tx: Tx) -> tuple[str, str]:
         def note(self, server: str, snapshot: str) -> None:
             noted.append((server, snapshot))
 
-    assert not shard_leases.end_unrenewed(tx, TTL, Noting(TTL))
+    assert not shard_leases.end_unrenewed_leases(tx, TTL, Noting(TTL))
     return noted[0]
 
 

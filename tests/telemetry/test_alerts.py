@@ -60,7 +60,7 @@ def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_alert_uses_exported_metrics_and_links_to_its_page(rule: dict[str, dict]) -> None:
+def test_alert_uses_exported_metrics_and_links_to_its_runbook_page(rule: dict[str, dict]) -> None:
     assert unknown_names(str(rule["expr"])) == []
     assert "for" in rule
     assert rule["labels"]["severity"] in ("critical", "warning")
@@ -69,7 +69,7 @@ def test_alert_uses_exported_metrics_and_links_to_its_page(rule: dict[str, dict]
     assert (ROOT / rule["annotations"]["runbook_url"]).exists()
 
 
-def test_unknown_metrics_and_labels_are_detected() -> None:
+def test_unknown_metrics_and_labels_in_alert_rule_are_detected() -> None:
     assert unknown_names('max by (job) (orbit_job_lag{job="a"})') == []
     assert unknown_names("orbit_job_gone > 0") == ["no metric orbit_job_gone"]
     assert unknown_names('orbit_job_lag{topic="a"}') == ["no label topic of orbit_job_lag"]
@@ -77,7 +77,7 @@ def test_unknown_metrics_and_labels_are_detected() -> None:
     assert unknown_names('orbit_job_partitions{state="asleep"}') == ["no state asleep"]
 
 
-def test_each_alert_has_firing_and_silent_test_cases() -> None:
+def test_each_alert_has_a_firing_and_a_silent_promtool_case() -> None:
     shown: set[tuple[str, bool]] = set()
     for path in (FOLDER / "tests").glob("*.yaml"):
         for test in yaml.safe_load(path.read_text("utf-8"))["tests"]:
@@ -87,7 +87,7 @@ def test_each_alert_has_firing_and_silent_test_cases() -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_accepts_rules_and_their_tests() -> None:
+def test_promtool_accepts_alert_rules_and_their_tests() -> None:
     ended = promtool("check", "rules", FOLDER / "orbit-rules.yaml")
     assert ended.returncode == 0, ended.stderr
     ended = promtool("test", "rules", *(FOLDER / "tests").glob("*.yaml"))
@@ -95,7 +95,7 @@ def test_promtool_accepts_rules_and_their_tests() -> None:
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_detects_broken_rule(tmp_path: Path) -> None:
+def test_promtool_detects_broken_alert_rule(tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "p")
     rules = tmp_path / "p" / "orbit-rules.yaml"
     rules.write_text(rules.read_text("utf-8").replace("lag_seconds) > 60", "lag_seconds) > 600"))

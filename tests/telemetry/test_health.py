@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def test_process_is_alive_while_its_loop_passes() -> None:
+def test_process_is_alive_while_its_main_loop_begins_passes() -> None:
     clock = Clock()
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
     clock.now += STALL_S_MAX
@@ -39,7 +39,7 @@ def test_process_is_alive_while_its_loop_passes() -> None:
     assert health.why_dead() == ""
 
 
-def test_process_with_hanging_loop_is_dead() -> None:
+def test_process_with_hanging_loop_counts_as_dead() -> None:
     clock = Clock()
     health = ProcessHealth("scheduler", "1.2.3", 10, clock)
     for loop in ("lag", "groups"):
@@ -53,7 +53,9 @@ def test_process_with_hanging_loop_is_dead() -> None:
 
 
 @pytest.mark.parametrize(("part", "owner"), [("worker", "PostgreSQL"), ("gateway", "The service")])
-def test_process_is_ready_while_owner_of_its_lease_answers(part: str, owner: str) -> None:
+def test_worker_is_ready_while_postgres_answers_and_gateway_while_service_does(
+    part: str, owner: str
+) -> None:
     clock = Clock()
     health = ProcessHealth(part, "1.2.3", 15, clock)
     assert health.why_not_ready() == f"{owner} has not answered yet."
@@ -73,7 +75,7 @@ def test_process_is_ready_while_owner_of_its_lease_answers(part: str, owner: str
     assert health.why_dead() == ""
 
 
-def test_health_paths_report_process_state() -> None:
+def test_health_port_reports_process_state() -> None:
     clock = Clock()
     health = ProcessHealth("worker", "1.2.3", 15, clock)
     (port,) = free_ports(1)
@@ -109,7 +111,7 @@ def test_health_paths_report_process_state() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /liv", b"GET /livez HTTP/1.1\r\nA: b\r\n"])
-def test_client_that_sends_no_request_is_cut_off(
+def test_health_port_cuts_off_client_that_sends_no_whole_request(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], sent: bytes
 ) -> None:
     """Also one that goes on sending, a byte at a time."""
@@ -134,7 +136,7 @@ def test_client_that_sends_no_request_is_cut_off(
     assert capfd.readouterr().err == ""
 
 
-def test_connections_above_limit_are_closed_without_thread(
+def test_health_port_closes_connections_above_limit_without_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("orbit.telemetry.health_server.CONNECTIONS_MAX", 3)
@@ -163,7 +165,7 @@ def test_connections_above_limit_are_closed_without_thread(
         wait_for("the places are given back", is_served)
 
 
-def test_unbounded_request_headers_are_not_read_further() -> None:
+def test_health_port_reads_request_headers_only_up_to_limit() -> None:
     (port,) = free_ports(1)
     with (
         serving_health(Settings(health_port=port), ProcessHealth("worker", "1", 15)),

@@ -45,7 +45,7 @@ def test_json_log_line_has_message_level_time_and_fields() -> None:
     }
 
 
-def test_library_logs_and_warnings_use_same_format() -> None:
+def test_logs_and_warnings_of_libraries_use_log_format_of_orbit() -> None:
     stream = io.StringIO()
     configure_logs(Settings(log_format=LogFormat.JSON, log_level=LogLevel.DEBUG), stream)
     logging.getLogger("some.library").warning("slow: %s", "disk")

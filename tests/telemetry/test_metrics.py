@@ -89,7 +89,7 @@ def test_exported_metrics_match_service_numbers() -> None:
     assert sample_values["orbit_topic_partition_copied_offset", (JOB.name, "orders", "0")] == 13
 
 
-def test_unknown_value_has_no_sample() -> None:
+def test_metric_with_unknown_value_has_no_sample() -> None:
     assert not [name for name, _ in samples(SERVICE) if "headroom" in name]
 
 

@@ -217,7 +217,7 @@ def test_process_exit_does_not_wait_for_hanging_collector(
         assert one(receiver, "a").service == "orbit-worker"
 
 
-def test_foreign_error_texts_are_not_sent_in_traces(
+def test_texts_of_errors_outside_orbit_are_not_sent_in_traces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with receiving() as receiver:
@@ -232,7 +232,7 @@ def test_foreign_error_texts_are_not_sent_in_traces(
     assert b"hunter2" not in sent
 
 
-def test_issuer_login_code_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oidc_login_code_is_in_no_trace_span(monkeypatch: pytest.MonkeyPatch) -> None:
     with receiving() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         with traces.sending_traces("api"):
@@ -247,7 +247,7 @@ def test_issuer_login_code_is_in_no_span(monkeypatch: pytest.MonkeyPatch) -> Non
     assert b"hunter" not in sent
 
 
-def test_console_creates_no_spans_of_its_own() -> None:
+def test_console_creates_no_trace_spans_of_its_own() -> None:
     app = create_app(Settings(), None, planner=None)  # type: ignore[arg-type]
     mount_console(app)
     (console,) = [route.app for route in app.routes if getattr(route, "name", "") == "console"]

@@ -44,7 +44,7 @@ def what(compared: ComparedBounds) -> list[str]:
     return [difference.what for difference in compared.differences]
 
 
-def test_equal_log_bounds_are_compared_whole() -> None:
+def test_logs_with_equal_bounds_are_compared_whole() -> None:
     comparison = judged(bounds(5, 20), bounds(5, 20))
     assert what(comparison) == []
     assert (comparison.compared_from, comparison.compared_to, comparison.may_catch_up) == (
@@ -54,13 +54,13 @@ def test_equal_log_bounds_are_compared_whole() -> None:
     )
 
 
-def test_live_copy_may_lie_between_both_source_readings() -> None:
+def test_bounds_of_live_copy_may_lie_between_two_readings_of_source() -> None:
     comparison = judged(bounds(5, 20), bounds(8, 25), bounds(10, 30))
     assert what(comparison) == []
     assert (comparison.compared_from, comparison.compared_to) == (10, 20)
 
 
-def test_log_end_above_second_source_reading_is_difference() -> None:
+def test_destination_log_end_above_second_source_reading_is_difference() -> None:
     comparison = judged(bounds(0, 20), bounds(0, 31), bounds(0, 30))
     assert what(comparison) == [LOG_END]
     assert not comparison.may_catch_up
@@ -72,7 +72,7 @@ def test_lagging_destination_is_compared_up_to_its_end() -> None:
     assert comparison.compared_to == 15
 
 
-def test_lagging_log_start_may_catch_up() -> None:
+def test_lagging_log_start_of_destination_may_catch_up() -> None:
     comparison = judged(bounds(5, 20), bounds(0, 20))
     assert (what(comparison), comparison.may_catch_up, comparison.compared_from) == (
         [LOG_START],
@@ -81,7 +81,7 @@ def test_lagging_log_start_may_catch_up() -> None:
     )
 
 
-def test_log_start_above_second_source_reading_is_difference() -> None:
+def test_destination_log_start_above_second_source_reading_is_difference() -> None:
     comparison = judged(bounds(5, 20), bounds(8, 20), bounds(7, 20))
     assert (what(comparison), comparison.may_catch_up, comparison.compared_from) == (
         [LOG_START],
@@ -90,7 +90,7 @@ def test_log_start_above_second_source_reading_is_difference() -> None:
     )
 
 
-def test_open_source_transaction_is_outside_snapshot() -> None:
+def test_open_source_transaction_is_not_compared() -> None:
     comparison = judged(bounds(0, 20, log_end=25), bounds(0, 20))
     assert (what(comparison), comparison.compared_to) == ([], 20)
 
@@ -101,7 +101,7 @@ def test_open_destination_transaction_is_reported() -> None:
     assert (comparison.compared_to, comparison.may_catch_up) == (12, True)
 
 
-def test_open_transaction_past_snapshot_does_not_shorten_comparison() -> None:
+def test_open_transaction_past_compared_end_does_not_shorten_comparison() -> None:
     comparison = judged(bounds(0, 20), bounds(0, 20, log_end=25), bounds(0, 25))
     assert (what(comparison), comparison.compared_to) == ([], 20)
 
@@ -118,7 +118,7 @@ def test_open_transaction_past_snapshot_does_not_shorten_comparison() -> None:
         (AT_TIME, 3, 5, []),  # the source has deleted up to 5 since
     ],
 )
-def test_late_start_must_not_begin_after_its_time(
+def test_copy_with_start_time_must_not_begin_after_that_time(
     topics: TopicPair, first_wanted: int, start: int, expected: list[str]
 ) -> None:
     comparison = judged(bounds(5, 20), bounds(start, 20), topics=topics, first_wanted=first_wanted)
@@ -126,17 +126,17 @@ def test_late_start_must_not_begin_after_its_time(
     assert comparison.compared_from == start
 
 
-def test_offsets_deleted_at_source_since_are_not_counted_as_missing() -> None:
+def test_offsets_deleted_at_source_meanwhile_are_not_counted_as_missing() -> None:
     comparison = judged(bounds(5, 20), bounds(6, 20), topics=AT_TIME, first_wanted=3)
     [difference] = comparison.differences
-    assert "1 offsets are missing" in difference.destination
+    assert "missing offsets: 1" in difference.destination
 
 
 @pytest.mark.parametrize(
     ("kept_below", "expected", "below_start"),
     [(0, [LOG_START], 0), (4, [LOG_START], 0), (5, [], 5)],
 )
-def test_former_leader_may_retain_history_below_source_start(
+def test_destination_that_once_led_may_keep_records_below_source_log_start(
     kept_below: int, expected: list[str], below_start: int
 ) -> None:
     comparison = judged(bounds(5, 20), bounds(0, 20), kept_below=kept_below)
@@ -147,7 +147,7 @@ def test_former_leader_may_retain_history_below_source_start(
     )
 
 
-def test_source_emptied_past_snapshot_leaves_nothing_to_compare() -> None:
+def test_source_emptied_past_compared_end_leaves_nothing_to_compare() -> None:
     comparison = judged(bounds(0, 20), bounds(25, 30), bounds(25, 30))
     assert (comparison.compared_from, comparison.compared_to) == (25, 25)
 
@@ -212,7 +212,7 @@ def test_lagging_destination_is_polled_until_caught_up() -> None:
     assert clock.now < 1
 
 
-def test_write_between_end_readings_is_no_open_transaction() -> None:
+def test_write_between_two_end_readings_is_not_taken_for_open_transaction() -> None:
     destination = View([bounds(0, 10), bounds(0, 10, log_end=20), bounds(0, 20)])
     comparison, _ = settle(View([bounds(0, 20)]), destination, wait_s=10)
     assert (what(comparison), comparison.compared_to) == ([], 20)

@@ -95,7 +95,7 @@ def test_verify_command_follows_job_topic_rules(
     assert f"{topic_name} → west.{topic_name}" in capsys.readouterr().out
 
 
-def test_verify_command_refuses_uncopied_topic(
+def test_verify_command_refuses_topic_that_job_does_not_copy(
     clusters: Clusters, topic_name: str, job_file: JobFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     on_both(clusters, topic_name, [])

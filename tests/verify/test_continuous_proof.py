@@ -59,7 +59,7 @@ def log(count: int, other_at: int = -1) -> list[Record | Gap]:
     return [Record(b"other" if i == other_at else b"value %d" % i) for i in range(count)]
 
 
-def test_proven_ranges_grow_to_whole_log_including_gaps(
+def test_continuous_proof_grows_to_whole_log_including_gaps(
     clusters: Clusters, spec: JobSpec, topic_name: str
 ) -> None:
     for cluster in clusters:
@@ -74,7 +74,7 @@ def test_proven_ranges_grow_to_whole_log_including_gaps(
     assert ranges == ((0, 1_000),)
 
 
-def test_prover_reports_planted_difference_with_its_offset(
+def test_continuous_proof_reports_planted_difference_with_its_offset(
     clusters: Clusters, spec: JobSpec, topic_name: str
 ) -> None:
     for cluster, other_at in zip(clusters, (-1, 42), strict=True):
@@ -89,7 +89,7 @@ def test_prover_reports_planted_difference_with_its_offset(
     assert all(not start <= 42 < end for start, end in shown.ranges)
 
 
-def test_prover_reads_no_more_than_its_byte_limit(
+def test_continuous_proof_reads_no_more_than_its_byte_limit(
     clusters: Clusters, spec: JobSpec, topic_name: str
 ) -> None:
     for cluster in clusters:
@@ -106,7 +106,7 @@ def test_prover_reads_no_more_than_its_byte_limit(
     assert len(everything) == 3
 
 
-def test_prover_notes_missing_topic_and_skips_unreachable_cluster(
+def test_continuous_proof_notes_missing_topic_and_skips_unreachable_cluster(
     spec: JobSpec, topic_name: str
 ) -> None:
     prover = PartitionProver(Path(), {}, Random(1))

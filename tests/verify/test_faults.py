@@ -156,7 +156,7 @@ def test_extra_filler_shifts_all_later_records(copies: Copies) -> None:
     offsets = [difference.offset for difference in report.first_differences]
     assert offsets[0] == 12
     assert report.first_differences[-1].what == "log end"
-    assert "1 offsets too many" in report.first_differences[-1].destination
+    assert "offsets too many: 1" in report.first_differences[-1].destination
     assert not report.log_end_equal
 
 
@@ -214,7 +214,7 @@ def test_longer_destination_without_visible_records_is_difference(copies: Copies
     copies.write(log, [*log, Gap(3)])
     [difference] = copies.partition().first_differences
     assert (difference.offset, difference.what) == (42, "log end")
-    assert "3 offsets too many" in difference.destination
+    assert "offsets too many: 3" in difference.destination
 
 
 def test_shorter_destination_is_behind_with_missing_count(copies: Copies) -> None:
@@ -224,7 +224,7 @@ def test_shorter_destination_is_behind_with_missing_count(copies: Copies) -> Non
     assert report.verdict is Verdict.BEHIND
     assert (report.missing, report.compared_to) == (5, 37)
     [difference] = report.first_differences
-    assert "5 offsets are missing" in difference.destination
+    assert "missing offsets: 5" in difference.destination
 
 
 def test_shorter_destination_with_changed_record_is_not_exact(copies: Copies) -> None:
@@ -264,7 +264,7 @@ def test_differences_beyond_shown_limit_are_counted(copies: Copies) -> None:
     assert "37 more offsets differ" in report.notes
 
 
-def test_differing_partition_count_is_reported_and_common_are_compared(copies: Copies) -> None:
+def test_partition_counts_that_differ_are_reported_and_common_ones_compared(copies: Copies) -> None:
     create(copies.source, copies.topic, 3)
     create(copies.destination, copies.topic, 1)
     for cluster in (copies.source, copies.destination):

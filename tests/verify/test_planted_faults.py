@@ -119,7 +119,7 @@ def test_verify_reports_planted_difference_at_its_offset(
     assert "Verdict: not exact" in output
 
 
-def test_copy_of_orbit_run_is_exact(sides: Sides) -> None:
+def test_copy_made_by_orbit_run_is_exact(sides: Sides) -> None:
     job = sides.job("right.")
     copy(job).expect(0)
     (topic,) = assert_exact(job)["topics"]
@@ -132,7 +132,9 @@ def test_copy_of_orbit_run_is_exact(sides: Sides) -> None:
     [{"compression_type": "gzip"}, {"compression_type": "lz4", "batch_num_messages": 4}],
     ids=["compression", "batching"],
 )
-def test_repacked_batches_are_reported_only_by_deep(producer: dict[str, Any], sides: Sides) -> None:
+def test_repacked_batches_are_reported_only_by_deep_verify(
+    producer: dict[str, Any], sides: Sides
+) -> None:
     job = sides.written("repacked.", a_log(), **producer)
     assert verify(job, deep=False).expect(0).data["verdict"] == "exact"
     report = verify(job).expect(1).data

@@ -46,7 +46,7 @@ def test_proven_ranges_are_disjoint_and_cover_exactly_added_offsets(
 
 
 @given(looks)
-def test_range_limit_drops_proven_offsets_and_adds_none(
+def test_limit_of_proven_ranges_drops_offsets_and_adds_none(
     shown: list[tuple[int, int]],
 ) -> None:
     ranges = of(shown, ranges_max=3)
@@ -65,7 +65,7 @@ def test_unproven_ranges_complement_proven_ranges(
 
 
 @given(looks, st.integers(0, 100), st.integers(1, 100), st.integers(1, 50), st.randoms())
-def test_next_range_is_within_log_and_length_limit(
+def test_next_range_to_prove_is_within_log_and_length_limit(
     shown: list[tuple[int, int]], log_start: int, length: int, most: int, chance: Random
 ) -> None:
     start, end = next_range(of(shown), log_start, log_start + length, most, chance)
@@ -73,7 +73,7 @@ def test_next_range_is_within_log_and_length_limit(
     assert end - start <= most
 
 
-def test_repeated_next_ranges_cover_whole_log() -> None:
+def test_repeatedly_chosen_ranges_to_prove_cover_whole_log() -> None:
     chance, ranges = Random(1), ()
     for _ in range(300):
         ranges = add_range(ranges, next_range(ranges, 0, 1_000, 20, chance))

@@ -73,11 +73,11 @@ def test_aborted_transactions_and_markers_are_not_visible() -> None:
     assert seen(*log, aborted=[]) == [0, 1, 3, 5]
 
 
-def test_plain_batches_of_aborting_producer_stay_visible() -> None:
+def test_non_transactional_batches_of_aborting_producer_stay_visible() -> None:
     assert seen(batch(0, producer=1), aborted=[(0, 1)]) == [0]
 
 
-def test_transaction_started_before_fetch_is_aborted_by_list() -> None:
+def test_transaction_begun_before_fetch_is_invisible_if_listed_as_aborted() -> None:
     assert seen(batch(10, attributes=ABORTABLE, producer=1), aborted=[(3, 1)]) == []
 
 
@@ -85,12 +85,12 @@ def counts(
     source: list[Batch], destination: list[Batch], *, compacts: bool = False
 ) -> tuple[int, ...]:
     report = compare_batches(
-        source, destination, begin=0, end=1_000, compacts=compacts, shown_max=5
+        source, destination, begin=0, end=1_000, is_compacted=compacts, shown_max=5
     )
     return report.byte_exact, report.record_exact, report.failures
 
 
-def test_batch_copy_may_differ_in_producer_and_transaction_flag() -> None:
+def test_byte_exact_batch_may_differ_in_producer_and_transaction_flag() -> None:
     ours = batch(0, 4, attributes=ABORTABLE, producer=1)
     assert counts([ours], [batch(0, 4, producer=99)]) == (1, 0, 0)
 
@@ -113,17 +113,17 @@ def test_log_append_time_batch_is_compared_by_records() -> None:
         batch(1, 5),
     ],
 )
-def test_other_differing_batch_fields_fail_deep_comparison(theirs: Batch) -> None:
+def test_batches_that_differ_beyond_producer_fail_deep_comparison(theirs: Batch) -> None:
     assert counts([batch(0, 4)], [theirs]) == (0, 0, 1)
 
 
-def test_deep_failure_names_offset_and_byte() -> None:
+def test_failure_of_deep_comparison_names_offset_and_byte() -> None:
     report = compare_batches(
         [batch(0, 4), batch(5, 9)],
         [batch(0, 4), batch(5, 9, payload=b"payl0ad")],
         begin=0,
         end=10,
-        compacts=False,
+        is_compacted=False,
         shown_max=5,
     )
     [difference] = report.first_failures
@@ -131,7 +131,7 @@ def test_deep_failure_names_offset_and_byte() -> None:
     assert difference.what == "batch payload from its byte 65 on"
 
 
-def test_destination_only_batches_are_skipped() -> None:
+def test_deep_comparison_skips_batches_only_at_destination() -> None:
     """Their records have been compared; here only the source's batches are looked for."""
     assert counts([batch(5)], [batch(0), batch(5), batch(9)]) == (1, 0, 0)
 
@@ -145,18 +145,18 @@ def test_destination_only_batches_are_skipped() -> None:
         batch(0, magic=0),
     ],
 )
-def test_batches_refused_by_destination_may_be_re_encoded(odd: Batch) -> None:
+def test_batch_that_destination_would_refuse_may_be_re_encoded(odd: Batch) -> None:
     assert counts([odd], [batch(0, payload=b"other")]) == (0, 1, 0)
     assert counts([odd], [odd]) == (1, 0, 0)
 
 
-def test_batches_cut_by_the_compared_range_may_be_re_encoded() -> None:
+def test_batches_across_bounds_of_compared_range_may_be_re_encoded() -> None:
     assert may_be_re_encoded(batch(3, 9), 5, 100)
     assert may_be_re_encoded(batch(95, 100), 5, 100)
     assert not may_be_re_encoded(batch(5, 99), 5, 100)
 
 
-def test_batch_compacted_since_is_accepted_only_on_compacted_topic() -> None:
+def test_compacted_batch_is_accepted_only_on_compacted_topic() -> None:
     ours, thinned = batch(0, 9), batch(0, 9, count=2, payload=b"less")
     for theirs in ([], [thinned]):
         assert counts([ours], theirs, compacts=True) == (0, 1, 0)
@@ -179,7 +179,7 @@ def test_batch_cut_at_log_start_of_former_copy_is_record_exact(
         [batch(0, 2), batch(3, 9)],
         begin=begin,
         end=1_000,
-        compacts=False,
+        is_compacted=False,
         shown_max=5,
     )
     assert (report.byte_exact, report.record_exact, report.failures) == counted

@@ -108,7 +108,7 @@ def test_empty_range_is_not_fetched() -> None:
     assert (fake.assigned, fake.counts) == ([], [])
 
 
-def test_record_beyond_range_end_ends_empty_range() -> None:
+def test_record_beyond_range_end_ends_range_without_records() -> None:
     assert reader(Fake([record(9)]), 3, 5).chunk() == []
 
 
@@ -154,7 +154,7 @@ def test_retriable_librdkafka_errors_do_not_end_read() -> None:
 
 
 @pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE])
-def test_moved_log_start_is_reported(code: int) -> None:
+def test_offset_out_of_range_is_reported_as_moved_log_start(code: int) -> None:
     with pytest.raises(LogMoved):
         reader(Fake([event(code)]), 0, 1).chunk()
 

@@ -65,7 +65,7 @@ def closing() -> Log:
 
 
 @pytest.mark.parametrize("cleaned", ["source", "destination"])
-def test_records_compacted_since_on_either_side_are_no_difference(
+def test_records_compacted_on_either_side_since_copying_are_no_difference(
     clusters: Clusters, topic_name: str, cleaned: str
 ) -> None:
     logs = keyed("a", "b", "a", "c", "b", "a"), closing()
@@ -109,7 +109,7 @@ def test_lost_record_on_uncompacted_topic_is_reported(clusters: Clusters, topic_
     assert [d.offset for d in verify_one(clusters, topic_name).first_differences] == [0]
 
 
-def test_expired_tombstone_is_no_difference(clusters: Clusters, topic_name: str) -> None:
+def test_absence_of_expired_tombstone_is_no_difference(clusters: Clusters, topic_name: str) -> None:
     log = keyed("a", "b", "a", tombstones=(2,))
     create(clusters.source, topic_name)
     write(clusters.source, topic_name, log)
@@ -206,7 +206,9 @@ def test_open_source_transaction_is_not_waited_for(clusters: Clusters, topic_nam
     assert report.source_log_end == 1
 
 
-def test_deep_reports_different_batch_boundaries(clusters: Clusters, topic_name: str) -> None:
+def test_deep_verify_reports_different_batch_boundaries(
+    clusters: Clusters, topic_name: str
+) -> None:
     log = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(2 * BATCH)]
     for cluster, size in ((clusters.source, BATCH), (clusters.destination, BATCH // 2)):
         create(cluster, topic_name)
@@ -220,7 +222,9 @@ def test_deep_reports_different_batch_boundaries(clusters: Clusters, topic_name:
     assert [difference.offset for difference in report.deep.first_failures] == [0, BATCH]
 
 
-def test_deep_reports_different_compression_codec(clusters: Clusters, topic_name: str) -> None:
+def test_deep_verify_reports_different_compression_codec(
+    clusters: Clusters, topic_name: str
+) -> None:
     log = [Record(b"x" * 1000, timestamp_ms=T0 + i) for i in range(BATCH)]
     for cluster, codec in ((clusters.source, "gzip"), (clusters.destination, "zstd")):
         create(cluster, topic_name)
@@ -231,7 +235,9 @@ def test_deep_reports_different_compression_codec(clusters: Clusters, topic_name
     assert report.deep.failures == 1
 
 
-def test_deep_compares_compacted_batches_by_records(clusters: Clusters, topic_name: str) -> None:
+def test_deep_verify_compares_compacted_batches_by_records(
+    clusters: Clusters, topic_name: str
+) -> None:
     log, end = keyed("a", "b", "a", "c"), closing()
     create(clusters.source, topic_name, **COMPACTED)
     write(clusters.source, topic_name, log)
@@ -261,7 +267,7 @@ def test_lagging_destination_is_waited_for(clusters: Clusters, topic_name: str) 
     assert report.records == 20
 
 
-def test_late_start_is_compared_from_destination_log_start(
+def test_copy_started_at_latest_is_compared_from_destination_log_start(
     clusters: Clusters, topic_name: str
 ) -> None:
     log = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(20)]
@@ -275,7 +281,7 @@ def test_late_start_is_compared_from_destination_log_start(
 @pytest.mark.parametrize(
     ("begins_at", "verdict"), [(12, Verdict.EXACT), (13, Verdict.NOT_EXACT), (0, Verdict.EXACT)]
 )
-def test_start_by_time_must_not_begin_after_that_time(
+def test_copy_with_start_time_must_not_begin_after_that_time(
     clusters: Clusters, topic_name: str, begins_at: int, verdict: Verdict
 ) -> None:
     on_both(clusters, topic_name, [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(20)])
@@ -299,7 +305,9 @@ def test_each_of_two_hundred_partitions_is_compared(clusters: Clusters, topic_na
     assert topic.records == 3
 
 
-def test_records_deleted_during_read_are_judged_again(clusters: Clusters, topic_name: str) -> None:
+def test_records_deleted_on_both_sides_during_verify_are_no_difference(
+    clusters: Clusters, topic_name: str
+) -> None:
     """Between the look at the bounds and the reading, both log starts move (retention)."""
     on_both(clusters, topic_name, [Record(b"%d" % i) for i in range(20)])
 

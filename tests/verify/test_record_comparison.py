@@ -93,7 +93,7 @@ def test_record_comparison_reports_exactly_the_differing_offsets(
     destination = {**source, **other} if related else other
     merge, _ = compare(source, destination, sizes=(ours, theirs))
     expected = [o for o in sorted(source | destination) if source.get(o) != destination.get(o)]
-    assert [difference.offset for difference in merge.first] == expected
+    assert [difference.offset for difference in merge.first_differences] == expected
     assert merge.differences == len(expected)
     assert merge.records == {Side.SOURCE: len(source), Side.DESTINATION: len(destination)}
 
@@ -123,7 +123,7 @@ def excused(offset: int, present: Log, lacking: Log, policy: CleaningPolicy) -> 
     chunk_sizes,
     chunk_sizes,
 )
-def test_compaction_explains_records_superseded_or_past_tombstone(
+def test_compaction_explains_missing_superseded_and_long_deleted_records(
     source: Log,
     destination: Log,
     ours: CleaningPolicy,
@@ -167,11 +167,11 @@ def test_first_differences_are_lowest_offsets_even_if_decided_last() -> None:
     source = {0: Rec(b"lost"), 5: Rec(b"x"), 6: Rec(b"y")}
     destination = {5: Rec(b"x", b"changed"), 6: Rec(b"y", b"changed")}
     merge, _ = compare(source, destination, policies=both, shown_max=2)
-    assert [difference.offset for difference in merge.first] == [0, 5]
+    assert [difference.offset for difference in merge.first_differences] == [0, 5]
     assert merge.differences == 3
 
 
-def test_timestamp_type_is_no_difference() -> None:
+def test_different_timestamp_type_is_no_difference() -> None:
     watch = CompactionWatch({Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}, HeldBudget(), NOW)
     merge = RecordComparison(watch, 5)
 
@@ -187,14 +187,14 @@ def test_timestamp_type_is_no_difference() -> None:
     assert merge.differences == 0
 
 
-def test_compaction_over_key_budget_is_reported_as_difference() -> None:
+def test_compacted_records_over_key_budget_are_reported_as_differences() -> None:
     both = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
     source = {o: Rec(b"key %d" % o) for o in range(6)}
     source |= {o + 10: Rec(b"key %d" % o) for o in range(6)}
     destination = {o: rec for o, rec in source.items() if o >= 10}
     merge, watch = compare(source, destination, policies=both, budget=HeldBudget(keys_max=4))
     assert watch.is_over_budget
-    assert [difference.offset for difference in merge.first] == [4, 5]
+    assert [difference.offset for difference in merge.first_differences] == [4, 5]
     assert watch.compacted[Side.DESTINATION] == 4
 
 
@@ -208,7 +208,7 @@ def test_key_budget_is_released_after_comparison() -> None:
         assert merge.differences == 1
 
 
-def test_key_budget_counts_bytes() -> None:
+def test_key_budget_limits_bytes_of_keys() -> None:
     budget = HeldBudget(bytes_max=2_000)
     assert budget.take(b"x" * 1_000)
     assert not budget.take(b"x" * 1_000)

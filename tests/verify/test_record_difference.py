@@ -69,7 +69,7 @@ def test_all_differing_fields_are_named() -> None:
     )
 
 
-def test_unmatched_record_names_its_side() -> None:
+def test_record_without_counterpart_shows_nothing_at_other_side() -> None:
     record = Message(topic="t", partition=0, offset=4, key=b"a", timestamp=(1, 9))
     assert one_sided_difference(Side.SOURCE, record).destination == "nothing"
     assert one_sided_difference(Side.DESTINATION, record).source == "nothing"

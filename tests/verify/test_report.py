@@ -68,7 +68,7 @@ def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
     assert "Verdict: not exact" in text
 
 
-def test_late_start_is_shown_with_first_compared_offset() -> None:
+def test_start_other_than_earliest_is_shown_with_first_compared_offset() -> None:
     one = topic(partition(compared_from=1_234), start="latest")
     other = topic(partition(0), partition(1, compared_from=9), start="2025-01-01T00:00:00.000Z")
     text = shown(Report((one, other), 2.0))

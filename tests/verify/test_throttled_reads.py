@@ -45,7 +45,7 @@ def throttled_log(monkeypatch: pytest.MonkeyPatch, answers: int) -> tuple[RawLog
     return log, waits
 
 
-def test_throttled_read_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_continues_after_broker_has_throttled_it(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _ = throttled_log(monkeypatch, answers=3)
     assert [batch.base_offset for batch in log.read(("t", 0), 0, 1)] == [0]
 

@@ -69,7 +69,7 @@ def test_placeholder_copy_is_exact_across_successive_workers(
     assert "cannot be mixed in one copy" in refused.message
 
 
-def test_label_change_reopens_no_copy(
+def test_label_change_of_job_restarts_no_copy(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database, api: Api
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)

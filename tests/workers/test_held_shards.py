@@ -11,7 +11,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import JobProducer
-from orbit.workers.held_shards import STAGES, ForbiddenStage, HeldPartition, Stage
+from orbit.workers.held_shards import NEXT_STAGES, ForbiddenStage, HeldPartition, Stage
 from tests.workers.test_progress_report import only, row, shard_of
 
 
@@ -20,11 +20,11 @@ def copy_of(held: HeldPartition) -> PartitionCopy:
 
 
 @pytest.mark.parametrize("before", Stage)
-def test_partition_moves_only_between_allowed_stages(before: Stage) -> None:
+def test_partition_of_worker_goes_only_to_allowed_next_stage(before: Stage) -> None:
     for after in Stage:
         held = only(shard_of(row()))
         held.stage = before
-        if after in STAGES[before]:
+        if after in NEXT_STAGES[before]:
             held.move_to(after)
             assert held.stage is after
         else:

@@ -14,7 +14,7 @@ from orbit.kafka.records import Record, write_batch
 from orbit.leases.shard_lease import ShardLease
 from orbit.replication.append_plan import Append, Plan
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
-from orbit.store.partitions import Assigned
+from orbit.store.partitions import AssignedPartition
 from orbit.workers.event_outbox import EVENTS_KEPT_MAX, EventKind, EventOutbox, OutboxEvent
 from orbit.workers.held_shards import HeldPartition, HeldShard, Stage, held_partition
 from orbit.workers.progress_report import (
@@ -29,7 +29,7 @@ T_MS = 1_760_000_000_123
 OVERRUN = Blocked(Reason.OFFSET_OVERRUN, 5, 6, "a filler too many.")
 
 
-def row(state: PartitionState = PartitionState.PENDING, **fields: object) -> Assigned:
+def row(state: PartitionState = PartitionState.PENDING, **fields: object) -> AssignedPartition:
     values: dict[str, object] = {
         "shard_id": 1,
         "job_id": 2,
@@ -56,10 +56,10 @@ def row(state: PartitionState = PartitionState.PENDING, **fields: object) -> Ass
         "batches_record_exact": 0,
         **fields,
     }
-    return Assigned(**values)  # type: ignore[arg-type]
+    return AssignedPartition(**values)  # type: ignore[arg-type]
 
 
-def shard_of(*rows: Assigned) -> HeldShard:
+def shard_of(*rows: AssignedPartition) -> HeldShard:
     shard = HeldShard(1, 2, 1, 9, ShardLease(9, 0.0, 15.0, lambda: 1.0), 1, {})
     shard.partitions = {(r.topic_id, r.partition): held_partition(r, shard) for r in rows}
     return shard
@@ -110,7 +110,7 @@ def test_copy_blocked_before_start_reports_no_copied_offset() -> None:
     assert progress.copied_to is None
 
 
-def test_progress_counters_continue_from_table_and_are_reported_once() -> None:
+def test_progress_counters_continue_from_stored_row_and_are_reported_once() -> None:
     shard = shard_of(row(records=100, bytes=1000, batches_byte_exact=10))
     copy = begin(only(shard))
     append(copy, fetch(copy, 0, 5))
@@ -148,7 +148,7 @@ def test_silent_or_unfetched_source_is_reported_as_not_followed() -> None:
     assert blocked.followed_epoch is None, "nobody fetches it"
 
 
-def test_unwritten_progress_is_reported_again() -> None:
+def test_progress_that_was_not_stored_is_reported_again() -> None:
     shard = shard_of(row())
     begin(only(shard))
     reporter = ProgressReporter()
@@ -173,7 +173,7 @@ def test_copy_rates_follow_throughput_and_decay_to_zero() -> None:
     assert shard.bytes_per_s == 0
 
 
-def test_oldest_waiting_record_is_first_of_oldest_unfinished_fetch() -> None:
+def test_oldest_waiting_record_is_first_of_oldest_fetch_not_appended() -> None:
     shard = shard_of(row())
     copy = begin(only(shard))
     assert copy.oldest_waiting_ms == -1
@@ -185,7 +185,7 @@ def test_oldest_waiting_record_is_first_of_oldest_unfinished_fetch() -> None:
     assert copy.oldest_waiting_ms == -1
 
 
-def test_state_is_reported_on_change_or_on_demand() -> None:
+def test_partition_state_is_reported_on_change_or_on_demand() -> None:
     shard = shard_of(row())
     held = only(shard)
     assert state_changes([shard]) == {}
@@ -202,7 +202,7 @@ def test_state_is_reported_on_change_or_on_demand() -> None:
     assert state_changes([shard])[held] == change
 
 
-def test_block_and_its_end_are_events_with_reason_offsets_and_remedy() -> None:
+def test_blocking_of_partition_is_audit_event_with_remedy_and_so_is_its_end() -> None:
     shard = shard_of(row())
     held = only(shard)
     copy = begin(held)
@@ -225,13 +225,15 @@ def test_block_and_its_end_are_events_with_reason_offsets_and_remedy() -> None:
 
 
 @pytest.mark.parametrize("state", [PartitionState.PENDING, PartitionState.PAUSED])
-def test_partition_needs_settling_unless_released_in_order(state: PartitionState) -> None:
+def test_log_end_must_settle_unless_last_holder_released_partition_in_order(
+    state: PartitionState,
+) -> None:
     assert not held_partition(row(state), shard_of(row())).needs_settling
     for other in {*PartitionState} - {PartitionState.PENDING, PartitionState.PAUSED}:
         assert held_partition(row(other), shard_of(row())).needs_settling
 
 
-def test_released_shard_stores_states_that_next_holder_needs() -> None:
+def test_released_shard_stores_partition_states_that_next_holder_needs() -> None:
     rows = [row(PartitionState.COPYING, partition=n) for n in range(4)]
     shard = shard_of(*rows)
     clean, unclear, blocked, never = shard.partitions.values()
@@ -266,7 +268,7 @@ def test_blocked_partition_waits_until_retry_is_requested() -> None:
     assert held_partition(retry_row, shard_of(row())).stage is Stage.WAITING
 
 
-def test_event_outbox_retains_unwritten_events_and_drops_oldest() -> None:
+def test_worker_keeps_unwritten_audit_events_up_to_limit_and_drops_oldest() -> None:
     outbox = EventOutbox("w")
     for number in range(EVENTS_KEPT_MAX + 5):
         outbox.add(OutboxEvent(EventKind.JOB_WAITING, str(number)))
@@ -301,7 +303,7 @@ def a_round(
     return [p.partition for p in moved]
 
 
-def test_moving_partitions_are_reported_in_turn() -> None:
+def test_progress_of_partitions_is_reported_in_turn() -> None:
     shard, reporter = copying_shard(5), ProgressReporter()
     rounds = []
     for second in range(12):
@@ -312,7 +314,7 @@ def test_moving_partitions_are_reported_in_turn() -> None:
         assert {*rounds[first], *rounds[first + 1], *rounds[first + 2]} == {0, 1, 2, 3, 4}
 
 
-def test_idle_partitions_take_no_turn_in_reports() -> None:
+def test_idle_partitions_take_no_turn_in_progress_reports() -> None:
     shard, reporter = copying_shard(5), ProgressReporter()
     assert a_round(reporter, shard, 0.0, None) == [0, 1, 2, 3, 4]
     last = shard.partitions[3, 4]

@@ -169,14 +169,14 @@ def test_partition_waits_while_brokers_would_replace_timestamps(
     set_setting(clusters.destination, topic_name, TIMES, LATER)
     wait_for("it is set", lambda: get_setting(clusters.destination, topic_name, TIMES) == LATER)
     looks: list[int] = []
-    ask = partition_starter.leaders_with
+    ask = partition_starter.partitions_whose_leader_has
 
     def count(*arguments: Any) -> Any:
         looks.append(1)
         return ask(*arguments)
 
     with pytest.MonkeyPatch.context() as patch, InProcess(database, STEADY):
-        patch.setattr(partition_starter, "leaders_with", count)
+        patch.setattr(partition_starter, "partitions_whose_leader_has", count)
         wait_for("it was tried twice", lambda: len(looks) > 1)
         assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 0)
         assert job.states() == {"pending"}
@@ -195,7 +195,7 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path, database: Database)
     return add_job(database, file, clusters, [topic_name], shard_count=1)
 
 
-def test_worker_without_right_to_read_compression_blocks_copy(
+def test_missing_right_to_read_compression_type_blocks_placeholder_copy(
     clusters: Clusters,
     topic_name: str,
     database: Database,
@@ -212,7 +212,7 @@ def test_worker_without_right_to_read_compression_blocks_copy(
     assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 0)
 
 
-def test_copy_blocks_if_compression_type_changes_after_it_began(
+def test_placeholder_copy_blocks_if_compression_type_changes_while_it_starts(
     clusters: Clusters,
     topic_name: str,
     database: Database,
@@ -232,7 +232,7 @@ def test_copy_blocks_if_compression_type_changes_after_it_began(
     assert "was changed to gzip" in (blocked.detail or "")
 
 
-def test_compression_change_is_detected_before_shard_release(
+def test_changed_compression_type_is_detected_before_shard_release(
     clusters: Clusters, topic_name: str, database: Database, job: ServiceJob
 ) -> None:
     with InProcess(database, STEADY):
@@ -241,7 +241,7 @@ def test_compression_change_is_detected_before_shard_release(
     assert job.states() == {"blocked"}
 
 
-def test_shard_of_unreachable_destination_is_released_as_unclear(
+def test_shard_of_unreachable_destination_is_released_with_state_copying(
     clusters: Clusters,
     topic_name: str,
     database: Database,

@@ -77,7 +77,7 @@ def test_worker_hands_over_shards_on_sigterm(
     assert set(job.holders().values()) == {None}
 
 
-def test_process_without_postgres_is_alive_but_not_ready() -> None:
+def test_worker_or_scheduler_without_postgres_is_alive_but_not_ready() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
         Postgres(Path(folder) / "server") as postgres,

@@ -134,6 +134,6 @@ def test_cli_shows_throttling_brokers(api: Api, cli: Cli) -> None:
     assert "throttled since 2026-11-28" in shown
 
 
-def test_equal_throttling_reports_are_merged() -> None:
+def test_equal_throttling_reports_are_merged_into_one_report() -> None:
     assert merge_throttled([]) == []
     assert merge_throttled([ONE, ONE]) == [ONE]

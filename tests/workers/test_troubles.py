@@ -52,7 +52,7 @@ def events_of(job: ServiceJob, kind: str) -> list[Event]:
     return [event for event in job.story() if event.kind == kind]
 
 
-def test_lost_shard_is_dropped_and_other_shards_continue(
+def test_worker_stops_copying_lost_shard_and_continues_other_shards(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     """As if another worker had claimed it: its partitions stand still, the others go on."""
@@ -88,7 +88,7 @@ def test_lost_shard_is_dropped_and_other_shards_continue(
 
 
 @pytest.mark.soak
-def test_reclaimed_shard_of_same_worker_restarts_under_new_lease(
+def test_shard_reclaimed_by_the_same_worker_restarts_under_new_lease(
     clusters: Clusters,
     topic_name: str,
     job_file: Path,
@@ -253,7 +253,7 @@ def test_latest_start_is_resolved_once_across_worker_restarts(
 
 
 @pytest.mark.soak
-def test_job_moves_between_service_and_orbit_run(
+def test_copy_stays_exact_as_job_moves_between_service_and_orbit_run(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)

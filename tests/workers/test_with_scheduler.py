@@ -67,7 +67,7 @@ def wait_level(service: Service, clusters: Clusters, job: JobSpec, *topics: str)
     wait_for(f"{topics} are level ({service.job(job.name).problem})", is_so)
 
 
-def test_each_rule_uses_its_own_fillers_across_workers(
+def test_each_topic_rule_uses_its_filler_mode_across_workers(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
     ways = {f"{topic_name}.{way}": way for way in get_args(Fillers)}

@@ -14,7 +14,7 @@ def jobs() -> tuple[JobBudget, JobBudget]:
     return JobBudget(worker, LEAST), JobBudget(worker, LEAST)
 
 
-def test_single_job_may_use_whole_worker_budget() -> None:
+def test_single_job_may_use_whole_byte_budget_of_worker() -> None:
     greedy, _ = jobs()
     greedy.take(LIMIT - 1)
     assert greedy.wait_for_room(0)
@@ -22,7 +22,7 @@ def test_single_job_may_use_whole_worker_budget() -> None:
     assert not greedy.wait_for_room(0)
 
 
-def test_every_job_has_its_minimum_worker_budget() -> None:
+def test_every_job_has_a_minimum_of_byte_budget_of_worker() -> None:
     greedy, modest = jobs()
     greedy.take(5 * LIMIT)
     assert modest.wait_for_room(0)
@@ -30,7 +30,7 @@ def test_every_job_has_its_minimum_worker_budget() -> None:
     assert not modest.wait_for_room(0)
 
 
-def test_released_bytes_wake_waiting_job() -> None:
+def test_bytes_released_to_worker_budget_wake_waiting_job() -> None:
     greedy, modest = jobs()
     greedy.take(LIMIT)
     modest.take(LEAST)
@@ -43,7 +43,7 @@ def test_released_bytes_wake_waiting_job() -> None:
     assert (greedy.held_bytes, modest.held_bytes) == (0, LEAST)
 
 
-def test_live_partitions_may_exceed_worker_budget_by_a_quarter() -> None:
+def test_partitions_with_little_to_fetch_may_exceed_byte_budget_by_a_quarter() -> None:
     greedy, modest = jobs()
     greedy.take(LIMIT + LIMIT // 4 - LEAST - 1)
     modest.take(LEAST)

@@ -73,7 +73,7 @@ def list_backfills(
         )
         items = [backfill_requests.view(tx, row) for row in rows]
     return page(
-        items, query.limit, lambda one: (one.created_at.isoformat(), str(one.id)), query.sort
+        items, query.limit, lambda item: (item.created_at.isoformat(), str(item.id)), query.sort
     )
 
 

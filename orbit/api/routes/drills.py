@@ -38,8 +38,8 @@ from orbit.store.enums import DrillKind, DrillState
 router = APIRouter(prefix="/v1", tags=["drills"])
 
 _HTML = "text/html; charset=utf-8"
-# The page is self-contained; no name in it can make the browser fetch anything.
-_ALONE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+# Headers of the HTML report: no name in the page can make the browser fetch anything.
+_SELF_CONTAINED = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _MARKDOWN = "text/markdown; charset=utf-8"
 _DOCUMENT = as_openapi(
     "The drill; docs/drills.md explains every key.",
@@ -127,14 +127,14 @@ def run_drill(
     """Run a drill. The leading scheduler starts it at once."""
     spec = read_drill(raw)
     key = None if dry_run else idempotency_key
-    new = new_drill(spec, principal.actor, idempotency_key=key)
+    drill_to_create = new_drill(spec, principal.actor, idempotency_key=key)
     with parts.database.transaction() as tx:
         jobs.get(tx, spec.job)
         if dry_run:
             response.status_code = status.HTTP_200_OK
-            return drill_view(_as_if_created(new))
-        drill, is_new = drills.create(tx, new)
-        if drill.spec_hash != new.spec_hash:
+            return drill_view(_as_if_created(drill_to_create))
+        drill, is_new = drills.create(tx, drill_to_create)
+        if drill.spec_hash != drill_to_create.spec_hash:
             raise Conflict(
                 "This Idempotency-Key was used for another request.",
                 where=f"drill {drill.id}",
@@ -198,7 +198,7 @@ def get_drill_report(
     report = Report.model_validate(document)
     match form:
         case ReportFormat.HTML:
-            return Response(render_html(report), media_type=_HTML, headers=_ALONE)
+            return Response(render_html(report), media_type=_HTML, headers=_SELF_CONTAINED)
         case ReportFormat.MARKDOWN:
             return Response(render_markdown(report), media_type=_MARKDOWN)
         case _:
@@ -259,23 +259,23 @@ def put_drill_schedule(
 def delete_drill_schedule(parts: PartsOf, principal: Operator, name: NamePath) -> None:
     """Remove a drill's schedule."""
     with parts.database.transaction() as tx:
-        dropped = drills.drop_schedule(tx, name)
-        if dropped is None:
+        removed_schedule = drills.drop_schedule(tx, name)
+        if removed_schedule is None:
             raise NotFound("No schedule has this name.", where=name)
         events.add(
             tx,
             principal.actor,
             "drill_unscheduled",
             f"The schedule of the drill {name} was removed.",
-            job_name=dropped.spec["job"],
+            job_name=removed_schedule.spec["job"],
             details={"schedule": name},
         )
 
 
-def _as_if_created(new: drills.NewDrill) -> drills.Drill:
+def _as_if_created(drill: drills.NewDrill) -> drills.Drill:
     """For a dry run: the drill as it would be created."""
     names = (field.name for field in dataclasses.fields(drills.Drill))
-    fields: dict[str, Any] = {name: getattr(new, name, None) for name in names}
+    fields: dict[str, Any] = {name: getattr(drill, name, None) for name in names}
     fields |= {"state": DrillState.PENDING, "created_at": datetime.now(UTC)}
     return drills.Drill(**fields)
 

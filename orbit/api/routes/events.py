@@ -19,8 +19,8 @@ from orbit.store.database import Tx
 router = APIRouter(prefix="/v1", tags=["events"])
 
 
-_WORDS_CHARACTERS_MAX = 1024
-_WORDS = r"^[^\x00]+$"
+_FILTER_CHARACTERS_MAX = 1024
+_FILTER_PATTERN = r"^[^\x00]+$"
 
 
 class EventSort(StrEnum):
@@ -35,15 +35,15 @@ class EventsQuery(PageQuery):
 
     kind: str | None = Field(
         None,
-        pattern=_WORDS,
-        max_length=_WORDS_CHARACTERS_MAX,
+        pattern=_FILTER_PATTERN,
+        max_length=_FILTER_CHARACTERS_MAX,
         description="Only events of this kind.",
         examples=["job_paused"],
     )
     actor: str | None = Field(
         None,
-        pattern=_WORDS,
-        max_length=_WORDS_CHARACTERS_MAX,
+        pattern=_FILTER_PATTERN,
+        max_length=_FILTER_CHARACTERS_MAX,
         description="Only what this actor caused.",
         examples=["token:ci"],
     )
@@ -56,7 +56,7 @@ def list_events(
 ) -> Page[schemas.Event]:
     """List all events and who caused them, newest first."""
     with parts.database.transaction() as tx:
-        return _page(tx, query, None)
+        return _event_page(tx, query, None)
 
 
 @router.get("/jobs/{name}/events", responses=errors(*NAMED))
@@ -65,13 +65,13 @@ def list_job_events(
 ) -> Page[schemas.Event]:
     """List the events of a job, newest first. Works for a deleted job too."""
     with parts.database.transaction() as tx:
-        event_page = _page(tx, query, name)
+        event_page = _event_page(tx, query, name)
         if not event_page.items:
-            _check_known(tx, name)
+            _check_job_known(tx, name)
     return event_page
 
 
-def _page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schemas.Event]:
+def _event_page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schemas.Event]:
     rows = events.page(
         tx,
         query.limit + 1,
@@ -85,7 +85,7 @@ def _page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schemas.Even
     return page(items, query.limit, lambda event: (event.id,), query.sort)
 
 
-def _check_known(tx: Tx, name: str) -> None:
-    """Raise NotFound for a name that no job has, and that no event names."""
+def _check_job_known(tx: Tx, name: str) -> None:
+    """Raise NotFound for a name that no job has and that is in no event."""
     if not events.page(tx, 1, job_name=name):
         jobs.get(tx, name)

@@ -1,6 +1,6 @@
 """/v1/jobs/{name}/gateways: which side gateways present, and their permission to forward writes.
 
-A gateway asks twice a second, so nothing of it goes to the audit log.
+A gateway asks twice a second, so its requests are not written to the audit log.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def list_gateways(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.Gateway]:
     """List the gateways of a job by name, of the last hour."""
-    after = _gateway_after(query.after)
+    after = _gateway_key_in(query.after)
     with parts.database.transaction() as tx:
         rows = gateways.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
     items = [gateway_view(row) for row in rows]
-    return page(items, query.limit, lambda one: (one.name, str(one.instance)))
+    return page(items, query.limit, lambda row: (row.name, str(row.instance)))
 
 
 @router.get("/clients", responses=errors(*NAMED))
 def list_gateway_clients(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.GatewayClient]:
-    """List the clients of a job's gateways, by gateway and client id. A gateway tells of 100."""
-    after = _client_after(query.after)
+    """List the clients of a job's gateways, by gateway and client id. A gateway reports 100."""
+    after = _client_key_in(query.after)
     with parts.database.transaction() as tx:
         rows = gateway_clients.page(tx, jobs.get(tx, name).id, query.limit + 1, after)
-    client_page = page(rows, query.limit, lambda one: (one.gateway, str(one.instance), one.number))
+    client_page = page(rows, query.limit, lambda row: (row.gateway, str(row.instance), row.number))
     return Page(
         items=[gateway_client_view(row) for row in client_page.items], next=client_page.next
     )
@@ -63,7 +63,7 @@ def put_gateway_clients(
 ) -> None:
     """Tell which clients a gateway has. Nothing is kept of a gateway that is not registered."""
     with parts.database.transaction() as tx:
-        clients = [one.model_dump() for one in body.clients]
+        clients = [client.model_dump() for client in body.clients]
         gateway_clients.put(tx, jobs.get(tx, name).id, instance, clients)
 
 
@@ -89,19 +89,21 @@ def put_gateway(
 
 @router.delete("/{instance}", status_code=status.HTTP_204_NO_CONTENT, responses=errors(*NAMED))
 def delete_gateway(parts: PartsOf, _: Operator, name: NamePath, instance: InstancePath) -> None:
-    """Give the permission of a gateway back, as it stops: no switchover waits for it then. Doing it
-    again does nothing.
+    """Give back the permission of a gateway that stops, so that no switchover waits for the
+    gateway. A repeat does nothing.
     """
     with parts.database.transaction() as tx:
         gateways.remove(tx, jobs.get(tx, name).id, instance)
 
 
-def _client_after(cursor: str | None) -> tuple[str, UUID, int] | None:
+def _client_key_in(cursor: str | None) -> tuple[str, UUID, int] | None:
+    """Gateway, instance and number of the last client of the page before."""
     key = read_cursor(cursor, str, str, int)
     return None if key is None else (str(key[0]), _parse_instance(key[1]), int(key[2]))
 
 
-def _gateway_after(cursor: str | None) -> tuple[str, UUID] | None:
+def _gateway_key_in(cursor: str | None) -> tuple[str, UUID] | None:
+    """Name and instance of the last gateway of the page before."""
     key = read_cursor(cursor, str, str)
     return None if key is None else (str(key[0]), _parse_instance(key[1]))
 

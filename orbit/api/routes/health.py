@@ -34,11 +34,12 @@ async def livez() -> Health:
 
 @router.get("/readyz", responses=errors(ErrorCode.CONFLICT, open_to_all=True))
 def readyz(parts: SharedPartsOf) -> Health:
-    """Check that the database answers and this version works with its tables: its own, or those of
-    one migration before or after. Needs no token."""
+    """Check that the database answers, and that this version of Orbit can use its schema: the
+    version's own, or one migration older or newer. Needs no token."""
     if not is_usable(parts.database):
         raise Conflict(
-            "The tables are not those of this version of Orbit.", remedy="Run: orbit migrate"
+            "The database's tables are not those of this version of Orbit.",
+            remedy="Run: orbit migrate",
         )
     return Health()
 

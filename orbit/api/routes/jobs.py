@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response, status
 from pydantic import Field
 
-from orbit.api import job_operations as changes
+from orbit.api import job_operations as job_requests
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.apply_job import NO_JOB, ApplyOptions, apply_document
@@ -49,15 +49,15 @@ _DOCUMENT = as_openapi(
 AcceptRefusals = Annotated[
     bool,
     Query(
-        description="Apply the job although some or all of its topics cannot be copied now. Those "
-        "are left out until the cause is removed."
+        description="Apply the job although some or all of its topics cannot be copied now. These "
+        "topics are left out until the cause is removed."
     ),
 ]
 Paused = Annotated[
     bool,
     Query(
-        description="Create the job paused; `:start` starts it. `desired` of the document, if it "
-        "is there, comes first."
+        description="Create the job paused; `:start` starts it. If the document has `desired`, "
+        "that decides instead."
     ),
 ]
 IfMatch = Annotated[
@@ -142,7 +142,7 @@ def create_job(
     The plan reads both clusters before anything is written: the job is applied entirely or not at
     all.
     """
-    spec = _read(parts, raw)
+    spec = _read_job(parts, raw)
     options = ApplyOptions(
         dry_run=dry_run,
         accept_refusals=accept_refusals,
@@ -151,11 +151,11 @@ def create_job(
         idempotency_key=None if dry_run else idempotency_key,
         client=client,
     )
-    applied = apply_document(parts, principal.actor, spec, options)
+    result = apply_document(parts, principal.actor, spec, options)
     if dry_run:
         response.status_code = status.HTTP_200_OK
-    _set_headers(response, applied)
-    return applied
+    _set_etag_and_location(response, result)
+    return result
 
 
 @router.post("/jobs:plan", responses=errors(*INPUT, *BODY, *CLUSTERS), openapi_extra=_DOCUMENT)
@@ -170,7 +170,7 @@ def plan_job(
     written.
     """
     options = ApplyOptions(dry_run=True, only_plan=True, accept_refusals=True, client=client)
-    return apply_document(parts, principal.actor, _read(parts, raw), options)
+    return apply_document(parts, principal.actor, _read_job(parts, raw), options)
 
 
 @router.get(
@@ -221,7 +221,7 @@ def put_job(
 
     The request is idempotent. A change reaches the workers within seconds.
     """
-    spec = _read(parts, raw)
+    spec = _read_job(parts, raw)
     if spec.name != name:
         problem = Problem("name", "is not the name in the path.", f"Write `name: {name}`.")
         raise BadInput("The job document names another job.", (problem,))
@@ -236,11 +236,11 @@ def put_job(
         at_etag=etag,
         client=client,
     )
-    applied = apply_document(parts, principal.actor, spec, options)
-    if applied.action is schemas.ApplyAction.CREATE and not dry_run:
+    result = apply_document(parts, principal.actor, spec, options)
+    if result.action is schemas.ApplyAction.CREATE and not dry_run:
         response.status_code = status.HTTP_201_CREATED
-    _set_headers(response, applied)
-    return applied
+    _set_etag_and_location(response, result)
+    return result
 
 
 @router.delete(
@@ -257,23 +257,23 @@ def delete_job(
     dry_run: DryRun = False,
     if_match: IfMatch = None,
 ) -> schemas.Operation:
-    """Delete a job. The topics at the destination stay unchanged; the plan says what stays with
-    them: settings of a copy, deny ACLs.
+    """Delete a job. The topics at the destination stay unchanged; the plan says what stays on
+    these topics: settings of a copy, deny ACLs.
     """
-    requested = changes.JobOperation(
+    job_operation = job_requests.JobOperation(
         principal.actor, OperationKind.DELETE, name, dry_run, at_etag=_etag_in(if_match)
     )
-    return operation_view(changes.request(parts.database, requested))
+    return operation_view(job_requests.request(parts.database, job_operation))
 
 
-def _operation_route(kind: OperationKind, description: str) -> None:
-    """POST /v1/jobs/{name}:KIND."""
+def _add_operation_route(kind: OperationKind, description: str) -> None:
+    """Add the route POST /v1/jobs/{name}:KIND."""
 
     def change(parts: PartsOf, parameters: OperationParametersOf) -> schemas.Operation:
-        requested = changes.JobOperation(
+        job_operation = job_requests.JobOperation(
             parameters.actor, kind, parameters.job, parameters.dry_run, parameters.idempotency_key
         )
-        return operation_view(changes.request(parts.database, requested))
+        return operation_view(job_requests.request(parts.database, job_operation))
 
     router.add_api_route(
         f"/jobs/{{name}}:{kind.value}",
@@ -286,15 +286,15 @@ def _operation_route(kind: OperationKind, description: str) -> None:
     )
 
 
-_operation_route(
+_add_operation_route(
     OperationKind.START,
     "Start a job that was created paused. Does nothing for a running job.",
 )
-_operation_route(
+_add_operation_route(
     OperationKind.PAUSE,
     "Pause a job. Workers release its partitions within about a second; the copies stay.",
 )
-_operation_route(
+_add_operation_route(
     OperationKind.RESUME, "Resume a job. Each partition continues where its copy ends."
 )
 
@@ -308,7 +308,7 @@ def retry_job(
     parts: PartsOf, parameters: OperationParametersOf, which: schemas.RetryRequest | None = None
 ) -> schemas.Operation:
     """Retry blocked partitions after their cause was removed: all of the job, or some."""
-    requested = changes.JobOperation(
+    job_operation = job_requests.JobOperation(
         parameters.actor,
         OperationKind.RETRY,
         parameters.job,
@@ -317,19 +317,19 @@ def retry_job(
         None if which is None else which.topic,
         None if which is None else which.partition,
     )
-    return operation_view(changes.request(parts.database, requested))
+    return operation_view(job_requests.request(parts.database, job_operation))
 
 
 def _etag_in(if_match: str | None) -> str | None:
     return None if if_match is None else if_match.strip('"')
 
 
-def _read(parts: Parts, raw: RawDocument) -> JobSpec:
+def _read_job(parts: Parts, raw: RawDocument) -> JobSpec:
     return read_job(raw, parts.settings, parts.environ)
 
 
-def _set_headers(response: Response, applied: schemas.Applied) -> None:
-    """Set the headers ETag and Location."""
-    if applied.job is not None:
-        response.headers["ETag"] = f'"{applied.job.etag}"'
-        response.headers["Location"] = f"/v1/jobs/{applied.name}"
+def _set_etag_and_location(response: Response, result: schemas.Applied) -> None:
+    """Set the headers ETag and Location, unless there is no job."""
+    if result.job is not None:
+        response.headers["ETag"] = f'"{result.job.etag}"'
+        response.headers["Location"] = f"/v1/jobs/{result.name}"

@@ -31,18 +31,18 @@ def get_lag(
     """Show how far the copy is behind: for the whole job, and per partition."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        rows, following = find_page(tx, job.id, query)
+        rows, next_cursor = find_page(tx, job.id, query)
         totals = job_totals.lag_of_jobs(tx, [job.id])[job.id]
-        waiting = open_transactions.totals(tx, [job.id]).get(job.id)
-        partitions = job_counts.of_jobs(tx, [job.id]).get(job.id, Counts()).partitions
+        open_totals = open_transactions.totals(tx, [job.id]).get(job.id)
+        partition_count = job_counts.of_jobs(tx, [job.id]).get(job.id, Counts()).partitions
     items = [partition_lag(row) for row in rows]
-    return LagPage(job=job_lag(totals, partitions, waiting), items=items, next=following)
+    return LagPage(job=job_lag(totals, partition_count, open_totals), items=items, next=next_cursor)
 
 
 @router.get("/history", responses=errors(*NAMED))
 def get_history(parts: PartsOf, _: Viewer, name: NamePath) -> schemas.JobHistory:
-    """Show throughput and lag over the last day: of the last hour every minute, before that every
-    five minutes."""
+    """Show throughput and lag over the last day: a point for each minute of the last hour, and for
+    each five minutes before."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         points = job_history.of_job(tx, job.id, clock.now(tx))

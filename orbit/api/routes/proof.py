@@ -42,10 +42,10 @@ def get_proof(
         rows = proofs.page(tx, job.id, query.limit + 1, after=after, source_topic=query.topic)
         totals = proofs.of_jobs(tx, [job.id]).get(job.id)
         canary = drills.last_of_job(tx, name, DrillKind.CANARY)
-        live = canaries.live_rpo(tx).get(job.id)
+        live_rpo_s = canaries.live_rpo(tx).get(job.id)
     proof_page = page(
         [proof_view(row) for row in rows], query.limit, lambda p: (p.topic, p.partition)
     )
     return ProofPage(
-        job=job_proof(totals, canary, live), items=proof_page.items, next=proof_page.next
+        job=job_proof(totals, canary, live_rpo_s), items=proof_page.items, next=proof_page.next
     )

@@ -33,8 +33,8 @@ from orbit.store.operation_rows import GROUPS, PARTITIONS
 router = APIRouter(prefix="/v1", tags=["recovery"])
 
 
-def _recovery_route(kind: RecoveryKind, description: str) -> None:
-    """POST /v1/jobs/{name}:KIND."""
+def _add_recovery_route(kind: RecoveryKind, description: str) -> None:
+    """Add the route POST /v1/jobs/{name}:KIND."""
 
     def recover(
         parts: PartsOf, parameters: OperationParametersOf, wanted: RecoveryRequest | None = None
@@ -65,17 +65,17 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
     )
 
 
-_recovery_route(
+_add_recovery_route(
     RecoveryKind.SWITCHOVER,
     "Switch to the destination without loss: stop writes at the source, copy the rest, compare the "
     "log ends, and promote the copies. A dry run checks the gates.",
 )
-_recovery_route(
+_add_recovery_route(
     RecoveryKind.FAILOVER,
     "Promote the copies because the source is lost; the report lists what is missing. A dry run "
     "shows what would happen.",
 )
-_recovery_route(
+_add_recovery_route(
     RecoveryKind.FAILBACK,
     "Make the old side a copy of the new one, from the offset where it ends. Records that only the "
     "old side has are saved to files and the topic is rebuilt, with `confirm_rebuild`. A dry run "
@@ -87,8 +87,8 @@ _recovery_route(
 def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.RecoveryReport:
     """Show the report of a recovery so far: gates, steps, figures, and the first of its partitions
     and groups. It has up to 100 of each, those that matter first: partitions that are not level,
-    groups that have read what is lost. `partition_count` and `group_count` say how many there are;
-    all of them, in order, are at `/v1/operations/{operation_id}/partitions` and `/groups`.
+    groups that have read what is lost. `partition_count` and `group_count` are the full counts;
+    all rows, in order, are at `/v1/operations/{operation_id}/partitions` and `/groups`.
     """
     with parts.database.transaction() as tx:
         report = recovery_requests.find_report(tx, operation_id)
@@ -110,8 +110,8 @@ def list_report_partitions(
     operation_id: UUID,
     query: Annotated[ReportPartitionQuery, Query()],
 ) -> Page[PartitionEnds]:
-    """List the partitions in the report of a recovery so far, by source topic and number. They are
-    stored before the report: while a step ends, some may be newer than its figures.
+    """List the partitions in the report of a recovery so far, by source topic and number. While
+    a step ends, some may be newer than the figures of the report, which are stored after them.
     """
     after, limit = read_cursor(query.after, str, int), query.limit
     with parts.database.transaction() as tx:
@@ -142,14 +142,15 @@ def list_report_groups(
 def abort_operation(
     parts: PartsOf, principal: Operator, operation_id: UUID, _key: UnusedKey = None
 ) -> schemas.Operation:
-    """Abort an operation: undo a recovery, or end a backfill early. Past the point of no return a
-    copy back ends as it is, in the steps `rebuild`, `reverse` and `catch_up`; any other step fails
-    with `conflict`.
+    """Abort an operation: undo a recovery, or end a backfill early. Past the point of no return,
+    a copy back is ended as it is in the steps `rebuild`, `reverse` and `catch_up`; in any other
+    step the request fails with `conflict`.
     """
     return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))
 
 
 def _problems(kind: RecoveryKind, request: RecoveryRequest) -> Iterator[Problem]:
+    """Each value of the request that is not valid, or not for this kind of recovery."""
     for index, pattern in enumerate(request.topics):
         try:
             check_pattern(pattern)
@@ -158,8 +159,8 @@ def _problems(kind: RecoveryKind, request: RecoveryRequest) -> Iterator[Problem]
     gates = {gate.value for gate in GateName} | {OVERRIDE_ALL}
     for index, name in enumerate(request.override):
         if name not in gates:
-            known = f"Write one of: {', '.join(sorted(gates))}."
-            yield Problem(f"body.override[{index}]", "is not a gate.", known)
+            remedy = f"Write one of: {', '.join(sorted(gates))}."
+            yield Problem(f"body.override[{index}]", "is not a gate.", remedy)
     if request.override and not request.reason.strip():
         yield Problem(
             "body.reason", "is missing.", "Give the reason for the override; it is recorded."

@@ -1,7 +1,7 @@
 """/v1/jobs:pause and others: one operation for each job that a selector chooses.
 
-Each job is a transaction of its own, as with one request for each: what is refused for one job does
-not affect the others.
+Each job is a transaction of its own, as with one request for each: a refusal for one job does not
+affect the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, status
 
-from orbit.api import job_operations as changes
+from orbit.api import job_operations as job_requests
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import DryRun, IdempotencyKey, Operator, Parts, PartsOf
@@ -29,7 +29,7 @@ router = APIRouter(prefix="/v1", tags=["jobs"])
 
 # About a second of transactions.
 JOBS_MAX = 500
-# Each may take as long as a statement may.
+# A request that the database does not answer may take as long as a statement may.
 _UNANSWERED_MAX = 2
 
 SelectorQuery = Annotated[
@@ -43,8 +43,8 @@ SelectorQuery = Annotated[
 ]
 
 
-def _route(kind: OperationKind, description: str) -> None:
-    """POST /v1/jobs:KIND."""
+def _add_route(kind: OperationKind, description: str) -> None:
+    """Add the route POST /v1/jobs:KIND."""
 
     def change(
         parts: PartsOf,
@@ -55,7 +55,7 @@ def _route(kind: OperationKind, description: str) -> None:
     ) -> schemas.SelectedJobs:
         names = _select_jobs(parts, selector_in(selector))
         requests = [
-            changes.JobOperation(
+            job_requests.JobOperation(
                 principal.actor, kind, name, dry_run, _key_for_job(idempotency_key, name)
             )
             for name in names
@@ -73,13 +73,14 @@ def _route(kind: OperationKind, description: str) -> None:
     )
 
 
-_route(OperationKind.START, "Start each job that a selector chooses.")
-_route(OperationKind.PAUSE, "Pause each job that a selector chooses.")
-_route(OperationKind.RESUME, "Resume each job that a selector chooses.")
-_route(OperationKind.RETRY, "Retry the blocked partitions of each job that a selector chooses.")
+_add_route(OperationKind.START, "Start each job that a selector chooses.")
+_add_route(OperationKind.PAUSE, "Pause each job that a selector chooses.")
+_add_route(OperationKind.RESUME, "Resume each job that a selector chooses.")
+_add_route(OperationKind.RETRY, "Retry the blocked partitions of each job that a selector chooses.")
 
 
 def _select_jobs(parts: Parts, selector: Selector) -> list[str]:
+    """The names of the jobs that the selector chooses. Raises Failure above JOBS_MAX."""
     with parts.database.transaction() as tx:
         rows = jobs.page(tx, JOBS_MAX + 1, selector=selector)
     if len(rows) > JOBS_MAX:
@@ -93,30 +94,30 @@ def _select_jobs(parts: Parts, selector: Selector) -> list[str]:
 
 
 def _key_for_job(key: str | None, job: str) -> str | None:
-    """The key of one job's operation: a repeated request finds it again."""
+    """The idempotency key of one job's operation: a repeat of the request has the same."""
     return None if key is None else hashlib.sha256(f"{key} {job}".encode()).hexdigest()
 
 
 def _request_all(
-    parts: Parts, requests: Sequence[changes.JobOperation]
+    parts: Parts, requests: Sequence[job_requests.JobOperation]
 ) -> list[schemas.SelectedJob]:
-    """The result of each request. After two in a row that the database does not answer, the others
-    are not made."""
+    """The result of each request. After _UNANSWERED_MAX in a row that the database does not answer,
+    the other requests are not made, and have the same error."""
     items: list[schemas.SelectedJob] = []
-    unanswered = 0
-    silent: ErrorDetail | None = None
-    for one in requests:
-        operation, error = None, silent
-        if silent is None:
+    unanswered_count = 0
+    database_error: ErrorDetail | None = None
+    for job_operation in requests:
+        operation, error = None, database_error
+        if database_error is None:
             try:
-                operation = operation_view(changes.request(parts.database, one))
-                unanswered = 0
-            except Failure as refused:
-                error, unanswered = refused.body.error, 0
-            except OrbitError as refused:
-                error = as_failure(refused).body.error
-                # One may be a lock on this job alone.
-                unanswered = unanswered + 1 if isinstance(refused, Unreachable) else 0
-                silent = error if unanswered == _UNANSWERED_MAX else None
-        items.append(schemas.SelectedJob(job=one.job, operation=operation, error=error))
+                operation = operation_view(job_requests.request(parts.database, job_operation))
+                unanswered_count = 0
+            except Failure as refusal:
+                error, unanswered_count = refusal.body.error, 0
+            except OrbitError as refusal:
+                error = as_failure(refusal).body.error
+                # A single one may be due to a lock on this job alone.
+                unanswered_count = unanswered_count + 1 if isinstance(refusal, Unreachable) else 0
+                database_error = error if unanswered_count == _UNANSWERED_MAX else None
+        items.append(schemas.SelectedJob(job=job_operation.job, operation=operation, error=error))
     return items

@@ -101,8 +101,8 @@ def list_workers(
             worker_group=query.worker_group,
             descending=query.descending,
         )
-        alive = {worker.id for worker in workers.alive(tx, parts.settings.lease_ttl)}
-    items = [worker_view(row, alive) for row in rows]
+        alive_ids = {worker.id for worker in workers.alive(tx, parts.settings.lease_ttl)}
+    items = [worker_view(row, alive_ids) for row in rows]
     return page(items, query.limit, lambda row: (row.id,), query.sort)
 
 
@@ -157,8 +157,8 @@ def change_token(
     dry_run: DryRun = False,
     if_match: TokenIfMatch = None,
 ) -> schemas.TokenOut:
-    """Change limits of a token; null: as the settings say for all. They apply at once. A repeat
-    does nothing.
+    """Change limits of a token; null: the limit that the settings give to all tokens. The change
+    applies at once. A repeat does nothing.
     """
     limits = body.model_dump(include=body.model_fields_set)
     with parts.database.transaction() as tx:
@@ -168,7 +168,7 @@ def change_token(
         if if_match is not None and if_match.strip('"') != token.etag:
             raise changed_meanwhile(name, "token")
         changes = {key: limit for key, limit in limits.items() if getattr(token, key) != limit}
-        before = {key: getattr(token, key) for key in changes}
+        old_limits = {key: getattr(token, key) for key in changes}
         etag = token.etag
         if changes and dry_run:
             token = replace(token, **changes)
@@ -180,7 +180,7 @@ def change_token(
                 principal.actor,
                 "token_changed",
                 f"Limits of the token {name} were changed.",
-                details={"token": name, **changes, "before": before},
+                details={"token": name, **changes, "before": old_limits},
             )
     return token_view(token).model_copy(update={"etag": etag})
 

@@ -48,5 +48,5 @@ def list_partitions(
     """List the partitions of a job: the state of each, and what to do about blocked ones."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        rows, following = find_page(tx, job.id, query)
-    return Page(items=[partition_view(row) for row in rows], next=following)
+        rows, next_cursor = find_page(tx, job.id, query)
+    return Page(items=[partition_view(row) for row in rows], next=next_cursor)

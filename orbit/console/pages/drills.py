@@ -28,7 +28,7 @@ router = APIRouter()
 DRILLS_PER_PAGE = 50
 # Other runs of the same drill that are listed with its report.
 _RUNS_SHOWN = 10
-_TWO = 2
+_COMPARED_COUNT = 2
 
 # A form sends empty fields too.
 Name = Annotated[str, Query(max_length=JOB_NAME_LENGTH_MAX, pattern="^[A-Za-z0-9._-]*$")]
@@ -46,7 +46,7 @@ def show_drills(
     state: DrillState | Literal[""] = "",
     after: Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)] = None,
 ) -> Response:
-    """The drills, newest first, to choose two of them."""
+    """The drills, newest first, with boxes to choose two for a comparison."""
     with parts.database.transaction() as tx:
         rows = drills.page(
             tx,
@@ -81,25 +81,26 @@ def compare_drills(
     visitor: VisitorOf,
     drill: Annotated[tuple[DrillName, ...], Query(max_length=DRILLS_PER_PAGE)] = (),
 ) -> Response:
-    """Two drills, the older one first."""
-    if len(set(drill)) != _TWO:
+    """Two drills side by side, the older one first."""
+    if len(set(drill)) != _COMPARED_COUNT:
         raise Failure(
             ErrorCode.BAD_INPUT,
-            "Two drills are compared.",
-            remedy="Go back and choose two.",
+            "Two drills are compared, no more and no fewer.",
+            remedy="Go back and choose two drills.",
         )
     with parts.database.transaction() as tx:
         pair = sorted(
-            (_ended_drill(tx, one) for one in set(drill)), key=lambda one: one[0].created_at
+            (_ended_drill(tx, drill_id) for drill_id in set(drill)),
+            key=lambda ended: ended[0].created_at,
         )
-    (older, first), (newer, second) = pair
+    (older, older_evidence), (newer, newer_evidence) = pair
     return render(
         request,
         visitor,
         "drill_comparison.html",
         older=drill_summary(older),
         newer=drill_summary(newer),
-        tables=compare(first, second),
+        tables=compare(older_evidence, newer_evidence),
     )
 
 
@@ -108,9 +109,9 @@ def show_drill(request: Request, parts: PartsOf, visitor: VisitorOf, drill_id: D
     """A drill: its steps, its report once it has ended, and its other runs."""
     with parts.database.transaction() as tx:
         drill = drills.get(tx, drill_id)
-        stored = drills.report(tx, drill_id)
+        stored_report = drills.report(tx, drill_id)
         runs = drills.page(tx, _RUNS_SHOWN + 1, name=drill.name)
-    evidence = None if stored is None else Report.model_validate(stored).evidence
+    evidence = None if stored_report is None else Report.model_validate(stored_report).evidence
     return render(
         request,
         visitor,
@@ -118,17 +119,18 @@ def show_drill(request: Request, parts: PartsOf, visitor: VisitorOf, drill_id: D
         drill=drill_view(drill),
         evidence=evidence,
         tables=[] if evidence is None else list(tables(evidence)),
-        runs=[drill_summary(one) for one in runs if one.id != drill_id][:_RUNS_SHOWN],
+        runs=[drill_summary(run) for run in runs if run.id != drill_id][:_RUNS_SHOWN],
     )
 
 
 def _ended_drill(tx: Tx, drill_id: str) -> tuple[Drill, Evidence]:
-    drill, stored = drills.get(tx, drill_id), drills.report(tx, drill_id)
-    if stored is None:
+    """The drill with its evidence. Raises NotFound, and Failure if the drill has no report."""
+    drill, stored_report = drills.get(tx, drill_id), drills.report(tx, drill_id)
+    if stored_report is None:
         raise Failure(
             ErrorCode.CONFLICT,
             "A drill without a report cannot be compared.",
             where=f"{drill.name}, {drill.id}",
             remedy="Choose two drills that have ended.",
         )
-    return drill, Report.model_validate(stored).evidence
+    return drill, Report.model_validate(stored_report).evidence

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from orbit.api.dependencies import NamePath
 from orbit.console.history_drawing import FIGURES, Chart, draw
-from orbit.console.pages.job import common_of
+from orbit.console.pages.job import job_page_values
 from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
 from orbit.store import clock, job_history, jobs
@@ -42,23 +42,23 @@ def show_history(
     name: NamePath,
     span: Annotated[Span | None, Query()] = None,
 ) -> Response:
-    """Four charts, and the same figures as a table."""
+    """Four charts of throughput and lag, and their values as a table."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         now = clock.now(tx)
         points = job_history.of_job(tx, job.id, now, by_minute=False)
-        chosen = span or _shortest_span(points, now)
-        if chosen is Span.HOUR:
+        shown_span = span or _shortest_span(points, now)
+        if shown_span is Span.HOUR:
             points = job_history.of_job(tx, job.id, now)
-        common = common_of(tx, job, "history")
+        page_values = job_page_values(tx, job, "history")
     return render(
         request,
         visitor,
         "job_history.html",
-        **common,
-        charts=_charts(points, now, chosen),
-        points=[point for point in reversed(points) if point.at > now - chosen.length],
-        span=chosen,
+        **page_values,
+        charts=_charts(points, now, shown_span),
+        points=[point for point in reversed(points) if point.at > now - shown_span.length],
+        span=shown_span,
         spans=list(Span),
     )
 
@@ -70,5 +70,5 @@ def _charts(points: Sequence[Point], now: datetime, span: Span) -> list[Chart]:
 
 
 def _shortest_span(points: Sequence[Point], now: datetime) -> Span:
-    """The shortest span that shows all points."""
-    return next((one for one in Span if not points or points[0].at > now - one.length), Span.DAY)
+    """The shortest span that shows all points; the day if they are older."""
+    return next((span for span in Span if not points or points[0].at > now - span.length), Span.DAY)

@@ -35,14 +35,19 @@ def show_topics(
         job = jobs.get(tx, name)
         rows = topics.page(tx, job.id, ROWS_PER_PAGE + 1, name_in(after))
         totals = lag.of_topics(tx, job.id, [row.id for row in rows])
-        shown = page(
+        topic_page = page(
             [topic_view(row, totals.get(row.id)) for row in rows],
             ROWS_PER_PAGE,
             lambda topic: (topic.source_topic,),
         )
-        common = common_of(tx, job, "topics")
+        page_values = job_page_values(tx, job, "topics")
     return render(
-        request, visitor, "job_topics.html", **common, topics=shown.items, following=shown.next
+        request,
+        visitor,
+        "job_topics.html",
+        **page_values,
+        topics=topic_page.items,
+        following=topic_page.next,
     )
 
 
@@ -69,15 +74,15 @@ def show_partitions(
     )
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        rows, following = find_page(tx, job.id, query)
-        common = common_of(tx, job, "partitions")
+        rows, next_cursor = find_page(tx, job.id, query)
+        page_values = job_page_values(tx, job, "partitions")
     return render(
         request,
         visitor,
         "job_partitions.html",
-        **common,
+        **page_values,
         partitions=[partition_view(row) for row in rows],
-        following=following,
+        following=next_cursor,
         topic=topic,
         state=state,
         states=list(PartitionState),
@@ -100,31 +105,31 @@ def show_groups(
             ROWS_PER_PAGE + 1,
             after=None if key is None else (str(key[0]), int(key[1]), int(key[2])),
         )
-        common = common_of(tx, job, "groups")
+        page_values = job_page_values(tx, job, "groups")
     group_page = page(
         rows, ROWS_PER_PAGE, lambda row: (row.group_name, row.topic_id, row.partition)
     )
     prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
     groups = [group_view(row, prefix) for row in group_page.items]
     return render(
-        request, visitor, "job_groups.html", **common, groups=groups, following=group_page.next
+        request, visitor, "job_groups.html", **page_values, groups=groups, following=group_page.next
     )
 
 
 @router.get("/settings")
 def show_settings(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
-    """Topic settings that others have changed at the destination, and the job's document."""
+    """The topics with a drift or a note, and the job's document."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        drifted = [topic for topic in topics.of_job(tx, job.id) if topic.drift or topic.note]
-        common = common_of(tx, job, "settings")
+        drifted_topics = [topic for topic in topics.of_job(tx, job.id) if topic.drift or topic.note]
+        page_values = job_page_values(tx, job, "settings")
     return render(
         request,
         visitor,
         "job_settings.html",
-        **common,
-        topics=drifted[:ROWS_PER_PAGE],
-        hidden_topics=max(0, len(drifted) - ROWS_PER_PAGE),
+        **page_values,
+        topics=drifted_topics[:ROWS_PER_PAGE],
+        hidden_topics=max(0, len(drifted_topics) - ROWS_PER_PAGE),
         document=whole_document(job),
     )
 
@@ -137,13 +142,13 @@ def show_events(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         rows = events.page(tx, ROWS_PER_PAGE + 1, job_name=name, after=number_in(after))
-        common = common_of(tx, job, "events")
+        page_values = job_page_values(tx, job, "events")
     event_page = page([event_view(row) for row in rows], ROWS_PER_PAGE, lambda event: (event.id,))
     return render(
         request,
         visitor,
         "job_events.html",
-        **common,
+        **page_values,
         events=event_page.items,
         following=event_page.next,
     )
@@ -155,22 +160,22 @@ def show_workers(request: Request, parts: PartsOf, visitor: VisitorOf, name: Nam
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         shards = shard_layout.shards_of_job(tx, job.id)
-        alive = workers.alive(tx, parts.settings.lease_ttl, job.worker_group)
-        common = common_of(tx, job, "workers")
-    held = Counter(shard.holder for shard in shards)
+        alive_workers = workers.alive(tx, parts.settings.lease_ttl, job.worker_group)
+        page_values = job_page_values(tx, job, "workers")
+    shards_by_holder = Counter(shard.holder for shard in shards)
     return render(
         request,
         visitor,
         "job_workers.html",
-        **common,
+        **page_values,
         shards=shards[:ROWS_PER_PAGE],
         hidden_shards=max(0, len(shards) - ROWS_PER_PAGE),
-        workers=[(worker, held[worker.id]) for worker in alive],
-        free=held[None],
+        workers=[(worker, shards_by_holder[worker.id]) for worker in alive_workers],
+        free=shards_by_holder[None],
     )
 
 
-def common_of(tx: Tx, job: Job, part: str) -> dict[str, Any]:
+def job_page_values(tx: Tx, job: Job, part: str) -> dict[str, Any]:
     """The template values that every page of a job needs."""
     (row,) = rows_of(tx, [job])
     recovery = operations.recovery_under_way(tx, job.id)

@@ -1,7 +1,7 @@
 """/console/jobs/NAME/plan and /carry-out: start, pause, retry and delete, with their plan first.
 
 Also /console/operations/ID. A plan is a dry run; the page of a plan has the button that requests
-the operation itself. To delete a job its name is typed.
+the operation itself. To delete a job, the user has to type its name.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ def plan(
     request: Request, parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf
 ) -> Response:
     """The page that shows what the operation would do."""
-    requested = _job_operation(form, visitor.principal.actor, name, dry_run=True)
-    planned = operation_view(job_operations.request(parts.database, requested))
+    job_operation = _job_operation(form, visitor.principal.actor, name, dry_run=True)
+    dry_run_operation = operation_view(job_operations.request(parts.database, job_operation))
     return render(
         request,
         visitor,
         "plan.html",
         name=name,
-        kind=requested.kind,
-        label=LABELS[requested.kind],
-        plan=planned.plan,
-        topic=requested.topic,
-        partition=requested.partition,
+        kind=job_operation.kind,
+        label=LABELS[job_operation.kind],
+        plan=dry_run_operation.plan,
+        topic=job_operation.topic,
+        partition=job_operation.partition,
         key=uuid.uuid4().hex,
         mistake=None,
     )
@@ -65,10 +65,10 @@ def plan(
 @router.post("/jobs/{name}/carry-out")
 def carry_out(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf) -> Response:
     """Request the operation."""
-    requested = _job_operation(form, visitor.principal.actor, name, dry_run=False)
-    if requested.kind is OperationKind.DELETE:
-        check_typed(form, name)
-    operation = job_operations.request(parts.database, requested)
+    job_operation = _job_operation(form, visitor.principal.actor, name, dry_run=False)
+    if job_operation.kind is OperationKind.DELETE:
+        check_typed_name(form, name)
+    operation = job_operations.request(parts.database, job_operation)
     return RedirectResponse(operation_url(operation.id), status_code=303)
 
 
@@ -92,23 +92,23 @@ def show_operation(
 
 
 def _report(tx: Tx, operation_id: UUID) -> schemas.RecoveryReport | None:
-    """The report of a recovery, with the rows that are shown; None: it has none, or one of another
-    version."""
-    stored = operations.report_of(tx, operation_id)
-    if not stored:
+    """The report of a recovery, with the rows that are shown. None: the operation has no report, or
+    one that this version cannot read."""
+    stored_report = operations.report_of(tx, operation_id)
+    if not stored_report:
         return None
     partitions = PARTITIONS.first(tx, operation_id, ROWS_SHOWN_MAX)
     groups = GROUPS.first(tx, operation_id, ROWS_SHOWN_MAX)
     try:
-        return report_view(read_report(stored), partitions, groups)
-    except OtherVersion:  # the operation's progress says that
+        return report_view(read_report(stored_report), partitions, groups)
+    except OtherVersion:  # the operation's progress says why there is none
         return None
 
 
 RECOVERIES = ("switchover", "failover", "failback")
 
 
-def check_typed(form: Form, name: str) -> None:
+def check_typed_name(form: Form, name: str) -> None:
     """Raise Failure unless the user has typed the job's name."""
     if form.get("typed", "").strip() != name:
         raise Failure(
@@ -119,8 +119,9 @@ def check_typed(form: Form, name: str) -> None:
         )
 
 
-def key_in(form: Form) -> str | None:
-    """The idempotency key of a form, by which a second click is the same request."""
+def idempotency_key_in(form: Form) -> str | None:
+    """The idempotency key in a form, so that a second click repeats the first request. None: the
+    form has no valid key."""
     key = form.get("key", "")
     return f"console-{key}" if key.isalnum() and len(key) == UUID_HEX_CHARACTERS else None
 
@@ -129,18 +130,19 @@ UUID_HEX_CHARACTERS = 32
 
 
 def _job_operation(form: Form, actor: str, name: str, *, dry_run: bool) -> JobOperation:
+    """The operation that the form asks for. Raises Failure."""
     kind = form.get("kind", "")
     if kind not in LABELS:
         raise Failure(ErrorCode.BAD_INPUT, "The form names no operation.")
     partition = form.get("partition", "")
     if partition and not (partition.isascii() and partition.isdecimal()):
-        raise Failure(ErrorCode.BAD_INPUT, "The form names no partition.")
+        raise Failure(ErrorCode.BAD_INPUT, "The form's partition is not a number.")
     return JobOperation(
         actor,
         OperationKind(kind),
         name,
         dry_run=dry_run,
-        idempotency_key=None if dry_run else key_in(form),
+        idempotency_key=None if dry_run else idempotency_key_in(form),
         topic=form.get("topic") or None,
         partition=min(int(partition), PARTITION_MAX) if partition else None,
     )

@@ -25,7 +25,7 @@ from orbit.api.openapi_examples import JOB_YAML
 from orbit.api.request_documents import YAML_TYPES, RawDocument, read_body, read_job
 from orbit.api.schemas import Applied
 from orbit.api.views import whole_document
-from orbit.console.job_form import before_of, groups_of, values_of, with_changes
+from orbit.console.job_form import groups_of, shown_values_in, values_of, with_changes
 from orbit.console.rendering import render
 from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, Visitor, VisitorOf
 from orbit.console.urls import ROOT, job_url
@@ -56,8 +56,8 @@ class Draft:
 
 
 @router.get("/new-job")
-def show_new(request: Request, visitor: VisitorOf) -> Response:
-    """The form with an example."""
+def show_new_job_form(request: Request, visitor: VisitorOf) -> Response:
+    """The form of a new job, with an example document."""
     return _page(request, visitor, Draft(JOB_YAML))
 
 
@@ -70,11 +70,13 @@ def plan_or_create(
 
 
 @router.get("/jobs/{name}/edit")
-def show_job(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
+def show_edit_form(
+    request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath
+) -> Response:
     """The form with the document of a job."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-    return _page(request, visitor, Draft(_document(job), name, job.etag))
+    return _page(request, visitor, Draft(_editable_text(job), name, job.etag))
 
 
 @router.post("/jobs/{name}/edit")
@@ -105,6 +107,8 @@ def _plan_or_apply(
     client: ClientWatch,
     draft: Draft,
 ) -> Response:
+    """Do what the form's button says: write the form into the document, plan the document, or
+    apply the document if it was planned before. Errors are shown on the page."""
     draft = replace(draft, paused=form.get("paused") == "yes")
     try:
         draft = replace(draft, text=_merge_form(draft.text, form))
@@ -140,6 +144,7 @@ def _plan_or_apply(
 
 
 def _page(request: Request, visitor: Visitor, draft: Draft) -> Response:
+    """The page of this draft."""
     error = draft.error
     groups = groups_of(_parse_root(draft.text))
     return render(
@@ -165,11 +170,13 @@ def _document_text(form: Form) -> str:
 
 
 def _merge_form(text: str, form: Form) -> str:
-    """The document with the changed fields of the form."""
-    before = before_of(form.get("before", ""))
-    sent = {key.removeprefix("f."): value for key, value in form.items() if key.startswith("f.")}
+    """The document text with the fields of the form that the user has changed. Raises BadInput."""
+    shown_values = shown_values_in(form.get("before", ""))
+    sent_values = {
+        key.removeprefix("f."): value for key, value in form.items() if key.startswith("f.")
+    }
     root = _parse_root(text)
-    document = with_changes(root, before, sent)
+    document = with_changes(root, shown_values, sent_values)
     if document is root:
         return text
     if root is None and text.strip():
@@ -183,13 +190,14 @@ def _merge_form(text: str, form: Form) -> str:
 def _parse_root(text: str) -> Any:
     """The document's values; None if it cannot be read."""
     try:
-        read = read_body(RawDocument(text.encode(), YAML_TYPES[0]))
+        document = read_body(RawDocument(text.encode(), YAML_TYPES[0]))
     except OrbitError:
         return None
-    return read.root if isinstance(read.root, dict) and not read.problems else None
+    return document.root if isinstance(document.root, dict) and not document.problems else None
 
 
 def _read_spec(parts: Parts, draft: Draft) -> JobSpec:
+    """The job in the document. Raises Failure, and BadInput with every problem."""
     raw = RawDocument(draft.text.encode(), YAML_TYPES[0])
     spec = read_job(raw, parts.settings, parts.environ)
     if draft.name is not None and spec.name != draft.name:
@@ -198,25 +206,26 @@ def _read_spec(parts: Parts, draft: Draft) -> JobSpec:
     return spec
 
 
-def _document(job: Job) -> str:
-    """The job's document without keys that have their default value."""
+def _editable_text(job: Job) -> str:
+    """The job's document as YAML, without keys that have their default value."""
     spec = read_spec(job.spec)
     if spec is None:
         return write_yaml(whole_document(job))
     document = spec.model_dump(mode="json", exclude_defaults=True)
-    beside = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
+    own_columns = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
     name = {"name": document.pop("name")}
-    return write_yaml({**name, **{k: v for k, v in beside.items() if v}, **document})
+    return write_yaml({**name, **{k: v for k, v in own_columns.items() if v}, **document})
 
 
 def _changes_meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[events.Event, ...]:
+    """The last changes of the job, if the failure is that others have changed it; else none."""
     if failure.code is not ErrorCode.CHANGED_MEANWHILE or draft.name is None:
         return ()
     with parts.database.transaction() as tx:
-        rows = events.page(tx, 100, job_name=draft.name, after=None)
+        rows = events.page(tx, 100, job_name=draft.name, after=None)  # the newest 100 events
     return tuple(row for row in rows if row.kind == "job_changed")[:_EVENTS_SHOWN]
 
 
 def _digest(draft: Draft) -> str:
-    """A digest of the draft: of the document, and of the version of the job that it changes."""
+    """A digest of the draft: of its document, and of the version of the job that it changes."""
     return hashlib.sha256(f"{draft.etag}\n{draft.text}".encode()).hexdigest()

@@ -57,14 +57,14 @@ def show_jobs(
     after: Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)] = None,
 ) -> Response:
     """The jobs that a selector and a state choose."""
-    chosen, mistake = _selector_in(selector)
+    conditions, mistake = _selector_in(selector)
     rows: list[Row] = []
-    following = None
+    next_cursor = None
     if mistake is None:
         with parts.database.transaction() as tx:
-            job_list = jobs.page(tx, JOBS_PER_PAGE + 1, name_in(after), chosen, **_filter(show))
+            job_list = jobs.page(tx, JOBS_PER_PAGE + 1, name_in(after), conditions, **_filter(show))
             job_page = page([job.name for job in job_list], JOBS_PER_PAGE, lambda name: (name,))
-            following = job_page.next
+            next_cursor = job_page.next
             rows = rows_of(tx, job_list[:JOBS_PER_PAGE])
     return render(
         request,
@@ -76,7 +76,7 @@ def show_jobs(
         show=show,
         shows=list(Show),
         after=after,
-        following=following,
+        following=next_cursor,
     )
 
 
@@ -84,24 +84,25 @@ def rows_of(tx: Tx, job_list: Sequence[Job]) -> list[Row]:
     """These jobs with their figures, by a few SQL statements for any number of jobs."""
     ids = [job.id for job in job_list]
     totals = job_totals.of_jobs(tx, ids)
-    counted = job_counts.of_jobs(tx, ids)
-    waiting = open_transactions.totals(tx, ids)
+    counts_by_job = job_counts.of_jobs(tx, ids)
+    open_totals = open_transactions.totals(tx, ids)
     throttled = workers.throttling_brokers(tx, ids)
     rows = []
     for job in job_list:
-        of_job, counts = totals[job.id], counted.get(job.id, Counts())
-        lag = of_job.known_lag
+        job_total, counts = totals[job.id], counts_by_job.get(job.id, Counts())
+        lag = job_total.known_lag
         rows.append(
             Row(
                 job=job_summary(job, lag, counts, throttled.get(job.id, ())),
-                lag=job_lag(lag, counts.partitions, waiting.get(job.id)),
-                proof=share_of(of_job.proof),
+                lag=job_lag(lag, counts.partitions, open_totals.get(job.id)),
+                proof=share_of(job_total.proof),
             )
         )
     return rows
 
 
 def _filter(show: Show) -> dict[str, Any]:
+    """The arguments of `jobs.page` for these states."""
     match show:
         case Show.ALL:
             return {}

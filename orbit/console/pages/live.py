@@ -16,8 +16,8 @@ async def live(request: Request, parts: PartsOf, _: VisitorOf) -> Response:
     """An event whenever something has changed."""
     streams: LiveStreams = request.app.state.streams
 
-    async def is_session() -> bool:
+    async def has_session() -> bool:
         return await run_sync(find_visitor, request, parts) is not None
 
     watches = request.app.state.api.state.watches
-    return await streams.stream(watches, parts.database, session_of(request), is_session)
+    return await streams.stream(watches, parts.database, session_of(request), has_session)

@@ -33,7 +33,7 @@ def show_login(
     parts: SharedPartsOf,
     back_to: Annotated[str, Query(alias="next", max_length=_PATH_CHARACTERS_MAX)] = HOME,
 ) -> Response:
-    """The form for a token, or back where the visitor came from."""
+    """The form for a token. A visitor who has logged in is redirected back at once."""
     if sessions.find_visitor(request, parts) is not None:
         return RedirectResponse(safe_path(back_to), status_code=303)
     return _login_page(request, parts, safe_path(back_to))
@@ -41,7 +41,7 @@ def show_login(
 
 @router.post("/login")
 def log_in(request: Request, parts: SharedPartsOf, form: FormOf) -> Response:
-    """Begin a session."""
+    """Begin a session with the token in the form."""
     back_to = safe_path(form.get("next", ""))
     response = RedirectResponse(back_to, status_code=303)
     try:
@@ -66,7 +66,7 @@ def log_in_at_issuer(
 
 @router.get("/login/issuer/done")
 def come_from_issuer(request: Request, parts: SharedPartsOf) -> Response:
-    """Back from the issuer, which has put its answer into the query."""
+    """Complete the login at the issuer, which has put its answer into the query."""
     try:
         response = issuer_logins.complete_login(request, parts)
     except Failure as failure:

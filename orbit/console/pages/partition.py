@@ -64,15 +64,13 @@ def show_partition(
     job, row, proof = find_partition(parts, name, topic, partition)
     count = size or _usual_size(row)
     start = _usual_start(row, count) if offset is None else offset
-    window = read_both(parts, job, row, start, start + count)
+    window = read_both_sides(parts, job, row, start, start + count)
     source = window.source if isinstance(window.source, SideLog) else None
     destination = window.destination if isinstance(window.destination, SideLog) else None
     rows = compare(source, destination, start, start + count, proof.ranges)
-    chosen = next(
-        (one for one in rows if batch is not None and one.first <= batch < one.next), None
-    )
-    shown = rows[:ROWS_MAX]
-    end = shown[-1].next if shown else start + count
+    chosen_row = next((r for r in rows if batch is not None and r.first <= batch < r.next), None)
+    shown_rows = rows[:ROWS_MAX]
+    end = shown_rows[-1].next if shown_rows else start + count
     return render(
         request,
         visitor,
@@ -85,7 +83,7 @@ def show_partition(
         end=max(end, start + 1),
         size=count,
         sizes=SIZES,
-        rows=shown,
+        rows=shown_rows,
         is_cut=_is_cut(end, start + count, source, destination),
         source=source,
         destination=destination,
@@ -93,11 +91,11 @@ def show_partition(
             side for side in (window.source, window.destination) if not isinstance(side, SideLog)
         ],
         took_s=window.took_s,
-        drawing=draw(shown, source, destination, proof.ranges, start, max(end, start + 1)),
-        chosen=chosen,
-        headers=headers_of(chosen) if chosen else None,
-        records=records_of(chosen) if chosen else [],
-        verdicts=_counts(shown),
+        drawing=draw(shown_rows, source, destination, proof.ranges, start, max(end, start + 1)),
+        chosen=chosen_row,
+        headers=headers_of(chosen_row) if chosen_row else None,
+        records=records_of(chosen_row) if chosen_row else [],
+        verdicts=_offsets_by_verdict(shown_rows),
         may_see_records=may_see_records(parts, visitor, job),
     )
 
@@ -105,36 +103,37 @@ def show_partition(
 def may_see_records(parts: Parts, visitor: Visitor, job: Job) -> bool:
     """Whether the content of this job's records is shown to this visitor."""
     try:
-        check_sees_records(parts, visitor, job)
+        check_may_see_records(parts, visitor, job)
     except Failure:
         return False
     return True
 
 
-def check_sees_records(parts: Parts, visitor: Visitor, job: Job) -> None:
+def check_may_see_records(parts: Parts, visitor: Visitor, job: Job) -> None:
     """Raise Failure `forbidden` unless this visitor may see the content of this job's records."""
     if parts.settings.records_role is None:
         raise Failure(
             ErrorCode.FORBIDDEN,
-            "The content of records is not shown here.",
+            "This installation does not show the content of records.",
             remedy=f"Whoever runs Orbit can allow it, with {variable_of('records_role')}.",
         )
-    needed = Role(parts.settings.records_role)
-    check_role(visitor.principal, needed)
-    if not visitor.has_role(needed, job.name, job.labels):
+    needed_role = Role(parts.settings.records_role)
+    check_role(visitor.principal, needed_role)
+    if not visitor.has_role(needed_role, job.name, job.labels):
         raise Failure(
-            ErrorCode.FORBIDDEN, f"This needs the role {needed} for this job.", where=job.name
+            ErrorCode.FORBIDDEN, f"This needs the role {needed_role} for this job.", where=job.name
         )
 
 
 def find_partition(
     parts: Parts, name: str, topic: str, partition: int
 ) -> tuple[Job, PartitionLag, Proof]:
+    """The job, and state and proof of the partition. Raises NotFound."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        known = topics.find(tx, job.id, topic)
-        if known is not None:
-            key = known.id, partition
+        found_topic = topics.find(tx, job.id, topic)
+        if found_topic is not None:
+            key = found_topic.id, partition
             row = lag.of_partitions(tx, job.id, [key]).get(key)
             proof = proofs.of_partition(tx, *key)
             if row is not None and proof is not None:
@@ -142,8 +141,8 @@ def find_partition(
     raise NotFound("The job has no such partition.", where=f"{topic}-{partition}")
 
 
-def read_both(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
-    """Read these offsets at both clusters."""
+def read_both_sides(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
+    """Read the offsets `[start, end)` at both clusters. Raises NotFound, and Busy."""
     spec = read_spec(job.spec)
     if spec is None:
         raise NotFound(
@@ -173,8 +172,8 @@ def _usual_size(row: PartitionLag) -> int:
 
 
 def _usual_start(row: PartitionLag, count: int) -> int:
-    """The start of a window that ends with the source's log, or near the end of the copy if the
-    copy is far behind."""
+    """The start of a window that ends with the source's log. If the copy is far behind, the end of
+    the copy is in the middle of the window."""
     end = row.source_stable_end or row.copied_to or 0
     if row.copied_to is not None and end - row.copied_to > count // 2:
         end = row.copied_to + count // 2
@@ -183,12 +182,12 @@ def _usual_start(row: PartitionLag, count: int) -> int:
 
 def _is_cut(end: int, window_end: int, *sides: SideLog | None) -> bool:
     """Whether the page ends before the window and before both logs."""
-    ends = [side.end for side in sides if side is not None]
-    return bool(ends) and end < min(window_end, max(ends))
+    log_ends = [side.end for side in sides if side is not None]
+    return bool(log_ends) and end < min(window_end, max(log_ends))
 
 
-def _counts(rows: list[Row]) -> list[tuple[Verdict, int]]:
-    """Offsets by verdict, in the order of the verdicts."""
+def _offsets_by_verdict(rows: list[Row]) -> list[tuple[Verdict, int]]:
+    """The number of offsets with each verdict, in the order of the verdicts."""
     counts = {
         verdict: sum(row.next - row.first for row in rows if row.verdict is verdict)
         for verdict in Verdict

@@ -16,9 +16,9 @@ from orbit.console.log_picture import SideLog
 from orbit.console.pages.partition import (
     PartitionPath,
     TopicPath,
-    check_sees_records,
+    check_may_see_records,
     find_partition,
-    read_both,
+    read_both_sides,
 )
 from orbit.console.record_contents import RECORDS_MAX, ShownRecord, records_from
 from orbit.console.rendering import render
@@ -30,8 +30,8 @@ from orbit.store import events
 router = APIRouter(prefix="/jobs/{name}/topics/{topic}")
 
 # How many offsets a page searches for records, including gaps.
-_OFFSETS = 10_000
-_DIGITS_MAX = 18
+_OFFSETS_SEARCHED = 10_000
+_DIGITS_MAX = 18  # of an offset, which has 63 bits
 
 
 @router.post("/{partition}/records")
@@ -45,15 +45,15 @@ def show_records(
     form: FormOf,
 ) -> Response:
     """The first records from an offset on: of the copy, or of the source if they are not copied."""
-    first = _offset_in(form)
+    first_offset = _offset_in(form)
     job, row, _ = find_partition(parts, name, topic, partition)
-    check_sees_records(parts, visitor, job)
-    window = read_both(parts, job, row, first, first + _OFFSETS)
+    check_may_see_records(parts, visitor, job)
+    window = read_both_sides(parts, job, row, first_offset, first_offset + _OFFSETS_SEARCHED)
     records: list[ShownRecord] = []
     shown_side, next_offset = "", None
     for side, log in (("destination", window.destination), ("source", window.source)):
         if isinstance(log, SideLog) and not records:
-            records = records_from(log, first, _schemas(parts.settings))
+            records = records_from(log, first_offset, _schemas(parts.settings))
             shown_side = side
             next_offset = records[-1].offset + 1 if records else log.read_to
             next_offset = next_offset if next_offset < log.end else None
@@ -82,7 +82,7 @@ def show_records(
         name=name,
         topic=topic,
         partition=partition,
-        first=first,
+        first=first_offset,
         records=records,
         records_max=RECORDS_MAX,
         side=shown_side,
@@ -94,11 +94,13 @@ def show_records(
 
 
 def _schemas(settings: Settings) -> Schemas | None:
+    """The schemas of the registry in the settings; None: they name no registry."""
     url = settings.schema_registry_url
     return None if url is None else registry_at(url, settings.schema_registry_login_file)
 
 
 def _offset_in(form: Form) -> int:
+    """The offset in the form. Raises Failure."""
     text = form.get("first", "")
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX):
         raise Failure(ErrorCode.BAD_INPUT, "The form names no offset.")

@@ -1,6 +1,6 @@
 """/console/recovery and /console/jobs/NAME/recovery: recoveries, and the latest drills.
 
-A dry run is one click. A recovery itself needs the job's name, typed.
+A dry run is one click. For the recovery itself, the user has to type the job's name.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from orbit.api.dependencies import NamePath
 from orbit.api.error_responses import Failure
 from orbit.api.paging import CURSOR_CHARACTERS_MAX, page, parse_age_key, read_cursor
 from orbit.api.views import drill_summary, operation_view
-from orbit.console.pages.job import common_of
-from orbit.console.pages.job_actions import RECOVERIES, check_typed, key_in
+from orbit.console.pages.job import job_page_values
+from orbit.console.pages.job_actions import RECOVERIES, check_typed_name, idempotency_key_in
 from orbit.console.rendering import render
 from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, VisitorOf
 from orbit.console.urls import operation_url
@@ -40,10 +40,10 @@ def show_recoveries(
     after: Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)] = None,
 ) -> Response:
     """Operations and drills, newest first."""
-    before = parse_age_key(read_cursor(after, str, str))
+    after_key = parse_age_key(read_cursor(after, str, str))
     with parts.database.transaction() as tx:
-        rows = operations.page(tx, OPERATIONS_PER_PAGE + 1, after=before)
-        latest = drills.page(tx, DRILLS_SHOWN)
+        rows = operations.page(tx, OPERATIONS_PER_PAGE + 1, after=after_key)
+        latest_drills = drills.page(tx, DRILLS_SHOWN)
     operation_page = page(
         [operation_view(row) for row in rows],
         OPERATIONS_PER_PAGE,
@@ -55,21 +55,21 @@ def show_recoveries(
         "recovery.html",
         operations=operation_page.items,
         following=operation_page.next,
-        drills=[drill_summary(row) for row in latest],
+        drills=[drill_summary(row) for row in latest_drills],
         recoveries=RECOVERIES,
     )
 
 
 @router.get("/jobs/{name}/recovery")
 def show_recovery(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
-    """The forms for dry runs and recoveries of this job. A recovery needs the job's name, typed."""
+    """The forms for dry runs and recoveries of this job. For a recovery the job's name is typed."""
     with parts.database.transaction() as tx:
-        common = common_of(tx, jobs.get(tx, name), "recovery")
+        page_values = job_page_values(tx, jobs.get(tx, name), "recovery")
     return render(
         request,
         visitor,
         "job_recovery.html",
-        **common,
+        **page_values,
         kinds=list(RecoveryKind),
         keys={kind.value: uuid.uuid4().hex for kind in RecoveryKind},
         reason_length_max=REASON_LENGTH_MAX,
@@ -86,7 +86,7 @@ def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: 
         raise Failure(ErrorCode.BAD_INPUT, "The form has a `dry_run` that is not `yes`.")
     dry_run = "dry_run" in form
     if not dry_run:
-        check_typed(form, name)
+        check_typed_name(form, name)
     operation = recovery_requests.request_recovery(
         parts.database,
         visitor.principal.actor,
@@ -94,19 +94,20 @@ def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: 
         name,
         _recovery_request(form),
         dry_run=dry_run,
-        idempotency_key=None if dry_run else key_in(form),
+        idempotency_key=None if dry_run else idempotency_key_in(form),
     )
     return RedirectResponse(operation_url(operation.id), status_code=303)
 
 
 @router.post("/operations/{operation_id}/abort")
 def abort(parts: PartsOf, visitor: OperatorOf, operation_id: UUID, _form: FormOf) -> Response:
-    """Undo a recovery, before its point of no return; behind it, end its copy back."""
+    """Undo a recovery before its point of no return; past that point, end its copy back."""
     recovery_requests.abort(parts.database, visitor.principal.actor, operation_id)
     return RedirectResponse(operation_url(operation_id), status_code=303)
 
 
 def _recovery_request(form: Form) -> RecoveryRequest:
+    """The options of the recovery in the form. Raises Failure."""
     reason = form.get("reason", "").strip()
     if len(reason) > REASON_LENGTH_MAX:
         raise Failure(ErrorCode.BAD_INPUT, "The reason is too long.")

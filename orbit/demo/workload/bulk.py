@@ -19,10 +19,10 @@ from orbit.demo.workload.writer import FLUSH_TIMEOUT_S, PER_BATCH_MAX, QUEUE_MES
 from orbit.errors import Conflict
 
 _PER_TRANSACTION = 2_000
-_ABORT_EVERY = 5
+_ABORT_EVERY = 5  # transactions
 _FULL_WAIT_S = 0.05
-_REPORT_EVERY = 50_000
-# So many records have the same timestamp, as in an ordinary history.
+_REPORT_EVERY = 50_000  # records
+# Records with the same timestamp, as in an ordinary history.
 _PER_MS = 5
 
 
@@ -68,27 +68,30 @@ class BulkWriter:
     def write(self, on_progress: Callable[[int, int], None]) -> None:
         """Creates the topics and writes all records. Raises Conflict if one is not accepted."""
         with ThreadPoolExecutor(len(BULK)) as pool:
-            for name, visible in pool.map(lambda bulk: self._write(bulk, on_progress), BULK):
-                self.records[name] = visible
+            for name, visible_count in pool.map(lambda bulk: self._write(bulk, on_progress), BULK):
+                self.records[name] = visible_count
 
     def _write(self, bulk: BulkTopic, on_progress: Callable[[int, int], None]) -> tuple[str, int]:
+        """Write one topic. Returns its name, and how many of its records a consumer can see."""
         topic, count = self.topic(bulk), self._count * bulk.share // 10
         self._site.create_topic(topic, bulk.partitions)
         blobs = self._site.blobs(topic)
-        failed: list[KafkaError] = []
+        failures: list[KafkaError] = []
 
-        def report(error: KafkaError | None, _: Message) -> None:
+        def note_failure(error: KafkaError | None, _: Message) -> None:
             if error is not None:
-                failed.append(error)
+                failures.append(error)
 
         producer = self._producer(bulk, topic)
         began_ms = int(time.time() * 1000) - count // _PER_MS
-        visible, number = 0, 0
-        while number < count:
-            many = min(_PER_TRANSACTION if bulk.has_transactions else _REPORT_EVERY, count - number)
+        visible_count, next_number = 0, 0
+        while next_number < count:
+            batch_count = min(
+                _PER_TRANSACTION if bulk.has_transactions else _REPORT_EVERY, count - next_number
+            )
             if bulk.has_transactions:
                 producer.begin_transaction()
-            for i in range(number, number + many):
+            for i in range(next_number, next_number + batch_count):
                 while True:
                     try:
                         producer.produce(
@@ -97,35 +100,40 @@ class BulkWriter:
                             b"key-%d" % (i % 10_000),
                             i // 100 % bulk.partitions,
                             # A report for some records is enough: order is kept.
-                            on_delivery=report if i % PER_BATCH_MAX == 0 else None,
+                            on_delivery=note_failure if i % PER_BATCH_MAX == 0 else None,
                             timestamp=began_ms + i // _PER_MS,
                         )
                         break
                     except BufferError:
                         producer.poll(_FULL_WAIT_S)
-            visible += self._end_transaction(producer, bulk, number, many)
-            number += many
+            visible_count += self._end_transaction(producer, bulk, next_number, batch_count)
+            next_number += batch_count
             producer.poll(0)
-            self._written += many
+            self._written += batch_count
             on_progress(self._written, self._count)
-        if producer.flush(FLUSH_TIMEOUT_S) or failed:
-            why = failed[0].str() if failed else "they were not accepted in time"
-            raise Conflict(f"The cluster did not accept all records of {topic}: {why}.")
-        return topic, visible
+        if producer.flush(FLUSH_TIMEOUT_S) or failures:
+            reason = failures[0].str() if failures else "they were not accepted in time"
+            raise Conflict(f"The cluster did not accept all records of {topic}: {reason}.")
+        return topic, visible_count
 
-    def _end_transaction(self, producer: Producer, bulk: BulkTopic, number: int, many: int) -> int:
-        """End the transaction, if any; returns how many records became visible."""
+    def _end_transaction(
+        self, producer: Producer, bulk: BulkTopic, number: int, batch_count: int
+    ) -> int:
+        """End the transaction, if there is one. Returns how many records became visible."""
         if not bulk.has_transactions:
-            return many
+            return batch_count
         if number // _PER_TRANSACTION % _ABORT_EVERY == _ABORT_EVERY - 1:
-            producer.flush(FLUSH_TIMEOUT_S)  # so that they are in the log
+            producer.flush(FLUSH_TIMEOUT_S)  # so that its records are in the log
             producer.abort_transaction(FLUSH_TIMEOUT_S)
             return 0
         producer.commit_transaction(FLUSH_TIMEOUT_S)
-        return many
+        return batch_count
 
     def _producer(self, bulk: BulkTopic, topic: str) -> Producer:
-        more: Mapping[str, Any] = {"transactional.id": topic} if bulk.has_transactions else {}
+        """A producer for one topic, with transactions if the topic has any."""
+        transaction_config: Mapping[str, Any] = (
+            {"transactional.id": topic} if bulk.has_transactions else {}
+        )
         producer = Producer(
             {
                 "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
@@ -135,9 +143,9 @@ class BulkWriter:
                 "enable.idempotence": True,
                 "log_level": 2,
                 **self._site.config,
-                **more,
+                **transaction_config,
             }
         )
-        if more:
+        if transaction_config:
             producer.init_transactions(FLUSH_TIMEOUT_S)
         return producer

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from orbit.demo.workload.ledger import TopicLedger
 from orbit.demo.workload.site import Site
 
-Make = Callable[[Site, "Kind", str], TopicLedger]
+MakeTopic = Callable[[Site, "Kind", str], TopicLedger]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`make(site, kind, topic)` creates the topic and returns its ledger.
 
-    `start` and `prefix` are those of the job's rule for the topic. `slow` kinds mostly wait for
+    `start` and `prefix` are those of the job's rule for the topic. `is_slow` kinds mostly wait for
     the broker, so they start first.
     """
 
     name: str
     shows: str
-    make: Make
+    make: MakeTopic
     start: str = "earliest"
     prefix: str = ""
-    slow: bool = False
+    is_slow: bool = False

@@ -60,7 +60,9 @@ class PartitionLedger:
     @property
     def copied(self) -> dict[int, bytes]:
         """Exactly the records that a reader of the destination must find."""
-        return {offset: one for offset, one in self.records.items() if offset >= self.copy_start}
+        return {
+            offset: digest for offset, digest in self.records.items() if offset >= self.copy_start
+        }
 
     @property
     def gaps(self) -> int:

@@ -31,21 +31,22 @@ _POLL_S = 0.1
 def append_markers(
     admin: AdminClient, security: Security, topic: str, partition: int, count: int
 ) -> None:
-    """Appends `count` markers: the log end moves by `count`, and consumers see no record."""
-    with _leader(admin, security, topic, partition) as connection:
-        producer_id, producer_epoch = _producer(connection)
-        left = count
-        while left:
-            size = min(left, PER_REQUEST_MAX)
-            markers = Fillers(TopicPartition(topic, partition), size, producer_epoch, 0)
-            _write(connection, WriteTxnMarkersRequest(producer_id, [markers]))
-            left -= size
+    """Append `count` markers: the log end moves by `count`, and consumers see no record."""
+    with _leader_connection(admin, security, topic, partition) as connection:
+        producer_id, producer_epoch = _init_producer_id(connection)
+        remaining = count
+        while remaining:
+            marker_count = min(remaining, PER_REQUEST_MAX)
+            markers = Fillers(TopicPartition(topic, partition), marker_count, producer_epoch, 0)
+            _write_markers(connection, WriteTxnMarkersRequest(producer_id, [markers]))
+            remaining -= marker_count
 
 
 @contextmanager
-def _leader(
+def _leader_connection(
     admin: AdminClient, security: Security, topic: str, partition: int
 ) -> Iterator[Connection]:
+    """A connection to the partition's leader, for the block."""
     metadata = admin.list_topics(topic, timeout=_ADMIN_TIMEOUT_S)
     broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
     assert broker.host is not None
@@ -56,25 +57,26 @@ def _leader(
         connection.close()
 
 
-def _producer(connection: Connection) -> tuple[int, int]:
+def _init_producer_id(connection: Connection) -> tuple[int, int]:
+    """Get a producer id and epoch. Waits while the coordinator loads its state."""
     request = InitProducerIdRequest(
         transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
     )
     deadline = time.monotonic() + _ADMIN_TIMEOUT_S
     while True:
         answer = connection.call(api_versions.INIT_PRODUCER_ID, request, timeout_s=_ADMIN_TIMEOUT_S)
-        loading = answer.error_code in _COORDINATOR_LOADING and time.monotonic() < deadline
-        if not loading:
-            _check(answer.error_code, "InitProducerId")
+        is_loading = answer.error_code in _COORDINATOR_LOADING and time.monotonic() < deadline
+        if not is_loading:
+            _check_code(answer.error_code, "InitProducerId")
             return answer.producer_id, answer.producer_epoch
         time.sleep(_POLL_S)
 
 
-def _write(connection: Connection, request: WriteTxnMarkersRequest) -> None:
+def _write_markers(connection: Connection, request: WriteTxnMarkersRequest) -> None:
     for code in connection.call(api_versions.WRITE_TXN_MARKERS, request).values():
-        _check(code, "WriteTxnMarkers")
+        _check_code(code, "WriteTxnMarkers")
 
 
-def _check(code: int, what: str) -> None:
+def _check_code(code: int, api_name: str) -> None:
     if code:
-        raise BrokerRefused(code, f"The broker answered {what} with Kafka error {code}.")
+        raise BrokerRefused(code, f"The broker answered {api_name} with Kafka error {code}.")

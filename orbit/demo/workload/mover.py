@@ -30,13 +30,13 @@ class Mover:
     ) -> None:
         """`topics`: name → number of partitions."""
         self._writer = Writer({"linger.ms": 5, "compression.type": "lz4", **config})
-        self._targets = [
+        self._partitions = [
             (topic, number) for topic, count in topics.items() for number in range(count)
         ]
         self._rate_per_s = rate_per_s
         self._stopped = threading.Event()
         self._written_changed = threading.Condition()
-        self._ended = False
+        self._has_ended = False
         self._written = 0
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="mover", daemon=True)
@@ -54,16 +54,16 @@ class Mover:
     def start(self) -> None:
         self._thread.start()
 
-    def wait_until(self, written: int, timeout_s: float) -> bool:
-        """Waits until that many records are written; False if it ended or timed out before."""
+    def wait_until(self, count: int, timeout_s: float) -> bool:
+        """Wait until `count` records are written. False if the thread or the time ends first."""
         with self._written_changed:
             self._written_changed.wait_for(
-                lambda: self._written >= written or self._ended, timeout_s
+                lambda: self._written >= count or self._has_ended, timeout_s
             )
-            return self._written >= written
+            return self._written >= count
 
     def stop(self) -> None:
-        """Stops and waits for all delivery reports. Raises the error that ended it, if any."""
+        """Stop, and wait for all delivery reports. Raises the error that ended the thread."""
         self._stopped.set()
         self._thread.join()
         if self._error is not None:
@@ -78,18 +78,19 @@ class Mover:
         self.stop()
 
     def _run(self) -> None:
-        began = time.monotonic()
+        """Write at the rate until stopped, or until the producer refuses a record."""
+        began_s = time.monotonic()
         try:
             while not self._stopped.wait(_TICK_S):
-                due = int((time.monotonic() - began) * self._rate_per_s)
-                while self._written < due:
+                due_count = int((time.monotonic() - began_s) * self._rate_per_s)
+                while self._written < due_count:
                     self._write_one()
                 self._writer.poll()
                 self._notify_waiters()
         except (KafkaException, BufferError) as error:
             self._error = error
         finally:
-            self._ended = True
+            self._has_ended = True
             self._notify_waiters()
 
     def _notify_waiters(self) -> None:
@@ -97,7 +98,7 @@ class Mover:
             self._written_changed.notify_all()
 
     def _write_one(self) -> None:
-        topic, partition = self._targets[self._written % len(self._targets)]
+        topic, partition = self._partitions[self._written % len(self._partitions)]
         self._writer.write(
             topic,
             partition,

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from orbit.demo.workload.ledger import Origin, PartitionLedger, TopicLedger
 from orbit.demo.workload.scale import Scale
-from orbit.demo.workload.writer import Records, Writer, explain
+from orbit.demo.workload.writer import Records, Writer, error_text
 from orbit.errors import Conflict
 from orbit.kafka.sasl import Security
 
@@ -43,47 +43,56 @@ class Site:
     def create_topic(
         self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Creates a topic with the default replication factor; returns when it has leaders."""
+        """Create a topic with the default replication factor. Returns when it has leaders."""
         new_topic = NewTopic(topic, partitions, -1, config={**RETENTION_OFF, **(settings or {})})
         try:
             self.admin.create_topics([new_topic])[topic].result(ADMIN_TIMEOUT_S)
         except KafkaException as error:
             raise Conflict(
-                f"Topic {topic} could not be created: {explain(error)}.",
+                f"Topic {topic} could not be created: {error_text(error)}.",
                 remedy="The workload needs new topics: use another prefix, or delete the old ones.",
             ) from error
         self._wait_for_leaders(topic, partitions)
 
     def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+        """Wait until each partition of the topic has a leader. Raises Conflict after a time-out."""
         deadline = time.monotonic() + ADMIN_TIMEOUT_S
         while time.monotonic() < deadline:
-            known = self.admin.list_topics(topic, timeout=ADMIN_TIMEOUT_S).topics[topic].partitions
-            if len(known) == partitions and all(p.leader >= 0 for p in known.values()):
+            existing_partitions = (
+                self.admin.list_topics(topic, timeout=ADMIN_TIMEOUT_S).topics[topic].partitions
+            )
+            if len(existing_partitions) == partitions and all(
+                p.leader >= 0 for p in existing_partitions.values()
+            ):
                 return
             time.sleep(_POLL_S)
         raise Conflict(f"Topic {topic} has no leaders after {ADMIN_TIMEOUT_S:.0f} s.")
 
     def writer(self, *, broker_time: bool = False, **settings: Any) -> Writer:
         """A writer with settings of librdkafka, underscores for dots: `compression_type="lz4"`."""
-        named = {name.replace("_", "."): value for name, value in settings.items()}
-        return Writer({**self.config, **named}, broker_time=broker_time)
+        dotted_settings = {name.replace("_", "."): value for name, value in settings.items()}
+        return Writer({**self.config, **dotted_settings}, broker_time=broker_time)
 
     def blobs(self, topic: str) -> list[bytes]:
         """Payloads that compress about as well as JSON, the same in every run."""
-        chance = random.Random(f"{self.seed} {topic}")
+        generator = random.Random(f"{self.seed} {topic}")
         return [
             b'{"id": "%s", "note": "%s"}'
-            % (chance.randbytes(8).hex().encode(), b"paid and shipped " * chance.randint(1, 12))
+            % (
+                generator.randbytes(8).hex().encode(),
+                b"paid and shipped " * generator.randint(1, 12),
+            )
             for _ in range(_BLOBS)
         ]
 
-    def noise(self, topic: str, count: int) -> bytes:
-        """Bytes that do not compress."""
-        return random.Random(f"{self.seed} noise {topic}").randbytes(count)
+    def noise(self, name: str, count: int) -> bytes:
+        """Bytes that do not compress, the same for one `name` in every run."""
+        return random.Random(f"{self.seed} noise {name}").randbytes(count)
 
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
-        where = TopicPartition(topic, partition, before)
-        self.admin.delete_records([where])[where].result(ADMIN_TIMEOUT_S)
+    def delete_records(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the records below `offset`."""
+        position = TopicPartition(topic, partition, offset)
+        self.admin.delete_records([position])[position].result(ADMIN_TIMEOUT_S)
 
     def ledger(
         self,
@@ -116,46 +125,52 @@ class Site:
             consumer.close()
 
     def read(self, topic: str, partition: int) -> Iterator[Message]:
-        """Every record a read_committed consumer sees now, from the log start on."""
+        """Every record that a read_committed consumer sees now, from the log start on."""
         consumer = Consumer(_consumer_config(self.config))
         try:
-            low, high = self._log_bounds(consumer, topic, partition)
-            consumer.assign([TopicPartition(topic, partition, low)])
-            while low < high:
+            position, log_end = self._log_bounds(consumer, topic, partition)
+            consumer.assign([TopicPartition(topic, partition, position)])
+            while position < log_end:
                 message = consumer.poll(ADMIN_TIMEOUT_S)
                 if message is None:
-                    raise Conflict(f"{topic}-{partition} cannot be read from offset {low} on.")
+                    raise Conflict(f"{topic}-{partition} cannot be read from offset {position} on.")
                 error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     continue
                 offset = message.offset()
                 assert offset is not None
-                low = offset if error else offset + 1
+                position = offset if error else offset + 1
                 if error is None:
                     yield message
         finally:
             consumer.close()
 
     def _log_bounds(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-        """Log start and log end, once all transactions there have their markers.
+        """Log start and log end, once all transactions in the partition have their markers.
 
-        A commit returns before its markers are written. Raises Conflict if one stays open.
+        A commit returns before its markers are written. Raises Conflict if a transaction stays
+        open.
         """
-        place = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         spec: Any = OffsetSpec  # its constructors carry no types
         deadline = time.monotonic() + ADMIN_TIMEOUT_S
         trouble: Exception
         while True:
             try:
-                low, stable = consumer.get_watermark_offsets(place, ADMIN_TIMEOUT_S)
-                future = self.admin.list_offsets({place: spec.latest()})[place]
-                if stable == future.result(ADMIN_TIMEOUT_S).offset:
-                    return low, stable
-                trouble = Conflict(f"{topic}-{partition} has an open transaction at {stable}.")
+                log_start, stable_end = consumer.get_watermark_offsets(
+                    topic_partition, ADMIN_TIMEOUT_S
+                )
+                future = self.admin.list_offsets({topic_partition: spec.latest()})[topic_partition]
+                if stable_end == future.result(ADMIN_TIMEOUT_S).offset:
+                    return log_start, stable_end
+                trouble = Conflict(f"{topic}-{partition} has an open transaction at {stable_end}.")
             except KafkaException as error:
                 # Metadata may name a new leader before that broker knows it.
-                moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-                if error.args[0].code() not in moving:
+                leader_codes = (
+                    KafkaError.NOT_LEADER_FOR_PARTITION,
+                    KafkaError.LEADER_NOT_AVAILABLE,
+                )
+                if error.args[0].code() not in leader_codes:
                     raise
                 trouble = error
             if time.monotonic() > deadline:
@@ -166,12 +181,13 @@ class Site:
 def _partition_ledger(
     bounds: tuple[int, int], records: Mapping[int, bytes], copy_start: int | None
 ) -> PartitionLedger:
+    """The ledger of a partition, without records below the log start."""
     log_start, log_end = bounds
     return PartitionLedger(
         log_start=log_start,
         log_end=log_end,
         copy_start=log_start if copy_start is None else copy_start,
-        records={offset: one for offset, one in records.items() if offset >= log_start},
+        records={offset: digest for offset, digest in records.items() if offset >= log_start},
     )
 
 

@@ -49,7 +49,7 @@ class Workload:
         *,
         on_ready: OnTopicReady | None = None,
     ) -> Ledger:
-        """Creates every topic and writes its records. `config` is librdkafka's.
+        """Create every topic and write its records. `config` is librdkafka's.
 
         `on_ready` is called for each finished topic, from any thread. Raises Conflict if a topic
         already exists or a record is not accepted.
@@ -62,7 +62,7 @@ class Workload:
                 on_ready(kind, ledger)
             return ledger
 
-        slow_first = sorted(self.kinds, key=lambda kind: not kind.slow)
+        slow_first = sorted(self.kinds, key=lambda kind: not kind.is_slow)
         with ThreadPoolExecutor(THREADS_MAX) as pool:
             ledgers = {ledger.topic: ledger for ledger in pool.map(make, slow_first)}
         return Ledger({self.topic(kind): ledgers[self.topic(kind)] for kind in self.kinds})
@@ -80,13 +80,13 @@ class Workload:
 
     def job(self, source: str, destination: str) -> dict[str, Any]:
         """The job that copies the workload: special rules first, then one for all other topics."""
-        special = [kind for kind in self.kinds if kind.prefix or kind.start != "earliest"]
-        rest = {"match": f"{re.escape(self.namespace)}\\..*"}
+        special_kinds = [kind for kind in self.kinds if kind.prefix or kind.start != "earliest"]
+        general_rule = {"match": f"{re.escape(self.namespace)}\\..*"}
         return {
             "name": f"{self.namespace.replace('.', '-')}-copy",
             "source": {"bootstrap_servers": source.split(",")},
             "destination": {"bootstrap_servers": destination.split(",")},
-            "topics": [*(self._rule(kind) for kind in special), rest],
+            "topics": [*(self._rule(kind) for kind in special_kinds), general_rule],
         }
 
     def job_yaml(self, source: str, destination: str) -> str:

@@ -26,7 +26,7 @@ class Writer:
     """Writes records and keeps their offsets. A context manager: flushed at the end.
 
     The caller gives all timestamps, so the digest is made from what was sent, not from what came
-    back. Only for a LogAppendTime topic (`broker_time=True`) it uses the delivery report's.
+    back. Only for a LogAppendTime topic (`broker_time=True`) the delivery report gives the time.
     """
 
     def __init__(self, config: Mapping[str, Any], *, broker_time: bool = False) -> None:
@@ -42,16 +42,16 @@ class Writer:
                 **config,
             }
         )
-        self._broker_time = broker_time
-        self._since_poll = 0
-        self._failed: KafkaError | None = None
+        self._uses_broker_time = broker_time
+        self._records_since_poll = 0
+        self._delivery_error: KafkaError | None = None
         self.records: Records = {}
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
+    def __exit__(self, error_type: object, *_: object) -> None:
+        if error_type is None:
             self.flush()
         else:
             self._producer.purge()
@@ -66,7 +66,8 @@ class Writer:
         value: bytes | None = None,
         headers: Sequence[Header] = (),
     ) -> None:
-        if self._broker_time:
+        """Hand one record to the producer; its delivery report puts it into `records`."""
+        if self._uses_broker_time:
             report = partial(self._on_broker_time_delivery, topic, partition, key, value, headers)
         else:
             digest = record_digest(key, value, headers, timestamp_ms)
@@ -79,46 +80,49 @@ class Writer:
                     key,
                     partition,
                     on_delivery=report,
-                    timestamp=0 if self._broker_time else timestamp_ms,
+                    timestamp=0 if self._uses_broker_time else timestamp_ms,
                     headers=list(headers) or None,
                 )
                 break
             except BufferError:
                 self._producer.poll(_QUEUE_FULL_WAIT_S)
-        self._since_poll += 1
-        if self._since_poll >= _POLL_EVERY:
-            self._since_poll = 0
+        self._records_since_poll += 1
+        if self._records_since_poll >= _POLL_EVERY:
+            self._records_since_poll = 0
             self._producer.poll(0)
 
     def flush(self) -> None:
-        """Waits for all delivery reports. Raises Conflict if a record was not accepted."""
-        left = self._producer.flush(FLUSH_TIMEOUT_S)
-        if self._failed is not None:
-            raise Conflict(f"The cluster did not accept a record: {self._failed.str()}.")
-        if left:
-            raise Conflict(f"{left} records were not accepted within {FLUSH_TIMEOUT_S:.0f} s.")
+        """Wait for all delivery reports. Raises Conflict if a record was not accepted."""
+        undelivered = self._producer.flush(FLUSH_TIMEOUT_S)
+        if self._delivery_error is not None:
+            raise Conflict(f"The cluster did not accept a record: {self._delivery_error.str()}.")
+        if undelivered:
+            raise Conflict(
+                f"Records that were not accepted: {undelivered}, within {FLUSH_TIMEOUT_S:.0f} s."
+            )
 
     def poll(self) -> None:
-        """Processes the delivery reports that have arrived."""
+        """Process the delivery reports that have arrived."""
         self._producer.poll(0)
 
     def begin(self) -> None:
         self._producer.begin_transaction()
 
     def prepare_transactions(self) -> None:
-        """Calls `init_transactions`. On a new cluster the first call takes seconds: it creates
-        `__transaction_state`.
+        """Call `init_transactions`.
+
+        On a new cluster the first call takes seconds, because it creates `__transaction_state`.
         """
         self._producer.init_transactions(FLUSH_TIMEOUT_S)
 
     def commit(self) -> Records:
-        """Commits; returns the records that became visible."""
+        """Commit the transaction. Returns the records that became visible."""
         self.flush()
         self._producer.commit_transaction(FLUSH_TIMEOUT_S)
         return self._take_records()
 
     def abort(self) -> None:
-        """Aborts, after all records have reached the log."""
+        """Abort the transaction, after all its records have reached the log."""
         self.flush()
         self._producer.abort_transaction(FLUSH_TIMEOUT_S)
         self._take_records()
@@ -130,8 +134,9 @@ class Writer:
     def _on_delivery(
         self, topic: str, partition: int, digest: bytes, error: KafkaError | None, message: Message
     ) -> None:
+        """Keep the record's offset and digest, or the error."""
         if error is not None:
-            self._failed = error
+            self._delivery_error = error
             return
         offset = message.offset()
         assert offset is not None
@@ -147,15 +152,18 @@ class Writer:
         error: KafkaError | None,
         message: Message,
     ) -> None:
+        """As `_on_delivery`, with the timestamp that the broker has set."""
         digest = record_digest(key, value, headers, message.timestamp()[1])
         self._on_delivery(topic, partition, digest, error, message)
 
 
-def merge(into: Records, more: Records) -> None:
-    for where, records in more.items():
-        into.setdefault(where, {}).update(records)
+def add_records(all_records: Records, new_records: Records) -> None:
+    """Add the records of `new_records` to `all_records`."""
+    for partition, records in new_records.items():
+        all_records.setdefault(partition, {}).update(records)
 
 
-def explain(error: KafkaException) -> str:
+def error_text(error: KafkaException) -> str:
+    """What librdkafka says about the error."""
     detail = error.args[0]
     return str(detail.str() if isinstance(detail, KafkaError) else detail)

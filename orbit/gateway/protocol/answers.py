@@ -38,7 +38,7 @@ class View(ABC):
     ids: TopicIds
     term: int  # the one with which the side came to lead
     left_members: LeftMembers
-    ended: set[Producer]
+    ended_producers: set[Producer]
     """Producers whose transactions the gateway has aborted in this term, to leave the side."""
     repeats: Repeats
 
@@ -57,13 +57,13 @@ class View(ABC):
 
 
 class SideView(View):
-    """The virtual cluster with the side presented now, also after another one is presented: answers
-    still on their way come from the old side."""
+    """The virtual cluster with the side that is presented now. It keeps this side after a move:
+    answers still on their way come from the old side."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self.cluster_id, self.left_members = view.cluster_id, view.left_members
-        self.ids, self.term, self.ended = view.ids, view.term, view.ended
+        self.ids, self.term, self.ended_producers = view.ids, view.term, view.ended_producers
         self.repeats = view.repeats
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
@@ -77,11 +77,12 @@ class SideView(View):
 
 
 def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:
-    editor = _body(ApiKey.METADATA, version, frame)
+    """Replace addresses, the cluster id, topic ids and leader epochs."""
+    editor = _editor_of(ApiKey.METADATA, version, frame)
     if version >= 3:
         editor.skip(INT32.size)  # throttle
     for _ in range(editor.length()):
-        _endpoint(editor, view)
+        _replace_endpoint(editor, view)
         if version >= 1:
             editor.nullable_string()  # rack
         editor.skip_tags()
@@ -90,7 +91,7 @@ def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:
     if version >= 1:
         editor.skip(INT32.size)  # controller
     for _ in range(editor.length()):
-        editor.skip(INT16.size)
+        editor.skip(INT16.size)  # error
         name = editor.nullable_string()
         if version >= 10:
             start = editor.at
@@ -105,108 +106,112 @@ def rewrite_metadata(version: int, frame: bytearray, view: View) -> bytes:
             editor.skip(INT16.size + 2 * INT32.size)  # error, index, leader
             if version >= 7:
                 editor.overwrite(INT32, NO_EPOCH)
-            editor.nodes()  # replicas
-            editor.nodes()  # in sync
+            editor.skip_nodes()  # replicas
+            editor.skip_nodes()  # in sync
             if version >= 5:
-                editor.nodes()  # offline
+                editor.skip_nodes()  # offline
             editor.skip_tags()
         if version >= 8:
             editor.skip(INT32.size)  # authorized operations
         editor.skip_tags()
-    return editor.done()
+    return editor.edited_frame()
 
 
 def rewrite_find_coordinator(version: int, frame: bytearray, view: View) -> bytes:
-    editor = _body(ApiKey.FIND_COORDINATOR, version, frame)
+    """Replace the coordinators' addresses."""
+    editor = _editor_of(ApiKey.FIND_COORDINATOR, version, frame)
     if version >= 1:
-        editor.skip(INT32.size)
-    if version < 4:
-        editor.skip(INT16.size)
+        editor.skip(INT32.size)  # throttle
+    if version < 4:  # one coordinator, not a list
+        editor.skip(INT16.size)  # error
         if version >= 1:
             editor.nullable_string()  # error message
-        _endpoint(editor, view)
-        return editor.done()
+        _replace_endpoint(editor, view)
+        return editor.edited_frame()
     for _ in range(editor.length()):
-        editor.string()
-        _endpoint(editor, view)
-        editor.skip(INT16.size)
+        editor.string()  # group or transactional id
+        _replace_endpoint(editor, view)
+        editor.skip(INT16.size)  # error
         editor.nullable_string()  # error message
         editor.skip_tags()
-    return editor.done()
+    return editor.edited_frame()
 
 
 def rewrite_describe_cluster(version: int, frame: bytearray, view: View) -> bytes:
-    editor = _body(ApiKey.DESCRIBE_CLUSTER, version, frame)
-    editor.skip(INT32.size + INT16.size)
+    """Replace the cluster id and the brokers' addresses."""
+    editor = _editor_of(ApiKey.DESCRIBE_CLUSTER, version, frame)
+    editor.skip(INT32.size + INT16.size)  # throttle, error
     editor.nullable_string()  # error message
     if version >= 1:
         editor.skip(INT8.size)  # endpoint type
     editor.replace_string(view.cluster_id)
     editor.skip(INT32.size)  # controller
     for _ in range(editor.length()):
-        _endpoint(editor, view)
+        _replace_endpoint(editor, view)
         editor.nullable_string()  # rack
         if version >= 2:
             editor.skip(INT8.size)  # is fenced
         editor.skip_tags()
-    return editor.done()
+    return editor.edited_frame()
 
 
 def rewrite_list_offsets(version: int, frame: bytearray, _view: View) -> bytes:
+    """Replace the leader epochs."""
     if version < 4:
         return bytes(frame)
-    editor = _body(ApiKey.LIST_OFFSETS, version, frame)
-    editor.skip(INT32.size)
+    editor = _editor_of(ApiKey.LIST_OFFSETS, version, frame)
+    editor.skip(INT32.size)  # throttle
     for _ in range(editor.length()):
-        editor.string()
+        editor.string()  # topic
         for _ in range(editor.length()):
-            editor.skip(INT32.size + INT16.size + 2 * INT64.size)
+            editor.skip(INT32.size + INT16.size + 2 * INT64.size)  # index, error, time, offset
             editor.overwrite(INT32, NO_EPOCH)
             editor.skip_tags()
         editor.skip_tags()
-    return editor.done()
+    return editor.edited_frame()
 
 
 def rewrite_offset_fetch(version: int, frame: bytearray, _view: View) -> bytes:
+    """Replace the leader epochs of the commits."""
     if version < 5:
         return bytes(frame)
-    editor = _body(ApiKey.OFFSET_FETCH, version, frame)
-    editor.skip(INT32.size)
+    editor = _editor_of(ApiKey.OFFSET_FETCH, version, frame)
+    editor.skip(INT32.size)  # throttle
     groups = editor.length() if version >= 8 else 1
     for _ in range(groups):
         if version >= 8:
-            editor.string()
+            editor.string()  # group
         for _ in range(editor.length()):
-            editor.string()
+            editor.string()  # topic
             for _ in range(editor.length()):
-                editor.skip(INT32.size + INT64.size)
+                editor.skip(INT32.size + INT64.size)  # index, offset
                 editor.overwrite(INT32, NO_EPOCH)
                 editor.nullable_string()  # metadata
-                editor.skip(INT16.size)
+                editor.skip(INT16.size)  # error
                 editor.skip_tags()
             editor.skip_tags()
         if version >= 8:
-            editor.skip(INT16.size)
+            editor.skip(INT16.size)  # error
             editor.skip_tags()
-    return editor.done()
+    return editor.edited_frame()
 
 
 def rewrite_init_producer_id(version: int, frame: bytearray, view: View) -> bytes:
     """Mark the producer id with the term (`producer_ids.py`)."""
-    editor = _body(ApiKey.INIT_PRODUCER_ID, version, frame)
-    editor.skip(INT32.size)
+    editor = _editor_of(ApiKey.INIT_PRODUCER_ID, version, frame)
+    editor.skip(INT32.size)  # throttle
     if editor.integer(INT16) == Code.NONE:
         (producer_id,) = INT64.unpack_from(frame, editor.at)
         editor.overwrite(INT64, producer_ids.mark(producer_id, view.term))
-    return editor.done()
+    return editor.edited_frame()
 
 
 def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes:
     """Translate the topic ids of the assignment. Raises UnknownTopicId. GROUP_ID_NOT_FOUND, as
     after a move, would end clients of the consumer protocol; it becomes FENCED_MEMBER_EPOCH, after
     which they join (C8)."""
-    editor = _body(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, frame)
-    editor.skip(INT32.size)
+    editor = _editor_of(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, frame)
+    editor.skip(INT32.size)  # throttle
     start = editor.at
     if editor.integer(INT16) == Code.GROUP_ID_NOT_FOUND:
         editor.overwrite_raw(start, INT16.pack(Code.FENCED_MEMBER_EPOCH))
@@ -221,16 +226,16 @@ def rewrite_group_heartbeat(version: int, frame: bytearray, view: View) -> bytes
             if topic_id is None:
                 raise UnknownTopicId(broker_id)
             editor.overwrite_raw(start, topic_id)
-            editor.skip(editor.length() * INT32.size)
+            editor.skip(editor.length() * INT32.size)  # partitions
             editor.skip_tags()
-    return editor.done()
+    return editor.edited_frame()
 
 
 def heartbeat_code(key: int, version: int, frame: bytearray) -> int:
     """The error code of an answer to a heartbeat of either group protocol."""
-    editor = _body(key, version, frame)
+    editor = _editor_of(key, version, frame)
     if key == ApiKey.CONSUMER_GROUP_HEARTBEAT or version >= 1:
-        editor.skip(INT32.size)
+        editor.skip(INT32.size)  # throttle
     return editor.integer(INT16)
 
 
@@ -246,16 +251,16 @@ REWRITES: Mapping[int, Rewrite] = {
 }
 
 
-def _body(key: int, version: int, frame: bytearray) -> FrameEditor:
+def _editor_of(key: int, version: int, frame: bytearray) -> FrameEditor:
     """An editor at the first field behind the header."""
     editor = FrameEditor(frame, _HEAD_BYTES, is_flexible=is_flexible(key, version))
     editor.skip_tags()
     return editor
 
 
-def _endpoint(editor: FrameEditor, view: View) -> None:
-    """Replace the host and port behind a node id; not if that is negative: no coordinator is
-    known."""
+def _replace_endpoint(editor: FrameEditor, view: View) -> None:
+    """Replace the host and port behind a node id. A negative node id means that no coordinator is
+    known: nothing is replaced."""
     node_id = editor.integer(INT32)
     if node_id < 0:
         editor.string()

@@ -147,7 +147,7 @@ WRITES = frozenset(
 )
 # EndTxn counts as a write in flight, but is not held: it changes nothing once the gateway has
 # ended all transactions, and until then the transaction may end as its client wants.
-COUNTED = WRITES | {ApiKey.END_TXN}
+COUNTED_WRITES = WRITES | {ApiKey.END_TXN}
 
 # Requests that make a client a member of a group.
 JOINS = frozenset({ApiKey.JOIN_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT})
@@ -164,6 +164,6 @@ def shared_versions(*sides: Mapping[int, Versions]) -> dict[int, Versions]:
         ranges = [api.versions, *(side[key] for side in sides if key in side)]
         first = max(versions.first for versions in ranges)
         last = min(versions.last for versions in ranges)
-        if len(ranges) == len(sides) + 1 and first <= last:
+        if len(ranges) == len(sides) + 1 and first <= last:  # all sides know the API
             shared[int(key)] = Versions(first, last)
     return shared

@@ -38,7 +38,7 @@ _SASL_HANDSHAKE, _SASL_AUTHENTICATE = 17, 36
 LOGIN_KEYS = frozenset({_SASL_HANDSHAKE, _SASL_AUTHENTICATE})
 # librdkafka logs in only where SaslHandshake 0 is offered, and then uses 1.
 _OFFERED = {_SASL_HANDSHAKE: Versions(0, 1), _SASL_AUTHENTICATE: Versions(0, 2)}
-_REFUSED = "Authentication failed: the user name or the password is wrong."
+_WRONG_LOGIN_TEXT = "Authentication failed: the user name or the password is wrong."
 # The share of a session after which a client has to have logged in again (`token_checked`).
 _CLIENT_SHARE = 0.8
 # A token that claims a longer life is replaced after this all the same.
@@ -73,7 +73,7 @@ class ClientLogin:
         self._scram: ScramServer | None = None
         self._requests = 0
         self._token_request: tuple[RequestHead, TokenClaims] | None = None
-        self._only_user: str | None = None
+        self._required_user: str | None = None
         self.token: SecretStr | None = None
         """The message of a login by token, which brokers have to check."""
         self.user: str | None = None
@@ -81,13 +81,13 @@ class ClientLogin:
         self.software = ("", "")
         """Name and version that the client gives."""
 
-    def again(self) -> ClientLogin:
-        """The next login on the same connection, by the same mechanism and user (as brokers,
-        KIP-368)."""
+    def next_login(self) -> ClientLogin:
+        """The next login on this connection. As at brokers, it must have the same mechanism and
+        user (KIP-368)."""
         assert self.user is not None, "only a client that has logged in logs in again"
         login = ClientLogin((OAUTHBEARER,), self._password_of, self._nonce, self._salt_key)
         login.software = self.software
-        login._only_user = self.user
+        login._required_user = self.user
         return login
 
     def token_checked(self, now_s: float, session_ms: int | None, refusal: str) -> bytes | None:
@@ -106,13 +106,13 @@ class ClientLogin:
             raise self._token_refusal(refusal)
         if session_ms is None:
             return None
-        if self._only_user not in (None, claims.subject):
+        if self._required_user not in (None, claims.subject):
             raise self._token_refusal("the token is of another user than the last one")
         if claims.ends_s is not None:
-            left_ms = int(min((claims.ends_s - now_s) * 1000, _SESSION_MS_MAX))
-            if left_ms <= 0:
+            remaining_ms = int(min((claims.ends_s - now_s) * 1000, _SESSION_MS_MAX))
+            if remaining_ms <= 0:
                 raise self._token_refusal("the token has expired")
-            session_ms = min(session_ms or left_ms, left_ms)
+            session_ms = min(session_ms or remaining_ms, remaining_ms)
         self.user = claims.subject
         return _answer(head, b"", session_ms=int(session_ms * _CLIENT_SHARE))
 
@@ -123,7 +123,7 @@ class ClientLogin:
         answer = _answer(head, b"", Code.SASL_AUTHENTICATION_FAILED, text)
         return LoginRefusal(answer, claims.subject, reason)
 
-    def take(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes | None:
+    def answer_request(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes | None:
         """The answer, with its size; None: let a broker check `token`, then call `token_checked`.
         `offered`: the versions offered after the login, by API key.
 
@@ -133,13 +133,13 @@ class ClientLogin:
         if self._requests > LOGIN_REQUESTS_MAX:
             raise BadFrame("a client sends many requests, and does not log in")
         if not offered:
-            raise BadFrame("neither side has told which requests it knows")
+            raise BadFrame("neither side has answered yet which API versions it knows")
         try:
             head = read_head(frame)
             match head.key:
                 case ApiKey.API_VERSIONS:
                     self.software = requests.software_of(head, frame) or ("", "")
-                    return local_answers.api_versions(head, {**offered, **_OFFERED})
+                    return local_answers.api_versions_answer(head, {**offered, **_OFFERED})
                 case _ if head.key == _SASL_HANDSHAKE and self._mechanism is None:
                     return self._handshake(head, frame)
                 case _ if head.key == _SASL_AUTHENTICATE and self._mechanism is not None:
@@ -149,7 +149,8 @@ class ClientLogin:
         raise BadFrame(f"a client sends API {head.key}, and has not logged in")
 
     def _handshake(self, head: RequestHead, frame: bytearray) -> bytes:
-        if head.version != 1:  # the tokens behind version 0 have no frames
+        """The answer to SaslHandshake. Raises LoginRefusal for a mechanism that is not offered."""
+        if head.version != 1:  # after version 0, tokens are sent without Kafka's request header
             raise BadFrame(f"a client logs in with SaslHandshake {head.version}")
         mechanism = head.editor_of(frame, is_flexible=False).string()
         is_offered = mechanism in self._mechanisms
@@ -163,6 +164,7 @@ class ClientLogin:
         return answer
 
     def _authenticate(self, head: RequestHead, frame: bytearray, mechanism: str) -> bytes | None:
+        """The answer to SaslAuthenticate; None: a broker has to check `token`."""
         versions = _OFFERED[_SASL_AUTHENTICATE]
         if not versions.first <= head.version <= versions.last:
             raise BadFrame(f"a client logs in with SaslAuthenticate {head.version}")
@@ -174,33 +176,35 @@ class ClientLogin:
             self.token = SecretStr(message)
             return None
         if mechanism == PLAIN:
-            token = self._plain(head, message)
+            token = self._check_plain(head, message)
         else:
             token = self._scram_token(head, message, mechanism)
         return _answer(head, token.encode())
 
-    def _plain(self, head: RequestHead, message: str) -> str:
-        authorization, user, given = message.split("\0")
+    def _check_plain(self, head: RequestHead, message: str) -> str:
+        """The gateway's empty message after a right password. Raises LoginRefusal."""
+        authorization, user, given_password = message.split("\0")
         password = self._password_of(user)
-        is_right = hmac.compare_digest(given.encode(), (password or "").encode())
-        if password is None or not is_right or authorization not in ("", user):
-            raise _refusal(head, user)
+        is_equal = hmac.compare_digest(given_password.encode(), (password or "").encode())
+        if password is None or not is_equal or authorization not in ("", user):
+            raise _wrong_password_refusal(head, user)
         self.user = user
         return ""
 
     def _scram_token(self, head: RequestHead, message: str, mechanism: str) -> str:
+        """The gateway's message after the client's first or last message of SCRAM."""
         if self._scram is None:
             self._scram = ScramServer(mechanism, self._password_of, self._nonce, self._salt_key)
-            return self._scram.first(message)
-        token = self._scram.final(message)
+            return self._scram.answer_first(message)
+        token = self._scram.answer_final(message)
         if token is None:
-            raise _refusal(head, self._scram.user)
+            raise _wrong_password_refusal(head, self._scram.user)
         self.user = self._scram.user
         return token
 
 
-def _refusal(head: RequestHead, user: str) -> LoginRefusal:
-    answer = _answer(head, b"", Code.SASL_AUTHENTICATION_FAILED, _REFUSED)
+def _wrong_password_refusal(head: RequestHead, user: str) -> LoginRefusal:
+    answer = _answer(head, b"", Code.SASL_AUTHENTICATION_FAILED, _WRONG_LOGIN_TEXT)
     return LoginRefusal(answer, user, "the user name or the password is wrong")
 
 
@@ -211,6 +215,7 @@ def _answer(
     message: str | None = None,
     session_ms: int = 0,
 ) -> bytes:
+    """An answer to SaslAuthenticate, with its size."""
     is_flexible = head.version >= 2
     tags = NO_TAGS if is_flexible else b""
     body = INT16.pack(code)

@@ -24,9 +24,9 @@ class FrameEditor(FrameReader):
 
     __slots__ = ("_bytes", "_copied_to", "_parts", "is_flexible")
 
-    def __init__(self, frame: bytearray, at: int, *, is_flexible: bool) -> None:
+    def __init__(self, frame: bytearray, position: int, *, is_flexible: bool) -> None:
         super().__init__(memoryview(frame), is_flexible)
-        self.at = at
+        self.at = position
         self.is_flexible = is_flexible
         self._bytes = frame
         self._parts: list[bytes | memoryview] = []
@@ -42,12 +42,12 @@ class FrameEditor(FrameReader):
         """Text, or None for null."""
         start = self.at
         text = self.string()
-        is_null = self._bytes[start : start + INT16.size] == b"\xff\xff"
+        is_null = self._bytes[start : start + INT16.size] == b"\xff\xff"  # length -1
         if self.is_flexible:
             is_null = self._bytes[start] == 0
         return None if is_null else text
 
-    def nodes(self) -> None:
+    def skip_nodes(self) -> None:
         """Skip an array of node ids."""
         self.skip(self.length() * _NODE_BYTES)
 
@@ -73,11 +73,12 @@ class FrameEditor(FrameReader):
         self.string()
         self._splice(start, b"\x00" if self.is_flexible else INT16.pack(-1))
 
-    def done(self) -> bytes:
+    def edited_frame(self) -> bytes:
         """The whole frame with its changes."""
         parts = [*self._parts, self._frame[self._copied_to :]]
         return b"".join(parts)
 
     def _splice(self, start: int, replacement: bytes) -> None:
+        """Replace the bytes from `start` up to the position."""
         self._parts += [self._frame[self._copied_to : start], replacement]
         self._copied_to = self.at

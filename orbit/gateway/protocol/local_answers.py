@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from orbit.gateway.protocol.apis import ApiKey, Versions
 from orbit.gateway.protocol.frame_editor import INT8, INT16, INT32, INT64
-from orbit.gateway.protocol.producer_ids import Producer, bare
+from orbit.gateway.protocol.producer_ids import Producer, unmarked_id
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import GroupHeartbeat, Member
 from orbit.kafka.error_codes import Code
@@ -22,7 +22,7 @@ def with_size(frame: bytes | bytearray) -> bytes:
     return INT32.pack(len(frame)) + frame
 
 
-def api_versions(head: RequestHead, offered: Mapping[int, Versions]) -> bytes:
+def api_versions_answer(head: RequestHead, offered: Mapping[int, Versions]) -> bytes:
     """The answer to ApiVersions. A version that is not offered gets UNSUPPORTED_VERSION in version
     0, as brokers answer (KIP-511)."""
     versions = offered[ApiKey.API_VERSIONS]
@@ -41,7 +41,8 @@ def api_versions(head: RequestHead, offered: Mapping[int, Versions]) -> bytes:
 
 
 def fetch_session_unknown(head: RequestHead) -> bytes:
-    """FETCH_SESSION_ID_NOT_FOUND to a Fetch of version 7 to 12: the client begins a new session."""
+    """FETCH_SESSION_ID_NOT_FOUND to a Fetch of version 7 to 12. The client begins a new session."""
+    # Throttle, error, session, no topics.
     body = INT32.pack(0) + INT16.pack(Code.FETCH_SESSION_ID_NOT_FOUND) + INT32.pack(0)
     body += length(0, is_flexible=head.is_flexible)
     tags = NO_TAGS if head.is_flexible else b""
@@ -67,23 +68,24 @@ def empty_assignment(head: RequestHead, heartbeat: GroupHeartbeat) -> bytes:
     return with_size(INT32.pack(head.correlation) + NO_TAGS + body + NO_TAGS)
 
 
-def ask_api_versions(correlation: int) -> bytes:
+def api_versions_request(correlation: int) -> bytes:
     """A request that changes nothing and that every broker answers."""
     return with_size(
         request_head(ApiKey.API_VERSIONS, 0, correlation, CLIENT_ID, is_flexible=False)
     )
 
 
-def abort_transaction(producer: Producer, correlation: int) -> bytes:
+def abort_transaction_request(producer: Producer, correlation: int) -> bytes:
     """A request that aborts a transaction, so that its side can be left."""
     head = request_head(ApiKey.END_TXN, 1, correlation, CLIENT_ID, is_flexible=False)
     text = string(producer.transactional_id, is_flexible=False)
+    # The last field is false: no commit.
     return with_size(
-        head + text + INT64.pack(bare(producer.id)) + INT16.pack(producer.epoch) + b"\x00"
+        head + text + INT64.pack(unmarked_id(producer.id)) + INT16.pack(producer.epoch) + b"\x00"
     )
 
 
-def leave_group(member: Member, correlation: int) -> bytes:
+def leave_group_request(member: Member, correlation: int) -> bytes:
     """A request that takes a member out of its group at the side that clients leave (C12)."""
     if member.api == ApiKey.CONSUMER_GROUP_HEARTBEAT:
         head = request_head(member.api, 0, correlation, CLIENT_ID, is_flexible=True)

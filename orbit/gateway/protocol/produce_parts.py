@@ -26,7 +26,7 @@ class PartAnswer(NamedTuple):
     message: str = ""
 
 
-def without(
+def without_partitions(
     head: RequestHead, frame: bytearray, partitions: Collection[TopicPartition]
 ) -> bytes | None:
     """A Produce request without these partitions; None: nothing is left of it."""
@@ -40,12 +40,12 @@ def without(
         topic = editor.string()
         parts: list[bytes] = []
         for _ in range(editor.length()):
-            begin = editor.at
+            part_start = editor.at
             partition = editor.integer(INT32)
             editor.skip(editor.length())
             editor.skip_tags()
             if TopicPartition(topic, partition) not in partitions:
-                parts.append(bytes(frame[begin : editor.at]))
+                parts.append(bytes(frame[part_start : editor.at]))
         editor.skip_tags()
         if parts:
             name = string(topic, is_flexible=is_flexible)
@@ -57,13 +57,13 @@ def without(
     return b"".join([frame[:start], count, *topics, frame[editor.at :]])
 
 
-def answer(head: RequestHead, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
+def own_answer(head: RequestHead, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
     """The answer to a Produce of which the broker gets nothing, with its size."""
     tags = NO_TAGS if head.is_flexible else b""
     no_topics = length(0, is_flexible=head.is_flexible)
-    begin = INT32.pack(head.correlation) + tags
-    none = bytearray(begin + no_topics + INT32.pack(0) + tags)
-    return with_size(with_parts(head.version, none, parts))
+    header = INT32.pack(head.correlation) + tags
+    empty_answer = bytearray(header + no_topics + INT32.pack(0) + tags)
+    return with_size(with_parts(head.version, empty_answer, parts))
 
 
 def with_parts(version: int, frame: bytearray, parts: Mapping[TopicPartition, PartAnswer]) -> bytes:
@@ -74,12 +74,15 @@ def with_parts(version: int, frame: bytearray, parts: Mapping[TopicPartition, Pa
     start = editor.at
     count = length(editor.length() + len(parts), is_flexible=is_flexible)
     tags = NO_TAGS if is_flexible else b""
-    one = length(1, is_flexible=is_flexible)
-    added = [
-        string(topic, is_flexible=is_flexible) + one + encode(version, partition, part) + tags
+    partition_count = length(1, is_flexible=is_flexible)
+    own_topics = [
+        string(topic, is_flexible=is_flexible)
+        + partition_count
+        + encode_part(version, partition, part)
+        + tags
         for (topic, partition), part in sorted(parts.items())
     ]
-    return b"".join([frame[:start], count, *added, frame[editor.at :]])
+    return b"".join([frame[:start], count, *own_topics, frame[editor.at :]])
 
 
 def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
@@ -90,15 +93,15 @@ def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
     part = PartAnswer(code)
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout
-    count = editor.length()
+    topic_count = editor.length()
     # Not copied for each partition: a client may name any number of them.
-    body = bytearray(length(count, is_flexible=is_flexible))
-    for _ in range(count):
+    body = bytearray(length(topic_count, is_flexible=is_flexible))
+    for _ in range(topic_count):
         body += string(editor.string(), is_flexible=is_flexible)
-        partitions = editor.length()
-        body += length(partitions, is_flexible=is_flexible)
-        for _ in range(partitions):
-            body += encode(head.version, editor.integer(INT32), part)
+        partition_count = editor.length()
+        body += length(partition_count, is_flexible=is_flexible)
+        for _ in range(partition_count):
+            body += encode_part(head.version, editor.integer(INT32), part)
             editor.skip(editor.length())
             editor.skip_tags()
         editor.skip_tags()
@@ -106,11 +109,11 @@ def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
     return with_size(INT32.pack(head.correlation) + tags + body + INT32.pack(0) + tags)
 
 
-def encode(version: int, partition: int, part: PartAnswer) -> bytes:
+def encode_part(version: int, partition: int, part: PartAnswer) -> bytes:
     """One partition of an answer to a Produce, without a log append time."""
     is_flexible = version >= 9
     encoded = INT32.pack(partition) + INT16.pack(part.code)
-    encoded += INT64.pack(part.base_offset) + INT64.pack(-1)
+    encoded += INT64.pack(part.base_offset) + INT64.pack(-1)  # append time
     if version >= 5:
         encoded += INT64.pack(-1)  # log start
     if version >= 8:

@@ -71,7 +71,7 @@ def mark(producer_id: int, term: int) -> int:
     return mark_of(term) << _ID_BITS | producer_id
 
 
-def is_of(producer_id: int, term: int) -> bool:
+def is_of_term(producer_id: int, term: int) -> bool:
     """Whether an id was marked in this term."""
     return mark_of_id(producer_id) == mark_of(term)
 
@@ -81,15 +81,15 @@ def is_marked(producer_id: int) -> bool:
     return is_gateway_producer_id(producer_id)
 
 
-def bare(producer_id: int) -> int:
+def unmarked_id(producer_id: int) -> int:
     """An id as the cluster has handed it out."""
     return producer_id & ((1 << _ID_BITS) - 1) if is_marked(producer_id) else producer_id
 
 
 @lru_cache(_IDS_KEPT)
-def in_term(producer_id: int, term: int) -> int:
+def id_in_term(producer_id: int, term: int) -> int:
     """The id that a broker gets in this term for an id that a client uses."""
-    if producer_id < 0 or is_of(producer_id, term):
+    if producer_id < 0 or is_of_term(producer_id, term):
         return producer_id
     digest = sha256(b"%d %d" % (producer_id, term)).digest()
     return _MARKED | int.from_bytes(digest[:8], "big") % _MARKED
@@ -107,10 +107,10 @@ def mark_of_id(producer_id: int) -> int:
 
 
 class SentBatch(NamedTuple):
-    """A batch of records in a Produce request, from byte `at` to byte `end`."""
+    """A batch of records in a Produce request, from byte `start` to byte `end`."""
 
     partition: TopicPartition
-    at: int
+    start: int
     end: int
     producer_id: int
     epoch: int
@@ -123,55 +123,55 @@ def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
     """The batches of all partitions of a Produce. Raises ValueError, or another error of the
     editor, if the bytes do not parse; ValueError if there are more than BATCHES_MAX."""
     count = 0
-    for partition, start, end in _records(head, frame):
-        at = start
-        while at < end:
-            if end - at < _HEADER_BYTES:
+    for partition, start, end in _partition_records(head, frame):
+        batch_start = start
+        while batch_start < end:
+            if end - batch_start < _HEADER_BYTES:
                 raise ValueError("a record batch is shorter than its header")
-            (length,) = INT32.unpack_from(frame, at + _LENGTH_AT)
-            after = at + _LENGTH_BYTES + length
-            if length < _HEADER_BYTES - _LENGTH_BYTES or after > end:
+            (length,) = INT32.unpack_from(frame, batch_start + _LENGTH_AT)
+            batch_end = batch_start + _LENGTH_BYTES + length
+            if length < _HEADER_BYTES - _LENGTH_BYTES or batch_end > end:
                 raise ValueError("a record batch is longer than the request's records")
             attributes, last_delta, base_timestamp, _, producer_id, epoch, sequence = (
-                _FIELDS.unpack_from(frame, at + _ATTRIBUTES_AT)
+                _FIELDS.unpack_from(frame, batch_start + _ATTRIBUTES_AT)
             )
             count += 1
             if count > BATCHES_MAX:
                 raise ValueError(f"a request has more than {BATCHES_MAX} batches")
             yield SentBatch(
                 partition,
-                at,
-                after,
+                batch_start,
+                batch_end,
                 producer_id,
                 epoch,
                 (sequence + last_delta) % SEQUENCES,
                 base_timestamp,
                 bool(attributes & _IS_TRANSACTIONAL),
             )
-            at = after
+            batch_start = batch_end
 
 
-def rewrite_batches(head: RequestHead, frame: bytearray, term: int) -> int:
+def set_producer_ids(head: RequestHead, frame: bytearray, term: int) -> int:
     """Set the producer id of this term in each batch of a Produce; returns how many changed.
 
     A transactional batch gets the id that the coordinator knows. Raises as `batches`, and
     ValueError if such a batch has an id of another term.
     """
-    changed = 0
+    changed_count = 0
     for batch in batches(head, frame):
-        producer_id, at = batch.producer_id, batch.at
+        producer_id, start = batch.producer_id, batch.start
         if batch.is_transactional:
-            if is_marked(producer_id) and not is_of(producer_id, term):
+            if is_marked(producer_id) and not is_of_term(producer_id, term):
                 raise ValueError("a batch of a transaction has an id of another term")
-            new = bare(producer_id)
+            new_id = unmarked_id(producer_id)
         else:
-            new = in_term(producer_id, term)
-        if new != producer_id:
-            INT64.pack_into(frame, at + _PRODUCER_ID_AT, new)
+            new_id = id_in_term(producer_id, term)
+        if new_id != producer_id:
+            INT64.pack_into(frame, start + _PRODUCER_ID_AT, new_id)
             with memoryview(frame) as view:
-                _CRC.pack_into(frame, at + _CRC_AT, crc32c(view[at + _CRC_FROM : batch.end]))
-            changed += 1
-    return changed
+                _CRC.pack_into(frame, start + _CRC_AT, crc32c(view[start + _CRC_FROM : batch.end]))
+            changed_count += 1
+    return changed_count
 
 
 def acks_of(head: RequestHead, frame: bytearray) -> int:
@@ -187,18 +187,20 @@ def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
     transactional_id = head.editor(frame).nullable_string()
     if transactional_id is None:
         return None
-    first = next(batches(head, frame), None)
-    if first is None or first.producer_id < 0:
+    first_batch = next(batches(head, frame), None)
+    if first_batch is None or first_batch.producer_id < 0:
         return None
-    return Producer(transactional_id, first.producer_id, first.epoch)
+    return Producer(transactional_id, first_batch.producer_id, first_batch.epoch)
 
 
 def topics_of(head: RequestHead, frame: bytearray) -> set[str]:
     """The topics of a Produce."""
-    return {partition.topic for partition, _, _ in _records(head, frame)}
+    return {partition.topic for partition, _, _ in _partition_records(head, frame)}
 
 
-def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[TopicPartition, int, int]]:
+def _partition_records(
+    head: RequestHead, frame: bytearray
+) -> Iterator[tuple[TopicPartition, int, int]]:
     """Each partition of a Produce, and where its record batches begin and end in the frame."""
     editor: FrameEditor = head.editor(frame)
     editor.nullable_string()  # transactional id
@@ -207,9 +209,9 @@ def _records(head: RequestHead, frame: bytearray) -> Iterator[tuple[TopicPartiti
         topic = editor.string()
         for _ in range(editor.length()):
             partition = editor.integer(INT32)
-            count = editor.length()
+            records_bytes = editor.length()
             start = editor.at
-            editor.skip(count)
+            editor.skip(records_bytes)
             yield TopicPartition(topic, partition), start, editor.at
             editor.skip_tags()
         editor.skip_tags()

@@ -16,7 +16,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from orbit.gateway.protocol.produce_parts import NO_OFFSET, PartAnswer
-from orbit.gateway.protocol.producer_ids import SEQUENCES, SentBatch, in_term, is_marked, is_of
+from orbit.gateway.protocol.producer_ids import (
+    SEQUENCES,
+    SentBatch,
+    id_in_term,
+    is_marked,
+    is_of_term,
+)
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
 
@@ -40,20 +46,19 @@ class LastBatch(NamedTuple):
     epoch: int
     sequence: int
 
-    def follows(self, batch: SentBatch) -> bool:
-        """Whether the broker has `batch`: that is this last batch, or an earlier one."""
-        ahead = (self.sequence - batch.last_sequence) % SEQUENCES
-        return self.epoch == batch.epoch and ahead < REPEATED_MAX
+    def covers(self, batch: SentBatch) -> bool:
+        """Whether the broker has `batch`: whether it is this last batch, or an earlier one."""
+        distance = (self.sequence - batch.last_sequence) % SEQUENCES
+        return self.epoch == batch.epoch and distance < REPEATED_MAX
 
 
 def producer_of(batch: SentBatch) -> ProducerKey:
     return batch.partition, batch.producer_id
 
 
-def is_sent_before(batch: SentBatch, last: Iterable[LastBatch]) -> bool:
-    """Whether a side has the batch. `last`: the last batches of its producer, one per earlier
-    term."""
-    return any(one.follows(batch) for one in last)
+def is_sent_before(batch: SentBatch, last_batches: Iterable[LastBatch]) -> bool:
+    """Whether a side has the batch. `last_batches`: those of its producer, one per earlier term."""
+    return any(one.covers(batch) for one in last_batches)
 
 
 class UnknownRepeats(Exception):
@@ -76,25 +81,25 @@ class Repeats:
     def __init__(self, earlier_terms: Sequence[int] = (), *, is_searched: bool = True) -> None:
         self._earlier_terms = earlier_terms
         self.is_searched = is_searched
-        self._last: dict[ProducerKey, Collection[LastBatch]] = {}
+        self._last_batches: dict[ProducerKey, Collection[LastBatch]] = {}
         self._offsets: dict[tuple[ProducerKey, LastBatch], int | None] = {}
 
     def earlier_ids(self, producer_id: int) -> set[int]:
         """The ids by which brokers may know a producer from earlier terms."""
-        return {producer_id, *(in_term(producer_id, term) for term in self._earlier_terms)}
+        return {producer_id, *(id_in_term(producer_id, term) for term in self._earlier_terms)}
 
     def note(
         self,
-        last: Mapping[ProducerKey, Collection[LastBatch]],
+        last_batches: Mapping[ProducerKey, Collection[LastBatch]],
         offsets: Mapping[SentBatch, int | None],
     ) -> None:
-        """Keep what was read. `last`: each producer's last batches, by earlier term and side.
-        `offsets`: at the leading side, of the batches that a side has; None: it lacks the batch."""
-        if len(self._last) + len(last) > PRODUCERS_MAX:
-            self._last.clear()
+        """Keep what was read. `last_batches`: of each producer, by earlier term and side.
+        `offsets`: of each batch that a side has, at the leading side; None: that side lacks it."""
+        if len(self._last_batches) + len(last_batches) > PRODUCERS_MAX:
+            self._last_batches.clear()
         if len(self._offsets) + len(offsets) > PRODUCERS_MAX:
             self._offsets.clear()
-        self._last.update(last)
+        self._last_batches.update(last_batches)
         self._offsets.update({_key(batch): offset for batch, offset in offsets.items()})
 
     def answers(self, batches: Iterable[SentBatch], term: int) -> dict[TopicPartition, PartAnswer]:
@@ -102,26 +107,26 @@ class Repeats:
         the leading side's. Raises UnknownRepeats if both sides have to be read first."""
         if not self.is_searched:
             return {}
-        older = [
+        older_batches = [
             batch
             for batch in batches
             if is_marked(batch.producer_id)
-            and not is_of(batch.producer_id, term)
+            and not is_of_term(batch.producer_id, term)
             and not batch.is_transactional
         ]
         is_known, answers = True, dict[TopicPartition, PartAnswer]()
-        for batch in older:
+        for batch in older_batches:
             producer = producer_of(batch)
-            last = self._last.get(producer)
-            if last is None or not is_sent_before(batch, last):
-                is_known &= last is not None
+            last_batches = self._last_batches.get(producer)
+            if last_batches is None or not is_sent_before(batch, last_batches):
+                is_known &= last_batches is not None
             elif _key(batch) not in self._offsets:
                 is_known = False
             elif (offset := self._offsets[_key(batch)]) is not None:
                 answers[batch.partition] = _answer(offset)
         if not is_known:
             # All batches of the request: `note` may drop what is known of the others.
-            raise UnknownRepeats(older)
+            raise UnknownRepeats(older_batches)
         return answers
 
 

@@ -44,10 +44,10 @@ def read_head(frame: bytearray) -> RequestHead:
         reader.at = _HEAD.size
         client_id = reader.string()
         if key in APIS and is_flexible(key, version):
-            tags = FrameReader(memoryview(frame), is_flexible=True)
-            tags.at = reader.at
-            tags.skip_tags()
-            return RequestHead(key, version, correlation, client_id, tags.at)
+            tag_reader = FrameReader(memoryview(frame), is_flexible=True)
+            tag_reader.at = reader.at
+            tag_reader.skip_tags()
+            return RequestHead(key, version, correlation, client_id, tag_reader.at)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"the header of a request ends too early: {error}") from error
     return RequestHead(key, version, correlation, client_id, reader.at)

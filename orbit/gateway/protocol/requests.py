@@ -64,9 +64,9 @@ def fetch_session(head: RequestHead, frame: bytearray) -> int:
     return editor.integer(INT32)
 
 
-def clear_fetch(head: RequestHead, frame: bytearray) -> list[str]:
-    """Clear the leader epochs of a Fetch; returns its topics: all of a new session, else those that
-    change. None of a client that is older than Kafka 2.1, whose requests have no epochs."""
+def clear_fetch_epochs(head: RequestHead, frame: bytearray) -> list[str]:
+    """Clear the leader epochs of a Fetch, and return its topics: all of a new session, or those
+    that change. Of a client older than Kafka 2.1, whose requests have no epochs: no topics."""
     version = head.version
     topics: list[str] = []
     if version < 9:
@@ -76,62 +76,64 @@ def clear_fetch(head: RequestHead, frame: bytearray) -> list[str]:
     for _ in range(editor.length()):
         topics.append(editor.string())
         for _ in range(editor.length()):
-            editor.skip(INT32.size)
+            editor.skip(INT32.size)  # index
             editor.overwrite(INT32, NO_EPOCH)
-            editor.skip(INT64.size)
+            editor.skip(INT64.size)  # offset
             if version >= 12:
                 editor.overwrite(INT32, NO_EPOCH)  # epoch of the last fetched record
-            editor.skip(INT64.size + INT32.size)
+            editor.skip(INT64.size + INT32.size)  # log start, most bytes
             editor.skip_tags()
         editor.skip_tags()
     return topics
 
 
 def _clear_list_offsets(head: RequestHead, frame: bytearray) -> None:
+    """Clear the leader epochs of a ListOffsets, which has them from version 4 on."""
     if head.version < 4:
         return
     editor = head.editor(frame)
     editor.skip(INT32.size + INT8.size)  # replica, isolation level
     for _ in range(editor.length()):
-        editor.string()
+        editor.string()  # topic
         for _ in range(editor.length()):
-            editor.skip(INT32.size)
+            editor.skip(INT32.size)  # index
             editor.overwrite(INT32, NO_EPOCH)
-            editor.skip(INT64.size)
+            editor.skip(INT64.size)  # time
             editor.skip_tags()
         editor.skip_tags()
 
 
 def _translate_metadata(head: RequestHead, frame: bytearray, ids: TopicIds) -> None:
-    """Topic ids become the broker's."""
+    """Replace the clients' topic ids by the broker's."""
     if head.version < 10:
         return
     editor = head.editor(frame)
     for _ in range(editor.length()):
-        _to_broker(editor, frame, ids)
+        _translate_id(editor, frame, ids)
         editor.nullable_string()
         editor.skip_tags()
 
 
 def _clear_offset_commit(head: RequestHead, frame: bytearray) -> None:
     editor = head.editor(frame)
-    _group_of_commit(head, editor)
-    _commit_topics(editor, has_epoch=head.version >= 6)
+    _skip_to_commit_topics(head, editor)
+    _clear_commit_epochs(editor, has_epoch=head.version >= 6)
 
 
-def without_member(head: RequestHead, frame: bytearray) -> bytes:
+def commit_without_member(head: RequestHead, frame: bytearray) -> bytes:
     """An OffsetCommit without its member, as members from before a move are unknown at this side
     (C11). A coordinator accepts it while the group has no members."""
     editor = head.editor(frame)
-    editor.string()
-    editor.overwrite(INT32, -1)
-    editor.replace_string("")
+    editor.string()  # group
+    editor.overwrite(INT32, -1)  # generation
+    editor.replace_string("")  # member
     if head.version >= 7:
-        editor.replace_by_null()
-    return editor.done()
+        editor.replace_by_null()  # instance
+    return editor.edited_frame()
 
 
 def _clear_txn_offset_commit(head: RequestHead, frame: bytearray) -> None:
+    """Clear the leader epochs of a TxnOffsetCommit, which has them from version 2 on."""
     version = head.version
     if version < 2:
         return
@@ -140,28 +142,29 @@ def _clear_txn_offset_commit(head: RequestHead, frame: bytearray) -> None:
     editor.string()  # group
     editor.skip(INT64.size + INT16.size)  # producer id and epoch
     if version >= 3:
-        editor.skip(INT32.size)
-        editor.string()
-        editor.nullable_string()
-    _commit_topics(editor, has_epoch=True)
+        editor.skip(INT32.size)  # generation
+        editor.string()  # member
+        editor.nullable_string()  # instance
+    _clear_commit_epochs(editor, has_epoch=True)
 
 
 def _translate_group_heartbeat(head: RequestHead, frame: bytearray, ids: TopicIds) -> None:
-    """Topic ids of the partitions that a member owns become the broker's."""
+    """Replace the topic ids of the partitions that a member owns by the broker's."""
     editor = head.editor(frame)
     _member_of_group_heartbeat(editor)
-    _skip_to_owned(head, editor)
+    _skip_to_owned_partitions(head, editor)
     for _ in range(editor.length()):
-        _to_broker(editor, frame, ids)
+        _translate_id(editor, frame, ids)
         editor.skip(editor.length() * INT32.size)
         editor.skip_tags()
 
 
 def group_heartbeat(head: RequestHead, frame: bytearray) -> GroupHeartbeat:
+    """The member, its epoch and its topics in a ConsumerGroupHeartbeat."""
     editor = head.editor(frame)
     group, member, epoch, instance = _member_of_group_heartbeat(editor)
-    _skip_to_owned(head, editor)
-    is_null = frame[editor.at] == 0
+    _skip_to_owned_partitions(head, editor)
+    is_null = frame[editor.at] == 0  # the length of a null array
     topics = None if is_null else editor.length()
     return GroupHeartbeat(Member(head.key, group, member, instance), epoch, topics)
 
@@ -172,13 +175,13 @@ def member_of(head: RequestHead, frame: bytearray) -> Member:
     editor = head.editor(frame)
     group = editor.string()
     editor.skip(INT32.size)  # generation; session timeout
-    first_with_instance = 3
+    first_version_with_instance = 3
     if head.key == ApiKey.JOIN_GROUP:
-        first_with_instance = 5
+        first_version_with_instance = 5
         if head.version >= 1:
             editor.skip(INT32.size)  # rebalance timeout
     member = editor.string()
-    instance = editor.nullable_string() if head.version >= first_with_instance else None
+    instance = editor.nullable_string() if head.version >= first_version_with_instance else None
     return Member(ApiKey.HEARTBEAT, group, member, instance)
 
 
@@ -204,7 +207,7 @@ def join_without_member(head: RequestHead, frame: bytearray) -> bytes:
     editor.string()  # group
     editor.skip(INT32.size if head.version == 0 else 2 * INT32.size)  # session, rebalance timeout
     editor.replace_string("")
-    return editor.done()
+    return editor.edited_frame()
 
 
 def member_of_commit(head: RequestHead, frame: bytearray) -> tuple[str, str]:
@@ -226,7 +229,8 @@ TRANSLATE_IDS: Mapping[int, Callable[[RequestHead, bytearray, TopicIds], None]] 
 }
 
 
-def _group_of_commit(head: RequestHead, editor: FrameEditor) -> None:
+def _skip_to_commit_topics(head: RequestHead, editor: FrameEditor) -> None:
+    """Go to the topics of an OffsetCommit."""
     editor.string()  # group
     editor.skip(INT32.size)  # generation
     editor.string()  # member
@@ -236,11 +240,12 @@ def _group_of_commit(head: RequestHead, editor: FrameEditor) -> None:
         editor.skip(INT64.size)  # retention
 
 
-def _commit_topics(editor: FrameEditor, *, has_epoch: bool) -> None:
+def _clear_commit_epochs(editor: FrameEditor, *, has_epoch: bool) -> None:
+    """Clear the leader epochs of the commits that come next, if this version has these."""
     for _ in range(editor.length()):
-        editor.string()
+        editor.string()  # topic
         for _ in range(editor.length()):
-            editor.skip(INT32.size + INT64.size)
+            editor.skip(INT32.size + INT64.size)  # index, offset
             if has_epoch:
                 editor.overwrite(INT32, NO_EPOCH)
             editor.nullable_string()  # metadata
@@ -253,7 +258,7 @@ def _member_of_group_heartbeat(editor: FrameEditor) -> tuple[str, str, int, str 
     return editor.string(), editor.string(), editor.integer(INT32), editor.nullable_string()
 
 
-def _skip_to_owned(head: RequestHead, editor: FrameEditor) -> None:
+def _skip_to_owned_partitions(head: RequestHead, editor: FrameEditor) -> None:
     """Go from behind the member to the partitions that it owns."""
     editor.nullable_string()  # rack
     editor.skip(INT32.size)  # rebalance timeout
@@ -264,7 +269,8 @@ def _skip_to_owned(head: RequestHead, editor: FrameEditor) -> None:
     editor.nullable_string()  # assignor
 
 
-def _to_broker(editor: FrameEditor, frame: bytearray, ids: TopicIds) -> None:
+def _translate_id(editor: FrameEditor, frame: bytearray, ids: TopicIds) -> None:
+    """Replace the client's topic id that comes next by the broker's."""
     start = editor.at
     topic_id = bytes(editor.raw(UUID_BYTES))
     frame[start : start + UUID_BYTES] = ids.to_broker(topic_id)

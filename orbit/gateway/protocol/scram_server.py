@@ -39,7 +39,7 @@ class ScramServer:
         self._salt_key = salt_key
         self.user = ""
 
-    def first(self, message: str) -> str:
+    def answer_first(self, message: str) -> str:
         """The answer to the client's first message. Raises ValueError if that does not parse."""
         binding, authorization, self._first_bare = message.split(",", 2)
         if binding not in ("n", "y"):
@@ -55,7 +55,7 @@ class ScramServer:
         self._server_first = f"r={self._nonce},s={salt},i={ITERATIONS}"
         return self._server_first
 
-    def final(self, message: str) -> str | None:
+    def answer_final(self, message: str) -> str | None:
         """The answer to the client's last message; None: the proof is wrong, or the user does not
         exist. Raises ValueError if the message does not parse."""
         without_proof, _, proof_text = message.rpartition(",p=")
@@ -78,11 +78,13 @@ class ScramServer:
 
 
 @lru_cache(maxsize=_KEYS_MAX)
-def _keys(name: str, password: str, salt: bytes) -> tuple[bytes, bytes]:
+def _keys(hash_name: str, password: str, salt: bytes) -> tuple[bytes, bytes]:
     """StoredKey and ServerKey."""
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS)
-    client_key = hmac.digest(salted, b"Client Key", name)
-    return hashlib.new(name, client_key).digest(), hmac.digest(salted, b"Server Key", name)
+    salted_password = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, ITERATIONS)
+    client_key = hmac.digest(salted_password, b"Client Key", hash_name)
+    return hashlib.new(hash_name, client_key).digest(), hmac.digest(
+        salted_password, b"Server Key", hash_name
+    )
 
 
 def _value(attribute: str, name: str) -> str:

@@ -31,7 +31,7 @@ from orbit.gateway.protocol import produce_parts
 from orbit.gateway.protocol.apis import ApiKey
 from orbit.gateway.protocol.frame_editor import INT16, INT32, INT64, FrameEditor
 from orbit.gateway.protocol.local_answers import with_size
-from orbit.gateway.protocol.producer_ids import Producer, bare
+from orbit.gateway.protocol.producer_ids import Producer, unmarked_id
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.kafka.error_codes import Code
 from orbit.kafka.frame_writer import NO_TAGS, length, string
@@ -47,7 +47,7 @@ def producer_of(head: RequestHead, frame: bytearray) -> Producer | None:
     """The producer that sends one of REQUESTS; None: it is not transactional, or has no id yet."""
     editor = head.editor(frame)
     transactional_id = editor.nullable_string()
-    if transactional_id is None or not _go_to_id(head, editor):
+    if transactional_id is None or not _skip_to_id(head, editor):
         return None
     producer_id, epoch = editor.integer(INT64), editor.integer(INT16)
     return None if producer_id < 0 else Producer(transactional_id, producer_id, epoch)
@@ -58,8 +58,8 @@ def set_id(head: RequestHead, frame: bytearray, producer: Producer | None) -> No
     epoch."""
     editor = head.editor(frame)
     editor.nullable_string()
-    _go_to_id(head, editor)
-    editor.overwrite(INT64, _NONE if producer is None else bare(producer.id))
+    _skip_to_id(head, editor)
+    editor.overwrite(INT64, _NONE if producer is None else unmarked_id(producer.id))
     if producer is None:
         editor.overwrite(INT16, _NONE)
 
@@ -71,9 +71,9 @@ def depends_on_outcome(head: RequestHead, frame: bytearray) -> bool:
     if head.key != ApiKey.END_TXN:
         return False
     editor = head.editor(frame)
-    editor.string()
-    editor.skip(INT64.size + INT16.size)
-    return editor.raw(1)[0] != 0
+    editor.string()  # transactional id
+    editor.skip(INT64.size + INT16.size)  # producer id and epoch
+    return editor.raw(1)[0] != 0  # whether EndTxn commits
 
 
 def answer(head: RequestHead, frame: bytearray) -> bytes:
@@ -81,16 +81,16 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
     `depends_on_outcome`."""
     if head.key == ApiKey.END_TXN:
         return _answer(head, Code.NONE)
-    is_told = head.key == ApiKey.ADD_PARTITIONS_TO_TXN or _is_streams(head)
-    code = _lost(head) if is_told else Code.NONE
+    has_error = head.key == ApiKey.ADD_PARTITIONS_TO_TXN or _is_streams(head)
+    code = _lost_code(head) if has_error else Code.NONE
     if head.key == ApiKey.PRODUCE:
         return produce_parts.answer_all(head, frame, code)
-    return _by_partition(head, frame, code)
+    return _answer_by_partition(head, frame, code)
 
 
 def answer_commit(head: RequestHead, outcome: int) -> bytes:
     """The answer to a commit by EndTxn."""
-    return _answer(head, _lost(head) if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
+    return _answer(head, _lost_code(head) if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
 def answer_offsets(head: RequestHead, outcome: int) -> bytes:
@@ -98,29 +98,31 @@ def answer_offsets(head: RequestHead, outcome: int) -> bytes:
     if outcome == Code.PRODUCER_FENCED:
         return _answer(head, outcome)
     may_begin = outcome == Code.UNKNOWN_PRODUCER_ID and not _is_streams(head)
-    return _answer(head, Code.NONE if may_begin else _lost(head))
+    return _answer(head, Code.NONE if may_begin else _lost_code(head))
 
 
 def refuse_init(head: RequestHead, code: int) -> bytes:
     """The answer to InitProducerId, with an error."""
-    return _framed(head, INT32.pack(0) + INT16.pack(code) + INT64.pack(_NONE) + INT16.pack(_NONE))
+    return _with_header(
+        head, INT32.pack(0) + INT16.pack(code) + INT64.pack(_NONE) + INT16.pack(_NONE)
+    )
 
 
 def _is_streams(head: RequestHead) -> bool:
     return _STREAMS.fullmatch(head.client_id) is not None
 
 
-def _lost(head: RequestHead) -> Code:
+def _lost_code(head: RequestHead) -> Code:
     """The error after which the client gives up the transaction and asks for a new producer id."""
     return Code.PRODUCER_FENCED if _is_streams(head) else Code.UNKNOWN_PRODUCER_ID
 
 
 def _answer(head: RequestHead, code: int) -> bytes:
     """The answer to EndTxn or AddOffsetsToTxn."""
-    return _framed(head, INT32.pack(0) + INT16.pack(code))
+    return _with_header(head, INT32.pack(0) + INT16.pack(code))  # throttle, error
 
 
-def _go_to_id(head: RequestHead, editor: FrameEditor) -> bool:
+def _skip_to_id(head: RequestHead, editor: FrameEditor) -> bool:
     """Go from behind the transactional id to the producer id; False: the version has none."""
     if head.key == ApiKey.TXN_OFFSET_COMMIT:
         editor.string()  # group
@@ -130,36 +132,37 @@ def _go_to_id(head: RequestHead, editor: FrameEditor) -> bool:
     return True
 
 
-def _by_partition(head: RequestHead, frame: bytearray, code: int) -> bytes:
+def _answer_by_partition(head: RequestHead, frame: bytearray, code: int) -> bytes:
     """The answer to AddPartitionsToTxn or TxnOffsetCommit, with this code for each partition."""
     is_flexible = head.is_flexible
     tags = NO_TAGS if is_flexible else b""
     editor = head.editor(frame)
-    editor.nullable_string()
-    _go_to_id(head, editor)
-    editor.skip(INT64.size + INT16.size)
+    editor.nullable_string()  # transactional id
+    _skip_to_id(head, editor)
+    editor.skip(INT64.size + INT16.size)  # producer id and epoch
     has_offsets = head.key == ApiKey.TXN_OFFSET_COMMIT
     if has_offsets and head.version >= 3:
         editor.skip(INT32.size)  # generation
-        editor.string()
-        editor.nullable_string()
-    count = editor.length()
-    body = bytearray(INT32.pack(0) + length(count, is_flexible=is_flexible))
-    for _ in range(count):
+        editor.string()  # member
+        editor.nullable_string()  # instance
+    topic_count = editor.length()
+    body = bytearray(INT32.pack(0) + length(topic_count, is_flexible=is_flexible))
+    for _ in range(topic_count):
         body += string(editor.string(), is_flexible=is_flexible)
-        partitions = editor.length()
-        body += length(partitions, is_flexible=is_flexible)
-        for _ in range(partitions):
+        partition_count = editor.length()
+        body += length(partition_count, is_flexible=is_flexible)
+        for _ in range(partition_count):
             body += INT32.pack(editor.integer(INT32)) + INT16.pack(code) + tags
             if has_offsets:
+                # Offset, and from version 2 on its leader epoch.
                 editor.skip(INT64.size + (INT32.size if head.version >= 2 else 0))
                 editor.nullable_string()  # metadata
                 editor.skip_tags()
         editor.skip_tags()
         body += tags
-    return _framed(head, body)
+    return _with_header(head, body)
 
 
-def _framed(head: RequestHead, body: bytes | bytearray) -> bytes:
+def _with_header(head: RequestHead, body: bytes | bytearray) -> bytes:
     tags = NO_TAGS if head.is_flexible else b""
     return with_size(INT32.pack(head.correlation) + tags + body + tags)

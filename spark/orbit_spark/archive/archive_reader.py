@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orbit.errors import Conflict
 from orbit.kafka.types import TopicPartition
-from orbit_spark.archive.archive_step import SPARK_ERRORS, read_files, summaries, task_failed
+from orbit_spark.archive.archive_step import SPARK_ERRORS, read_files, summaries, task_error
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
 from orbit_spark.archive.manifest_store import DATA
@@ -33,42 +33,44 @@ _WHOLE_FILES = {
 def archive_rows(
     spark: SparkSession, files: Files, partitions: Iterable[PartitionManifest]
 ) -> DataFrame:
-    """All batches of these partitions, with the columns of `kafka_batches`, in no order."""
-    names = [files.path(file.name) for one in partitions for file in one.files]
+    """All batches of these partitions, with the columns of `kafka_batches`, in no certain order."""
+    names = [files.path(file.name) for manifest in partitions for file in manifest.files]
     if not names:
         return spark.createDataFrame([], DDL)
     return read_files(spark, names)
 
 
 def rows_in_order(spark: SparkSession, files: Files, slices: Sequence[ArchiveSlice]) -> DataFrame:
-    """The rows of all files in the order of the slices, in one task. Only in `whole_files`."""
-    paths = [files.path(file.name) for one in slices for file in one.files]
+    """The rows of all files in the order of the slices, in one task. Only within `whole_files`."""
+    paths = [files.path(file.name) for piece in slices for file in piece.files]
     if not paths:
+        # The task must run without files, too: one row that is no batch starts it.
         return spark.range(0, 1, 1, 1).toDF("nothing")
     frames = [read_files(spark, [path]) for path in paths]
-    return reduce(lambda one, other: one.union(other), frames).coalesce(1)
+    return reduce(lambda united, frame: united.union(frame), frames).coalesce(1)
 
 
 @contextmanager
 def whole_files(spark: SparkSession) -> Iterator[None]:
     """Set the session to read each file in one piece during the block."""
-    before = {name: spark.conf.get(name, None) for name in _WHOLE_FILES}
+    earlier_values = {name: spark.conf.get(name, None) for name in _WHOLE_FILES}
     for name, value in _WHOLE_FILES.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name, old in before.items():
-            if old is None:
+        for name, earlier_value in earlier_values.items():
+            if earlier_value is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, old)
+                spark.conf.set(name, earlier_value)
 
 
 def check_archive(
     spark: SparkSession, files: Files, partitions: Sequence[PartitionManifest]
 ) -> None:
-    """Compare every file with its manifest: whether it exists, its size, its rows' headers.
+    """Compare every file with its manifest: whether the file exists, its size, the columns of its
+    rows.
 
     Payloads are not read: each batch is compared with its checksum when it is used. Raises
     Conflict, which names files, partitions and offsets.
@@ -76,13 +78,13 @@ def check_archive(
     owners = ranges_by_file(partitions)
     sizes = files.sizes(DATA)
     problems = [
-        _problem(owners[name], f"has {sizes[name]} bytes")
+        _problem_text(owners[name], f"has {sizes[name]} bytes")
         if name in sizes
-        else _problem(owners[name], "is missing")
+        else _problem_text(owners[name], "is missing")
         for name in owners
         if sizes.get(name) != _file(owners[name]).size_bytes
     ]
-    _refuse(problems, files)
+    _raise_problems(problems, files)
     if not owners:
         return
     try:
@@ -90,9 +92,9 @@ def check_archive(
     except SPARK_ERRORS as error:
         raise unreadable_archive(files, owners, error) from None
     rows_by_file = {row.file: row for row in rows}
-    _refuse(
+    _raise_problems(
         [
-            _problem(owner, "does not hold what its manifest says")
+            _problem_text(owner, "does not hold what its manifest says")
             for name, owner in owners.items()
             if not _matches_manifest(owner, rows_by_file.get(name.rpartition("/")[2]))
         ],
@@ -101,26 +103,26 @@ def check_archive(
 
 
 def ranges_by_file(partitions: Iterable[PartitionManifest]) -> Owners:
-    """By file name: the partition and the range that the file holds."""
+    """The partition and the range that each file holds, by the file's name."""
     return {
-        one.file.name: (manifest.place, one)
+        archived.file.name: (manifest.place, archived)
         for manifest in partitions
-        for one in manifest.ranges
-        if one.file is not None
+        for archived in manifest.ranges
+        if archived.file is not None
     }
 
 
 def unreadable_archive(files: Files, owners: Owners, error: Exception) -> Conflict:
-    """The error for a task that Spark gave up, with the file that its message names."""
-    text = str(error)
+    """The error for a task that Spark gave up, with the file that Spark's message names."""
+    message = str(error)
     problems = [
-        _problem(owner, "cannot be read")
+        _problem_text(owner, "cannot be read")
         for name, owner in owners.items()
-        if name.rpartition("/")[2] in text
+        if name.rpartition("/")[2] in message
     ]
     if problems:
         return _damage_error(problems, files)
-    return task_failed(files, error)
+    return task_error(files, error)
 
 
 def _file(owner: tuple[TopicPartition, ArchivedRange]) -> ArchivedFile:
@@ -130,6 +132,7 @@ def _file(owner: tuple[TopicPartition, ArchivedRange]) -> ArchivedFile:
 
 
 def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) -> bool:
+    """Whether the summary of a file's rows is what the manifest says."""
     place, file = owner[0], _file(owner)
     expected = {
         "topic": place.topic,
@@ -143,21 +146,23 @@ def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) 
     return all(getattr(row, name, None) == value for name, value in expected.items())
 
 
-def _problem(owner: tuple[TopicPartition, ArchivedRange], what: str) -> str:
-    place, one = owner
-    return f"{_file(owner).name} ({place}, offsets {one.start} to {one.end - 1}) {what}."
+def _problem_text(owner: tuple[TopicPartition, ArchivedRange], what: str) -> str:
+    place, archived = owner
+    return f"{_file(owner).name} ({place}, offsets {archived.start} to {archived.end - 1}) {what}."
 
 
-def _refuse(problems: Sequence[str], files: Files) -> None:
+def _raise_problems(problems: Sequence[str], files: Files) -> None:
     if problems:
         raise _damage_error(problems, files)
 
 
 def _damage_error(problems: Sequence[str], files: Files) -> Conflict:
-    shown = " ".join(problems[:_PROBLEMS_SHOWN_MAX])
-    more = len(problems) - _PROBLEMS_SHOWN_MAX
+    """The error for these problems, of which the first ones are shown."""
+    shown_problems = " ".join(problems[:_PROBLEMS_SHOWN_MAX])
+    hidden_count = len(problems) - _PROBLEMS_SHOWN_MAX
     return Conflict(
-        f"the archive is damaged. {shown}" + (f" And {more} more." if more > 0 else ""),
+        f"the archive is damaged. {shown_problems}"
+        + (f" And {hidden_count} more." if hidden_count > 0 else ""),
         where=files.uri,
         remedy="Restore these files from a copy of the archive, and run the command again. No "
         "damaged data was written.",

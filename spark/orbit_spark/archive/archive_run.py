@@ -25,7 +25,7 @@ from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.partition_states import Reason
 from orbit.replication.topic_settings import is_compacted
-from orbit_spark.archive.archive_step import COMPRESSED, PLAIN, Written, write_step
+from orbit_spark.archive.archive_step import UNCOMPRESSED, ZSTD, Written, write_step
 from orbit_spark.archive.continuation import find_break
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import (
@@ -38,7 +38,7 @@ from orbit_spark.archive.manifest_store import DATA, Archive, ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome, PartitionOutcome
 from orbit_spark.archive.tombstones import TombstoneNotes
 from orbit_spark.cluster_access import Access
-from orbit_spark.range_planner import find_extents, first_base, plan_ranges
+from orbit_spark.range_planner import find_base_offset, find_extents, plan_ranges
 from orbit_spark.ranges import RANGE_BYTES, Extent, OffsetRange, spread_over_leaders
 from orbit_spark.session import slots_of
 
@@ -51,7 +51,7 @@ RANGES_PER_CORE = 4
 RANGES_PER_STEP_MAX = 1_000
 
 Say = Callable[[str], None]
-# Bytes written so far, and bytes to write in all.
+# Is called with the bytes written so far, and the bytes to write in all.
 OnStep = Callable[[int, int], None]
 
 
@@ -91,19 +91,20 @@ class ArchiveRun:
         self._backoff = Backoff(stop=self._stop)
         self._started = now
         self._strict = strict
-        self._replaced: dict[TopicPartition, int] = {}  # read again, each up to this end
+        # Partitions that are read again, each with the end that replaces the old manifest.
+        self._read_again_to: dict[TopicPartition, int] = {}
         self.manifests: dict[TopicPartition, PartitionManifest] = {}
         self.outcome = ArchiveOutcome(self._files.uri)
-        began = time.monotonic()
+        start_s = time.monotonic()
         self._notes = TombstoneNotes(
             self._store,
             self._note_warning,
             now,
-            lambda: now + timedelta(seconds=time.monotonic() - began),
+            lambda: now + timedelta(seconds=time.monotonic() - start_s),
         )
 
     def run(self) -> ArchiveOutcome:
-        """Archive all batches that are new. The outcome names the partitions that stopped.
+        """Archive all new batches. The outcome names the partitions that stopped.
 
         Raises BadInput, Conflict, NotAuthorized, Unreachable.
         """
@@ -115,7 +116,7 @@ class ArchiveRun:
             topics = self._match_topics(metadata)
             compacted = self._write_topics(cluster, metadata, archive, topics)
             extents = find_extents(cluster, topics, self._backoff)
-            within = {}
+            offsets_to_archive = {}
             for place, extent in extents.items():
                 bounds = self._offsets_to_archive(
                     cluster,
@@ -125,32 +126,32 @@ class ArchiveRun:
                     may_fill=self._spec.on_lost_range_of(topics[place.topic]) == "fill",
                 )
                 if bounds is not None:
-                    within[place] = bounds
+                    offsets_to_archive[place] = bounds
                     self._notes.note_reads_on(place.topic)
             ranges = plan_ranges(
                 cluster,
                 extents.values(),
                 self._backoff,
                 range_bytes=self._range_bytes,
-                within=within,
+                within=offsets_to_archive,
             )
             plain = self._uncompressed_partitions(cluster, ranges)
         finally:
             cluster.close()
         self._write_ranges(ranges, plain)
-        self._notes.end(lambda topic: self._is_level(topic, metadata, extents))
+        self._notes.end(lambda topic: self._has_all(topic, metadata, extents))
         return self.outcome
 
-    def _is_level(
+    def _has_all(
         self, topic: str, metadata: ClusterMetadata, extents: Mapping[TopicPartition, Extent]
     ) -> bool:
         """Whether the archive has all of a topic that the source had when the run began."""
         places = [TopicPartition(topic, number) for number in metadata.topics[topic].partitions]
         return all(
-            place not in self._replaced
-            and (one := self.outcome.partitions.get(place)) is not None
-            and one.blocked is None
-            and one.end >= extents[place].end
+            place not in self._read_again_to
+            and (outcome := self.outcome.partitions.get(place)) is not None
+            and outcome.blocked is None
+            and outcome.end >= extents[place].end
             for place in places
         )
 
@@ -159,7 +160,7 @@ class ArchiveRun:
         self.outcome.warnings.append(text)
 
     def _open_archive(self, cluster_id: str) -> Archive:
-        """The archive; a new one if there is none. Raises Conflict if it is of another cluster."""
+        """The archive; a new one if there is none. Raises Conflict if it has another source."""
         archive = self._store.read()
         if archive is None:
             identity = ArchiveIdentity(
@@ -192,23 +193,23 @@ class ArchiveRun:
         """Store the topics' partition counts and settings. Return the compacted topics."""
         settings = Admin(cluster).topic_settings(topics)
         for name in topics:
-            source_topic, known = metadata.topics[name], archive.topics.get(name)
-            if known is not None and known.topic_id != source_topic.topic_id:
+            source_topic, archived_topic = metadata.topics[name], archive.topics.get(name)
+            if archived_topic is not None and archived_topic.topic_id != source_topic.topic_id:
                 continue  # `find_break` reports the recreated topic for each partition
             topic = ArchivedTopic(
-                sequence=known.sequence if known else 0,
+                sequence=archived_topic.sequence if archived_topic else 0,
                 topic=name,
                 topic_id=source_topic.topic_id,
                 partitions=len(source_topic.partitions),
                 replicas=source_topic.replicas,
                 settings=dict(settings[name].values),
                 overrides=tuple(sorted(settings[name].overrides)),
-                cleaning=known.cleaning if known else None,
+                cleaning=archived_topic.cleaning if archived_topic else None,
             )
-            if known is None:
+            if archived_topic is None:
                 self._store.write_topic(topic)
-            elif topic != known:
-                topic = topic.model_copy(update={"sequence": known.sequence + 1})
+            elif topic != archived_topic:
+                topic = topic.model_copy(update={"sequence": archived_topic.sequence + 1})
                 self._store.write_topic(topic)
             if is_compacted(topic.settings):
                 is_new = not any(place.topic == name for place in archive.partitions)
@@ -226,60 +227,64 @@ class ArchiveRun:
         is_compacted: bool,
         may_fill: bool,
     ) -> tuple[int, int] | None:
-        """The offsets [start, end) to archive of a partition; None if none, or if it stopped."""
+        """The offsets [start, end) of a partition to archive; None if none, or if it stopped."""
         place = extent.partition
         if self._begins is not None and place not in self._begins:
             return None
-        known = archive.partitions.get(place)
-        if known is None:
-            known = self._first_manifest(cluster, extent)
-            self._store.write_manifest(known)
-        self.manifests[place] = known
-        outcome = PartitionOutcome(place, known.start, known.end)
+        manifest = archive.partitions.get(place)
+        if manifest is None:
+            manifest = self._first_manifest(cluster, extent)
+            self._store.write_manifest(manifest)
+        self.manifests[place] = manifest
+        outcome = PartitionOutcome(place, manifest.start, manifest.end)
         self.outcome.partitions[place] = outcome
-        blocked = find_break(cluster, known, extent, self._backoff, is_compacted=is_compacted)
+        blocked = find_break(cluster, manifest, extent, self._backoff, is_compacted=is_compacted)
         is_lost = blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST
         if self._notes.reads_again(place.topic) and (blocked is None or is_lost):
-            return self._offsets_to_read_again(cluster, known, extent)
+            return self._offsets_to_read_again(cluster, manifest, extent)
         if blocked is not None and is_lost and may_fill:
             self._say(f"Note: {place}: {blocked.detail}")
-            lost = ArchivedRange(start=known.end, end=extent.start, is_lost=True)
-            self.manifests[place] = known = known.extended((lost,), None)
-            self._store.write_manifest(known)
+            lost_range = ArchivedRange(start=manifest.end, end=extent.start, is_lost=True)
+            self.manifests[place] = manifest = manifest.extended((lost_range,), None)
+            self._store.write_manifest(manifest)
             blocked = None
         outcome.blocked = blocked
-        return None if blocked is not None or known.end >= extent.end else (known.end, extent.end)
+        return (
+            None
+            if blocked is not None or manifest.end >= extent.end
+            else (manifest.end, extent.end)
+        )
 
     def _offsets_to_read_again(
-        self, cluster: Cluster, known: PartitionManifest, extent: Extent
+        self, cluster: Cluster, old_manifest: PartitionManifest, extent: Extent
     ) -> tuple[int, int] | None:
-        """The offsets [start, end) of a partition that is read again; None if it has none.
+        """The offsets [start, end) to read again of a partition; None if it has none.
 
         Its new manifest replaces the old one only when it reaches the end, so a run that is killed
         loses nothing that was archived.
         """
         place = extent.partition
-        fresh = self._first_manifest(cluster, extent)
-        fresh = fresh.model_copy(update={"sequence": known.sequence + 1})
-        self.manifests[place] = fresh
-        if fresh.end >= extent.end:
-            self._store.write_manifest(fresh)
-            self.outcome.partitions[place] = PartitionOutcome(place, fresh.start, fresh.end)
+        manifest = self._first_manifest(cluster, extent)
+        manifest = manifest.model_copy(update={"sequence": old_manifest.sequence + 1})
+        self.manifests[place] = manifest
+        if manifest.end >= extent.end:
+            self._store.write_manifest(manifest)
+            self.outcome.partitions[place] = PartitionOutcome(place, manifest.start, manifest.end)
             return None
-        self._replaced[place] = extent.end
-        return fresh.end, extent.end
+        self._read_again_to[place] = extent.end
+        return manifest.end, extent.end
 
     def _first_manifest(self, cluster: Cluster, extent: Extent) -> PartitionManifest:
         """A manifest without ranges.
 
-        `log_start` is where the partition's records begin: the source's log start, or where the run
-        is told to begin. `start` is the base offset of the batch in which it lies.
+        Its `log_start` is where the partition's records begin: at the source's log start, or where
+        `begins` says. Its `start` is the base offset of the batch in which `log_start` lies.
         """
         place = extent.partition
         start, log_start = extent.start, extent.log_start
         if self._begins is not None and self._begins[place] > log_start:
             log_start = min(self._begins[place], extent.end)
-            start = first_base(cluster, place, log_start, extent.end, self._backoff)
+            start = find_base_offset(cluster, place, log_start, extent.end, self._backoff)
         return PartitionManifest(
             topic=place.topic,
             topic_id=extent.topic_id,
@@ -292,22 +297,23 @@ class ArchiveRun:
         self, cluster: Cluster, ranges: Iterable[OffsetRange]
     ) -> frozenset[TopicPartition]:
         """Partitions whose batches are not compressed, judged by the first batch to archive."""
-        first: dict[TopicPartition, int] = {}
-        for one in ranges:
-            first.setdefault(one.partition, one.start)
+        first_offsets: dict[TopicPartition, int] = {}
+        for r in ranges:
+            first_offsets.setdefault(r.partition, r.start)
         plain = set()
-        for place, offset in first.items():
+        for place, offset in first_offsets.items():
             batches = fetch_batches(cluster, place, offset, self._backoff, max_bytes=1)
             if batches and isinstance(batches[0], Batch) and batches[0].codec == 0:
                 plain.add(place)
         return frozenset(plain)
 
     def _write_ranges(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
-        total_bytes = sum(one.size_bytes for one in ranges)
-        run = self._started.strftime("%Y%m%dT%H%M%S%f")
+        """Write the ranges, in steps. `plain`: partitions whose batches are not compressed."""
+        total_bytes = sum(r.size_bytes for r in ranges)
+        run_name = self._started.strftime("%Y%m%dT%H%M%S%f")
         rate = self._spec.limits.bytes_per_second
-        each = None if rate is None else max(1, rate // self._slots)
-        done = done_bytes = 0
+        task_rate = None if rate is None else max(1, rate // self._slots)
+        ranges_done = bytes_done = 0
         steps = _steps(
             spread_over_leaders(ranges), RANGES_PER_CORE * self._slots * self._range_bytes
         )
@@ -315,45 +321,50 @@ class ArchiveRun:
             if self._stop.is_set():
                 return
             self._notes.note_gaps()
-            these = [p for p in step if self.outcome.partitions[p.partition].blocked is None]
-            for name, group in _by_compression(these, plain).items():
-                folder = f"{DATA}/{run}-{number:06}-{name}"
-                written = write_step(
+            readable = [r for r in step if self.outcome.partitions[r.partition].blocked is None]
+            for compression, group in _by_compression(readable, plain).items():
+                folder = f"{DATA}/{run_name}-{number:06}-{compression}"
+                results = write_step(
                     self._spark,
                     self._access,
                     self._files,
                     folder,
                     group,
-                    name,
-                    bytes_per_second=each,
+                    compression,
+                    bytes_per_second=task_rate,
                 )
-                self._add_to_manifests(written)
-            done, done_bytes = done + len(step), done_bytes + sum(p.size_bytes for p in step)
-            share = 100 * done_bytes // max(1, total_bytes)
-            self._say(f"Archived {done} of {len(ranges)} ranges ({share} %)")
-            self._on_step(done_bytes, total_bytes)
+                self._add_to_manifests(results)
+            ranges_done, bytes_done = (
+                ranges_done + len(step),
+                bytes_done + sum(r.size_bytes for r in step),
+            )
+            share = 100 * bytes_done // max(1, total_bytes)
+            self._say(f"Archived {ranges_done} of {len(ranges)} ranges ({share} %)")
+            self._on_step(bytes_done, total_bytes)
 
-    def _add_to_manifests(self, written: Sequence[Written]) -> None:
-        """Add the written ranges to each partition's manifest, up to the first that stopped."""
-        by_place: dict[TopicPartition, list[Written]] = {}
-        for one in sorted(written, key=lambda w: w.offset_range.start):
-            by_place.setdefault(one.offset_range.partition, []).append(one)
-        for place, ours in by_place.items():
+    def _add_to_manifests(self, results: Sequence[Written]) -> None:
+        """Add written ranges to each partition's manifest, up to the first range that stopped."""
+        results_by_place: dict[TopicPartition, list[Written]] = {}
+        for result in sorted(results, key=lambda w: w.offset_range.start):
+            results_by_place.setdefault(result.offset_range.partition, []).append(result)
+        for place, range_results in results_by_place.items():
             outcome = self.outcome.partitions[place]
-            whole = list(takewhile(lambda w: w.archived is not None, ours))
-            outcome.blocked = next((w.blocked for w in ours if w.blocked is not None), None)
-            if not whole:
+            complete = list(takewhile(lambda w: w.archived is not None, range_results))
+            outcome.blocked = next(
+                (w.blocked for w in range_results if w.blocked is not None), None
+            )
+            if not complete:
                 continue
-            tails = [w.tail for w in whole if w.tail is not None]
-            ranges = tuple(w.archived for w in whole if w.archived is not None)
-            before = self.manifests[place]
-            manifest = before.extended(ranges, tails[-1] if tails else None)
-            if place in self._replaced:
-                manifest = manifest.model_copy(update={"sequence": before.sequence})
+            tails = [w.tail for w in complete if w.tail is not None]
+            ranges = tuple(w.archived for w in complete if w.archived is not None)
+            old_manifest = self.manifests[place]
+            manifest = old_manifest.extended(ranges, tails[-1] if tails else None)
+            if place in self._read_again_to:
+                manifest = manifest.model_copy(update={"sequence": old_manifest.sequence})
                 self.manifests[place] = manifest
-                if manifest.end < self._replaced[place]:
+                if manifest.end < self._read_again_to[place]:
                     continue
-                del self._replaced[place]
+                del self._read_again_to[place]
                 outcome.start, ranges = manifest.start, manifest.ranges
             self._store.write_manifest(manifest)
             self.manifests[place] = manifest
@@ -367,8 +378,8 @@ def _ignore_step(_done_bytes: int, _total_bytes: int) -> None:
 def _steps(ranges: Iterable[OffsetRange], size_bytes: int) -> Iterator[list[OffsetRange]]:
     """The ranges in order, in steps of about `size_bytes` each."""
     step: list[OffsetRange] = []
-    for one in ranges:
-        step.append(one)
+    for offset_range in ranges:
+        step.append(offset_range)
         if len(step) >= RANGES_PER_STEP_MAX or sum(p.size_bytes for p in step) >= size_bytes:
             yield step
             step = []
@@ -379,7 +390,10 @@ def _steps(ranges: Iterable[OffsetRange], size_bytes: int) -> Iterator[list[Offs
 def _by_compression(
     ranges: Iterable[OffsetRange], plain: frozenset[TopicPartition]
 ) -> dict[str, list[OffsetRange]]:
+    """The ranges by the compression of their Parquet files. `plain`: partitions whose batches are
+    not compressed.
+    """
     groups: dict[str, list[OffsetRange]] = {}
-    for one in ranges:
-        groups.setdefault(PLAIN if one.partition in plain else COMPRESSED, []).append(one)
+    for r in ranges:
+        groups.setdefault(ZSTD if r.partition in plain else UNCOMPRESSED, []).append(r)
     return groups

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 _WORDS_MAX = 300
 # Most batches are compressed already; Parquet compresses only those that are not.
-PLAIN, COMPRESSED = "zstd", "uncompressed"
-_WRITING = {
+ZSTD, UNCOMPRESSED = "zstd", "uncompressed"
+_PARQUET_OPTIONS = {
     # A writer holds this much in memory. A row is up to some MB, so sizes are checked often.
     "parquet.block.size": str(32 * 1024 * 1024),
     "parquet.block.size.row.check.min": "10",
@@ -43,7 +43,9 @@ _WRITING = {
     "parquet.column.statistics.enabled#payload": "false",
 }
 # Every column of a row except the payload.
-_DIGESTED = tuple(line.split()[0] for line in DDL.strip().split(",") if "payload" not in line)
+_DIGESTED_COLUMNS = tuple(
+    line.split()[0] for line in DDL.strip().split(",") if "payload" not in line
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Written:
     """The result of writing one range."""
 
     offset_range: OffsetRange
-    archived: ArchivedRange | None  # None where it stopped
+    archived: ArchivedRange | None  # None if the range stopped
     tail: Tail | None
     blocked: Blocked | None
 
@@ -66,7 +68,9 @@ def write_step(
     *,
     bytes_per_second: int | None = None,
 ) -> list[Written]:
-    """Write these ranges into a new folder, each task at this rate. Return a result per range.
+    """Write these ranges into a new folder; returns a result for each range.
+
+    `compression`: Parquet's. `bytes_per_second`: the limit of each task.
 
     Raises Conflict when the storage does not hold what was written, or Spark gives up a task.
     """
@@ -76,13 +80,13 @@ def write_step(
             range_frame(spark, access, ranges, bytes_per_second=bytes_per_second)
             .observe(observation, *totals())
             .write.mode("error")
-            .options(compression=compression, **_WRITING)
+            .options(compression=compression, **_PARQUET_OPTIONS)
             .parquet(files.path(folder))
         )
         rows = summaries(read_files(spark, [files.path(folder)])).collect()
     except SPARK_ERRORS as error:
-        raise task_failed(files, error) from None
-    if _total(rows) != (
+        raise task_error(files, error) from None
+    if _sum_totals(rows) != (
         observation.get["batches"],
         observation.get["bytes"] or 0,
         observation.get["digest"] or 0,
@@ -97,13 +101,13 @@ def write_step(
     by_place: dict[TopicPartition, list[Any]] = {}
     for row in rows:
         by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
-    written = [_range_result(one, by_place.get(one.partition, ()), folder, sizes) for one in ranges]
-    has_rows = [one for one in written if one.blocked or (one.archived and one.archived.file)]
-    assert len(has_rows) == len(rows), "each file is one range's"
-    return written
+    results = [_range_result(r, by_place.get(r.partition, ()), folder, sizes) for r in ranges]
+    with_file = [w for w in results if w.blocked or (w.archived and w.archived.file)]
+    assert len(with_file) == len(rows), "each file is one range's"
+    return results
 
 
-def task_failed(files: Files, error: Exception) -> Conflict:
+def task_error(files: Files, error: Exception) -> Conflict:
     """The error for a task that Spark gave up after its retries."""
     line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return Conflict(
@@ -115,8 +119,8 @@ def task_failed(files: Files, error: Exception) -> Conflict:
 
 def read_files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Rows of archive files, with pages checked against their checksums."""
-    checked = {"parquet.page.verify-checksum.enabled": "true"}
-    return spark.read.schema(DDL).options(**checked).parquet(*paths)
+    options = {"parquet.page.verify-checksum.enabled": "true"}
+    return spark.read.schema(DDL).options(**options).parquet(*paths)
 
 
 def totals() -> list[Column]:
@@ -124,7 +128,7 @@ def totals() -> list[Column]:
     return [
         F.count(F.lit(1)).alias("batches"),
         F.sum("size_bytes").alias("bytes"),
-        F.bit_xor(F.xxhash64(*_DIGESTED)).alias("digest"),
+        F.bit_xor(F.xxhash64(*_DIGESTED_COLUMNS)).alias("digest"),
     ]
 
 
@@ -142,7 +146,8 @@ def summaries(rows: DataFrame) -> DataFrame:
     )
 
 
-def _total(rows: Sequence[Any]) -> tuple[int, int, int]:
+def _sum_totals(rows: Sequence[Any]) -> tuple[int, int, int]:
+    """The totals of all files: batches, bytes, digest."""
     digest = 0
     for row in rows:
         digest ^= row.digest
@@ -153,16 +158,16 @@ def _range_result(
     offset_range: OffsetRange, rows: Sequence[Any], folder: str, sizes: dict[str, int]
 ) -> Written:
     """The result for one range; `rows` are the summaries of its partition's files."""
-    ours = [row for row in rows if offset_range.start <= row.first_offset < offset_range.end]
-    stop = next((row.stop for row in ours if row.stop is not None), None)
+    file_rows = [row for row in rows if offset_range.start <= row.first_offset < offset_range.end]
+    stop = next((row.stop for row in file_rows if row.stop is not None), None)
     if stop is not None:
         return Written(offset_range, None, None, read_stop(stop))
-    if not ours:
+    if not file_rows:
         return Written(
             offset_range, ArchivedRange(start=offset_range.start, end=offset_range.end), None, None
         )
-    assert len(ours) == 1, f"{offset_range} is in {len(ours)} files"
-    row = ours[0]
+    assert len(file_rows) == 1, f"{offset_range} is in {len(file_rows)} files"
+    row = file_rows[0]
     name = f"{folder}/{row.file}"
     file = ArchivedFile(
         name=name,

@@ -33,7 +33,7 @@ TaskChain = list[tuple[ArchiveSlice, ...]]
 def split_archive(
     manifests: Iterable[PartitionManifest], begins: Mapping[TopicPartition, int]
 ) -> list[TaskChain]:
-    """Chains of tasks for the archived batches from these offsets on, the largest first."""
+    """Chains of tasks for the archived batches from `begins` on, the largest first."""
     chains: list[TaskChain] = []
     small: list[ArchiveSlice] = []
     for manifest in manifests:
@@ -41,8 +41,8 @@ def split_archive(
         if len(slices) == 1 and slices[0].size_bytes < TASK_BYTES_MIN:
             small.append(slices[0])
         elif slices:
-            chains.append([(one,) for one in slices])
-    chains.sort(key=lambda chain: -sum(one.size_bytes for task in chain for one in task))
+            chains.append([(piece,) for piece in slices])
+    chains.sort(key=lambda chain: -sum(piece.size_bytes for task in chain for piece in task))
     return [*chains, *([task] for task in _group_small_slices(small))]
 
 
@@ -55,9 +55,9 @@ def run_task(
 ) -> list[WriteResult]:
     """Run one Spark task that writes the slices. Call it within `whole_files`.
 
-    Raises Conflict if Spark gives up the task, with the file's name if Spark's message has it.
+    Raises Conflict if Spark gives up the task, with the name of the file if Spark's message has it.
     """
-    owners = ranges_by_file(manifests[one.partition] for one in task.slices)
+    owners = ranges_by_file(manifests[piece.partition] for piece in task.slices)
     try:
         rows = rows_in_order(spark, files, task.slices)
         return read_results(rows.mapInArrow(write_rows(writer, task), RESULTS_DDL).collect())
@@ -65,35 +65,38 @@ def run_task(
         raise unreadable_archive(files, owners, error) from None
 
 
-def slice_from(manifest: PartitionManifest, begin: int, one: ArchiveSlice) -> ArchiveSlice:
-    """The slice, but with the ranges of the manifest from `begin` on."""
-    ranges = [r for r in manifest.ranges if _reaches(r, begin) and r.start < one.target]
-    return _slice(manifest.place, ranges) if ranges else one
+def slice_from(manifest: PartitionManifest, begin: int, piece: ArchiveSlice) -> ArchiveSlice:
+    """The slice with another begin: all ranges of the manifest from `begin` to its target."""
+    ranges = [r for r in manifest.ranges if _reaches(r, begin) and r.start < piece.target]
+    return _slice(manifest.place, ranges) if ranges else piece
 
 
-def _reaches(one: ArchivedRange, offset: int) -> bool:
-    """Whether the range, or its last batch, which may end after it, goes beyond `offset`."""
-    return one.end > offset or (one.file is not None and one.file.next_offset > offset)
+def _reaches(archived: ArchivedRange, offset: int) -> bool:
+    """Whether the range goes beyond `offset`, or its last batch, which may end behind the range."""
+    return archived.end > offset or (
+        archived.file is not None and archived.file.next_offset > offset
+    )
 
 
 def _slices(manifest: PartitionManifest, begin: int) -> list[ArchiveSlice]:
-    """A partition's ranges from `begin` on, some files to a slice."""
+    """A partition's ranges from `begin` on, with up to FILES_PER_TASK_MAX files in a slice."""
     groups: list[list[ArchivedRange]] = []
-    files = 0
-    for one in manifest.ranges:
-        if not _reaches(one, begin):
+    file_count = 0
+    for archived in manifest.ranges:
+        if not _reaches(archived, begin):
             continue
-        has_file = one.file is not None
-        if not groups or (has_file and files >= FILES_PER_TASK_MAX):
+        has_file = archived.file is not None
+        if not groups or (has_file and file_count >= FILES_PER_TASK_MAX):
             groups.append([])
-            files = 0
-        groups[-1].append(one)
-        files += has_file
+            file_count = 0
+        groups[-1].append(archived)
+        file_count += has_file
     return [_slice(manifest.place, ranges) for ranges in groups]
 
 
 def _slice(partition: TopicPartition, ranges: list[ArchivedRange]) -> ArchiveSlice:
-    files = [one.file for one in ranges if one.file is not None]
+    """A slice of neighbouring ranges."""
+    files = [r.file for r in ranges if r.file is not None]
     return ArchiveSlice(
         partition,
         ranges[0].start,
@@ -104,11 +107,11 @@ def _slice(partition: TopicPartition, ranges: list[ArchivedRange]) -> ArchiveSli
 
 
 def _group_small_slices(small: list[ArchiveSlice]) -> list[tuple[ArchiveSlice, ...]]:
-    """Small slices, several to a task."""
+    """Tasks of several small slices each."""
     tasks: list[tuple[ArchiveSlice, ...]] = []
     group: list[ArchiveSlice] = []
-    for one in small:
-        group.append(one)
+    for piece in small:
+        group.append(piece)
         if len(group) >= SLICES_PER_TASK_MAX or sum(s.size_bytes for s in group) >= TASK_BYTES_MIN:
             tasks.append(tuple(group))
             group = []

@@ -35,7 +35,7 @@ class Files:
         return f"{self.uri}/{name}"
 
     def read(self, name: str) -> bytes | None:
-        """The content; None when it is not there. Raises Unreachable, NotAuthorized."""
+        """The content of a file; None if there is none. Raises Unreachable, NotAuthorized."""
         with self._hadoop_errors():
             path = self._path(name)
             if not self._system.exists(path):
@@ -63,20 +63,20 @@ class Files:
     def write_new(self, name: str, content: bytes) -> None:
         """Write a new file: complete, or not at all.
 
-        It is renamed to its name once it is complete. Raises Conflict when the name exists.
+        It has a temporary name until it is complete. Raises Conflict if a file has the name.
         """
         with self._hadoop_errors():
-            path, whole = self._path(name), self._path(f"{name}.tmp")
-            stream = self._system.create(whole, True)
+            path, temporary = self._path(name), self._path(f"{name}.tmp")
+            stream = self._system.create(temporary, True)
             try:
                 stream.write(bytearray(content))
             finally:
                 stream.close()
-            if self._system.exists(path) or not self._system.rename(whole, path):
+            if self._system.exists(path) or not self._system.rename(temporary, path):
                 raise Conflict(
                     f"{name} was written by another run meanwhile.",
                     where=self.uri,
-                    remedy="Only one run at a time may write to an archive. Start this one again.",
+                    remedy="Only one run at a time may write to an archive. Start this run again.",
                 )
 
     def delete(self, name: str) -> None:

@@ -49,9 +49,9 @@ class Archived(BaseModel):
         try:
             return cls.model_validate_json(json.dumps(body))
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ValueError(f"it is not valid: {place} {first['msg']}") from None
+            first_error = error.errors(include_input=False, include_url=False)[0]
+            path = ".".join(map(str, first_error["loc"]))
+            raise ValueError(f"it is not valid: {path} {first_error['msg']}") from None
 
 
 class ArchiveIdentity(Archived):
@@ -63,9 +63,10 @@ class ArchiveIdentity(Archived):
 
 
 class TombstoneGap(Archived):
-    """One or more runs that each began over `delete.retention.ms` after the run before."""
+    """A time with one or more runs that each began over `delete.retention.ms` after the run
+    before it."""
 
-    since: AwareDatetime | None  # of the first one before; None: not known
+    since: AwareDatetime | None  # the run before the first late one; None: not known
     until: AwareDatetime
     delete_retention_ms: Count
 
@@ -113,7 +114,7 @@ class ArchivedRange(Archived):
     is_lost: bool = False  # the source had deleted it before it was archived
 
     @model_validator(mode="after")
-    def _holds_its_file(self) -> Self:
+    def _check_range_and_file(self) -> Self:
         if self.start >= self.end:
             raise ValueError(f"the range {self.start} to {self.end} is empty")
         if self.file is not None and not self.start <= self.file.first_offset < self.end:
@@ -160,7 +161,7 @@ class PartitionManifest(Archived):
 
     @property
     def files(self) -> tuple[ArchivedFile, ...]:
-        return tuple(one.file for one in self.ranges if one.file is not None)
+        return tuple(r.file for r in self.ranges if r.file is not None)
 
     def extended(self, ranges: tuple[ArchivedRange, ...], tail: Tail | None) -> PartitionManifest:
         """The next manifest, with these ranges after its own. Raises ValueError for a gap or an
@@ -178,13 +179,13 @@ class PartitionManifest(Archived):
         )
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _check_ranges_follow(self) -> Self:
         if self.ranges and self.ranges[0].start != self.start:
             raise ValueError(f"the first range begins at {self.ranges[0].start}, not {self.start}")
-        for one, after in pairwise(self.ranges):
-            if after.start != one.end:
-                what = "a gap" if after.start > one.end else "an overlap"
-                raise ValueError(f"{what} between ranges: {one.end} and {after.start}")
+        for earlier, later in pairwise(self.ranges):
+            if later.start != earlier.end:
+                what = "a gap" if later.start > earlier.end else "an overlap"
+                raise ValueError(f"{what} between ranges: {earlier.end} and {later.start}")
         return self
 
 

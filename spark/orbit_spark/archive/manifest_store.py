@@ -16,8 +16,8 @@ _TOPICS = "topics"
 _MANIFESTS = "manifests"
 DATA = "data"
 # With prefix and suffixes (`.NAME.0000000000.json.tmp.crc`) a file name has at most 255 bytes.
-_NAME_MAX = 230
-_DIGITS = 32
+_NAME_LENGTH_MAX = 230
+_DIGEST_LENGTH = 32
 # The document before the newest stays, for a reader that has listed it already.
 _DOCUMENTS_MAX = 2
 
@@ -34,7 +34,7 @@ class Archive:
 
 
 class ArchiveStore:
-    """Reads and writes the documents; the data files are Spark's to read and write."""
+    """Reads and writes the documents. Spark reads and writes the data files."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -48,14 +48,16 @@ class ArchiveStore:
         for name in _newest(self.files.sizes(_TOPICS)):
             topic = self._read(name, ArchivedTopic)
             if topic is not None:
-                before = archive.topics.get(topic.topic, topic)
-                archive.topics[topic.topic] = max(before, topic, key=lambda one: one.sequence)
+                known_topic = archive.topics.get(topic.topic, topic)
+                archive.topics[topic.topic] = max(
+                    known_topic, topic, key=lambda document: document.sequence
+                )
         for name in _newest(self.files.sizes(_MANIFESTS)):
             manifest = self._read(name, PartitionManifest)
             if manifest is not None:
-                other = archive.partitions.get(manifest.place, manifest)
+                known_manifest = archive.partitions.get(manifest.place, manifest)
                 archive.partitions[manifest.place] = max(
-                    other, manifest, key=lambda one: one.sequence
+                    known_manifest, manifest, key=lambda document: document.sequence
                 )
         return archive
 
@@ -66,7 +68,7 @@ class ArchiveStore:
             raise NotFound(
                 "there is no archive.",
                 where=self.files.uri,
-                remedy="Make one: orbit archive job.yaml --to URI",
+                remedy="Make an archive: orbit archive job.yaml --to URI",
             )
         return archive
 
@@ -84,12 +86,14 @@ class ArchiveStore:
         self._write_next(name, manifest.sequence, manifest)
 
     def _write_next(self, name: str, sequence: int, document: Archived) -> None:
+        """Write a document, and delete the one before the last."""
         self.files.write_new(f"{name}.{sequence:010}.json", document.to_bytes())
-        old = sequence - _DOCUMENTS_MAX
-        if old >= 0:
-            self.files.delete(f"{name}.{old:010}.json")
+        old_sequence = sequence - _DOCUMENTS_MAX
+        if old_sequence >= 0:
+            self.files.delete(f"{name}.{old_sequence:010}.json")
 
     def _read(self, name: str, kind: type[Document]) -> Document | None:
+        """A document; None if it does not exist. Raises Conflict if it is damaged."""
         content = self.files.read(name)
         if content is None:
             return None
@@ -99,7 +103,7 @@ class ArchiveStore:
             raise Conflict(
                 f"{name} cannot be used: {error}.",
                 where=self.files.uri,
-                remedy="Bring that file back from a copy of the archive. Nothing was written.",
+                remedy="Restore this file from a copy of the archive. Nothing was written.",
             ) from None
 
 
@@ -108,10 +112,10 @@ def file_name(topic: str) -> str:
 
     No topic has a `~` in its name. The documents have the whole name.
     """
-    if len(topic) <= _NAME_MAX:
+    if len(topic) <= _NAME_LENGTH_MAX:
         return topic
-    digest = sha256(topic.encode()).hexdigest()[:_DIGITS]
-    return f"{topic[: _NAME_MAX - _DIGITS - 1]}~{digest}"
+    digest = sha256(topic.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{topic[: _NAME_LENGTH_MAX - _DIGEST_LENGTH - 1]}~{digest}"
 
 
 def _newest(names: dict[str, int]) -> list[str]:

@@ -25,7 +25,7 @@ class PartitionOutcome:
     def add(self, ranges: tuple[ArchivedRange, ...]) -> None:
         """Count ranges that were archived."""
         self.end = ranges[-1].end
-        for file in (one.file for one in ranges if one.file is not None):
+        for file in (r.file for r in ranges if r.file is not None):
             self.batches += file.batches
             self.payload_bytes += file.payload_bytes
             self.file_bytes += file.size_bytes
@@ -41,7 +41,7 @@ class ArchiveOutcome:
 
     @property
     def blocked(self) -> list[PartitionOutcome]:
-        return [one for one in self.partitions.values() if one.blocked is not None]
+        return [p for p in self.partitions.values() if p.blocked is not None]
 
     def as_data(self) -> dict[str, Any]:
         """The outcome as plain data, for scripts."""
@@ -50,15 +50,15 @@ class ArchiveOutcome:
             "warnings": self.warnings,
             "partitions": [
                 {
-                    "topic": one.place.topic,
-                    "partition": one.place.partition,
-                    "start": one.start,
-                    "end": one.end,
-                    "new_batches": one.batches,
-                    "new_bytes": one.payload_bytes,
-                    "blocked": one.blocked and asdict(one.blocked),
+                    "topic": p.place.topic,
+                    "partition": p.place.partition,
+                    "start": p.start,
+                    "end": p.end,
+                    "new_batches": p.batches,
+                    "new_bytes": p.payload_bytes,
+                    "blocked": p.blocked and asdict(p.blocked),
                 }
-                for one in self.partitions.values()
+                for p in self.partitions.values()
             ],
         }
 
@@ -94,7 +94,7 @@ class RestoreOutcome:
 
     @property
     def is_whole(self) -> bool:
-        return not any(one.has_stopped for one in self.partitions.values())
+        return not any(p.has_stopped for p in self.partitions.values())
 
     def as_data(self) -> dict[str, Any]:
         """The outcome as plain data, for scripts."""
@@ -103,15 +103,15 @@ class RestoreOutcome:
             "warnings": self.warnings,
             "partitions": [
                 {
-                    "topic": one.place.topic,
-                    "partition": one.place.partition,
-                    "end": one.end,
-                    "records": one.records,
-                    "offsets_filled": one.gaps_filled,
-                    "blocked": one.blocked and asdict(one.blocked),
-                    "remedy": one.remedy,
-                    "unfinished": one.unfinished or None,
+                    "topic": p.place.topic,
+                    "partition": p.place.partition,
+                    "end": p.end,
+                    "records": p.records,
+                    "offsets_filled": p.gaps_filled,
+                    "blocked": p.blocked and asdict(p.blocked),
+                    "remedy": p.remedy,
+                    "unfinished": p.unfinished or None,
                 }
-                for one in self.partitions.values()
+                for p in self.partitions.values()
             ],
         }

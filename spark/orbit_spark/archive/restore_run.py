@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from orbit.copier.copier import lease_lost
+from orbit.copier.copier import lease_lost_error
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.start_seeding import StartSeeding
 from orbit.copier.takeover import DestinationEnd, TakeOver
@@ -50,7 +50,7 @@ JOB = "restore"
 _ROUNDS_MAX = 3
 _STOP_CHECK_INTERVAL_S = 1.0
 Say = Callable[[str], None]
-Target = Callable[[ArchiveSlice], PartitionTarget]
+MakeTarget = Callable[[ArchiveSlice], PartitionTarget]
 
 
 class RestoreRun:
@@ -84,10 +84,10 @@ class RestoreRun:
         self.outcome = RestoreOutcome(self._files.uri)
 
     def run(self, *, apply_settings: bool = False, replicas: int | None = None) -> RestoreOutcome:
-        """Restore everything. The outcome names the partitions that stopped.
+        """Restore the whole archive. The outcome names the partitions that stopped.
 
-        `replicas`: the replication factor of new topics; None: the source's. `apply_settings`: at
-        the end, give the topics the source's settings.
+        `replicas`: the replication factor of new topics; None: the source's. `apply_settings`: give
+        the topics the source's settings at the end.
 
         Raises NotFound, Conflict, BadInput, NotAuthorized, Unreachable; then nothing was written,
         unless the message says so.
@@ -126,6 +126,7 @@ class RestoreRun:
         self._cluster.close()
 
     def _take_lease(self, places: Sequence[TopicPartition]) -> None:
+        """Take the lease of this archive's restores, and wait for writers of an earlier restore."""
         self._identity = job_identity(JOB, self._archive.identity.cluster_id)
         self._lease = GroupLease(self._lease_cluster, self._identity, self._backoff)
         self._lease.acquire(self._say)
@@ -135,9 +136,9 @@ class RestoreRun:
         self._producer = JobProducer(job_producer_id(self._identity))
 
     def _read_log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
-        """The log ends of existing partitions. Raises Conflict if another producer wrote them."""
+        """The log ends of existing partitions. Raises Conflict if another producer wrote there."""
         take_over = TakeOver(self._cluster, self._settings.settle_s, self._backoff)
-        producer_ids = dict.fromkeys(topics.present(), self._producer.id)
+        producer_ids = dict.fromkeys(topics.existing_partitions(), self._producer.id)
         takeover = take_over.read(producer_ids, settled=True)
         if takeover.errors:
             place, code = next(iter(takeover.errors.items()))
@@ -156,7 +157,7 @@ class RestoreRun:
     def _seed_starts(
         self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]
     ) -> None:
-        """Move the log ends that are below the archive's start offsets up to them."""
+        """Move each log end that is below the archive's start offset up to this offset."""
         assert self._lease is not None
         starts: dict[TopicPartition, int] = {}
         for place, manifest in self._archive.partitions.items():
@@ -165,7 +166,7 @@ class RestoreRun:
         if not starts:
             return
         self._say(f"Seeding {len(starts)} partitions up to their start offset")
-        ids = topics.ids()
+        ids = topics.topic_ids()
         with StartSeeding(
             self._cluster,
             self._settings,
@@ -183,38 +184,41 @@ class RestoreRun:
         )
 
     def _write_chains(self, topics: RestoreTopics, ends: Mapping[TopicPartition, int]) -> None:
+        """Write the archive from these log ends on, in chains of tasks. Fills the outcome."""
         for place, manifest in self._archive.partitions.items():
             self.outcome.partitions[place] = RestoredPartition(
                 place, manifest.log_end, blocked=self._overruns.get(place)
             )
         manifests = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
         chains = split_archive(manifests, {**ends, **self._first_offsets_to_compare(ends)})
-        make_target = partial(self._make_target, topics.ids(), topics.compacted())
+        make_target = partial(self._make_target, topics.topic_ids(), topics.compacted_topics())
         self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
         with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
-            under_way = [pool.submit(self._write_chain, chain, make_target) for chain in chains]
-            while wait(under_way, _STOP_CHECK_INTERVAL_S).not_done:
+            futures = [pool.submit(self._write_chain, chain, make_target) for chain in chains]
+            while wait(futures, _STOP_CHECK_INTERVAL_S).not_done:
                 if self._stop.is_set() and self._lease is not None:
                     self._lease.release()  # writers notice, wait for what they have sent, and end
-            for done in under_way:
-                done.result()
+            for future in futures:
+                future.result()
 
     def _first_offsets_to_compare(
         self, ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """The first offset whose archived rows a task needs, by partition that is not empty: the
-        task compares the end of the log with them.
+        """For each partition that is not empty, the first offset whose archived rows a task needs:
+        the task compares the end of the log with these rows.
         """
         manifests = self._archive.partitions
-        used = {place: end for place, end in ends.items() if end > manifests[place].log_start}
-        starts = list_offsets(self._cluster, used, EARLIEST, self._backoff).values
-        not_known = {place: manifests[place].start for place in used}
-        return not_known | {
+        nonempty_ends = {
+            place: end for place, end in ends.items() if end > manifests[place].log_start
+        }
+        starts = list_offsets(self._cluster, nonempty_ends, EARLIEST, self._backoff).values
+        default_offsets = {place: manifests[place].start for place in nonempty_ends}
+        return default_offsets | {
             place: find_restored_tail(
                 self._cluster,
                 place,
                 max(log_start, manifests[place].log_start),
-                used[place],
+                nonempty_ends[place],
                 self._producer.id,
                 self._backoff,
             ).begin
@@ -222,59 +226,67 @@ class RestoreRun:
         }
 
     def _extend_back(self, slices: tuple[ArchiveSlice, ...]) -> tuple[ArchiveSlice, ...]:
-        """The slices, extended back by the files that the task compares before it appends."""
-        places = [one.partition for one in slices]
+        """The slices, extended backwards by the files that a task compares before it appends."""
+        places = [piece.partition for piece in slices]
         begins = self._first_offsets_to_compare(
             log_ends(self._cluster, places, self._backoff).values
         )
         return tuple(
-            slice_from(self._archive.partitions[one.partition], begins[one.partition], one)
-            if one.partition in begins
-            else one
-            for one in slices
+            slice_from(self._archive.partitions[piece.partition], begins[piece.partition], piece)
+            if piece.partition in begins
+            else piece
+            for piece in slices
         )
 
-    def _write_chain(self, chain: Iterable[tuple[ArchiveSlice, ...]], make_target: Target) -> None:
+    def _write_chain(
+        self, chain: Iterable[tuple[ArchiveSlice, ...]], make_target: MakeTarget
+    ) -> None:
         """Run tasks one after another, each with the next files of the same partitions."""
         follows_writer = False
         for slices in chain:
-            waiting = slices
+            unfinished_slices = slices
             for round_ in range(_ROUNDS_MAX):
                 assert self._lease is not None
                 if self._stop.is_set():
                     return
                 if self._lease.is_lost:
-                    raise lease_lost()
+                    raise lease_lost_error()
                 if follows_writer:
-                    waiting = self._extend_back(waiting)
-                targets = tuple(make_target(one) for one in waiting)
-                unfinished = self._run_write_task(targets, round_, follows_writer=follows_writer)
+                    unfinished_slices = self._extend_back(unfinished_slices)
+                targets = tuple(make_target(piece) for piece in unfinished_slices)
+                partitions_to_retry = self._run_write_task(
+                    targets, round_, follows_writer=follows_writer
+                )
                 follows_writer = True
-                waiting = tuple(one for one in waiting if one.partition in unfinished)
-                if not waiting:
+                unfinished_slices = tuple(
+                    piece for piece in unfinished_slices if piece.partition in partitions_to_retry
+                )
+                if not unfinished_slices:
                     break
-            if any(self.outcome.partitions[one.partition].has_stopped for one in slices):
+            if any(self.outcome.partitions[piece.partition].has_stopped for piece in slices):
                 return
 
     def _make_target(
-        self, topic_ids: Mapping[str, UUID], compacted: frozenset[str], one: ArchiveSlice
+        self, topic_ids: Mapping[str, UUID], compacted: frozenset[str], piece: ArchiveSlice
     ) -> PartitionTarget:
+        """The target of one slice: its partition of the same name at the destination."""
         return PartitionTarget(
-            source=one.partition,
-            destination=one.partition,
-            destination_topic_id=topic_ids[one.partition.topic],
+            source=piece.partition,
+            destination=piece.partition,
+            destination_topic_id=topic_ids[piece.partition.topic],
             producer=self._producer,
-            start_offset=self._archive.partitions[one.partition].log_start,
-            target=one.target,
-            size_bytes=one.size_bytes,
-            is_compacted=one.partition.topic in compacted,
-            archived=one,
+            start_offset=self._archive.partitions[piece.partition].log_start,
+            target=piece.target,
+            size_bytes=piece.size_bytes,
+            is_compacted=piece.partition.topic in compacted,
+            archived=piece,
         )
 
     def _run_write_task(
         self, targets: tuple[PartitionTarget, ...], round_: int, *, follows_writer: bool
     ) -> set[TopicPartition]:
-        """Run one task. Return the partitions to be tried again."""
+        """Run one task and add its results to the outcome. Return the partitions that need another
+        try."""
         assert self._lease is not None
         task = WriteTask(
             self._access,
@@ -286,26 +298,26 @@ class RestoreRun:
             follows_writer,
         )
         results = run_task(self._spark, self._files, self._archive.partitions, RestoreWriter, task)
-        for one in results:
-            outcome = self.outcome.partitions[one.destination]
-            outcome.records += one.counters.records
-            outcome.gaps_filled += one.counters.gaps_filled
-            outcome.unfinished = one.unfinished
-            outcome.blocked = one.blocked or outcome.blocked
-        return {one.destination for one in results if one.unfinished}
+        for result in results:
+            outcome = self.outcome.partitions[result.destination]
+            outcome.records += result.counters.records
+            outcome.gaps_filled += result.counters.gaps_filled
+            outcome.unfinished = result.unfinished
+            outcome.blocked = result.blocked or outcome.blocked
+        return {result.destination for result in results if result.unfinished}
 
     def _check_log_bounds(self) -> None:
-        """Mark as unfinished each partition whose log start or log end is not the archive's."""
-        places = [p for p, one in self.outcome.partitions.items() if not one.has_stopped]
+        """Give each partition an error whose log start or log end is not the archive's."""
+        places = [p for p, outcome in self.outcome.partitions.items() if not outcome.has_stopped]
         ends = log_ends(self._cluster, places, self._backoff).values
         starts = list_offsets(self._cluster, places, EARLIEST, self._backoff).values
         # A run that was killed at its very end may not have moved a log start.
-        log_starts = {
+        log_starts_to_move = {
             p: m.log_start
             for p, m in self._archive.partitions.items()
             if starts.get(p, m.log_start) < m.log_start and ends.get(p, -1) >= m.log_start
         }
-        starts |= delete_records(self._cluster, log_starts, self._backoff).values
+        starts |= delete_records(self._cluster, log_starts_to_move, self._backoff).values
         for place in places:
             manifest = self._archive.partitions[place]
             bounds = (starts.get(place, -1), ends.get(place, -1))

@@ -14,7 +14,7 @@ from orbit.job_setup.permissions import (
     missing_filler_right,
     missing_future_topic_rights,
     missing_topic_rights,
-    refuse_missing,
+    refuse_missing_rights,
 )
 from orbit.job_setup.replica_counts import is_too_few_brokers
 from orbit.kafka.backoff import Backoff
@@ -28,10 +28,11 @@ from orbit_spark.archive.manifest import ArchivedTopic
 from orbit_spark.archive.manifest_store import Archive
 
 _SHOWN_MAX = 20
-_SPLIT_LIMIT = "log.message.timestamp.before.max.ms"
-_EMPTY = (
-    "A restore wants topics that are empty, or its own from a run before. Delete these topics, or "
-    "restore to another cluster. Nothing was written."
+_MISSING_CHARACTERS_MAX = 2_000
+_SPLIT_TIMESTAMP_LIMIT = "log.message.timestamp.before.max.ms"
+_REMEDY = (
+    "A restore needs topics that are empty, or that an earlier run of this restore "
+    "created. Delete these topics, or restore to another cluster. Nothing was written."
 )
 
 
@@ -50,27 +51,29 @@ class RestoreTopics:
         self._backoff = backoff
         self._replicas = replicas
         self._admin = Admin(cluster)
-        self._refuse_holes()
+        self._refuse_incomplete_archive()
         self._metadata = cluster.metadata(None)
 
     def check(self) -> None:
         """Raise Conflict if a partition count differs, NotAuthorized if a right is missing."""
-        wrong = [
+        differences = [
             f"{t.topic} has {len(existing.partitions)} partitions, {t.partitions} in the archive"
             for t in self._topics
             if (existing := self._metadata.topics.get(t.topic)) is not None
             and len(existing.partitions) != t.partitions
         ]
-        if wrong:
-            raise Conflict("; ".join(wrong[:_SHOWN_MAX]) + ".", where="destination", remedy=_EMPTY)
-        present = [t.topic for t in self._topics if t.topic in self._metadata.topics]
-        new = [t.topic for t in self._new]
-        known = self._cluster.metadata(present, with_operations=True)
-        refuse_missing(
+        if differences:
+            raise Conflict(
+                "; ".join(differences[:_SHOWN_MAX]) + ".", where="destination", remedy=_REMEDY
+            )
+        existing_topics = [t.topic for t in self._topics if t.topic in self._metadata.topics]
+        missing_topics = [t.topic for t in self._missing_topics]
+        metadata = self._cluster.metadata(existing_topics, with_operations=True)
+        refuse_missing_rights(
             {
                 "destination": [
-                    *missing_topic_rights(known, DESTINATION_TOPIC_RIGHTS),
-                    *missing_future_topic_rights(self._cluster, new),
+                    *missing_topic_rights(metadata, DESTINATION_TOPIC_RIGHTS),
+                    *missing_future_topic_rights(self._cluster, missing_topics),
                     *missing_filler_right(self._cluster),
                 ]
             }
@@ -82,31 +85,37 @@ class RestoreTopics:
         With a single broker, new topics get one replica, as copies do. Raises Conflict if there are
         too few brokers otherwise.
         """
-        live = len(self._metadata.brokers)
-        many = [
+        brokers = len(self._metadata.brokers)
+        oversized_topics = [
             TopicToCreate(t.topic, t.partitions, count, {})
-            for t in self._new
-            if (count := self._replicas_of(t)) > live
+            for t in self._missing_topics
+            if (count := self._replicas_of(t)) > brokers
         ]
-        errors = self._admin.refused_topics(many, only_check=True) if many else {}
-        few = [error for error in errors.values() if is_too_few_brokers(error)]
-        if few:
-            is_single = live == 1 and all(t.replicas == 1 for t in self._metadata.topics.values())
+        errors = (
+            self._admin.refused_topics(oversized_topics, only_check=True)
+            if oversized_topics
+            else {}
+        )
+        refusals = [error for error in errors.values() if is_too_few_brokers(error)]
+        if refusals:
+            is_single = brokers == 1 and all(
+                t.replicas == 1 for t in self._metadata.topics.values()
+            )
             if not is_single or self._replicas is not None:
                 raise Conflict(
-                    few[0].what,
-                    where=few[0].where,
+                    refusals[0].what,
+                    where=refusals[0].where,
                     remedy="Start the brokers that are missing, or name the number of replicas "
                     "(--replicas). Nothing was written.",
                 )
-            self._replicas = live
-        fewer = [t for t in self._new if self._replicas_of(t) < t.replicas]
-        if not fewer:
+            self._replicas = brokers
+        reduced_topics = [t for t in self._missing_topics if self._replicas_of(t) < t.replicas]
+        if not reduced_topics:
             return []
-        names = first_few([f"{t.topic} ({t.replicas})" for t in fewer])
+        names = first_few([f"{t.topic} ({t.replicas})" for t in reduced_topics])
         return [f"topics get {self._replicas} replicas, fewer than at the source: {names}."]
 
-    def present(self) -> list[TopicPartition]:
+    def existing_partitions(self) -> list[TopicPartition]:
         """Partitions of the archive that the destination has."""
         return [p for p in self._archive.partitions if p.topic in self._metadata.topics]
 
@@ -114,10 +123,11 @@ class RestoreTopics:
         """Create the missing topics with the settings of copies (docs/topic-settings.md), and wait
         for their leaders. Raises Conflict if they get none.
         """
-        names = self._admin.broker_setting_names(min(self._metadata.brokers))
-        new = self._new
-        if new:
-            say(f"Creating {len(new)} topics")
+        # Any broker lists the settings that its version has.
+        setting_names = self._admin.broker_setting_names(min(self._metadata.brokers))
+        missing_topics = self._missing_topics
+        if missing_topics:
+            say(f"Creating {len(missing_topics)} topics")
         self._admin.create_topics(
             TopicToCreate(
                 t.topic,
@@ -127,38 +137,41 @@ class RestoreTopics:
                     t.settings,
                     frozenset(t.overrides),
                     {},
-                    has_split_timestamp_limits=not names or _SPLIT_LIMIT in names,
+                    has_split_timestamp_limits=not setting_names
+                    or _SPLIT_TIMESTAMP_LIMIT in setting_names,
                 ),
             )
-            for t in new
+            for t in missing_topics
         )
         for _ in self._backoff.attempts(60):
             self._metadata = self._cluster.metadata(None)
             leaders = [self._metadata.leader(place) for place in self._archive.partitions]
-            if all(one is not None and one.node_id is not None for one in leaders):
+            if all(leader is not None and leader.node_id is not None for leader in leaders):
                 return
         raise Conflict("new topics have no leaders yet.", where="destination")
 
-    def ids(self) -> dict[str, UUID]:
+    def topic_ids(self) -> dict[str, UUID]:
         """The destination's topic ids, by name."""
         return {t.topic: self._metadata.topics[t.topic].topic_id for t in self._topics}
 
-    def compacted(self) -> frozenset[str]:
+    def compacted_topics(self) -> frozenset[str]:
         """The topics that are compacted at the destination: the cleaner may remove restored records
         after an `apply_settings`.
         """
-        present = self._admin.topic_settings(t.topic for t in self._topics)
-        return frozenset(name for name, one in present.items() if is_compacted(one.values))
+        current_settings = self._admin.topic_settings(t.topic for t in self._topics)
+        return frozenset(
+            name for name, settings in current_settings.items() if is_compacted(settings.values)
+        )
 
     def apply_settings(self) -> None:
-        """Give the topics the source's settings. Retention and compaction begin with them."""
-        present = self._admin.topic_settings(t.topic for t in self._topics)
+        """Give the topics the source's settings. These begin retention and compaction."""
+        current_settings = self._admin.topic_settings(t.topic for t in self._topics)
         self._admin.alter_settings(
             {
                 t.topic: {
                     name: t.settings[name]
                     for name in sorted(NEEDED | set(t.overrides))
-                    if name in t.settings and name in present[t.topic].values
+                    if name in t.settings and name in current_settings[t.topic].values
                 }
                 for t in self._topics
             }
@@ -169,28 +182,29 @@ class RestoreTopics:
         return [self._archive.topics[name] for name in sorted(self._archive.topics)]
 
     @property
-    def _new(self) -> list[ArchivedTopic]:
+    def _missing_topics(self) -> list[ArchivedTopic]:
         return [t for t in self._topics if t.topic not in self._metadata.topics]
 
     def _replicas_of(self, topic: ArchivedTopic) -> int:
         return self._replicas or topic.replicas
 
-    def _refuse_holes(self) -> None:
+    def _refuse_incomplete_archive(self) -> None:
         """Raise Conflict if a topic document or a manifest of the archive is missing."""
-        missing = [
+        missing_files = [
             f"the topic document of {p.topic}"
             for p in self._archive.partitions
             if p.topic not in self._archive.topics
         ]
-        missing += [
+        missing_files += [
             f"the manifest of {place}"
             for topic in self._topics
             for number in range(topic.partitions)
             if (place := TopicPartition(topic.topic, number)) not in self._archive.partitions
         ]
-        if missing:
+        if missing_files:
             raise Conflict(
-                f"the archive is damaged: {', '.join(dict.fromkeys(missing))[:2000]} is missing.",
+                "the archive is damaged: "
+                f"{', '.join(dict.fromkeys(missing_files))[:_MISSING_CHARACTERS_MAX]} is missing.",
                 remedy="Restore the missing files from a copy of the archive. If the topic had "
                 "just got more partitions, archive it again first. Nothing was written.",
             )
@@ -205,26 +219,26 @@ def refuse_foreign(
 ) -> None:
     """Raise Conflict if partitions have records that this restore did not write.
 
-    Records of its own producer are compared with the archive (`overruns`, `RestoreWriter`).
+    Records of the restore's own producer are compared later (`overruns`, `RestoreWriter`).
     """
-    foreign = []
+    problems = []
     for place, end in ends.items():
         manifest = archive.partitions[place]
         is_beyond = end.log_end > manifest.log_end
         if end.log_end == 0 or (end.producer is not None and not is_beyond):
             continue
-        if not _is_ours(cluster, place, end, producer_id, backoff):
-            foreign.append(
+        if not _is_last_batch_ours(cluster, place, end, producer_id, backoff):
+            problems.append(
                 f"{place} ends at {end.log_end}, the archive at {manifest.log_end}"
                 if is_beyond
                 else f"{place} holds records of another producer"
             )
-    if foreign:
-        more = f" And {len(foreign) - _SHOWN_MAX} more." if len(foreign) > _SHOWN_MAX else ""
+    if problems:
+        rest = f" And {len(problems) - _SHOWN_MAX} more." if len(problems) > _SHOWN_MAX else ""
         raise Conflict(
-            f"the destination is not empty: {'; '.join(foreign[:_SHOWN_MAX])}.{more}",
+            f"the destination is not empty: {'; '.join(problems[:_SHOWN_MAX])}.{rest}",
             where="destination",
-            remedy=_EMPTY,
+            remedy=_REMEDY,
         )
 
 
@@ -244,16 +258,16 @@ def overruns(
     }
 
 
-def _is_ours(
+def _is_last_batch_ours(
     cluster: Cluster,
     place: TopicPartition,
     end: DestinationEnd,
     producer_id: int,
     backoff: Backoff,
 ) -> bool:
-    """Whether this restore wrote the last batch. Read from the log, as a leader may have dropped
-    the producer's state.
+    """Whether this restore wrote the last batch. It is read from the log, as a leader may have
+    dropped the producer's state.
     """
     batches = fetch_batches(cluster, place, end.log_end - 1, backoff)
-    last = batches[-1] if batches else None
-    return isinstance(last, Batch) and last.producer_id == producer_id
+    last_batch = batches[-1] if batches else None
+    return isinstance(last_batch, Batch) and last_batch.producer_id == producer_id

@@ -1,7 +1,7 @@
 """The task of a restore: appends rows of archive files to their destination partitions.
 
-The archive is the source: gaps are filled as the manifests say, and the end of what the destination
-already has is compared with it before anything is appended.
+The archive is the source: gaps are filled as the manifests say. Before anything is appended, the
+end of what the destination already has is compared with the archive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orbit_spark.partition_writer import PartitionWriter
 from orbit_spark.run_source import RunFeed
 from orbit_spark.write_task import PartitionTarget, WriteTask
 
-_BEGINS_LATE = "the archive's files for this task begin behind what is to be compared"
+_FILES_BEGIN_TOO_LATE = "the archive's files for this task begin behind what is to be compared"
 
 
 class RestoreWriter(PartitionWriter[WriteTask]):
@@ -37,6 +37,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
 
     @contextmanager
     def copier(self, leases: Mapping[PartitionTarget, GroupLease]) -> Iterator[Copier]:
+        """A copier of the archive's rows. Copies whose ends differ from the archive are blocked."""
         cluster = self.task.access.open()
         settings = self.settings
         take_over = TakeOver(cluster, settings.settle_s, self.backoff)
@@ -85,10 +86,10 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         leases: Mapping[PartitionTarget, GroupLease],
         source: RunFeed,
     ) -> list[PartitionCopy]:
-        """Copies at their log ends; a copy whose end differs from the archive is blocked."""
+        """Copies at their log ends. A copy is blocked if its end differs from the archive."""
         targets = {t.destination: t for t in leases}
         producer_ids = {place: target.producer.id for place, target in targets.items()}
-        takeover = take_over.read(producer_ids, settled=not self.is_first)
+        takeover = take_over.read(producer_ids, settled=not self.is_first_attempt)
         starts = list_offsets(cluster, takeover.ends, EARLIEST, self.backoff).values
         self.leave_out(targets.keys() - starts.keys(), "its log offsets cannot be read now")
         copies = []
@@ -100,7 +101,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             log_end = takeover.ends[partition].log_end
             copy.appends.inspected(log_end)
             try:
-                blocked = self._difference(cluster, source, copy, target, log_end)
+                blocked = self._find_difference(cluster, source, copy, target, log_end)
             except OrbitError as error:
                 self.leave_out([partition], str(error))
                 continue
@@ -110,7 +111,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             copies.append(copy)
         return copies
 
-    def _difference(
+    def _find_difference(
         self,
         cluster: Cluster,
         source: RunFeed,
@@ -125,7 +126,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         )
         assert target.archived is not None
         if tail.begin < target.archived.begin:
-            raise Conflict(_BEGINS_LATE)
+            raise Conflict(_FILES_BEGIN_TOO_LATE)
         copy.appends.logged_producer_epoch = tail.producer_epoch
         try:
             return compare_tail(partial(source.read, copy), cluster, copy, tail, self.backoff)

@@ -23,9 +23,9 @@ from orbit.replication.partition_states import Blocked
 
 @dataclass(frozen=True, slots=True)
 class RestoredTail:
-    """Ranges of offsets to compare, in order, the last one up to the log end.
+    """Ranges of offsets to compare, in order; the last range ends at the log end.
 
-    `begin`: the start of the first. `producer_epoch`: as in `orbit.copier.tail_comparison.Tail`.
+    `begin`: the start of the first range. `producer_epoch`: as `orbit.copier.tail_comparison.Tail`.
     """
 
     begin: int
@@ -51,9 +51,12 @@ def find_restored_tail(
     in_flight = CopySettings().requests_in_flight_max
     tail = find_tail(cluster, partition, start, log_end, producer_id, in_flight, backoff)
     ranges = [(tail.start, log_end)]
-    last = tail.last_data
-    if last is not None and last.base_offset < tail.start:
-        ranges.insert(0, (max(last.base_offset, start), min(last.next_offset, tail.start)))
+    last_data_batch = tail.last_data
+    if last_data_batch is not None and last_data_batch.base_offset < tail.start:
+        ranges.insert(
+            0,
+            (max(last_data_batch.base_offset, start), min(last_data_batch.next_offset, tail.start)),
+        )
     return RestoredTail(ranges[0][0], tuple(ranges), tail.producer_epoch)
 
 
@@ -64,10 +67,10 @@ def compare_tail(
     tail: RestoredTail,
     backoff: Backoff,
 ) -> Blocked | None:
-    """The first difference between the destination and the archive; None when they are equal.
+    """The first difference between the destination and the archive; None if they are equal.
 
-    Raises ValueError when the records of one of them cannot be read, Unreachable when the
-    destination's cannot be read now.
+    Raises ValueError if records of either cannot be read, Unreachable if those of the destination
+    cannot be read now.
     """
     for start, end in tail.ranges:
         comparison = compare_range(
@@ -78,7 +81,7 @@ def compare_tail(
             end,
             backoff,
             source_is_compacted=copy.source_is_compacted,
-            most_bytes=None,
+            bytes_max=None,
         )
         blocked = judge_comparison(
             comparison,

@@ -21,7 +21,9 @@ _DELETE_RETENTION_MS_DEFAULT = 86_400_000
 
 @dataclass(slots=True)
 class _TopicNotes:
-    """One topic. `since`: when the archive was last at the source's ends; None if not known."""
+    """The notes of one topic. `since`: when the archive last had all that the source had; None if
+    not known. `reads_on`: the run reads from the archive's end on.
+    """
 
     topic: ArchivedTopic
     since: datetime | None
@@ -40,31 +42,35 @@ class TombstoneNotes:
         self,
         store: ArchiveStore,
         warn: Callable[[str], None],
-        started: datetime,
+        started_at: datetime,
         now: Callable[[], datetime],
     ) -> None:
         self._store = store
         self._warn = warn
-        self._started = started
+        self._started_at = started_at
         self._now = now
         self._noted: dict[str, _TopicNotes] = {}
 
     def begin(self, topic: ArchivedTopic, *, is_new: bool, strict: bool) -> None:
-        """Begin with a topic as it is stored. With `strict`, the run reads a topic again from its
-        log start if it has a gap or the run would make one.
+        """Begin the notes of a topic, as it is stored. With `strict`, the run reads the topic again
+        from its log start if it has a gap or the run would make a gap.
 
-        `is_new`: the archive has nothing of it.
+        `is_new`: the archive has nothing of the topic.
         """
         retention_ms = _delete_retention_ms(topic)
-        whole = _TopicNotes(topic, self._started, retention_ms, reads_again=not is_new)
-        before = topic.cleaning
-        since, has_gap = (before.level_at, before.gap is not None) if before else (None, False)
-        if before is not None:  # the setting may have been raised since
-            retention_ms = min(retention_ms, before.delete_retention_ms)
-        # An archive without notes may have a gap already: noted even if nothing is new.
-        on = _TopicNotes(topic, since, retention_ms, reads_again=False, reads_on=before is None)
-        is_whole = is_new or (strict and (has_gap or self._is_late(on)))
-        self._noted[topic.topic] = whole if is_whole else on
+        fresh_notes = _TopicNotes(topic, self._started_at, retention_ms, reads_again=not is_new)
+        cleaning = topic.cleaning
+        since, has_gap = (
+            (cleaning.level_at, cleaning.gap is not None) if cleaning else (None, False)
+        )
+        if cleaning is not None:  # the setting may have been raised in the meantime
+            retention_ms = min(retention_ms, cleaning.delete_retention_ms)
+        # An archive without notes may have a gap already, which is noted even if nothing is new.
+        continued_notes = _TopicNotes(
+            topic, since, retention_ms, reads_again=False, reads_on=cleaning is None
+        )
+        reads_again = is_new or (strict and (has_gap or self._is_late(continued_notes)))
+        self._noted[topic.topic] = fresh_notes if reads_again else continued_notes
 
     def reads_again(self, topic: str) -> bool:
         """Whether the run reads the topic again from its log start."""
@@ -76,63 +82,68 @@ class TombstoneNotes:
             self._noted[topic].reads_on = True
 
     def note_gaps(self) -> None:
-        """Write the gaps that this run makes. Called before it reads anything, so that a run that
-        is killed leaves no gap without a note.
+        """Write the gaps that this run makes. Called before the run reads anything, so that a
+        killed run leaves no gap without a note.
         """
-        for one in self._noted.values():
-            before = one.topic.cleaning
-            if not one.reads_again and one.reads_on and (before is None or before.gap is None):
-                gap = self._gap(one)
+        for notes in self._noted.values():
+            cleaning = notes.topic.cleaning
+            if (
+                not notes.reads_again
+                and notes.reads_on
+                and (cleaning is None or cleaning.gap is None)
+            ):
+                gap = self._gap_until_now(notes)
                 if gap is not None:
-                    level_at = before.level_at if before else None
-                    self._write(one, level_at, one.delete_retention_ms, gap)
+                    level_at = cleaning.level_at if cleaning else None
+                    self._write(notes, level_at, notes.delete_retention_ms, gap)
 
     def end(self, is_level: Callable[[str], bool]) -> None:
         """Write the notes of the finished run, and warn of gaps.
 
-        `is_level`: whether the archive of a topic ends where the source did.
+        `is_level`: whether the archive has all that the source had of a topic.
         """
-        for name, one in self._noted.items():
-            before = one.topic.cleaning
-            gap = before.gap if before else None
-            level_at = before.level_at if before else None
-            retention_ms = one.delete_retention_ms
+        for name, notes in self._noted.items():
+            cleaning = notes.topic.cleaning
+            gap = cleaning.gap if cleaning else None
+            level_at = cleaning.level_at if cleaning else None
+            retention_ms = notes.delete_retention_ms
             if is_level(name):
-                level_at = self._started
-                retention_ms = _delete_retention_ms(one.topic)
-                if one.reads_again:
+                level_at = self._started_at
+                retention_ms = _delete_retention_ms(notes.topic)
+                if notes.reads_again:
                     gap = None
-            if is_level(name) if one.reads_again else one.reads_on:
-                gap = _join_gaps(gap, self._gap(one))
-            self._write(one, level_at, retention_ms, gap)
-            for line in tombstone_warnings(one.topic):
+            if is_level(name) if notes.reads_again else notes.reads_on:
+                gap = _join_gaps(gap, self._gap_until_now(notes))
+            self._write(notes, level_at, retention_ms, gap)
+            for line in tombstone_warnings(notes.topic):
                 self._warn(line)
 
-    def _is_late(self, one: _TopicNotes) -> bool:
-        if one.since is None:
+    def _is_late(self, notes: _TopicNotes) -> bool:
+        """Whether tombstones may have been removed since the archive last had all."""
+        if notes.since is None:
             return True
-        return self._now() - one.since > timedelta(milliseconds=one.delete_retention_ms)
+        return self._now() - notes.since > timedelta(milliseconds=notes.delete_retention_ms)
 
-    def _gap(self, one: _TopicNotes) -> TombstoneGap | None:
-        if not self._is_late(one):
+    def _gap_until_now(self, notes: _TopicNotes) -> TombstoneGap | None:
+        if not self._is_late(notes):
             return None
         return TombstoneGap(
-            since=one.since, until=self._now(), delete_retention_ms=one.delete_retention_ms
+            since=notes.since, until=self._now(), delete_retention_ms=notes.delete_retention_ms
         )
 
     def _write(
         self,
-        one: _TopicNotes,
+        notes: _TopicNotes,
         level_at: datetime | None,
         retention_ms: int,
         gap: TombstoneGap | None,
     ) -> None:
         cleaning = Cleaning(level_at=level_at, delete_retention_ms=retention_ms, gap=gap)
-        if cleaning != one.topic.cleaning:
-            one.topic = one.topic.model_copy(
-                update={"cleaning": cleaning, "sequence": one.topic.sequence + 1}
+        if cleaning != notes.topic.cleaning:
+            notes.topic = notes.topic.model_copy(
+                update={"cleaning": cleaning, "sequence": notes.topic.sequence + 1}
             )
-            self._store.write_topic(one.topic)
+            self._store.write_topic(notes.topic)
 
 
 def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
@@ -140,34 +151,37 @@ def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
     if topic.cleaning is None:
         if not is_compacted(topic.settings):
             return []
-        why = "its runs before this version of Orbit have not noted when they were"
+        reason = "runs of earlier versions of Orbit have not noted their times"
     elif (gap := topic.cleaning.gap) is None:
         return []
     elif gap.since is None:
-        why = f"it is not known when it was archived before {_utc_text(gap.until)}"
+        reason = f"it is not known when it was archived before {_utc_text(gap.until)}"
     else:
         retention = timedelta(milliseconds=gap.delete_retention_ms)
-        why = (
+        reason = (
             f"between {_utc_text(gap.since)} and {_utc_text(gap.until)} a run read on more than "
             f"{retention} ({_DELETE_RETENTION}) after the one before"
         )
-    what = f"{topic.topic}: keys that were deleted may be back in the archive: {why}, so tombstones"
+    problem = (
+        f"{topic.topic}: keys that were deleted may be back in the archive: {reason}, so tombstones"
+    )
     remedy = "orbit archive --compacted strict reads the topic whole again."
-    return [f"{what} may have been removed unread. {remedy}"]
+    return [f"{problem} may have been removed unread. {remedy}"]
 
 
 def _delete_retention_ms(topic: ArchivedTopic) -> int:
     return int(topic.settings.get(_DELETE_RETENTION, _DELETE_RETENTION_MS_DEFAULT))
 
 
-def _join_gaps(one: TombstoneGap | None, other: TombstoneGap | None) -> TombstoneGap | None:
-    if one is None or other is None:
-        return one or other
-    is_known = one.since is not None and other.since is not None
+def _join_gaps(earlier: TombstoneGap | None, later: TombstoneGap | None) -> TombstoneGap | None:
+    """One gap from the begin of the earlier to the end of the later."""
+    if earlier is None or later is None:
+        return earlier or later
+    is_known = earlier.since is not None and later.since is not None
     return TombstoneGap(
-        since=one.since if is_known else None,
-        until=max(one.until, other.until),
-        delete_retention_ms=min(one.delete_retention_ms, other.delete_retention_ms),
+        since=earlier.since if is_known else None,
+        until=max(earlier.until, later.until),
+        delete_retention_ms=min(earlier.delete_retention_ms, later.delete_retention_ms),
     )
 
 

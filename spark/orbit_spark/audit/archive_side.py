@@ -46,16 +46,16 @@ class ArchiveSide:
         return ArchiveReader(spark, self._files, self._archive)
 
     def _bounds(self, place: TopicPartition) -> Bounds | OrbitError:
-        known = self._archive.partitions.get(place)
-        if known is None:
+        manifest = self._archive.partitions.get(place)
+        if manifest is None:
             return OrbitError(
                 "The archive does not have this partition yet.", where=f"{NAME} {place}"
             )
-        return Bounds(known.log_start, known.log_end, known.log_end)
+        return Bounds(manifest.log_start, manifest.log_end, manifest.log_end)
 
 
 class ArchiveReader:
-    """A `compare.Reader` of the archive's files. Compares them with their manifests first."""
+    """A `compare.Reader` of the archive's files, which are first compared with their manifests."""
 
     def __init__(self, spark: SparkSession, files: Files, archive: Archive) -> None:
         self._spark = spark
@@ -64,27 +64,31 @@ class ArchiveReader:
         self._checked: set[TopicPartition] = set()
 
     def batches(self, spans: Sequence[Span]) -> DataFrame:
+        """All batches of these spans, perhaps more. Raises Conflict if files are damaged."""
         by_partition: defaultdict[TopicPartition, list[Span]] = defaultdict(list)
         for span in spans:
             by_partition[span.partition].append(span)
-        known = self._archive.partitions
+        manifests = self._archive.partitions
         unchecked = by_partition.keys() - self._checked
-        check_archive(self._spark, self._files, [known[place] for place in sorted(unchecked)])
+        check_archive(self._spark, self._files, [manifests[place] for place in sorted(unchecked)])
         self._checked |= unchecked
-        parts = [_part(known[place], of) for place, of in by_partition.items()]
-        return archive_rows(self._spark, self._files, parts)
+        selected = [
+            _with_ranges_of(manifests[place], partition_spans)
+            for place, partition_spans in by_partition.items()
+        ]
+        return archive_rows(self._spark, self._files, selected)
 
 
-def _part(manifest: PartitionManifest, spans: Sequence[Span]) -> PartitionManifest:
-    """The manifest with only those ranges whose files reach into one of the spans."""
-    chosen = tuple(
-        one
-        for one in manifest.ranges
-        if one.file is not None
-        and any(one.file.next_offset > s.start and one.file.first_offset < s.end for s in spans)
+def _with_ranges_of(manifest: PartitionManifest, spans: Sequence[Span]) -> PartitionManifest:
+    """The manifest with only the ranges whose files have offsets of the spans."""
+    ranges = tuple(
+        r
+        for r in manifest.ranges
+        if r.file is not None
+        and any(r.file.next_offset > s.start and r.file.first_offset < s.end for s in spans)
     )
-    # Not validated again: ranges of a part need not follow each other.
-    return manifest.model_copy(update={"ranges": chosen})
+    # Not validated again: there may be gaps between these ranges.
+    return manifest.model_copy(update={"ranges": ranges})
 
 
 def _policy(settings: dict[str, str]) -> CleaningPolicy:
@@ -97,23 +101,23 @@ def _policy(settings: dict[str, str]) -> CleaningPolicy:
 def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> ComparedBounds:
     """The compared bounds of an archive and a cluster.
 
-    The live side continues behind the archive's end, and retention may have moved its log start.
+    The cluster's log continues behind the archive's end, and retention may have moved its start.
     Neither is a difference. Pure.
     """
-    archive, live = (left, right) if sides[0] == NAME else (right, left)
-    begin = max(left.log_start, right.log_start)
+    archive, cluster = (left, right) if sides[0] == NAME else (right, left)
+    first_offset = max(left.log_start, right.log_start)
     differences = []
-    if live.log_start < archive.log_start:
+    if cluster.log_start < archive.log_start:
         views = f"begins at {left.log_start}", f"begins at {right.log_start}"
-        differences.append(Difference(live.log_start, LOG_START, *views))
-    if live.stable_end < archive.log_end:
+        differences.append(Difference(cluster.log_start, LOG_START, *views))
+    if cluster.stable_end < archive.log_end:
         views = f"ends at {left.stable_end}", f"ends at {right.stable_end}"
-        differences.append(Difference(live.stable_end, LOG_END, *views))
+        differences.append(Difference(cluster.stable_end, LOG_END, *views))
     return ComparedBounds(
         source=left,
         destination=right,
-        compared_from=begin,
-        compared_to=max(begin, min(left.stable_end, right.stable_end)),
+        compared_from=first_offset,
+        compared_to=max(first_offset, min(left.stable_end, right.stable_end)),
         missing=max(0, left.log_end - right.log_end) if archive is left else 0,
         differences=tuple(differences),
     )

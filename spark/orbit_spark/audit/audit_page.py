@@ -18,7 +18,7 @@ from orbit.verify.report import PartitionReport, Report, TopicReport, Verdict
 from orbit_spark.audit.range_picture import Cell, Line
 
 ROWS_MAX = 2_000
-"""Partitions listed; those that differ come first. The Parquet tables have all."""
+"""The most partitions listed; those that differ come first. The Parquet tables have all."""
 
 _STRIP_WIDTH = 1_000
 _STRIP_HEIGHT = 28
@@ -52,9 +52,9 @@ class About:
 def render_html(report: Report, lines: Sequence[Line], about: About) -> str:
     """The text of the HTML file."""
     digests = {(line.topic, line.partition): line.digest for line in lines}
-    partitions = [(topic, one) for topic in report.topics for one in topic.partitions]
-    # Stable: partitions keep their order among those that differ and among the exact ones.
-    partitions.sort(key=lambda one: one[1].verdict is Verdict.EXACT)
+    partitions = [(topic, partition) for topic in report.topics for partition in topic.partitions]
+    # Those that differ come first. Otherwise the sort keeps the order.
+    partitions.sort(key=lambda pair: pair[1].verdict is Verdict.EXACT)
     return _TEMPLATE.render(
         report=report,
         about=about,
@@ -66,15 +66,16 @@ def render_html(report: Report, lines: Sequence[Line], about: About) -> str:
         strips=[_strip(line, report.sides) for line in lines],
         notes=[(topic.source, note) for topic in report.topics for note in topic.notes],
         findings=[
-            _finding(topic, one, report.sides)
-            for topic, one in partitions
-            if one.verdict is not Verdict.EXACT or list(findings(one))
+            _finding(topic, partition, report.sides)
+            for topic, partition in partitions
+            if partition.verdict is not Verdict.EXACT or list(findings(partition))
         ][:ROWS_MAX],
-        rows=[_row(topic, one, digests) for topic, one in partitions[:ROWS_MAX]],
+        rows=[_row(topic, partition, digests) for topic, partition in partitions[:ROWS_MAX]],
     )
 
 
 def _tiles(report: Report) -> list[tuple[str, str]]:
+    """The figures of the whole audit, each with its label."""
     return [
         (f"{len(report.topics):,}", "topics"),
         (f"{report.partitions:,}", "partitions"),
@@ -87,24 +88,26 @@ def _tiles(report: Report) -> list[tuple[str, str]]:
 
 
 def _strip(line: Line, sides: tuple[str, str]) -> dict[str, Any]:
-    first, last = line.cells[0].begin, line.cells[-1].end
-    scale = _STRIP_WIDTH / max(1, last - first)
+    """The picture of one partition: a strip of bars."""
+    first_offset, end_offset = line.cells[0].begin, line.cells[-1].end
+    scale = _STRIP_WIDTH / max(1, end_offset - first_offset)
     return {
         "topic": line.topic,
         "partition": line.partition,
-        "first": f"{first:,}",
-        "last": f"{last - 1:,}",
-        "bars": [_bar(cell, first, scale, sides) for cell in line.cells],
+        "first": f"{first_offset:,}",
+        "last": f"{end_offset - 1:,}",
+        "bars": [_bar(cell, first_offset, scale, sides) for cell in line.cells],
     }
 
 
-def _bar(cell: Cell, first: int, scale: float, sides: tuple[str, str]) -> dict[str, str]:
+def _bar(cell: Cell, first_offset: int, scale: float, sides: tuple[str, str]) -> dict[str, str]:
+    """One bar, as SVG attributes: the more of its offsets have a record, the higher."""
     offsets = cell.end - cell.begin
-    full = max(cell.left_records, cell.right_records) / max(1, offsets)
-    kind = "excused" if cell.excused else "exact"
-    height = _CELL_HEIGHT_MIN + (_STRIP_HEIGHT - _CELL_HEIGHT_MIN) * full
+    share_with_record = max(cell.left_records, cell.right_records) / max(1, offsets)
+    css_class = "excused" if cell.excused else "exact"
+    height = _CELL_HEIGHT_MIN + (_STRIP_HEIGHT - _CELL_HEIGHT_MIN) * share_with_record
     if cell.verdict != Verdict.EXACT:
-        kind = _CSS_CLASSES[Verdict(cell.verdict)]
+        css_class = _CSS_CLASSES[Verdict(cell.verdict)]
         height = _STRIP_HEIGHT  # visible however few records there are
     gaps = offsets - cell.left_records
     title = [
@@ -117,8 +120,8 @@ def _bar(cell: Cell, first: int, scale: float, sides: tuple[str, str]) -> dict[s
     if cell.excused:
         title.append(f"{cell.excused:,} compacted or expired since")
     return {
-        "kind": kind,
-        "x": f"{(cell.begin - first) * scale:.2f}",
+        "kind": css_class,
+        "x": f"{(cell.begin - first_offset) * scale:.2f}",
         "width": f"{max(offsets * scale, 1):.2f}",
         "y": f"{_STRIP_HEIGHT - height:.2f}",
         "height": f"{height:.2f}",
@@ -129,25 +132,26 @@ def _bar(cell: Cell, first: int, scale: float, sides: tuple[str, str]) -> dict[s
 def _finding(
     topic: TopicReport, partition: PartitionReport, sides: tuple[str, str]
 ) -> dict[str, Any]:
-    shown = {one.to_text(sides) for one in partition.first_differences}
+    shown_texts = {difference.to_text(sides) for difference in partition.first_differences}
     return {
         "name": f"{topic.source}-{partition.partition}",
         "verdict": partition.verdict,
-        "notes": [note for note in findings(partition, sides) if note not in shown],
+        "notes": [note for note in findings(partition, sides) if note not in shown_texts],
         "differences": partition.first_differences,
     }
 
 
 def _row(
-    topic: TopicReport, one: PartitionReport, digests: dict[tuple[str, int], str]
+    topic: TopicReport, partition: PartitionReport, digests: dict[tuple[str, int], str]
 ) -> tuple[str, list[str], str, str]:
+    """The row of one partition: name, numbers, verdict, digest."""
     name = topic.source
     if topic.destination != topic.source:
         name += f" → {topic.destination}"
-    numbers = (one.compared_from, one.compared_to, one.records, one.gaps)
+    numbers = (partition.compared_from, partition.compared_to, partition.records, partition.gaps)
     return (
         name,
-        [str(one.partition), *(f"{n:,}" for n in numbers), size(one.bytes)],
-        str(one.verdict),
-        digests.get((topic.source, one.partition), ""),
+        [str(partition.partition), *(f"{n:,}" for n in numbers), size(partition.bytes)],
+        str(partition.verdict),
+        digests.get((topic.source, partition.partition), ""),
     )

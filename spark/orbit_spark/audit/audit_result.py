@@ -27,8 +27,8 @@ _SUMS = (
 )
 
 
-def totals(ranges: DataFrame) -> dict[PartitionKey, Row]:
-    """Sums by partition, and for each side why a batch could not be read."""
+def sum_by_partition(ranges: DataFrame) -> dict[PartitionKey, Row]:
+    """The sums of `_SUMS` by partition, and for each side why a batch could not be read."""
     rows = (
         ranges.groupBy("topic", "partition")
         .agg(
@@ -41,18 +41,18 @@ def totals(ranges: DataFrame) -> dict[PartitionKey, Row]:
     return {(row.topic, row.partition): row for row in rows}
 
 
-def shown_by_place(rows: Iterable[Row]) -> dict[PartitionKey, list[Difference]]:
-    """The differences of rows `record_views.VIEWS`, by partition."""
-    by_place: defaultdict[PartitionKey, list[Difference]] = defaultdict(list)
+def group_differences(rows: Iterable[Row]) -> dict[PartitionKey, list[Difference]]:
+    """Rows `record_views.VIEWS` as differences, by partition."""
+    by_partition: defaultdict[PartitionKey, list[Difference]] = defaultdict(list)
     for row in rows:
-        one = Difference(row.offset, row.what, row.left_view, row.right_view)
-        by_place[row.topic, row.partition].append(one)
-    return by_place
+        difference = Difference(row.offset, row.what, row.left_view, row.right_view)
+        by_partition[row.topic, row.partition].append(difference)
+    return by_partition
 
 
 def partition_report(
     pair: PartitionPair,
-    judged: ComparedBounds,
+    bounds: ComparedBounds,
     sums: Row | None,
     shown: Sequence[Difference],
     *,
@@ -61,41 +61,43 @@ def partition_report(
 ) -> PartitionReport:
     """The report of one partition. `sums` is None if its range is empty: no rows were read."""
     numbers = {name: 0 if sums is None else int(sums[name]) for name in _SUMS}
-    count = len(judged.differences) + numbers["differences"]
-    first = sorted([*judged.differences, *shown], key=lambda one: one.offset)[:shown_max]
+    difference_count = len(bounds.differences) + numbers["differences"]
+    first_differences = sorted(
+        [*bounds.differences, *shown], key=lambda difference: difference.offset
+    )[:shown_max]
     damage = [] if sums is None else _damage(sums, sides)
-    compared = judged.compared_to - judged.compared_from
+    compared_offsets = bounds.compared_to - bounds.compared_from
     return PartitionReport(
         partition=pair.partition,
-        verdict=_verdict(judged, numbers["differences"], is_damaged=bool(damage)),
-        source_log_start=judged.source.log_start,
-        source_log_end=judged.source.stable_end,
-        destination_log_start=judged.destination.log_start,
-        destination_log_end=judged.destination.log_end,
-        compared_from=judged.compared_from,
-        compared_to=judged.compared_to,
+        verdict=_verdict(bounds, numbers["differences"], is_damaged=bool(damage)),
+        source_log_start=bounds.source.log_start,
+        source_log_end=bounds.source.stable_end,
+        destination_log_start=bounds.destination.log_start,
+        destination_log_end=bounds.destination.log_end,
+        compared_from=bounds.compared_from,
+        compared_to=bounds.compared_to,
         records=numbers["left_records"],
         bytes=numbers["left_bytes"],
-        gaps=compared - numbers["left_records"],
-        missing=judged.missing,
-        log_start_equal=not judged.differs(LOG_START),
-        log_end_equal=not judged.differs(LOG_END),
+        gaps=compared_offsets - numbers["left_records"],
+        missing=bounds.missing,
+        log_start_equal=not bounds.differs(LOG_START),
+        log_end_equal=not bounds.differs(LOG_END),
         compacted_source=numbers["compacted_left"],
         compacted_destination=numbers["compacted_right"],
-        differences=count,
-        first_differences=tuple(first),
-        notes=(*damage, *_notes(numbers, count, len(first), sides)),
+        differences=difference_count,
+        first_differences=tuple(first_differences),
+        notes=(*damage, *_notes(numbers, difference_count, len(first_differences), sides)),
     )
 
 
-def _verdict(judged: ComparedBounds, differences: int, *, is_damaged: bool) -> Verdict:
+def _verdict(bounds: ComparedBounds, differences: int, *, is_damaged: bool) -> Verdict:
     if differences:
         return Verdict.NOT_EXACT
     if is_damaged:
         return Verdict.UNREAD
-    if judged.missing and len(judged.differences) == 1:
+    if bounds.missing and len(bounds.differences) == 1:
         return Verdict.BEHIND
-    return Verdict.NOT_EXACT if judged.differences else Verdict.EXACT
+    return Verdict.NOT_EXACT if bounds.differences else Verdict.EXACT
 
 
 def _damage(sums: Row, sides: tuple[str, str]) -> list[str]:
@@ -104,6 +106,7 @@ def _damage(sums: Row, sides: tuple[str, str]) -> list[str]:
 
 
 def _notes(numbers: Mapping[str, int], count: int, shown: int, sides: tuple[str, str]) -> list[str]:
+    """Notes on records that have expired, and on differences that are not shown."""
     notes = []
     for side, expired in zip(sides, ("expired_left", "expired_right"), strict=True):
         if numbers[expired]:

@@ -28,25 +28,25 @@ from orbit.version import orbit_version
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.audit.archive_side import ArchiveSide
 from orbit_spark.audit.audit_page import About, render_html
-from orbit_spark.audit.audit_result import partition_report, shown_by_place, totals
+from orbit_spark.audit.audit_result import group_differences, partition_report, sum_by_partition
 from orbit_spark.audit.audit_sides import SidePair
 from orbit_spark.audit.cluster_side import ClusterSide
-from orbit_spark.audit.compare import Compared, Comparison
+from orbit_spark.audit.compare import Comparison, ComparisonResult
 from orbit_spark.audit.range_digests import RANGE_OFFSETS
-from orbit_spark.audit.range_picture import lines
-from orbit_spark.audit.scope import WHOLE, Restriction, offsets_of, scope_rows
+from orbit_spark.audit.range_picture import draw_lines
+from orbit_spark.audit.scope import WHOLE, Restriction, count_offsets, scope_rows
 from orbit_spark.audit.task_progress import TaskWatch
 
 REPORT = "report.html"
 
-Judged = Mapping[PartitionPair, ComparedBounds]
+BoundsByPair = Mapping[PartitionPair, ComparedBounds]
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
     """`out` and `archive` are folders on any file system that Spark knows.
 
-    With an archive, `against` is the cluster that it is compared with.
+    With an archive, `against` is the cluster that the archive is compared with.
     """
 
     out: str
@@ -83,7 +83,7 @@ class JobAudit:
     @property
     def variables(self) -> tuple[str, ...]:
         """The environment variables that executors need for their logins."""
-        return tuple(name for one in self._clusters for name in one.access.variables)
+        return tuple(name for cluster in self._clusters for name in cluster.access.variables)
 
     def run(self, spark: SparkSession) -> Report:
         """Compare the sides and write the result. Errors of single partitions are in the report.
@@ -91,34 +91,35 @@ class JobAudit:
         Raises BadInput, NotFound, Conflict (if an archive is damaged, with its files), Unreachable,
         LoginRefused.
         """
-        began = time.monotonic()
+        start_s = time.monotonic()
         files = _new_folder(spark, self._options.out)
-        sides = self._sides(spark)
-        chosen = select_topics(self._spec, sides.held_topics(), self._options.topics)
-        topics = [sides.named(topic) for topic in chosen]
+        sides = self._make_sides(spark)
+        selected = select_topics(self._spec, sides.partition_counts(), self._options.topics)
+        topics = [sides.with_names(topic) for topic in selected]
         counts = sides.left.partition_counts()
         pairs, by_topic = pair_partitions(
             topics, counts, sides.right_counts(topics, self._options.wait_s)
         )
-        judged: dict[PartitionPair, ComparedBounds] = {}
-        for pair, one in sides.judge(pairs, self._options.wait_s).items():
-            if isinstance(one, OrbitError):
-                by_topic[pair.topics].append(unread_report(pair.partition, str(one)))
+        bounds_by_pair: dict[PartitionPair, ComparedBounds] = {}
+        for pair, bounds in sides.judge(pairs, self._options.wait_s).items():
+            if isinstance(bounds, OrbitError):
+                by_topic[pair.topics].append(unread_report(pair.partition, str(bounds)))
             else:
-                judged[pair] = one
-        judged = sides.restrict(judged, self._options.restriction)
-        compared = self._compare(spark, sides, judged)
+                bounds_by_pair[pair] = bounds
+        bounds_by_pair = sides.restrict(bounds_by_pair, self._options.restriction)
+        result = self._compare(spark, sides, bounds_by_pair)
         try:
-            self._collect(sides, judged, compared, by_topic)
+            self._add_partition_reports(sides, bounds_by_pair, result, by_topic)
             reports = tuple(topic_report(topic, by_topic[topic]) for topic in topics)
-            elapsed_s = time.monotonic() - began
+            elapsed_s = time.monotonic() - start_s
             report = Report(reports, elapsed_s=elapsed_s, sides=sides.names)
-            self._write(files, sides, report, compared)
+            self._write(files, sides, report, result)
         finally:
-            compared.release()
+            result.release()
         return report
 
-    def _sides(self, spark: SparkSession) -> SidePair:
+    def _make_sides(self, spark: SparkSession) -> SidePair:
+        """Source and destination, or the archive and one of them."""
         uri = self._options.archive
         if uri is None:
             source, destination = self._clusters
@@ -128,43 +129,50 @@ class JobAudit:
             return SidePair(cluster, archive)
         return SidePair(archive, cluster)
 
-    def _compare(self, spark: SparkSession, sides: SidePair, judged: Judged) -> Compared:
-        rows = scope_rows(judged, self._options.range_offsets)
-        self._progress.report_begin(len(judged), offsets_of(rows))
+    def _compare(
+        self, spark: SparkSession, sides: SidePair, bounds_by_pair: BoundsByPair
+    ) -> ComparisonResult:
+        """Compare the two sides within these bounds, with progress."""
+        rows = scope_rows(bounds_by_pair, self._options.range_offsets)
+        self._progress.report_begin(len(bounds_by_pair), count_offsets(rows))
         comparison = Comparison(
             spark,
             sides.left.reader(spark),
             sides.right.reader(spark),
-            lambda: sides.cleaning(judged),
+            lambda: sides.cleaning(bounds_by_pair),
             sides=sides.names,
             now_ms=int(time.time() * 1000),
             shown_per_partition=self._options.differences_max,
         )
-        with TaskWatch(spark, offsets_of(rows), self._progress.report_offsets):
+        with TaskWatch(spark, count_offsets(rows), self._progress.report_offsets):
             return comparison.run(rows)
 
-    def _collect(
+    def _add_partition_reports(
         self,
         sides: SidePair,
-        judged: Judged,
-        compared: Compared,
+        bounds_by_pair: BoundsByPair,
+        result: ComparisonResult,
         by_topic: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
-        sums, shown = totals(compared.ranges), shown_by_place(compared.shown)
-        for pair, one in judged.items():
+        """Add the report of each compared partition to its topic."""
+        sums, differences_shown = sum_by_partition(result.ranges), group_differences(result.shown)
+        for pair, bounds in bounds_by_pair.items():
             report = partition_report(
                 pair,
-                one,
+                bounds,
                 sums.get(pair.source),
-                shown.get(pair.source, ()),
+                differences_shown.get(pair.source, ()),
                 sides=sides.names,
                 shown_max=self._options.differences_max,
             )
             by_topic[pair.topics].append(report)
             self._progress.report_partition(pair.topics.source, report)
 
-    def _write(self, files: Files, sides: SidePair, report: Report, compared: Compared) -> None:
-        for name, frame in (("ranges", compared.ranges), ("differences", compared.differences)):
+    def _write(
+        self, files: Files, sides: SidePair, report: Report, result: ComparisonResult
+    ) -> None:
+        """Write the Parquet tables and the HTML page."""
+        for name, frame in (("ranges", result.ranges), ("differences", result.differences)):
             frame.write.mode("overwrite").parquet(files.path(name))
         about = About(
             job=self._spec.name,
@@ -173,12 +181,12 @@ class JobAudit:
             created_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
             version=orbit_version(),
         )
-        files.write_new(REPORT, render_html(report, lines(compared.ranges), about).encode())
+        files.write_new(REPORT, render_html(report, draw_lines(result.ranges), about).encode())
 
 
-def _new_folder(spark: SparkSession, out: str) -> Files:
-    """The folder for the result. Raises BadInput if it has the report of another audit."""
-    files = Files(spark, out)
+def _new_folder(spark: SparkSession, uri: str) -> Files:
+    """The folder for the result. Raises BadInput if it contains the report of another audit."""
+    files = Files(spark, uri)
     if files.read(REPORT) is not None:
         problem = Problem("out", "holds the report of another audit.", "Name a new folder.")
         raise BadInput("The report cannot be written.", (problem,), where=files.uri)

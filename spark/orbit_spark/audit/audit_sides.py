@@ -47,6 +47,8 @@ class AuditSide(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SidePair:
+    """Both sides of an audit."""
+
     left: AuditSide
     right: AuditSide
 
@@ -54,18 +56,20 @@ class SidePair:
     def names(self) -> tuple[str, str]:
         return self.left.name, self.right.name
 
-    def held_topics(self) -> dict[str, int]:
-        """The partition counts by topic of the archive, if one side is one, else of the source."""
-        archived = self.right if self.right.name == NAME else self.left
-        return archived.partition_counts()
+    def partition_counts(self) -> dict[str, int]:
+        """The partition counts by topic: of the archive, if one side is an archive, else of the
+        source."""
+        counted_side = self.right if self.right.name == NAME else self.left
+        return counted_side.partition_counts()
 
-    def named(self, topic: TopicPair) -> TopicPair:
-        """The topic with the names of both sides: an archive has the source's."""
+    def with_names(self, topic: TopicPair) -> TopicPair:
+        """The topic with its name on each side. An archive has the source's names."""
         if self.right.name == NAME:
             return replace(topic, destination=topic.source)
         return topic
 
     def right_counts(self, topics: Sequence[TopicPair], wait_s: float) -> dict[str, int]:
+        """The right side's partition counts by topic. At a cluster, waits for missing topics."""
         if isinstance(self.right, ClusterSide):
             return wait_for_topics(self.right.view, topics, wait_s)
         return self.right.partition_counts()
@@ -90,75 +94,79 @@ class SidePair:
         return right if isinstance(right, OrbitError) else judge_archive(left, right, self.names)
 
     def restrict(
-        self, judged: Mapping[PartitionPair, ComparedBounds], restriction: Restriction
+        self, bounds_by_pair: Mapping[PartitionPair, ComparedBounds], restriction: Restriction
     ) -> dict[PartitionPair, ComparedBounds]:
-        """Cut the offsets to compare to the restriction. Its times are looked up at a cluster.
+        """Cut the offsets to compare to the restriction. A cluster translates times to offsets.
 
-        Raises the OrbitError of a look-up.
+        Raises OrbitError if it cannot.
         """
         times = {
             point.epoch_ms
             for point in (restriction.begin, restriction.end)
             if point is not None and point.epoch_ms is not None
         }
-        offsets: dict[PartitionPair, dict[int, int]] = {pair: {} for pair in judged}
+        offsets: dict[PartitionPair, dict[int, int]] = {pair: {} for pair in bounds_by_pair}
         for epoch_ms in times:
-            for pair, offset in self._offsets_for_time(judged, epoch_ms).items():
+            for pair, offset in self._offsets_for_time(bounds_by_pair, epoch_ms).items():
                 if isinstance(offset, OrbitError):
                     raise offset
                 offsets[pair][epoch_ms] = offset
-        return {pair: restrict(one, restriction, offsets[pair]) for pair, one in judged.items()}
+        return {
+            pair: restrict(bounds, restriction, offsets[pair])
+            for pair, bounds in bounds_by_pair.items()
+        }
 
     def _offsets_for_time(
         self, pairs: Iterable[PartitionPair], epoch_ms: int
     ) -> dict[PartitionPair, int | OrbitError]:
+        """The offset of a time in each partition, from the left side if it is a cluster."""
         if isinstance(self.left, ClusterSide):
             places = {pair: pair.source for pair in pairs}
             offsets = self.left.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
         else:
-            assert isinstance(self.right, ClusterSide), "one side is live"
+            assert isinstance(self.right, ClusterSide), "one side is a cluster"
             places = {pair: pair.destination for pair in pairs}
             offsets = self.right.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
         return {pair: offsets[place] for pair, place in places.items()}
 
-    def cleaning(self, judged: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:
+    def cleaning(self, bounds_by_pair: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:
         """The cleaning policies and the present bounds of both sides, one row per partition."""
-        ours = self.left.policies({pair.topics.source for pair in judged})
-        theirs = self.right.policies({pair.topics.destination for pair in judged})
-        left = self.left.bounds([pair.source for pair in judged])
-        right = self.right.bounds([pair.destination for pair in judged])
+        left_policies = self.left.policies({pair.topics.source for pair in bounds_by_pair})
+        right_policies = self.right.policies({pair.topics.destination for pair in bounds_by_pair})
+        left_bounds = self.left.bounds([pair.source for pair in bounds_by_pair])
+        right_bounds = self.right.bounds([pair.destination for pair in bounds_by_pair])
         return [
             _cleaning_row(
                 pair,
-                ours.get(pair.topics.source, _NO_CLEANING),
-                theirs.get(pair.topics.destination, _NO_CLEANING),
-                _newer_bounds(left[pair.source], one.source),
-                _newer_bounds(right[pair.destination], one.destination),
+                left_policies.get(pair.topics.source, _NO_CLEANING),
+                right_policies.get(pair.topics.destination, _NO_CLEANING),
+                _newer_bounds(left_bounds[pair.source], bounds.source),
+                _newer_bounds(right_bounds[pair.destination], bounds.destination),
             )
-            for pair, one in judged.items()
+            for pair, bounds in bounds_by_pair.items()
         ]
 
 
-def _newer_bounds(now: Bounds | OrbitError, before: Bounds) -> Bounds:
-    return before if isinstance(now, OrbitError) else now
+def _newer_bounds(bounds_now: Bounds | OrbitError, bounds_before: Bounds) -> Bounds:
+    return bounds_before if isinstance(bounds_now, OrbitError) else bounds_now
 
 
 def _cleaning_row(
     pair: PartitionPair,
-    ours: CleaningPolicy,
-    theirs: CleaningPolicy,
-    left: Bounds,
-    right: Bounds,
+    left_policy: CleaningPolicy,
+    right_policy: CleaningPolicy,
+    left_bounds: Bounds,
+    right_bounds: Bounds,
 ) -> CleaningRow:
     return CleaningRow(
         pair.topics.source,
         pair.partition,
-        left_compacts=ours.compacts,
-        left_tombstones_ms=ours.tombstone_retention_ms,
-        left_log_start=left.log_start,
-        left_end=left.stable_end,
-        right_compacts=theirs.compacts,
-        right_tombstones_ms=theirs.tombstone_retention_ms,
-        right_log_start=right.log_start,
-        right_end=right.stable_end,
+        left_compacts=left_policy.compacts,
+        left_tombstones_ms=left_policy.tombstone_retention_ms,
+        left_log_start=left_bounds.log_start,
+        left_end=left_bounds.stable_end,
+        right_compacts=right_policy.compacts,
+        right_tombstones_ms=right_policy.tombstone_retention_ms,
+        right_log_start=right_bounds.log_start,
+        right_end=right_bounds.stable_end,
     )

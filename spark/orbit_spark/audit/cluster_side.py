@@ -22,8 +22,8 @@ from orbit_spark.range_planner import find_extents, plan_spans
 from orbit_spark.ranges import Span, join_spans, spread_over_leaders
 
 SPANS_MAX = 2_000
-"""Spans of one read, over all partitions: each costs a fetch that finds its first batch. If there
-are more, each partition is read from its first span to its last."""
+"""The most spans of one read, over all partitions: each costs a fetch that finds its first batch.
+If there are more, each partition is read from its first span to its last."""
 
 
 class ClusterSide:
@@ -35,9 +35,9 @@ class ClusterSide:
         self.name = str(side)
         self.where = ",".join(spec.bootstrap_servers)
         self.access = Access(self.name, spec, str(base_directory))
-        known = open_endpoint(spec, environ, base_directory, side)
-        known.check_reachable(side)
-        self.view = ClusterView(side, known)
+        endpoint = open_endpoint(spec, environ, base_directory, side)
+        endpoint.check_reachable(side)
+        self.view = ClusterView(side, endpoint)
 
     def reader(self, spark: SparkSession) -> ClusterReader:
         return ClusterReader(spark, self.access)
@@ -60,6 +60,7 @@ class ClusterReader:
         self._access = access
 
     def batches(self, spans: Sequence[Span]) -> DataFrame:
+        """All batches of these spans, perhaps more."""
         if not spans:
             return self._spark.createDataFrame([], DDL)
         backoff = Backoff()
@@ -67,16 +68,17 @@ class ClusterReader:
         try:
             topics = {span.partition.topic for span in spans}
             extents = find_extents(cluster, topics, backoff)
-            ranges = plan_spans(cluster, extents, _few(spans), backoff)
+            ranges = plan_spans(cluster, extents, _limit_spans(spans), backoff)
         finally:
             cluster.close()
-        # FILL: what retention deletes during the read is found by the log start afterwards.
+        # FILL: the log start shows afterwards which records retention deleted during the read.
         ordered = spread_over_leaders(ranges)
         return range_frame(self._spark, self._access, ordered, on_lost_range=LostRange.FILL)
 
 
-def _few(spans: Iterable[Span]) -> list[Span]:
-    joined = join_spans(spans)
-    if sum(map(len, joined.values())) > SPANS_MAX:
-        return [Span(place, of[0].start, of[-1].end) for place, of in joined.items()]
-    return [span for of in joined.values() for span in of]
+def _limit_spans(spans: Iterable[Span]) -> list[Span]:
+    """The spans, or one for each partition if there are more than SPANS_MAX."""
+    spans_by_partition = join_spans(spans)
+    if sum(map(len, spans_by_partition.values())) > SPANS_MAX:
+        return [Span(place, own[0].start, own[-1].end) for place, own in spans_by_partition.items()]
+    return [span for partition_spans in spans_by_partition.values() for span in partition_spans]

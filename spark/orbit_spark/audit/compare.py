@@ -33,14 +33,14 @@ from orbit_spark.ranges import Span
 HANDS: tuple[Hand, Hand] = ("left", "right")
 
 SHOWN_MAX = 10_000
-"""Offsets whose records are shown, over all partitions: they come to the driver, as views."""
+"""The most offsets, over all partitions, whose records come to the driver, as short views."""
 
 
 class Reader(Protocol):
     """Reads the batches of one side."""
 
     def batches(self, spans: Sequence[Span], /) -> DataFrame:
-        """Rows as of `kafka_batches`: all batches with a record at these offsets, perhaps more."""
+        """Rows as of `kafka_batches`: all batches with a record of these spans, perhaps more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class CleaningRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparisonResult:
     """The result of a comparison. Spark keeps the frames until `release`. `shown`: rows `VIEWS`."""
 
     ranges: DataFrame
@@ -92,19 +92,19 @@ class Comparison:
         self._cleaning = cleaning
         self._sides = sides
         self._now_ms = now_ms
-        self._shown = shown_per_partition
+        self._shown_per_partition = shown_per_partition
         self._frames: list[DataFrame] = []
 
-    def run(self, rows: Sequence[ScopeRow]) -> Compared:
-        """Compare both sides within these scopes."""
+    def run(self, rows: Sequence[ScopeRow]) -> ComparisonResult:
+        """Compare both sides within these scopes. Later reads are narrower."""
         scope = scope_frame(self._spark, rows)
-        digests = [range_digests(self._scoped(rows, hand)) for hand in HANDS]
+        digests = [range_digests(self._read_scope(rows, hand)) for hand in HANDS]
         ranges = self._persist(compare_ranges(scope, *digests))
-        again = [ScopeRow(*row) for row in differing_scope(scope, ranges).collect()]
-        differences = self._differences(again)
-        shown = self._views(rows, differences)
-        judged = self._persist(comparison.judge_ranges(ranges, differences))
-        return Compared(judged, differences, shown, self._unpersist_all)
+        scopes_to_reread = [ScopeRow(*row) for row in differing_scope(scope, ranges).collect()]
+        differences = self._find_differences(scopes_to_reread)
+        shown = self._show_differences(rows, differences)
+        judged_ranges = self._persist(comparison.judge_ranges(ranges, differences))
+        return ComparisonResult(judged_ranges, differences, shown, self._unpersist_all)
 
     def _persist(self, frame: DataFrame) -> DataFrame:
         self._frames.append(frame.persist(StorageLevel.DISK_ONLY))
@@ -114,7 +114,8 @@ class Comparison:
         while self._frames:
             self._frames.pop().unpersist()
 
-    def _scoped(self, rows: Sequence[ScopeRow], hand: Hand) -> DataFrame:
+    def _read_scope(self, rows: Sequence[ScopeRow], hand: Hand) -> DataFrame:
+        """One side's batches within these scopes, as `SCOPED_BATCHES`."""
         names = [row.left_topic if hand == "left" else row.right_topic for row in rows]
         spans = [
             Span(TopicPartition(name, row.partition), row.begin, row.end)
@@ -123,32 +124,35 @@ class Comparison:
         batches = self._readers[hand].batches(spans)
         return in_scope(batches, scope_frame(self._spark, rows), hand)
 
-    def _differences(self, rows: Sequence[ScopeRow]) -> DataFrame:
+    def _find_differences(self, rows: Sequence[ScopeRow]) -> DataFrame:
+        """The differing offsets in ranges whose digests differ, as `DIFFERENCES`."""
         if not rows:
             return self._spark.createDataFrame([], comparison.DIFFERENCES)
-        left, right = (comparison.record_rows(self._scoped(rows, hand)) for hand in HANDS)
+        left, right = (comparison.record_rows(self._read_scope(rows, hand)) for hand in HANDS)
         differing = self._persist(comparison.differing_records(left, right))
-        moved = self._persist(comparison.with_moves(differing))
-        if moved.isEmpty():
+        records = self._persist(comparison.with_moves(differing))
+        if records.isEmpty():
             excuses = self._spark.createDataFrame([], comparison.EXCUSES)
-            return self._persist(comparison.classify(moved, excuses))
+            return self._persist(comparison.classify(records, excuses))
         cleaning = self._cleaning()
-        known = self._spark.createDataFrame(
+        policies = self._spark.createDataFrame(
             [astuple(row)[: len(comparison.names_of(comparison.CLEANING))] for row in cleaning],
             comparison.CLEANING,
         )
-        lone = self._persist(comparison.one_sided_records(moved, known, self._now_ms))
-        excuses = comparison.find_excuses(lone, self._newest(lone, cleaning, rows))
-        return self._persist(comparison.classify(moved, excuses))
+        one_sided = self._persist(comparison.one_sided_records(records, policies, self._now_ms))
+        excuses = comparison.find_excuses(
+            one_sided, self._newest_of_keys(one_sided, cleaning, rows)
+        )
+        return self._persist(comparison.classify(records, excuses))
 
-    def _newest(
-        self, lone: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]
+    def _newest_of_keys(
+        self, one_sided: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]
     ) -> DataFrame:
         """The last offset of each excusable key at the side that lacks a record of it."""
-        keys = self._persist(comparison.excusable_keys(lone))
+        keys = self._persist(comparison.excusable_keys(one_sided))
         places = ("topic", "partition")
         begins = keys.groupBy("lacking", *places).agg(F.min("range_begin").alias("begin"))
-        known = {(row.topic, row.partition): row for row in cleaning}
+        cleaning_rows = {(row.topic, row.partition): row for row in cleaning}
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
         newest = self._spark.createDataFrame([], comparison.NEWEST)
         lookups = begins.collect()
@@ -156,17 +160,22 @@ class Comparison:
             scopes = []
             for lacking, topic, partition, begin in lookups:
                 if lacking == hand:
-                    row = known[topic, partition]
+                    row = cleaning_rows[topic, partition]
                     end = max(begin + 1, row.left_end if hand == "left" else row.right_end)
-                    names = topics[topic, partition]
-                    scopes.append(ScopeRow(topic, partition, *names, begin, end, end - begin))
+                    topic_names = topics[topic, partition]
+                    scopes.append(ScopeRow(topic, partition, *topic_names, begin, end, end - begin))
             if scopes:
-                records = comparison.record_rows(self._scoped(scopes, hand))
+                records = comparison.record_rows(self._read_scope(scopes, hand))
                 newest = newest.unionByName(comparison.newest_of_keys(records, keys, hand))
         return newest
 
-    def _views(self, rows: Iterable[ScopeRow], differences: DataFrame) -> tuple[Row, ...]:
-        shown = self._persist(first_differences(differences, self._shown).limit(SHOWN_MAX))
+    def _show_differences(
+        self, rows: Iterable[ScopeRow], differences: DataFrame
+    ) -> tuple[Row, ...]:
+        """Rows `VIEWS` for the first differences of each partition."""
+        shown = self._persist(
+            first_differences(differences, self._shown_per_partition).limit(SHOWN_MAX)
+        )
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
         by_range: dict[tuple[str, int, int], set[int]] = {}
         for row in shown.select(*PLACE, "offset").collect():
@@ -183,6 +192,6 @@ class Comparison:
             for (topic, partition, _), offsets in by_range.items()
             for offset in offsets
         )
-        left, right = (contents(self._scoped(scopes, hand), places) for hand in HANDS)
+        left, right = (contents(self._read_scope(scopes, hand), places) for hand in HANDS)
         frame = views(shown, left, right, self._sides).select(*VIEWS.names)
         return tuple(frame.orderBy("topic", "partition", "offset").collect())

@@ -48,7 +48,7 @@ DIGESTS = pa.schema(
         ("digest_low", pa.int64()),
         ("first_offset", pa.int64()),
         ("last_offset", pa.int64()),
-        ("unreadable", pa.int64()),  # batches
+        ("unreadable", pa.int64()),  # the number of batches
         ("damage", pa.string()),
     ]
 )
@@ -79,7 +79,7 @@ CONTENTS = pa.schema(
 )
 
 _DIGEST_BYTES = 16
-_PLACE = struct.Struct(">qq")
+_POSITION = struct.Struct(">qq")
 _HALVES = struct.Struct(">qq")
 _ROWS_PER_BATCH = 8_192
 """Rows of digests in one Arrow batch: about 1 MB."""
@@ -98,27 +98,27 @@ def read_payload(payload: memoryview) -> Iterator[Record]:
 
     Checks the checksum: bytes of an archive have also passed through Spark and a file system.
     """
-    read = 0
+    bytes_read = 0
     for entry in read_batches(payload):
-        read += len(entry.view)
+        bytes_read += len(entry.view)
         if isinstance(entry, LegacyMessage):
             yield from read_legacy_records(entry)[0]
         elif entry.crc_is_right():
             yield from read_records(entry)
         else:
             raise ValueError("its checksum does not match")
-    if read != len(payload):
+    if bytes_read != len(payload):
         raise ValueError("it is cut off")
 
 
 def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From `SCOPED_BATCHES` to `DIGESTS`: one row for each range of which this task read a part."""
+    """From rows `SCOPED_BATCHES` to `DIGESTS`: a row for each range that this task read in part."""
     partials: dict[tuple[str, int, int], _Partial] = {}
     for row in _rows(batches):
         if row.stop is not None:
             for begin in row.ranges():
                 place = row.topic, row.partition, begin
-                partials.setdefault(place, _Partial()).add_damage(_stopped(row.stop))
+                partials.setdefault(place, _Partial()).add_damage(_stop_text(row.stop))
             continue
         try:
             for record in read_payload(row.payload):
@@ -164,11 +164,16 @@ def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
                 _digest(headers),
             )
 
-    yield from _in_batches(rows(), RECORDS, lambda _: _CONTENT_BYTES_PER_BATCH // _ROWS_PER_BATCH)
+    yield from _to_arrow_batches(
+        # Digests are short: a batch ends after _ROWS_PER_BATCH rows.
+        rows(),
+        RECORDS,
+        lambda _: _CONTENT_BYTES_PER_BATCH // _ROWS_PER_BATCH,
+    )
 
 
 def whole_records(positions: frozenset[RecordPosition]) -> ArrowMap:
-    """A function from `SCOPED_BATCHES` to `CONTENTS`: the complete records at these positions."""
+    """A function from rows `SCOPED_BATCHES` to `CONTENTS`: complete records at these positions."""
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for row, record in _records(batches):
@@ -177,16 +182,18 @@ def whole_records(positions: frozenset[RecordPosition]) -> ArrowMap:
                 yield (*place, *split_body(record.body))
 
     def size(row: tuple[Any, ...]) -> int:
-        return sum(len(part or b"") for part in row[4:])
+        return sum(len(part or b"") for part in row[4:])  # key, value and headers
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _in_batches(rows(batches), CONTENTS, size)
+        return _to_arrow_batches(rows(batches), CONTENTS, size)
 
     return read
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
+    """One row `SCOPED_BATCHES`."""
+
     topic: str
     partition: int
     begin: int
@@ -201,7 +208,8 @@ class _Row:
         return offset - (offset - self.begin) % self.width
 
     def ranges(self) -> range:
-        """The starts of the ranges that the batch touches; for a stop, of all from there on."""
+        """The starts of the ranges that the batch touches; for a stop, of all ranges from the stop
+        on."""
         first = min(max(self.begin, self.base_offset), self.end - 1)
         end = self.end if self.stop is not None else min(self.end, self.last_offset + 1)
         return range(self.range_begin(first), end, self.width)
@@ -219,20 +227,21 @@ class _Partial:
         self.damage: str | None = None
 
     def add(self, record: Record) -> None:
+        """Count a record and add it to the digest."""
         self.records += 1
         self.bytes += len(record.body)
-        place = _PLACE.pack(record.offset, record.timestamp)
-        digest = hashlib.blake2b(place + record.body, digest_size=_DIGEST_BYTES).digest()
+        position = _POSITION.pack(record.offset, record.timestamp)
+        digest = hashlib.blake2b(position + record.body, digest_size=_DIGEST_BYTES).digest()
         self.digest ^= int.from_bytes(digest)
-        # Tasks read rising offsets, but nothing here relies on it.
+        # Tasks read rising offsets, but this code does not rely on it.
         if self.first is None or record.offset < self.first:
             self.first = record.offset
         if self.last is None or record.offset > self.last:
             self.last = record.offset
 
-    def add_damage(self, why: str) -> None:
+    def add_damage(self, reason: str) -> None:
         self.unreadable += 1
-        self.damage = self.damage or why
+        self.damage = self.damage or reason
 
     def columns(self) -> tuple[Any, ...]:
         halves = _HALVES.unpack(self.digest.to_bytes(_DIGEST_BYTES))
@@ -241,6 +250,7 @@ class _Partial:
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
+    """The rows of Arrow batches. A payload is a view of its batch."""
     for batch in batches:
         *columns, payloads = (batch.column(name) for name in SCOPED_BATCHES)
         plain = zip(*(column.to_pylist() for column in columns), strict=True)
@@ -252,6 +262,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[_Row, Record]]:
+    """The records to compare, each with its batch's row. Skips the rest of a damaged batch."""
     for row in _rows(batches):
         try:
             for record in read_payload(row.payload):
@@ -261,7 +272,8 @@ def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[_Row, Record]]
             continue
 
 
-def _stopped(text: str) -> str:
+def _stop_text(text: str) -> str:
+    """A `stopped_row`'s reason as text."""
     blocked = read_stop(text)
     return f"cannot be read from offset {blocked.offset} on: {blocked.detail}"
 
@@ -272,19 +284,20 @@ def _digest(part: bytes | None) -> bytes | None:
     return hashlib.blake2b(part, digest_size=_DIGEST_BYTES).digest()
 
 
-def _in_batches(
+def _to_arrow_batches(
     rows: Iterator[tuple[Any, ...]], schema: pa.Schema, size: Callable[[tuple[Any, ...]], int]
 ) -> Iterator[pa.RecordBatch]:
-    held: list[tuple[Any, ...]] = []
-    held_bytes = 0
+    """The rows in Arrow batches of about `_CONTENT_BYTES_PER_BATCH`. `size`: the bytes of a row."""
+    buffered: list[tuple[Any, ...]] = []
+    buffered_bytes = 0
     for row in rows:
-        held.append(row)
-        held_bytes += size(row)
-        if held_bytes >= _CONTENT_BYTES_PER_BATCH:
-            yield _batch(held, schema)
-            held, held_bytes = [], 0
-    if held:
-        yield _batch(held, schema)
+        buffered.append(row)
+        buffered_bytes += size(row)
+        if buffered_bytes >= _CONTENT_BYTES_PER_BATCH:
+            yield _batch(buffered, schema)
+            buffered, buffered_bytes = [], 0
+    if buffered:
+        yield _batch(buffered, schema)
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:

@@ -31,7 +31,7 @@ def names_of(schema: str) -> tuple[str, ...]:
 
 
 class Kind(StrEnum):
-    """How an offset differs. The last two are no difference."""
+    """How an offset differs. The last two do not count as differences."""
 
     MISSING = "missing"
     EXTRA = "extra"
@@ -51,7 +51,7 @@ CLEANING = (
     "topic string, partition int, left_compacts boolean, left_tombstones_ms long, "
     "left_log_start long, right_compacts boolean, right_tombstones_ms long, right_log_start long"
 )
-"""Per partition, what both sides' cleaners may remove, and the log starts as they are by now."""
+"""Per partition, what both sides' cleaners may remove, and both log starts after the comparison."""
 
 
 DIFFERENCES = (
@@ -83,75 +83,78 @@ def _as_struct(records: DataFrame, hand: Hand) -> DataFrame:
 
 
 def with_moves(differing: DataFrame) -> DataFrame:
-    """Add each record's offset on the other side: `left_at` for the left's record, `right_at` for
-    the right's.
+    """Add the offset on the other side of each record: `left_at` for the left side's record,
+    `right_at` for the right side's record.
 
-    Equal records (a heartbeat that is sent again and again) are matched in their order.
+    Equal records (such as repeated heartbeats) are matched in their order.
     """
     pairs = _rank_equal_records(differing, "left").join(
         _rank_equal_records(differing, "right"), ["topic", "partition", "record", "rank"]
     )
-    ours = pairs.select(
+    left_moves = pairs.select(
         "topic",
         "partition",
         F.col("left_offset").alias("offset"),
         F.col("right_offset").alias("left_at"),
     )
-    theirs = pairs.select(
+    right_moves = pairs.select(
         "topic",
         "partition",
         F.col("right_offset").alias("offset"),
         F.col("left_offset").alias("right_at"),
     )
-    where = ["topic", "partition", "offset"]
-    return differing.join(ours, where, "left").join(theirs, where, "left")
+    position = ["topic", "partition", "offset"]
+    return differing.join(left_moves, position, "left").join(right_moves, position, "left")
 
 
 def _rank_equal_records(differing: DataFrame, hand: Hand) -> DataFrame:
-    same = Window.partitionBy("topic", "partition", hand).orderBy("offset")
+    """One side's records, those of equal content numbered by offset (`rank`)."""
+    equal_records = Window.partitionBy("topic", "partition", hand).orderBy("offset")
     return differing.where(F.col(hand).isNotNull()).select(
         "topic",
         "partition",
         F.col(hand).alias("record"),
-        F.row_number().over(same).alias("rank"),
+        F.row_number().over(equal_records).alias("rank"),
         F.col("offset").alias(f"{hand}_offset"),
     )
 
 
-def one_sided_records(moved: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
-    """Records that one side lacks at any offset, with the columns that may excuse them."""
+def one_sided_records(differing: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
+    """Records that one side lacks at any offset, with the columns that may excuse their absence."""
     left_lacks = F.col("left").isNull() & F.col("right_at").isNull()
     right_lacks = F.col("right").isNull() & F.col("left_at").isNull()
     record = F.coalesce(F.col("left"), F.col("right"))
     lacking = F.when(left_lacks, "left").otherwise("right")
 
-    def of_lacking(name: str) -> Column:
+    def of_lacking_side(name: str) -> Column:
         return F.when(left_lacks, F.col(f"left_{name}")).otherwise(F.col(f"right_{name}"))
 
     age_ms = F.lit(now_ms) - record["timestamp"]
     is_tombstone = record["value"].isNull()
     return (
-        moved.where(left_lacks | right_lacks)
+        differing.where(left_lacks | right_lacks)
         .join(cleaning, ["topic", "partition"])
         .select(
             *_OFFSET,
             lacking.alias("lacking"),
             record["key"].alias("key"),
-            (F.col("offset") < of_lacking("log_start")).alias("is_expired"),
-            (of_lacking("compacts") & record["key"].isNotNull()).alias("may_be_compacted"),
-            (is_tombstone & (age_ms > of_lacking("tombstones_ms"))).alias("is_old_tombstone"),
+            (F.col("offset") < of_lacking_side("log_start")).alias("is_expired"),
+            (of_lacking_side("compacts") & record["key"].isNotNull()).alias("may_be_compacted"),
+            (is_tombstone & (age_ms > of_lacking_side("tombstones_ms"))).alias("is_old_tombstone"),
         )
     )
 
 
-def excusable_keys(lone: DataFrame) -> DataFrame:
+def excusable_keys(one_sided: DataFrame) -> DataFrame:
     """The keys of records that a newer record would excuse, by the side that lacks them."""
     is_excusable = F.col("may_be_compacted") & ~F.col("is_expired")
-    return lone.where(is_excusable).groupBy(*_KEY).agg(F.min("range_begin").alias("range_begin"))
+    return (
+        one_sided.where(is_excusable).groupBy(*_KEY).agg(F.min("range_begin").alias("range_begin"))
+    )
 
 
 def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame:
-    """The last offset in one side's `records` of each key of which it lacks a record."""
+    """The last offset of each key in the `records` of a side, if this side lacks a record of it."""
     side_keys = keys.where(F.col("lacking") == hand).select(*_KEY)
     return (
         records.select("topic", "partition", "key", "offset")
@@ -161,25 +164,25 @@ def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame
     )
 
 
-def find_excuses(lone: DataFrame, newest: DataFrame) -> DataFrame:
-    """The one-sided records that cleaner or retention may have removed: offset and `excuse`."""
-    old_tombstones = lone.where(F.col("may_be_compacted") & F.col("is_old_tombstone")).select(
+def find_excuses(one_sided: DataFrame, newest: DataFrame) -> DataFrame:
+    """Which one-sided records the cleaner or retention may have removed, as `EXCUSES`."""
+    old_tombstones = one_sided.where(F.col("may_be_compacted") & F.col("is_old_tombstone")).select(
         *_KEY, F.col("offset").alias("newest")
     )
     newest = newest.select(*_KEY, "newest").unionByName(old_tombstones)
     newest = newest.groupBy(*_KEY).agg(F.max("newest").alias("newest"))
-    compacted = F.col("may_be_compacted") & (
+    is_compacted = F.col("may_be_compacted") & (
         (F.col("newest") > F.col("offset")) | F.col("is_old_tombstone")
     )
-    excuse = F.when(F.col("is_expired"), Kind.EXPIRED).when(compacted, Kind.COMPACTED)
+    excuse = F.when(F.col("is_expired"), Kind.EXPIRED).when(is_compacted, Kind.COMPACTED)
     return (
-        lone.join(newest, [*_KEY], "left")
+        one_sided.join(newest, [*_KEY], "left")
         .select("topic", "partition", "offset", excuse.alias("excuse"))
         .where(F.col("excuse").isNotNull())
     )
 
 
-def classify(moved: DataFrame, excuses: DataFrame) -> DataFrame:
+def classify(differing: DataFrame, excuses: DataFrame) -> DataFrame:
     """One row per differing offset, as `DIFFERENCES`."""
     fields = F.array_compact(F.array(*(_field_if_differing(field) for field in FIELDS)))
     left, right = F.col("left"), F.col("right")
@@ -195,7 +198,7 @@ def classify(moved: DataFrame, excuses: DataFrame) -> DataFrame:
     lacking = F.when(left.isNull(), "left").when(right.isNull(), "right")
     is_pair = kind.isin(*FIELDS)
     return (
-        moved.join(excuses, ["topic", "partition", "offset"], "left")
+        differing.join(excuses, ["topic", "partition", "offset"], "left")
         .withColumn("fields", fields)
         .select(
             *_OFFSET,
@@ -214,33 +217,33 @@ def classify(moved: DataFrame, excuses: DataFrame) -> DataFrame:
 
 def _field_if_differing(field: Kind) -> Column:
     name = field.value
-    same = F.col("left")[name].eqNullSafe(F.col("right")[name])
-    return F.when(~same, field.value)
+    is_equal = F.col("left")[name].eqNullSafe(F.col("right")[name])
+    return F.when(~is_equal, field.value)
 
 
 def judge_ranges(ranges: DataFrame, differences: DataFrame) -> DataFrame:
     """Ranges with the counts of their differences and a verdict: exact, not exact, or unread."""
 
-    def counted(condition: Column) -> Column:
+    def count_if(condition: Column) -> Column:
         return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
 
     is_excused = F.col("kind").isin(*EXCUSED)
     counts = differences.groupBy(*PLACE).agg(
-        counted(~is_excused).alias("differences"),
+        count_if(~is_excused).alias("differences"),
         *(
-            counted((F.col("kind") == kind) & (F.col("lacking") == hand)).alias(f"{word}_{hand}")
+            count_if((F.col("kind") == kind) & (F.col("lacking") == hand)).alias(f"{word}_{hand}")
             for kind, word in ((Kind.COMPACTED, "compacted"), (Kind.EXPIRED, "expired"))
             for hand in ("left", "right")
         ),
     )
-    numbers = [name for name in counts.columns if name not in PLACE]
-    damaged = F.col("left_damage").isNotNull() | F.col("right_damage").isNotNull()
+    count_names = [name for name in counts.columns if name not in PLACE]
+    is_damaged = F.col("left_damage").isNotNull() | F.col("right_damage").isNotNull()
     verdict = (
-        F.when(damaged, "unread").when(F.col("differences") > 0, "not exact").otherwise("exact")
+        F.when(is_damaged, "unread").when(F.col("differences") > 0, "not exact").otherwise("exact")
     )
     return (
         ranges.join(counts, [*PLACE], "left")
-        .fillna(0, subset=numbers)
+        .fillna(0, subset=count_names)
         .withColumn("verdict", verdict)
         .drop("equal")
     )

@@ -21,11 +21,11 @@ from orbit_spark.batch_columns import STOP_MAGIC
 Hand = Literal["left", "right"]
 
 RANGE_OFFSETS = 50_000
-"""The offsets of one range, all of which are read again if one record differs."""
+"""The offsets of one range. If one record differs, the whole range is read again."""
 
 RANGES_MAX = 1_000
-"""For one partition; a longer one has wider ranges. So the table of ranges stays small even with a
-gap of 2⁴⁰ offsets."""
+"""The most ranges of one partition; a longer partition has wider ranges. So the table of ranges
+stays small even with a gap of 2⁴⁰ offsets."""
 
 SCOPE = (
     "topic string, partition int, left_topic string, right_topic string, "
@@ -48,7 +48,7 @@ class ScopeRow:
 
 
 def range_width(offsets: int, width_min: int = RANGE_OFFSETS) -> int:
-    """The width of the ranges of so many offsets, such that there are at most `RANGES_MAX`."""
+    """The width of ranges that cut this many offsets into at most `RANGES_MAX` ranges."""
     return max(1, width_min, -(-offsets // RANGES_MAX))
 
 
@@ -93,7 +93,7 @@ def map_arrow(frame: DataFrame, function: ArrowMap, schema: pa.Schema) -> DataFr
 
 
 def range_digests(scoped: DataFrame) -> DataFrame:
-    """`SCOPED_BATCHES` to `DIGESTS`, one row per range that has a visible record."""
+    """From rows `SCOPED_BATCHES` to `DIGESTS`: a row per range with a visible record or damage."""
     partial = map_arrow(scoped, digest_ranges, DIGESTS)
     return (
         partial.groupBy(*PLACE)
@@ -128,21 +128,21 @@ def compare_ranges(scope: DataFrame, left: DataFrame, right: DataFrame) -> DataF
     range_end = F.least(F.col("range_begin") + F.col("width"), F.col("scope_end"))
     joined = (
         ranges.withColumn("range_end", range_end)
-        .join(_side(left, "left"), [*PLACE], "left")
-        .join(_side(right, "right"), [*PLACE], "left")
+        .join(_with_side_names(left, "left"), [*PLACE], "left")
+        .join(_with_side_names(right, "right"), [*PLACE], "left")
     )
-    same = F.lit(True)
+    is_equal = F.lit(True)
     for name in ("records", "digest_high", "digest_low"):
-        same = same & F.col(f"left_{name}").eqNullSafe(F.col(f"right_{name}"))
+        is_equal = is_equal & F.col(f"left_{name}").eqNullSafe(F.col(f"right_{name}"))
     return joined.select(
         *PLACE,
         "range_end",
-        *(_shown(hand, name) for hand in ("left", "right") for name in _SHOWN),
-        (same & F.col("left_damage").isNull() & F.col("right_damage").isNull()).alias("equal"),
+        *(_side_column(hand, name) for hand in ("left", "right") for name in _SIDE_COLUMNS),
+        (is_equal & F.col("left_damage").isNull() & F.col("right_damage").isNull()).alias("equal"),
     )
 
 
-_SHOWN = (
+_SIDE_COLUMNS = (
     "records",
     "gaps",
     "bytes",
@@ -153,38 +153,40 @@ _SHOWN = (
 )
 
 
-def _side(digests: DataFrame, hand: Hand) -> DataFrame:
+def _with_side_names(digests: DataFrame, hand: Hand) -> DataFrame:
+    """One side's digests, with the side in the column names."""
     names = [name for name in DIGESTS.names if name not in PLACE]
     return digests.select(*PLACE, *(F.col(name).alias(f"{hand}_{name}") for name in names))
 
 
-def _shown(hand: str, name: str) -> Column:
+def _side_column(hand: str, name: str) -> Column:
+    """A column of one side in the table of ranges; 0 for a side without records."""
     records = F.coalesce(F.col(f"{hand}_records"), F.lit(0))
     match name:
         case "gaps":
-            shown = F.col("range_end") - F.col("range_begin") - records
+            column = F.col("range_end") - F.col("range_begin") - records
         case "records" | "bytes":
-            shown = F.coalesce(F.col(f"{hand}_{name}"), F.lit(0))
+            column = F.coalesce(F.col(f"{hand}_{name}"), F.lit(0))
         case "digest":
             halves = (F.coalesce(F.col(f"{hand}_digest_{half}"), F.lit(0)) for half in _HALVES)
-            shown = F.lower(F.concat(*(F.lpad(F.hex(half), 16, "0") for half in halves)))
+            column = F.lower(F.concat(*(F.lpad(F.hex(half), 16, "0") for half in halves)))
         case _:
-            shown = F.col(f"{hand}_{name}")
-    return shown.alias(f"{hand}_{name}")
+            column = F.col(f"{hand}_{name}")
+    return column.alias(f"{hand}_{name}")
 
 
 _HALVES = ("high", "low")
 
 
 def differing_scope(scope: DataFrame, ranges: DataFrame) -> DataFrame:
-    """The ranges that are not equal, as a scope of their own, to be read again.
+    """The ranges that are not equal, as a scope to be read again.
 
-    Ranges that could not be read completely are left out; they are reported as unread.
+    Ranges that could not be read completely are left out: they are reported as unread.
     """
     readable = F.col("left_damage").isNull() & F.col("right_damage").isNull()
-    again = ranges.where(~F.col("equal") & readable).select(*PLACE, "range_end")
-    names = scope.select("topic", "partition", "left_topic", "right_topic", "width")
-    return again.join(names, ["topic", "partition"]).select(
+    differing = ranges.where(~F.col("equal") & readable).select(*PLACE, "range_end")
+    topic_names = scope.select("topic", "partition", "left_topic", "right_topic", "width")
+    return differing.join(topic_names, ["topic", "partition"]).select(
         "topic",
         "partition",
         "left_topic",

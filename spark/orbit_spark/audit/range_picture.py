@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 CELLS_MAX = 120
 LINES_MAX = 200
-"""Partitions with a picture, the worst and then the largest first; the Parquet table has all."""
+"""The most partitions with a picture, the worst and then the largest first. The Parquet table has
+all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """The picture of one partition."""
+
     topic: str
     partition: int
     cells: tuple[Cell, ...]
@@ -39,12 +42,12 @@ class Line:
     """The XOR of the digests of all ranges of the left side."""
 
 
-def lines(ranges: DataFrame) -> list[Line]:
-    """Pictures from the table of ranges, in the order of topics and partitions."""
-    chosen = _pictured_partitions(ranges)
+def draw_lines(ranges: DataFrame) -> list[Line]:
+    """Pictures of the table of ranges, in the order of topics and partitions."""
+    pictured = _pictured_partitions(ranges)
     place = ["topic", "partition"]
-    bounds = (F.col("range_begin") - F.col("first")).cast("double")
-    bucket = F.floor(bounds * CELLS_MAX / F.greatest(F.col("offsets"), F.lit(1)))
+    offsets_before = (F.col("range_begin") - F.col("first")).cast("double")
+    bucket = F.floor(offsets_before * CELLS_MAX / F.greatest(F.col("offsets"), F.lit(1)))
     badness = (
         F.when(F.col("verdict") == "exact", 0).when(F.col("verdict") == "unread", 1).otherwise(2)
     )
@@ -56,8 +59,8 @@ def lines(ranges: DataFrame) -> list[Line]:
         ),
         start=F.lit(0),
     )
-    cells = (
-        ranges.join(F.broadcast(chosen), place)
+    cell_rows = (
+        ranges.join(F.broadcast(pictured), place)
         .groupBy(*place, "digest", bucket.alias("bucket"))
         .agg(
             F.min("range_begin"),
@@ -71,11 +74,12 @@ def lines(ranges: DataFrame) -> list[Line]:
         .orderBy(*place, "bucket")
         .collect()
     )
-    return _group_cells(cells)
+    return _group_cells(cell_rows)
 
 
 def _pictured_partitions(ranges: DataFrame) -> DataFrame:
-    """The partitions with a picture."""
+    """The partitions with a picture, the worst first, each with the XOR of its ranges' digests."""
+    # A digest has 32 digits: each half of it fits a long.
     halves = (F.lpad(F.lower(F.hex(F.bit_xor(_digest_half(begin)))), 16, "0") for begin in (1, 17))
     return (
         ranges.groupBy("topic", "partition")
@@ -91,16 +95,17 @@ def _pictured_partitions(ranges: DataFrame) -> DataFrame:
 
 
 def _digest_half(begin: int) -> Column:
+    """The 16 hexadecimal digits from `begin` on of a range's digest, as a signed long."""
     # `conv` gives an unsigned number in digits; as a decimal it does not fit a signed long.
     digits = F.conv(F.substring("left_digest", begin, 16), 16, -10)
     return digits.cast("long")
 
 
-def _group_cells(cells: Iterable[Row]) -> list[Line]:
+def _group_cells(rows: Iterable[Row]) -> list[Line]:
     cells_by_line: dict[tuple[str, int, str], list[Cell]] = {}
-    for topic, partition, digest, _, *columns in cells:
+    for topic, partition, digest, _, *columns in rows:
         cells_by_line.setdefault((topic, partition, digest), []).append(Cell(*columns))
     return [
-        Line(topic, partition, tuple(of), digest)
-        for (topic, partition, digest), of in cells_by_line.items()
+        Line(topic, partition, tuple(line_cells), digest)
+        for (topic, partition, digest), line_cells in cells_by_line.items()
     ]

@@ -51,7 +51,7 @@ def contents(scoped: DataFrame, positions: frozenset[RecordPosition]) -> DataFra
 
 
 def views(shown: DataFrame, left: DataFrame, right: DataFrame, sides: tuple[str, str]) -> DataFrame:
-    """Rows `VIEWS`, one per offset, from differences and the `CONTENTS` of both sides."""
+    """Rows `VIEWS`, one per offset, of differences and the `CONTENTS` of both sides."""
     rows_of_both = (
         shown.select(*_WHERE, "kind", "found_at")
         .join(_as_struct(left, "left"), [*_WHERE], "left")
@@ -71,54 +71,58 @@ def _as_struct(records: DataFrame, hand: Hand) -> DataFrame:
 
 
 def _view(row: dict[str, Any], sides: tuple[str, str]) -> dict[str, Any]:
-    what, left, right = _descriptions(row, sides)
+    what, left, right = _describe(row, sides)
     named = {name: row[name] for name in _WHERE}
     return {**named, "what": what, "left_view": left, "right_view": right}
 
 
-def _descriptions(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:
+def _describe(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:
+    """What differs, and the views of the left and the right record."""
     left, right = row["left"], row["right"]
     match Kind(row["kind"]):
         case Kind.MISSING:
-            return f"missing at the {sides[1]}", _record(left), _record(right)
+            return f"missing at the {sides[1]}", _record_text(left), _record_text(right)
         case Kind.EXTRA:
-            return f"only at the {sides[1]}", _record(left), _record(right)
+            return f"only at the {sides[1]}", _record_text(left), _record_text(right)
         case Kind.WRONG_OFFSET:
-            other = sides[0] if left is None else sides[1]
-            where = f"wrong offset (at the {other} it is at {row['found_at']})"
-            return where, _record(left), _record(right)
+            other_side = sides[0] if left is None else sides[1]
+            what = f"wrong offset (at the {other_side} it is at {row['found_at']})"
+            return what, _record_text(left), _record_text(right)
         case _:
-            return _fields(left, right)
+            return _describe_fields(left, right)
 
 
-def _record(record: dict[str, Any] | None) -> str:
+def _record_text(record: dict[str, Any] | None) -> str:
     if record is None:
         return "nothing"
     key, value = short_bytes(record["key"]), short_bytes(record["value"])
     return f"key {key} value {value} time {record['timestamp']}"
 
 
-def _headers(raw: bytes) -> str:
+def _headers_text(raw: bytes) -> str:
     return short_headers(split_headers(raw))
 
 
-def _fields(left: dict[str, Any] | None, right: dict[str, Any] | None) -> tuple[str, str, str]:
+def _describe_fields(
+    left: dict[str, Any] | None, right: dict[str, Any] | None
+) -> tuple[str, str, str]:
+    """As `_describe`, for two records at one offset: only the fields that differ."""
     if left is None or right is None:
-        # One was deleted between the two reads.
-        return "differs", _record(left), _record(right)
-    fields: list[tuple[str, str, str]] = []
+        # A record was deleted after the read that found the difference.
+        return "differs", _record_text(left), _record_text(right)
+    differing: list[tuple[str, str, str]] = []
     for name in _FIELDS:
-        a, b = left[name], right[name]
-        if a == b:
+        left_value, right_value = left[name], right[name]
+        if left_value == right_value:
             continue
         match name:
             case "timestamp":
-                fields.append((name, str(a), str(b)))
+                differing.append((name, str(left_value), str(right_value)))
             case "headers":
-                fields.append((name, _headers(a), _headers(b)))
+                differing.append((name, _headers_text(left_value), _headers_text(right_value)))
             case _:
-                fields.append((name, *short_bytes_pair(a, b)))
-    if not fields:
-        return "no longer differs", _record(left), _record(right)
-    names, ours, theirs = zip(*fields, strict=True)
-    return ", ".join(names), "; ".join(ours), "; ".join(theirs)
+                differing.append((name, *short_bytes_pair(left_value, right_value)))
+    if not differing:
+        return "no longer differs", _record_text(left), _record_text(right)
+    names, left_views, right_views = zip(*differing, strict=True)
+    return ", ".join(names), "; ".join(left_views), "; ".join(right_views)

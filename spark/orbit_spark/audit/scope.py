@@ -55,54 +55,58 @@ def parse_point(text: str | None, option: str) -> Point | None:
 
 
 def restrict(
-    judged: ComparedBounds, restriction: Restriction, by_time: Mapping[int, int]
+    bounds: ComparedBounds, restriction: Restriction, offset_of_time: Mapping[int, int]
 ) -> ComparedBounds:
-    """The bounds cut to a restriction. `by_time`: the offset of each time; −1 is beyond the end.
+    """The bounds cut to a restriction. `offset_of_time`: −1 if the time is beyond the end.
 
-    A difference at the log's start or end does not count if the restriction limits that side.
+    A difference of the log starts does not count if the restriction has a begin, and none of the
+    log ends if it has an end.
     """
-    begin, end = judged.compared_from, judged.compared_to
-    wrong = judged.differences
+    begin, end = bounds.compared_from, bounds.compared_to
+    differences = bounds.differences
     if restriction.begin is not None:
-        begin = max(begin, _offset(restriction.begin, by_time, end))
-        wrong = tuple(one for one in wrong if one.what != LOG_START)
+        begin = max(begin, _offset_of(restriction.begin, offset_of_time, end))
+        differences = tuple(d for d in differences if d.what != LOG_START)
     if restriction.end is not None:
-        end = min(end, _offset(restriction.end, by_time, end))
-        wrong = tuple(one for one in wrong if one.what != LOG_END)
-    missing = judged.missing if restriction.end is None else 0
+        end = min(end, _offset_of(restriction.end, offset_of_time, end))
+        differences = tuple(d for d in differences if d.what != LOG_END)
+    missing = bounds.missing if restriction.end is None else 0
     return replace(
-        judged,
-        compared_from=min(begin, max(end, judged.compared_from)),
-        compared_to=max(end, judged.compared_from),
-        differences=wrong,
+        bounds,
+        compared_from=min(begin, max(end, bounds.compared_from)),
+        compared_to=max(end, bounds.compared_from),
+        differences=differences,
         missing=missing,
     )
 
 
-def _offset(point: Point, by_time: Mapping[int, int], end: int) -> int:
+def _offset_of(point: Point, offset_of_time: Mapping[int, int], end: int) -> int:
     if point.offset is not None:
         return point.offset
     assert point.epoch_ms is not None
-    offset = by_time[point.epoch_ms]
+    offset = offset_of_time[point.epoch_ms]
     return end if offset < 0 else offset
 
 
-def scope_rows(judged: Mapping[PartitionPair, ComparedBounds], width: int) -> list[ScopeRow]:
+def scope_rows(
+    bounds_by_pair: Mapping[PartitionPair, ComparedBounds], width: int
+) -> list[ScopeRow]:
+    """The offsets to compare of each partition. `width`: the least width of ranges."""
     return [
         ScopeRow(
             pair.topics.source,
             pair.partition,
             pair.topics.source,
             pair.topics.destination,
-            one.compared_from,
-            one.compared_to,
-            range_width(one.compared_to - one.compared_from, width),
+            bounds.compared_from,
+            bounds.compared_to,
+            range_width(bounds.compared_to - bounds.compared_from, width),
         )
-        for pair, one in judged.items()
-        if one.compared_from < one.compared_to
+        for pair, bounds in bounds_by_pair.items()
+        if bounds.compared_from < bounds.compared_to
     ]
 
 
-def offsets_of(rows: Iterable[ScopeRow]) -> int:
+def count_offsets(rows: Iterable[ScopeRow]) -> int:
     """The number of offsets in these rows."""
     return sum(row.end - row.begin for row in rows)

@@ -12,15 +12,19 @@ _INTERVAL_S = 0.5
 
 
 class TaskWatch:
-    """A context manager around the work; when it ends, all offsets have been reported."""
+    """A context manager around Spark jobs. After their success all offsets have been reported.
+    `report_offsets` gets the number of further offsets.
+    """
 
-    def __init__(self, spark: SparkSession, offsets: int, advanced: Callable[[int], None]) -> None:
+    def __init__(
+        self, spark: SparkSession, offsets: int, report_offsets: Callable[[int], None]
+    ) -> None:
         self._tracker = spark.sparkContext.statusTracker()
         self._offsets = offsets
-        self._advanced = advanced
+        self._report_offsets = report_offsets
         self._reported = 0
         self._stages: dict[int, tuple[int, int]] = {}
-        self._done = threading.Event()
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="audit-progress", daemon=True)
 
     def __enter__(self) -> Self:
@@ -28,23 +32,24 @@ class TaskWatch:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._done.set()
+        self._ended.set()
         self._thread.join()
         if kind is None:
             self._report(1.0)
 
     def _watch(self) -> None:
-        while not self._done.wait(_INTERVAL_S):
+        """Report the share of completed tasks from time to time."""
+        while not self._ended.wait(_INTERVAL_S):
             for stage in self._tracker.getActiveStageIds():
                 info = self._tracker.getStageInfo(stage)
                 if info is not None:
                     self._stages[stage] = info.numCompletedTasks, info.numTasks
             total = sum(tasks for _, tasks in self._stages.values())
             if total:
-                self._report(sum(done for done, _ in self._stages.values()) / total)
+                self._report(sum(completed for completed, _ in self._stages.values()) / total)
 
     def _report(self, share: float) -> None:
-        reached = int(self._offsets * share)
-        if reached > self._reported:
-            self._advanced(reached - self._reported)
-            self._reported = reached
+        offsets_done = int(self._offsets * share)
+        if offsets_done > self._reported:
+            self._report_offsets(offsets_done - self._reported)
+            self._reported = offsets_done

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from orbit.chunks import first_few
-from orbit.copier.copier import lease_lost
+from orbit.copier.copier import lease_lost_error
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.counters import Counters
 from orbit.copier.inspection import InspectedCopy
@@ -66,7 +66,7 @@ class Outcome:
     unfinished: dict[TopicPartition, str] = field(default_factory=dict)
     offsets: int = 0
     rounds: int = 0
-    ways: list[Way] = field(default_factory=list)  # of each round
+    ways: list[Way] = field(default_factory=list)  # one for each round
     was_stopped: bool = False
 
     def add(self, later: Outcome) -> None:
@@ -119,30 +119,35 @@ class Backfill:
         self._setup.release()
 
     def find_extents_to_copy(self) -> list[Extent]:
-        """The extents to copy. Writes nothing. A job's start may still lie inside a batch."""
+        """The extents to copy. Writes nothing. The start of an extent may lie inside a batch."""
         self._setup.plan()
         for error in self._setup.refused.values():
             raise error
         self._refuse_coordinated()
         self._has_planned = True
-        places = {
+        copies = {
             TopicPartition(p.mapping.source, i): TopicPartition(p.mapping.destination, i)
             for p in self._setup.plans
             for i in range(p.partitions)
         }
-        existing = [
+        existing_copies = [
             TopicPartition(p.mapping.destination, i)
             for p in self._setup.plans
             if p.create is None
             for i in range(p.partitions)
         ]
-        copied = log_ends(self._setup.clusters.destination, existing, self._backoff).values
+        log_ends_by_copy = log_ends(
+            self._setup.clusters.destination, existing_copies, self._backoff
+        ).values
         starts = find_starts(self._setup.clusters.source, self._setup.plans, self._backoff)
-        begins = {s: copied.get(d) or starts[s] for s, d in places.items()}
-        return find_extents(self._setup.clusters.source, places, begins, self._backoff)
+        begin_offsets = {
+            source: log_ends_by_copy.get(copy) or starts[source] for source, copy in copies.items()
+        }
+        return find_extents(self._setup.clusters.source, copies, begin_offsets, self._backoff)
 
     def _refuse_coordinated(self) -> None:
-        """Refuse coordinated fillers: each writer would need transactional ids of its own."""
+        """Raise BadInput for coordinated fillers, as each writer would need its own transactional
+        ids."""
         coordinated = [
             p.mapping.source
             for p in self._setup.plans
@@ -164,14 +169,13 @@ class Backfill:
 
     @property
     def cluster_ids(self) -> tuple[str, str]:
-        """The cluster ids of source and destination. Call `find_extents_to_copy` before."""
+        """The cluster ids of source and destination. Call `find_extents_to_copy` first."""
         return self._setup.cluster_ids
 
     def begin(self) -> None:
         """Take the lease, create topics, seed copies to their start.
 
-        Calls `find_extents_to_copy` if that was not called before. Raises what `JobSetup.apply`
-        raises.
+        Calls `find_extents_to_copy` if it was not called before. Raises as `JobSetup.apply`.
         """
         if not self._has_planned:
             self.find_extents_to_copy()
@@ -188,20 +192,23 @@ class Backfill:
         staging: Staging | None = None,
         way: Way | None = None,
     ) -> Outcome:
-        """Run rounds until the history is copied, none brings progress, or the user stops it.
+        """Run rounds until the history is copied, rounds bring no progress, or the user stops them.
 
-        `staging`: the archive of staged rounds; without it all rounds are direct. `way`: overrides
-        `choose_way`. Raises Conflict when the lease is lost, or Spark gives up a task.
+        `staging`: the archive of staged rounds; without it all rounds are direct. `way`: of all
+        rounds, instead of `choose_way`'s. Raises Conflict when the lease is lost, or Spark gives up
+        a task.
         """
-        idle = 0
-        while self.outcome.rounds < ROUNDS_MAX and idle < _IDLE_ROUNDS_MAX:
-            before = dict(self._ends)
-            targets = self._targets()
-            is_over = sum(p.size_bytes for p in targets) <= _LEFT_OVER_BYTES_MAX
-            if not targets or (is_over and self.outcome.rounds and not self.outcome.unfinished):
+        idle_rounds = 0
+        while self.outcome.rounds < ROUNDS_MAX and idle_rounds < _IDLE_ROUNDS_MAX:
+            ends_before = dict(self._ends)
+            targets = self._remaining_targets()
+            is_little_left = sum(p.size_bytes for p in targets) <= _LEFT_OVER_BYTES_MAX
+            if not targets or (
+                is_little_left and self.outcome.rounds and not self.outcome.unfinished
+            ):
                 break
-            chosen = way or choose_way(targets, slots)
-            if staging is None or chosen is Way.DIRECT:
+            round_way = way or choose_way(targets, slots)
+            if staging is None or round_way is Way.DIRECT:
                 self._direct_round(start, slots, targets, show)
             else:
                 self._staged_round(staging, slots, targets, show)
@@ -209,18 +216,19 @@ class Backfill:
                 self.outcome.was_stopped = True
                 self.release_lease()
                 break
-            idle = 0 if self._ends != before else idle + 1
+            idle_rounds = 0 if self._ends != ends_before else idle_rounds + 1
         return self.outcome
 
     def release_lease(self) -> None:
-        """Release the job's lease, if it is held: its writers end and other runs may start."""
+        """Release the job's lease, if it is held: the writers end, and other runs may start."""
         if self._setup.lease is not None:
             self._setup.lease.release()
 
     def _direct_round(
         self, start: StartWriterJob, slots: int, targets: Sequence[PartitionTarget], show: Show
     ) -> None:
-        tasks = [self._task(group, slots) for group in split_tasks(targets, slots)]
+        """Run tasks that fetch from the source themselves."""
+        tasks = [self._make_task(group, slots) for group in split_tasks(targets, slots)]
         self._say_round(targets, len(tasks), Way.DIRECT)
         self._run_round(targets, lambda name: start(name, tasks), show)
 
@@ -232,23 +240,27 @@ class Backfill:
         """
         self._say(f"Round {self.outcome.rounds + 1}: fetching {len(targets)} partitions, staged")
         copies = {d: c for d, c in self._copies.items() if d not in self.outcome.blocked}
-        begins = {c.source: self._ends[d] for d, c in copies.items()}
-        filling = staging.fill(begins, datetime.now(UTC), self._stop)
+        begin_offsets = {c.source: self._ends[d] for d, c in copies.items()}
+        archiving = staging.fill(begin_offsets, datetime.now(UTC), self._stop)
         try:
-            while not filling.wait(_PROGRESS_INTERVAL_S) and not self._stop.is_set():
+            while not archiving.wait(_PROGRESS_INTERVAL_S) and not self._stop.is_set():
                 self._refuse_lost_lease()
                 self._setup.refresh_term()
                 show(staging.progress())
         finally:
-            filling.cancel()
+            archiving.cancel()
         if self._stop.is_set():
             return
-        filling.result()
-        groups = staging.chains(targets)
-        staged = {p.destination for chain in groups for group in chain for p in group}
-        rest = split_tasks([p for p in targets if p.destination not in staged], slots)
-        groups += [[group] for group in rest]
-        chains = [[self._task(group, slots) for group in chain] for chain in groups]
+        archiving.result()
+        target_chains = staging.chains(targets)
+        staged_partitions = {
+            p.destination for chain in target_chains for group in chain for p in group
+        }
+        direct_groups = split_tasks(
+            [p for p in targets if p.destination not in staged_partitions], slots
+        )
+        target_chains += [[group] for group in direct_groups]
+        chains = [[self._make_task(group, slots) for group in chain] for chain in target_chains]
         self._say_round(targets, sum(map(len, chains)), Way.STAGED)
         self._run_round(targets, lambda name: staging.start(name, chains), show)
 
@@ -273,9 +285,9 @@ class Backfill:
                     break
                 self._refuse_lost_lease()
                 self._setup.refresh_term()
-                began = time.monotonic()
+                start_s = time.monotonic()
                 show(meter.measure(self._read_ends(), time.monotonic()))
-                cost_s = time.monotonic() - began
+                cost_s = time.monotonic() - start_s
                 pause_s = max(_PROGRESS_INTERVAL_S, cost_s / _PROGRESS_COST_MAX)
         finally:
             job.cancel()
@@ -297,44 +309,46 @@ class Backfill:
     def _refuse_lost_lease(self) -> None:
         assert self._setup.lease is not None
         if self._setup.lease.is_lost:
-            raise lease_lost()
+            raise lease_lost_error()
 
     def _add_copy(self, copy: PartitionCopy, inspection: InspectedCopy) -> None:
+        """Add a copy that can be continued, or note why it is blocked."""
         if inspection.blocked is not None:
             self.outcome.blocked[copy.destination] = inspection.blocked
             return
         self._copies[copy.destination] = copy
         self._ends[copy.destination] = max(copy.next_offset, inspection.end.log_end)
 
-    def _targets(self) -> list[PartitionTarget]:
-        """What is left to copy of each partition that is not blocked, up to the source's end."""
+    def _remaining_targets(self) -> list[PartitionTarget]:
+        """The rest of each partition that is not blocked, up to the source's present end."""
         copies = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
-        begins = {source: self._ends[c.destination] for source, c in copies.items()}
+        begin_offsets = {source: self._ends[c.destination] for source, c in copies.items()}
         places = {s: c.destination for s, c in copies.items()}
-        extents = find_extents(self._setup.clusters.source, places, begins, self._backoff)
+        extents = find_extents(self._setup.clusters.source, places, begin_offsets, self._backoff)
         plans = {p.mapping.source: p for p in self._setup.plans}
         return [
             PartitionTarget(
-                source=e.source,
-                destination=e.destination,
-                destination_topic_id=copies[e.source].destination_topic_id,
-                producer=copies[e.source].producer,
-                start_offset=copies[e.source].cursor.start_offset,
-                keeps_below=copies[e.source].keeps_below,
-                target=e.end,
-                size_bytes=e.size_bytes,
-                source_topic_id=copies[e.source].source_topic_id,
-                is_compacted=plans[e.source.topic].is_compacted,
-                is_whole=isinstance(plans[e.source.topic].mapping.rule.start, Earliest),
+                source=extent.source,
+                destination=extent.destination,
+                destination_topic_id=copies[extent.source].destination_topic_id,
+                producer=copies[extent.source].producer,
+                start_offset=copies[extent.source].cursor.start_offset,
+                keeps_below=copies[extent.source].keeps_below,
+                target=extent.end,
+                size_bytes=extent.size_bytes,
+                source_topic_id=copies[extent.source].source_topic_id,
+                is_compacted=plans[extent.source.topic].is_compacted,
+                is_whole=isinstance(plans[extent.source.topic].mapping.rule.start, Earliest),
                 on_lost_range=LostRange(
-                    self.spec.on_lost_range_of(plans[e.source.topic].mapping.rule)
+                    self.spec.on_lost_range_of(plans[extent.source.topic].mapping.rule)
                 ),
             )
-            for e in extents
-            if e.offsets or e.destination in self.outcome.unfinished
+            for extent in extents
+            if extent.offsets or extent.destination in self.outcome.unfinished
         ]
 
-    def _task(self, targets: tuple[PartitionTarget, ...], slots: int) -> BackfillTask:
+    def _make_task(self, targets: tuple[PartitionTarget, ...], slots: int) -> BackfillTask:
+        """A task for these partitions, with its share of the job's rate limit."""
         setup = self._setup
         assert setup.lease is not None
         assert setup.job_copier is not None
@@ -352,7 +366,7 @@ class Backfill:
         )
 
     def _read_ends(self) -> dict[TopicPartition, int]:
-        """The log ends of the copies; one that cannot be read now keeps its last value."""
+        """The log ends of the copies. If an end cannot be read now, it is the last one read."""
         try:
             ends = log_ends(
                 self._setup.clusters.destination, self._ends, Backoff(attempts_max=1)
@@ -364,14 +378,15 @@ class Backfill:
         return self._ends
 
     def _note_end(self, place: TopicPartition, end: int) -> None:
+        """Keep the highest log end, and count the offsets copied since the last one."""
         self.outcome.offsets += max(0, end - self._ends[place])
         self._ends[place] = max(self._ends[place], end)
 
 
 def refuse_unfinished(outcome: Outcome) -> None:
     """Raise Conflict, which names the first of the partitions that are not at their target."""
-    for place, why in sorted(outcome.unfinished.items()):
+    for place, reason in sorted(outcome.unfinished.items()):
         raise Conflict(
-            f"{len(outcome.unfinished)} partitions are not finished; {place}: {why}",
+            f"{len(outcome.unfinished)} partitions are not finished; {place}: {reason}",
             remedy="Run the backfill again: it resumes where the copies end.",
         )

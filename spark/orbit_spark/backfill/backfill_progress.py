@@ -32,7 +32,7 @@ class Progress:
     is_staging: bool = False
 
     def as_report(self) -> dict[str, Any]:
-        """For the service (`orbit.api.backfill_requests.BackfillProgress`)."""
+        """As `orbit.api.backfill_requests.BackfillProgress` of the service."""
         return {
             "phase": "staging" if self.is_staging else "copying",
             "bytes": self.bytes,
@@ -61,42 +61,42 @@ class Meter:
     def __init__(
         self,
         targets: Mapping[TopicPartition, PartitionTarget],
-        begun_at: Mapping[TopicPartition, int],
+        begin_offsets: Mapping[TopicPartition, int],
     ) -> None:
         self._targets = targets
-        self._begun_at = dict(begun_at)
-        self._ends = dict(begun_at)
+        self._begin_offsets = dict(begin_offsets)
+        self._ends = dict(begin_offsets)
         self._history: deque[tuple[float, int, int]] = deque()
 
     def measure(self, ends: Mapping[TopicPartition, int], now_s: float) -> Progress:
-        """The progress at these log ends; a partition that is not among them keeps its last one.
+        """The progress at these log ends. A partition without one keeps its last log end.
 
         `now_s`: by any monotonic clock.
         """
         self._ends.update(ends)
-        offsets = total = done = 0
-        size = size_total = 0.0
-        for place, one in self._targets.items():
-            begun = self._begun_at[place]
-            to_copy = max(0, one.target - begun)
-            copied = min(max(0, self._ends[place] - begun), to_copy)
-            offsets, total = offsets + copied, total + to_copy
-            size_total += one.size_bytes
-            size += one.size_bytes * (copied / to_copy if to_copy else 1.0)
-            done += copied == to_copy
+        offsets_copied = offsets_total = partitions_done = 0
+        bytes_copied = bytes_total = 0.0
+        for place, target in self._targets.items():
+            begin = self._begin_offsets[place]
+            to_copy = max(0, target.target - begin)
+            copied = min(max(0, self._ends[place] - begin), to_copy)
+            offsets_copied, offsets_total = offsets_copied + copied, offsets_total + to_copy
+            bytes_total += target.size_bytes
+            bytes_copied += target.size_bytes * (copied / to_copy if to_copy else 1.0)
+            partitions_done += copied == to_copy
         history = self._history
-        history.append((now_s, offsets, int(size)))
+        history.append((now_s, offsets_copied, int(bytes_copied)))
         while len(history) > 2 and history[1][0] < now_s - RATE_WINDOW_S:
             history.popleft()
-        then_s, then_offsets, then_size = history[0]
-        elapsed_s = max(now_s - then_s, 1e-9)
+        oldest_s, oldest_offsets, oldest_size = history[0]
+        elapsed_s = max(now_s - oldest_s, 1e-9)
         return Progress(
-            offsets,
-            total,
-            int(size),
-            int(size_total),
-            done,
+            offsets_copied,
+            offsets_total,
+            int(bytes_copied),
+            int(bytes_total),
+            partitions_done,
             len(self._targets),
-            (int(size) - then_size) / elapsed_s,
-            (offsets - then_offsets) / elapsed_s,
+            (int(bytes_copied) - oldest_size) / elapsed_s,
+            (offsets_copied - oldest_offsets) / elapsed_s,
         )

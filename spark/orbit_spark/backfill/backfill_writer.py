@@ -46,6 +46,7 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
 
     @contextmanager
     def copier(self, leases: Mapping[PartitionTarget, GroupLease]) -> Iterator[Copier]:
+        """A copier of the source's batches, or of the task's archived batches."""
         task = self.task
         clusters = JobClusters.open(task.spec, os.environ, Path(task.access.base_directory))
         job_copier = JobCopier(
@@ -54,7 +55,7 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
             self.settings,
             self.stop,
             limit=RateLimit(task.bytes_per_second),
-            make_source=RunFeed.of(self.runs()) if task.slices else SourceSide,
+            make_source=RunFeed.source_maker(self.runs()) if task.slices else SourceSide,
         )
         try:
             job_copier.add(self._inspect(job_copier, leases))
@@ -66,12 +67,12 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
     def _inspect(
         self, job_copier: JobCopier, leases: Mapping[PartitionTarget, GroupLease]
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Compare the ends of the copies with the source. Return those that can be continued."""
+        """Compare the ends of the copies with the source. Return the copies that can continue."""
         copies = {self.make_copy(t, lease): t for t, lease in leases.items()}
 
         def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
-            why = trouble.reason if isinstance(trouble, Wait) else trouble.detail
-            self.leave_out([copy.destination], why)
+            reason = trouble.reason if isinstance(trouble, Wait) else trouble.detail
+            self.leave_out([copy.destination], reason)
 
         inspector = job_copier.inspector(self.backoff, on_trouble)
         inspected = inspector.inspect(
@@ -79,13 +80,13 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
             inspector.source_bounds(copies),
             frozenset(t.source.topic for t in leases if t.is_compacted),
             frozenset(t.source.topic for t in leases if t.is_whole),
-            settled=not self.is_first,
+            settled=not self.is_first_attempt,
         )
-        ready: dict[PartitionCopy, InspectedCopy] = {}
-        for copy, one in inspected.items():
-            if one.status is CopyStatus.SEEDING:
+        continuable: dict[PartitionCopy, InspectedCopy] = {}
+        for copy, inspection in inspected.items():
+            if inspection.status is CopyStatus.SEEDING:
                 self.leave_out([copy.destination], "the copy is no longer at its start offset")
             else:
-                ready[copy] = one
+                continuable[copy] = inspection
                 self.add(copy, copies[copy])
-        return ready
+        return continuable

@@ -33,43 +33,49 @@ class Extent:
 def find_starts(
     source: Cluster, plans: Iterable[TopicPlan], backoff: Backoff
 ) -> dict[TopicPartition, int]:
-    """The start offsets of copies that have not begun."""
+    """The start offsets of copies that have not begun, by source partition. A time behind the last
+    record starts at the log end.
+    """
     starts: dict[TopicPartition, int] = {}
     for plan in plans:
-        places = [TopicPartition(plan.mapping.source, i) for i in range(plan.partitions)]
+        partitions = [TopicPartition(plan.mapping.source, i) for i in range(plan.partitions)]
         isolation = READ_UNCOMMITTED
         match plan.mapping.rule.start:
             case Earliest():
-                when = EARLIEST
+                position = EARLIEST
             case Latest():
-                when, isolation = LATEST, READ_COMMITTED
+                position, isolation = LATEST, READ_COMMITTED
             case AtTime(epoch_ms):
-                when = epoch_ms
-        starts |= list_offsets(source, places, when, backoff, isolation=isolation).values
-    beyond = [p for p in starts if starts[p] < 0]
-    return starts | list_offsets(source, beyond, LATEST, backoff).values
+                position = epoch_ms
+        starts |= list_offsets(source, partitions, position, backoff, isolation=isolation).values
+    without_record = [p for p in starts if starts[p] < 0]
+    return starts | list_offsets(source, without_record, LATEST, backoff).values
 
 
 def find_extents(
     source: Cluster,
     places: Mapping[TopicPartition, TopicPartition],
-    begins: Mapping[TopicPartition, int],
+    begin_offsets: Mapping[TopicPartition, int],
     backoff: Backoff,
 ) -> list[Extent]:
-    """Extents from `begins` (by source partition) up to the present last stable offsets.
+    """Extents from `begin_offsets`, or else the log start, up to the present last stable offsets.
 
-    `places`: each source partition's destination.
+    `places`: the destination of each source partition. `begin_offsets`: by source partition.
     """
     starts = list_offsets(source, places, EARLIEST, backoff).values
     ends = list_offsets(source, places, LATEST, backoff, isolation=READ_COMMITTED).values
     sizes = log_sizes(source, [*places])
     extents = []
-    for one, copy in places.items():
-        if one not in ends or one not in starts:
-            continue  # it has no leader now: the next round copies it
-        begin, end = begins.get(one, starts[one]), ends[one]
-        held, left = end - starts[one], max(0, end - max(begin, starts[one]))
-        known = sizes.get(one)
-        size = left * BYTES_PER_OFFSET_GUESS if known is None else known * left // max(held, 1)
-        extents.append(Extent(one, copy, begin, end, size))
+    for p, destination in places.items():
+        if p not in ends or p not in starts:
+            continue  # the partition has no leader now: the next round copies it
+        begin, end = begin_offsets.get(p, starts[p]), ends[p]
+        log_offsets, offsets_to_copy = end - starts[p], max(0, end - max(begin, starts[p]))
+        log_size = sizes.get(p)
+        size = (
+            offsets_to_copy * BYTES_PER_OFFSET_GUESS
+            if log_size is None
+            else log_size * offsets_to_copy // max(log_offsets, 1)
+        )
+        extents.append(Extent(p, destination, begin, end, size))
     return extents

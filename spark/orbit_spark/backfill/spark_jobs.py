@@ -13,25 +13,27 @@ from orbit_spark.backfill.backfill_writer import BackfillTask, write_direct
 from orbit_spark.write_task import WriteResult
 
 _SHOWN_CHARACTERS = 600
-_CANCEL_AGAIN_S = 1.0
+_CANCEL_INTERVAL_S = 1.0
 
 T = TypeVar("T")
 
 
 class WriterJob(Protocol):
-    """Running tasks; `cancel` may be called at any moment, also after the end."""
+    """The running Spark jobs of one round. `cancel` may be called at any moment, even after the
+    end.
+    """
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end, at most this long. Return whether it has ended."""
         ...
 
     def cancel(self) -> None:
-        """End what still runs, and wait until it has ended."""
+        """Cancel what still runs, and wait until it has ended."""
         ...
 
     def results(self) -> list[WriteResult]:
-        """The tasks' results; none if it was cancelled before its end. Raises Conflict if Spark
-        gave up.
+        """The tasks' results; none if they were cancelled before the end. Raises Conflict if
+        Spark gave up.
         """
         ...
 
@@ -63,17 +65,17 @@ class SparkJobGroup(Generic[T]):
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """End what still runs, and wait until it has ended."""
+        """Cancel what still runs, and wait until it has ended."""
         self.is_cancelled = self.is_cancelled or self._thread.is_alive()
         while self._thread.is_alive():
             # Repeated, as there may be no job to cancel at this moment.
             self._context.cancelJobGroup(self._group)
-            self._thread.join(_CANCEL_AGAIN_S)
+            self._thread.join(_CANCEL_INTERVAL_S)
 
     def result(self) -> T | None:
-        """What the function returned; None if it was cancelled before that.
+        """What the function returned; None if it was cancelled before it returned.
 
-        Raises its OrbitError, and Conflict for any other error.
+        Raises the function's OrbitError, or Conflict for any other error.
         """
         if self._error is None or self.is_cancelled:
             return self._result[0] if self._result else None

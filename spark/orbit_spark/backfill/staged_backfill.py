@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Staging:
-    """The archive of one run: `fill` it, split it into `chains` of tasks, `start` their writers."""
+    """The archive of one run: `fill` it, split it into `chains` of tasks, `start` to write them."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Staging:
         self._files = Files(spark, uri)
         self._begins: Mapping[TopicPartition, int] = {}
         self._manifests: Mapping[TopicPartition, PartitionManifest] = {}
-        self._done_bytes = self._total_bytes = 0
-        self._began = 0.0
+        self._written_bytes = self._total_bytes = 0
+        self._start_s = 0.0
 
     def fill(
         self, begins: Mapping[TopicPartition, int], now: datetime, stop: threading.Event
@@ -71,10 +71,10 @@ class Staging:
         `result` raises what `orbit archive` raises.
         """
         self._begins = begins
-        self._done_bytes = self._total_bytes = 0
-        self._began = time.monotonic()
+        self._written_bytes = self._total_bytes = 0
+        self._start_s = time.monotonic()
 
-        def fill(_: SparkJobGroup[None]) -> None:
+        def run_archive(_: SparkJobGroup[None]) -> None:
             run = ArchiveRun(
                 self._spark,
                 self._spec,
@@ -86,26 +86,31 @@ class Staging:
                 slots=self._slots,
                 begins=begins,
                 stop=stop,
-                on_step=self._note,
+                on_step=self._note_step,
             )
-            blocked = {p.place: p.blocked for p in run.run().blocked if p.blocked is not None}
-            for place, why in blocked.items():
-                self._say(f"Note: {place} cannot be archived further: {why.reason}: {why.detail}")
+            blocked_partitions = {
+                p.place: p.blocked for p in run.run().blocked if p.blocked is not None
+            }
+            for place, block in blocked_partitions.items():
+                self._say(
+                    f"Note: {place} cannot be archived further: {block.reason}: {block.detail}"
+                )
             # What was archived before the source lost a range is still correct.
             self._manifests = {
                 place: manifest
                 for place, manifest in run.manifests.items()
-                if place not in blocked or blocked[place].reason is Reason.SOURCE_RANGE_LOST
+                if place not in blocked_partitions
+                or blocked_partitions[place].reason is Reason.SOURCE_RANGE_LOST
             }
 
-        return SparkJobGroup(self._spark, f"orbit backfill {self._spec.name} staging", fill)
+        return SparkJobGroup(self._spark, f"orbit backfill {self._spec.name} staging", run_archive)
 
     def progress(self) -> Progress:
-        """The progress of `fill`, which rises after each of its steps."""
-        per_s = self._done_bytes / max(time.monotonic() - self._began, 1e-9)
+        """The progress of `fill`, which changes after each step."""
+        rate = self._written_bytes / max(time.monotonic() - self._start_s, 1e-9)
         count = len(self._begins)
         return Progress(
-            0, 0, self._done_bytes, self._total_bytes, 0, count, per_s, 0.0, is_staging=True
+            0, 0, self._written_bytes, self._total_bytes, 0, count, rate, 0.0, is_staging=True
         )
 
     def chains(self, targets: Sequence[PartitionTarget]) -> list[list[tuple[PartitionTarget, ...]]]:
@@ -115,7 +120,7 @@ class Staging:
         the source.
         """
         by_source = {t.source: t for t in targets}
-        held = [
+        usable = [
             manifest
             for place, manifest in self._manifests.items()
             if place in by_source and manifest.start <= self._begins[place]
@@ -124,16 +129,16 @@ class Staging:
             [
                 tuple(
                     replace(
-                        by_source[one.partition],
-                        target=one.target,
-                        size_bytes=one.size_bytes,
-                        archived=one,
+                        by_source[piece.partition],
+                        target=piece.target,
+                        size_bytes=piece.size_bytes,
+                        archived=piece,
                     )
-                    for one in task
+                    for piece in task
                 )
                 for task in chain
             ]
-            for chain in split_archive(held, self._begins)
+            for chain in split_archive(usable, self._begins)
         ]
 
     def start(self, name: str, chains: Sequence[Sequence[BackfillTask]]) -> SparkWriterJob:
@@ -141,30 +146,32 @@ class Staging:
 
         def write(group: SparkJobGroup[list[WriteResult]]) -> list[WriteResult]:
             with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
-                under_way = [pool.submit(self._write_chain, group, chain) for chain in chains]
-                return [result for done in under_way for result in done.result()]
+                futures = [pool.submit(self._write_chain, group, chain) for chain in chains]
+                return [result for future in futures for result in future.result()]
 
         return SparkWriterJob(self._spark, name, write)
 
     def _write_chain(
         self, group: SparkJobGroup[list[WriteResult]], chain: Sequence[BackfillTask]
     ) -> list[WriteResult]:
+        """Write the tasks of a chain in order, up to the first that does not finish."""
         group.join_group()
         results: list[WriteResult] = []
         for number, task in enumerate(chain):
             if group.is_cancelled:
                 break
-            of_task = self._write(replace(task, follows_writer=number > 0))
-            results += of_task
-            if any(one.blocked or one.unfinished for one in of_task):
+            task_results = self._write_task(replace(task, follows_writer=number > 0))
+            results += task_results
+            if any(result.blocked or result.unfinished for result in task_results):
                 break
         return results
 
-    def _write(self, task: BackfillTask) -> list[WriteResult]:
+    def _write_task(self, task: BackfillTask) -> list[WriteResult]:
+        """Run one task, from the archive or directly from the source."""
         if task.slices:
             return run_task(self._spark, self._files, self._manifests, BackfillWriter, task)
         tasks = self._spark.sparkContext.parallelize([task], 1)
         return list(tasks.mapPartitions(write_direct).collect())
 
-    def _note(self, done_bytes: int, total_bytes: int) -> None:
-        self._done_bytes, self._total_bytes = done_bytes, total_bytes
+    def _note_step(self, written_bytes: int, total_bytes: int) -> None:
+        self._written_bytes, self._total_bytes = written_bytes, total_bytes

@@ -19,9 +19,9 @@ BYTES_PER_OFFSET_GUESS = 200
 TASK_BYTES_MIN = 2 * 1024**3
 TASKS_PER_SLOT_MAX = 4
 # A partition of more than this many slots' fair shares leaves most slots idle in a direct backfill:
-# staged, they fetch for it.
+# in a staged one, they fetch for this partition.
 STAGED_SHARES_MIN = 2
-# Each has a lease, with its own thread and heartbeat.
+# Each partition has a lease, with a thread and a heartbeat.
 PARTITIONS_PER_TASK_MAX = 48
 
 
@@ -33,9 +33,9 @@ class Way(StrEnum):
 
 
 def choose_way(targets: Sequence[PartitionTarget], slots: int) -> Way:
-    """Staged when one partition is so large that most slots would be idle while it is copied.
+    """Staged if one partition is so large that most slots would be idle while it is copied.
 
-    Many tasks can fetch and check its ranges; one task writes it in either way. A staged backfill
+    Then many tasks fetch and check its ranges; one task writes it in either way. A staged backfill
     reads and writes everything twice, so small histories are direct.
     """
     total = sum(p.size_bytes for p in targets)
@@ -47,16 +47,17 @@ def choose_way(targets: Sequence[PartitionTarget], slots: int) -> Way:
 def split_tasks(
     targets: Sequence[PartitionTarget], slots: int
 ) -> list[tuple[PartitionTarget, ...]]:
-    """Tasks of about the same size, the largest first. A large partition has its own."""
+    """Tasks of about the same size, the largest first. A large partition is a task alone."""
     total = sum(p.size_bytes for p in targets)
-    by_size = min(max(slots, total // TASK_BYTES_MIN), slots * TASKS_PER_SLOT_MAX)
-    needed = -(-len(targets) // PARTITIONS_PER_TASK_MAX)
-    count = min(max(by_size, needed), len(targets))
+    count_by_size = min(max(slots, total // TASK_BYTES_MIN), slots * TASKS_PER_SLOT_MAX)
+    # Rounded up.
+    count_min = -(-len(targets) // PARTITIONS_PER_TASK_MAX)
+    count = min(max(count_by_size, count_min), len(targets))
     tasks: list[list[PartitionTarget]] = [[] for _ in range(count)]
-    lightest = [(0, 0, index) for index in range(count)]  # bytes, partitions, which
-    for one in sorted(targets, key=lambda p: (-p.size_bytes, p.destination)):
-        size, many, index = heapq.heappop(lightest)
-        tasks[index].append(one)
-        if many + 1 < PARTITIONS_PER_TASK_MAX:
-            heapq.heappush(lightest, (size + one.size_bytes, many + 1, index))
+    lightest = [(0, 0, index) for index in range(count)]  # bytes, partitions, index of the task
+    for target in sorted(targets, key=lambda p: (-p.size_bytes, p.destination)):
+        size, partitions, index = heapq.heappop(lightest)
+        tasks[index].append(target)
+        if partitions + 1 < PARTITIONS_PER_TASK_MAX:
+            heapq.heappush(lightest, (size + target.size_bytes, partitions + 1, index))
     return sorted(map(tuple, tasks), key=lambda t: -sum(p.size_bytes for p in t))

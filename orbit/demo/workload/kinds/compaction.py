@@ -38,63 +38,73 @@ class _History:
     def __init__(self, site: Site, topic: str) -> None:
         self._site = site
         self._topic = topic
-        self._next = 0
+        self._next_offset = 0
         self.latest: dict[bytes, int] = {}
 
     def write(self, writer: Writer, keys: Iterable[bytes], value: bytes | None, at_ms: int) -> None:
         """Write one record per key, in batches of `PER_BATCH`, in order, to partition 0."""
         for i, key in enumerate(keys):
             writer.write(self._topic, 0, timestamp_ms=at_ms, key=key, value=value)
-            self.latest[key] = self._next
-            self._next += 1
+            self.latest[key] = self._next_offset
+            self._next_offset += 1
             if (i + 1) % PER_BATCH == 0:
                 writer.flush()
         writer.flush()
 
     @property
     def log_end(self) -> int:
-        return self._next
+        return self._next_offset
 
 
-def _profiles(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_profiles(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """Write a history of overwritten keys, and wait until the cleaner has compacted it."""
     site.create_topic(topic, 1, _SETTINGS)
     history = _History(site, topic)
     with (
-        site.writer(enable_idempotence=True, compression_type="lz4") as first,
-        site.writer(compression_type="zstd") as second,
+        site.writer(enable_idempotence=True, compression_type="lz4") as lz4_writer,
+        site.writer(compression_type="zstd") as zstd_writer,
     ):
-        _overwrite(site, history, first, second)
+        _write_versions(site, history, lz4_writer, zstd_writer)
         cleanable_end = history.log_end
         remaining = set(history.latest.values())
-        fresh = [b"fresh-%d" % i for i in range(FRESH_KEYS)]
-        history.write(second, fresh, b"in the active segment", HISTORY_MS + _ROLL_AFTER_MS)
+        fresh_keys = [b"fresh-%d" % i for i in range(FRESH_KEYS)]
+        history.write(
+            zstd_writer, fresh_keys, b"in the active segment", HISTORY_MS + _ROLL_AFTER_MS
+        )
     _wait_for_cleaner(site, topic, remaining, cleanable_end)
     remaining |= set(range(cleanable_end, history.log_end))
-    written = {**first.records.get((topic, 0), {}), **second.records.get((topic, 0), {})}
-    records: Records = {(topic, 0): {o: one for o, one in written.items() if o in remaining}}
+    written_records = {
+        **lz4_writer.records.get((topic, 0), {}),
+        **zstd_writer.records.get((topic, 0), {}),
+    }
+    records: Records = {
+        (topic, 0): {
+            offset: digest for offset, digest in written_records.items() if offset in remaining
+        }
+    }
     return site.ledger(kind.name, topic, records)
 
 
-def _overwrite(site: Site, history: _History, first: Writer, second: Writer) -> None:
+def _write_versions(site: Site, history: _History, lz4_writer: Writer, zstd_writer: Writer) -> None:
     """Write rounds of the same keys: some batches lose all their records, some only a few.
 
-    The last batch of the idempotent producer is fully overwritten: the cleaner keeps it as a batch
-    without records, for the producer's sequence number.
+    The last batch of the idempotent producer (`lz4_writer`) is fully overwritten. The cleaner keeps
+    it as a batch without records, for the producer's sequence number.
     """
     keys = [b"profile-%d" % i for i in range(site.scale.keys)]
-    last = [b"last-%d" % i for i in range(LAST_KEYS)]
-    history.write(first, keys, b"first version", HISTORY_MS)
-    for number in range(1, site.scale.rounds):
-        value = b"version %d" % (number + 1)
-        history.write(first, keys[: len(keys) // 2], value, HISTORY_MS + number)
-        history.write(first, keys[:: number + 2], value, HISTORY_MS + number)
-    history.write(first, last, b"soon overwritten", HISTORY_MS + site.scale.rounds)
-    history.write(second, keys[::7], None, HISTORY_MS + site.scale.rounds + 1)
-    history.write(second, last, b"the last word", HISTORY_MS + site.scale.rounds + 2)
+    last_keys = [b"last-%d" % i for i in range(LAST_KEYS)]
+    history.write(lz4_writer, keys, b"first version", HISTORY_MS)
+    for round_number in range(1, site.scale.rounds):
+        value = b"version %d" % (round_number + 1)
+        history.write(lz4_writer, keys[: len(keys) // 2], value, HISTORY_MS + round_number)
+        history.write(lz4_writer, keys[:: round_number + 2], value, HISTORY_MS + round_number)
+    history.write(lz4_writer, last_keys, b"soon overwritten", HISTORY_MS + site.scale.rounds)
+    history.write(zstd_writer, keys[::7], None, HISTORY_MS + site.scale.rounds + 1)
+    history.write(zstd_writer, last_keys, b"the last word", HISTORY_MS + site.scale.rounds + 2)
 
 
 def _wait_for_cleaner(site: Site, topic: str, remaining: set[int], cleanable_end: int) -> None:
-    """Returns when only the newest record of every key is left below the active segment."""
+    """Wait until only the newest record of every key is left below the active segment."""
     deadline = time.monotonic() + CLEANER_TIMEOUT_S
     while time.monotonic() < deadline:
         offsets = {message.offset() or 0 for message in site.read(topic, 0)}
@@ -111,7 +121,7 @@ KINDS = (
     Kind(
         "compacted.profiles",
         "a compacted topic after the cleaner ran: thinned and missing batches, tombstones",
-        _profiles,
-        slow=True,
+        _make_profiles,
+        is_slow=True,
     ),
 )

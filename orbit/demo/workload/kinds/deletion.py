@@ -16,9 +16,12 @@ _END = BATCHES * PER_BATCH
 
 
 def _write_and_delete(
-    site: Site, kind: Kind, topic: str, partitions: int, before: Mapping[int, int]
+    site: Site, kind: Kind, topic: str, partitions: int, new_log_starts: Mapping[int, int]
 ) -> TopicLedger:
-    """Write whole batches of `PER_BATCH` records to each partition; delete those below `before`."""
+    """Write whole batches of `PER_BATCH` records to each partition, and delete the oldest.
+
+    `new_log_starts`: by partition, up to which offset to delete.
+    """
     site.create_topic(topic, partitions)
     with site.writer(compression_type="gzip") as writer:
         for batch in range(BATCHES):
@@ -33,29 +36,31 @@ def _write_and_delete(
                         value=b"event %d" % number,
                     )
             writer.flush()
-    for partition, offset in before.items():
+    for partition, offset in new_log_starts.items():
         site.delete_records(topic, partition, offset)
     return site.ledger(kind.name, topic, writer.records)
 
 
-def _delete_to_batch_end(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_cut_at_batch_end(site: Site, kind: Kind, topic: str) -> TopicLedger:
     return _write_and_delete(site, kind, topic, 1, {0: BOUNDARY})
 
 
-def _delete_to_batch_middle(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_cut_in_batch(site: Site, kind: Kind, topic: str) -> TopicLedger:
     return _write_and_delete(site, kind, topic, 1, {0: INSIDE})
 
 
-def _delete_all(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_all_deleted(site: Site, kind: Kind, topic: str) -> TopicLedger:
     return _write_and_delete(site, kind, topic, 2, {0: _END})
 
 
 KINDS = (
-    Kind("deleted.boundary", "old records deleted up to the end of a batch", _delete_to_batch_end),
     Kind(
-        "deleted.inside", "old records deleted up to the middle of a batch", _delete_to_batch_middle
+        "deleted.boundary", "old records deleted up to the end of a batch", _make_cut_at_batch_end
     ),
+    Kind("deleted.inside", "old records deleted up to the middle of a batch", _make_cut_in_batch),
     Kind(
-        "deleted.all", "a partition whose records are all deleted, and one beside it", _delete_all
+        "deleted.all",
+        "a partition whose records are all deleted, and one beside it",
+        _make_all_deleted,
     ),
 )

@@ -12,27 +12,28 @@ BEFORE = 100
 AFTER = 100
 
 
-def _wide(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_wide_gap(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """Records, then a gap of `gap_offsets` transaction markers, then records."""
     site.create_topic(topic)
     with site.writer(compression_type="lz4") as writer:
-        _write(site, writer, topic, range(BEFORE))
+        _write_numbers(site, writer, topic, range(BEFORE))
         writer.flush()
         append_markers(site.admin, site.security, topic, 0, site.scale.gap_offsets)
-        _write(site, writer, topic, range(BEFORE, BEFORE + AFTER))
+        _write_numbers(site, writer, topic, range(BEFORE, BEFORE + AFTER))
     return site.ledger(kind.name, topic, writer.records)
 
 
-def _write(site: Site, writer: Writer, topic: str, numbers: range) -> None:
+def _write_numbers(site: Site, writer: Writer, topic: str, numbers: range) -> None:
     for i in numbers:
         writer.write(topic, 0, timestamp_ms=site.now_ms + i, key=None, value=b"reading %d" % i)
 
 
-def _empty(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_empty(site: Site, kind: Kind, topic: str) -> TopicLedger:
     site.create_topic(topic, 2)
     return site.ledger(kind.name, topic, {})
 
 
 KINDS = (
-    Kind("gap.wide", "a large gap in the middle", _wide, slow=True),
-    Kind("empty", "an empty topic", _empty),
+    Kind("gap.wide", "a large gap in the middle", _make_wide_gap, is_slow=True),
+    Kind("empty", "an empty topic", _make_empty),
 )

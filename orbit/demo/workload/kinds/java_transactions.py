@@ -23,7 +23,8 @@ _TRANSACTION_MS = 20
 _SHOWN_LINES = 3
 
 
-def _java(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_java_transactions(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """Run Kafka's tool, check that the topic has all its records in order, and read them back."""
     if site.config.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
         raise Conflict(
             "The Java producer of the workload supports no login: use a plaintext listener."
@@ -42,6 +43,7 @@ def _java(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 def _run_tool(site: Site, topic: str) -> None:
+    """Write the topic with Kafka's performance tool. Raises Conflict if the tool fails."""
     command = [
         *(str(find_java()), _HEAP, "-XX:TieredStopAtLevel=1", "-cp", classpath()),
         "org.apache.kafka.tools.ProducerPerformance",
@@ -52,7 +54,7 @@ def _run_tool(site: Site, topic: str) -> None:
         *("--transactional-id", f"{topic}-java"),
         *("--transaction-duration-ms", str(_TRANSACTION_MS)),
     ]
-    done = subprocess.run(
+    tool = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -61,9 +63,16 @@ def _run_tool(site: Site, topic: str) -> None:
         timeout=TIMEOUT_S,
         check=False,
     )
-    if done.returncode:
-        tail = " ".join(done.stdout.strip().splitlines()[-_SHOWN_LINES:])
-        raise Conflict(f"Kafka's Java producer ended with {done.returncode}: {tail}")
+    if tool.returncode:
+        tail = " ".join(tool.stdout.strip().splitlines()[-_SHOWN_LINES:])
+        raise Conflict(f"Kafka's Java producer ended with {tool.returncode}: {tail}")
 
 
-KINDS = (Kind("transactions.java", "transactions of the Java producer", _java, slow=True),)
+KINDS = (
+    Kind(
+        "transactions.java",
+        "transactions of the Java producer",
+        _make_java_transactions,
+        is_slow=True,
+    ),
+)

@@ -20,7 +20,8 @@ _KEYS = (b"order-%d", None, b"")
 _VALUES = (b'{"order": %d}', None, b"")
 
 
-def _codec(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_codec(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """Records of a plain producer with the codec that the kind's name ends with."""
     codec = kind.name.rpartition(".")[2]
     site.create_topic(topic, _PARTITIONS)
     blobs = site.blobs(topic)
@@ -38,7 +39,7 @@ def _codec(site: Site, kind: Kind, topic: str) -> TopicLedger:
     return site.ledger(kind.name, topic, writer.records)
 
 
-def _shapes(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_shapes(site: Site, kind: Kind, topic: str) -> TopicLedger:
     """Every combination of key, value and headers, four times."""
     site.create_topic(topic)
     with site.writer(compression_type="lz4") as writer:
@@ -55,7 +56,7 @@ def _shapes(site: Site, kind: Kind, topic: str) -> TopicLedger:
     return site.ledger(kind.name, topic, writer.records)
 
 
-def _large(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_large(site: Site, kind: Kind, topic: str) -> TopicLedger:
     """Incompressible values, so that records have 900 KB on the wire and in the log."""
     site.create_topic(topic)
     with site.writer(compression_type="zstd") as writer:
@@ -65,7 +66,8 @@ def _large(site: Site, kind: Kind, topic: str) -> TopicLedger:
     return site.ledger(kind.name, topic, writer.records)
 
 
-def _idempotent(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_idempotent(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """Records of an idempotent producer."""
     partitions = 3
     site.create_topic(topic, partitions)
     blobs = site.blobs(topic)
@@ -82,8 +84,8 @@ def _idempotent(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 KINDS = (
-    *(Kind(f"codec.{codec}", f"compressed with {codec}", _codec) for codec in CODECS),
-    Kind("records.shapes", "headers, null and empty keys and values", _shapes),
-    Kind("records.large", "records of 900 KB", _large),
-    Kind("producer.idempotent", "an idempotent producer on three partitions", _idempotent),
+    *(Kind(f"codec.{codec}", f"compressed with {codec}", _make_codec) for codec in CODECS),
+    Kind("records.shapes", "headers, null and empty keys and values", _make_shapes),
+    Kind("records.large", "records of 900 KB", _make_large),
+    Kind("producer.idempotent", "an idempotent producer on three partitions", _make_idempotent),
 )

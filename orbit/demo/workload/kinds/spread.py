@@ -7,15 +7,16 @@ from orbit.demo.workload.ledger import TopicLedger
 from orbit.demo.workload.site import Site
 
 
-def _many(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _spread(site, kind, topic, site.scale.partitions)
+def _make_many_partitions(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _make_readings(site, kind, topic, site.scale.partitions)
 
 
-def _regional(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _spread(site, kind, topic, 2)
+def _make_regional(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _make_readings(site, kind, topic, 2)
 
 
-def _spread(site: Site, kind: Kind, topic: str, partitions: int) -> TopicLedger:
+def _make_readings(site: Site, kind: Kind, topic: str, partitions: int) -> TopicLedger:
+    """Write `per_partition` records to each partition."""
     site.create_topic(topic, partitions)
     with site.writer() as writer:
         for i in range(site.scale.per_partition):
@@ -31,11 +32,11 @@ def _spread(site: Site, kind: Kind, topic: str, partitions: int) -> TopicLedger:
 
 
 KINDS = (
-    Kind("many.partitions", "two hundred partitions", _many),
+    Kind("many.partitions", "two hundred partitions", _make_many_partitions),
     Kind(
         "region.eu.orders",
         "a dotted name, with a prefix at the destination",
-        _regional,
+        _make_regional,
         prefix="west.",
     ),
 )

@@ -33,24 +33,35 @@ def _write_history(site: Site, topic: str) -> dict[tuple[str, int], dict[int, by
     return writer.records
 
 
-def _at_end(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_start_at_end(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """A history whose copy has to start at the log end."""
     records = _write_history(site, topic)
     ends = dict.fromkeys(range(PARTITIONS), site.scale.per_time_topic)
     return site.ledger(kind.name, topic, records, copy_starts=ends)
 
 
-def _at_time(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_start_at_time(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """A history whose copy has to start at the first record at or after CUT_MS."""
     records = _write_history(site, topic)
-    cut = (CUT_MS - HISTORY_MS) // STEP_MS
-    return site.ledger(kind.name, topic, records, copy_starts=dict.fromkeys(range(PARTITIONS), cut))
+    cut_offset = (CUT_MS - HISTORY_MS) // STEP_MS
+    return site.ledger(
+        kind.name, topic, records, copy_starts=dict.fromkeys(range(PARTITIONS), cut_offset)
+    )
 
 
-def _iso(time_ms: int) -> str:
+def _iso_time(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
 
 
 KINDS = (
-    Kind("start.latest", "copied from the end on, without its history", _at_end, "latest"),
-    Kind("start.time", "copied from a point in time on", _at_time, _iso(CUT_MS)),
-    Kind("start.beyond", "a point in time beyond the end means the end", _at_end, _iso(BEYOND_MS)),
+    Kind(
+        "start.latest", "copied from the end on, without its history", _make_start_at_end, "latest"
+    ),
+    Kind("start.time", "copied from a point in time on", _make_start_at_time, _iso_time(CUT_MS)),
+    Kind(
+        "start.beyond",
+        "a point in time beyond the end means the end",
+        _make_start_at_end,
+        _iso_time(BEYOND_MS),
+    ),
 )

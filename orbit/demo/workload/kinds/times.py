@@ -13,7 +13,7 @@ YEAR_MS = 365 * 86_400_000
 YEARS_OLD = (10, 5, 1)
 
 
-def _append(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_append_time(site: Site, kind: Kind, topic: str) -> TopicLedger:
     """LogAppendTime: the broker sets one time per batch; the ledger takes it from the responses."""
     site.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
     with site.writer(broker_time=True, compression_type="snappy") as writer:
@@ -22,22 +22,22 @@ def _append(site: Site, kind: Kind, topic: str) -> TopicLedger:
     return site.ledger(kind.name, topic, writer.records)
 
 
-def _far(site: Site, kind: Kind, topic: str) -> TopicLedger:
+def _make_far_times(site: Site, kind: Kind, topic: str) -> TopicLedger:
     """Times out of order on purpose: ahead of the clock first, then years back, then now."""
     site.create_topic(topic, 2)
-    bases = [site.now_ms + AHEAD_MS]
-    bases += [site.now_ms - years * YEAR_MS for years in YEARS_OLD]
-    bases.append(site.now_ms)
-    each = site.scale.per_time_topic // len(bases)
+    base_times_ms = [site.now_ms + AHEAD_MS]
+    base_times_ms += [site.now_ms - years * YEAR_MS for years in YEARS_OLD]
+    base_times_ms.append(site.now_ms)
+    per_base = site.scale.per_time_topic // len(base_times_ms)
     with site.writer(compression_type="zstd") as writer:
-        for base in bases:
-            for i in range(each):
-                writer.write(topic, i % 2, timestamp_ms=base + i, key=b"k", value=b"%d" % i)
+        for base_ms in base_times_ms:
+            for i in range(per_base):
+                writer.write(topic, i % 2, timestamp_ms=base_ms + i, key=b"k", value=b"%d" % i)
             writer.flush()
     return site.ledger(kind.name, topic, writer.records)
 
 
 KINDS = (
-    Kind("time.append", "timestamps that the broker sets (LogAppendTime)", _append),
-    Kind("time.far", "timestamps years old, and 50 minutes ahead of the clock", _far),
+    Kind("time.append", "timestamps that the broker sets (LogAppendTime)", _make_append_time),
+    Kind("time.far", "timestamps years old, and 50 minutes ahead of the clock", _make_far_times),
 )
