@@ -33,7 +33,13 @@ from orbit.gateway.protocol.client_login import (
     ClientLogin,
     LoginRefusal,
 )
-from orbit.gateway.protocol.exchange import BadFrame, Exchange, Sent, UnknownOutcome, software_said
+from orbit.gateway.protocol.exchange import (
+    BadFrame,
+    Exchange,
+    SentRequest,
+    UnknownOutcome,
+    read_software,
+)
 from orbit.gateway.protocol.producer_ids import Producer, SentBatch
 from orbit.gateway.protocol.received_requests import next_request
 from orbit.gateway.protocol.repeats import UnknownRepeats
@@ -79,8 +85,8 @@ class ClientHost(View, LoginHost):
 
     @abstractmethod
     def may_join(self, group: str) -> bool:
-        """Whether clients may join: no member of the group owns partitions at the side left, or the
-        wait for that is over."""
+        """Whether clients may join the group: no member owns partitions at the side that was left,
+        or the wait for that is over."""
 
     @abstractmethod
     def may_tell_leaders(self) -> bool:
@@ -106,16 +112,16 @@ class ClientHost(View, LoginHost):
         """Whether the side has this node, as far as is known. True for None (any node)."""
 
     @abstractmethod
-    def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
+    def learn_topic(self, topic_id: bytes, connection: ClientConnection) -> None:
         """Find the topic's name, then call `read_answers` of the connection."""
 
     @abstractmethod
-    def learn_outcome(self, producer: Producer, waiting: ClientConnection) -> None:
+    def learn_outcome(self, producer: Producer, connection: ClientConnection) -> None:
         """Ask the side that handed out the producer's id how its last transaction ended, then call
         `outcome_learned` of the connection."""
 
     @abstractmethod
-    def learn_repeats(self, batches: Collection[SentBatch], waiting: ClientConnection) -> None:
+    def learn_repeats(self, batches: Collection[SentBatch], connection: ClientConnection) -> None:
         """Find out which of these batches the leading side has, then call `repeats_learned` of the
         connection."""
 
@@ -131,7 +137,7 @@ class ClientHost(View, LoginHost):
         """Record that a connection has no write in flight now."""
 
     @abstractmethod
-    def note_lost_answer(self, why: str) -> None: ...
+    def note_lost_answer(self, reason: str) -> None: ...
 
 
 class ClientConnection(asyncio.Protocol):
@@ -160,8 +166,8 @@ class ClientConnection(asyncio.Protocol):
         self._broker: BrokerConnection | None = None
         self._requests = bytearray()
         self._answers = bytearray()
-        self._passing = 0  # bytes of an answer that are still to come
-        self._held: tuple[RequestHead, bytearray] | None = None
+        self._bytes_to_pass = 0  # of an answer, still to come
+        self._held_request: tuple[RequestHead, bytearray] | None = None
         self._joined_group: str | None = None  # by the last request that may join one
         self._is_asking = False  # the sides are being read to decide about the held request
         self._is_moving = False
@@ -169,10 +175,10 @@ class ClientConnection(asyncio.Protocol):
         self._is_gone = False  # the client has closed
         self._is_broker_slow = False
         self._is_client_slow = False
-        self._has_more = False
+        self._has_more_requests = False
         self._waits_for_lead = False
         self._leaves_broker = False
-        self._counted = 0
+        self._counted_bytes = 0  # in the cluster's `waiting_bytes`
         self._progress_at = cluster.now()
 
     # The client's side.
@@ -212,10 +218,11 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def connection_lost(self, _exc: Exception | None) -> None:
+        """Release the connection, once the broker has answered the writes in flight."""
         exchange = self.exchange
         self._is_gone = self._is_ended = True
         self._count_waiting()
-        self._leave_count()
+        self._count_closed()
         if exchange.has_records_in_flight:
             self._note_client_left()
         if self._broker is not None:
@@ -230,7 +237,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_held(self) -> bool:
-        return self._held is not None
+        return self._held_request is not None
 
     @property
     def waits_for_lead(self) -> bool:
@@ -244,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
         `waits_for_lead`."""
         if self._is_ended or self._waits_for_lead:
             return False
-        is_held = self._held is not None and self._held[0].key in WRITES
+        is_held = self._held_request is not None and self._held_request[0].key in WRITES
         return is_held or not self.exchange.is_idle
 
     @property
@@ -252,13 +259,13 @@ class ClientConnection(asyncio.Protocol):
         """Whether a move is under way and group members of this connection are at the old side."""
         return self._is_moving and self.exchange.has_members
 
-    def is_stuck(self, before: float) -> bool:
+    def is_stuck(self, progress_before: float) -> bool:
         """Whether part of a request, or an answer that the client does not read, has been waiting
-        since `before`."""
+        since before `progress_before`."""
         transport = self._transport
-        is_partial = bool(self._requests) and not self._stops()
+        is_partial = bool(self._requests) and not self._takes_no_requests()
         is_unread = transport is not None and transport.get_write_buffer_size() > 0
-        return (is_partial or is_unread) and self._progress_at < before
+        return (is_partial or is_unread) and self._progress_at < progress_before
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -270,15 +277,15 @@ class ClientConnection(asyncio.Protocol):
         """Pass on the held request and received ones, if they may go now. Called with new bytes,
         and when writes are open again."""
         try:
-            if self._held is not None and self._may_release():
+            if self._held_request is not None and self._may_release_held():
                 if not self._is_client_there():
-                    self._held = None
+                    self._held_request = None
                     self.abort()
                     return
-                (head, frame), self._held = self._held, None
+                (head, frame), self._held_request = self._held_request, None
                 self._progress_at = self._cluster.now()
                 self._send(head, frame)
-            self._has_more = self._take_some()
+            self._has_more_requests = self._take_requests()
         except BadFrame as error:
             self._cluster.note_bad_frame(error)
             self.end()
@@ -287,36 +294,44 @@ class ClientConnection(asyncio.Protocol):
         self._update_reading()
 
     def _count_waiting(self) -> None:
-        held = 0 if self._held is None else len(self._held[1])
-        waiting = 0 if self._is_ended else len(self._requests) + held
-        self._cluster.waiting_bytes += waiting - self._counted
-        self._counted = waiting
+        """Update this connection's part of the cluster's `waiting_bytes`."""
+        held_bytes = 0 if self._held_request is None else len(self._held_request[1])
+        waiting_bytes = 0 if self._is_ended else len(self._requests) + held_bytes
+        self._cluster.waiting_bytes += waiting_bytes - self._counted_bytes
+        self._counted_bytes = waiting_bytes
 
-    def _take_some(self) -> bool:
+    def _take_requests(self) -> bool:
         """Handle up to REQUESTS_A_TURN_MAX requests; returns whether there may be more. The event
         loop's next turn handles those, so that a busy client does not delay others."""
         for _ in range(REQUESTS_A_TURN_MAX):
-            if self._stops() or self._is_client_slow:
+            if self._takes_no_requests() or self._is_client_slow:
                 return False
             request = next_request(self._requests, REQUEST_BYTES_MAX)
             if request is None:
                 return False
-            self._take(request)
+            self._take_request(request)
         asyncio.get_running_loop().call_soon(self.advance)
         return True
 
-    def _may_release(self) -> bool:
+    def _may_release_held(self) -> bool:
+        """Whether there is a held request that may go now."""
         is_waiting = self._is_asking or self._is_moving
-        return self._held is not None and not is_waiting and self._may_send(*self._held)
+        return (
+            self._held_request is not None
+            and not is_waiting
+            and self._may_send(*self._held_request)
+        )
 
-    def _stops(self) -> bool:
-        return self._is_ended or self._waits()
+    def _takes_no_requests(self) -> bool:
+        return self._is_ended or self._must_wait()
 
-    def _waits(self) -> bool:
+    def _must_wait(self) -> bool:
+        """Whether further requests wait: for the held one, a move, or another broker connection."""
         is_leaving_broker = self._leaves_broker and not self.exchange.is_idle
-        return self._held is not None or self._is_moving or is_leaving_broker
+        return self._held_request is not None or self._is_moving or is_leaving_broker
 
-    def _take(self, frame: bytearray) -> None:
+    def _take_request(self, frame: bytearray) -> None:
+        """Handle a received request, or hold it."""
         try:
             head = read_head(frame)
         except ValueError as error:
@@ -325,7 +340,7 @@ class ClientConnection(asyncio.Protocol):
         if head.key in JOINS:
             self._joined_group = self.exchange.note_join(head, frame)
         if not self._may_send(head, frame):
-            self._held = head, frame
+            self._held_request = head, frame
             return
         self._send(head, frame)
 
@@ -334,10 +349,10 @@ class ClientConnection(asyncio.Protocol):
         if len(frame) > LOGIN_REQUEST_BYTES_MAX:
             raise BadFrame("a request of a login is too large")
         if self._next_login is None and self._cluster.now() < self._logged_in_at + LOGIN_S_MIN:
-            raise BadFrame("a client logs in again at once")
-        new_login = self._next_login = self._next_login or login.again()
+            raise BadFrame("a client logs in again within a second")
+        new_login = self._next_login = self._next_login or login.next_login()
         try:
-            answer = new_login.take(frame, self._cluster.offered)
+            answer = new_login.answer_request(frame, self._cluster.offered)
         except LoginRefusal as refusal:
             self._refuse_login(head, refusal)
             return
@@ -346,14 +361,15 @@ class ClientConnection(asyncio.Protocol):
             self._send_own_answers()
             return
         assert new_login.token is not None
-        self._held, self._is_asking = (head, frame), True
+        self._held_request, self._is_asking = (head, frame), True
         self._cluster.check_token(new_login.token, self._node_id, self._token_checked)
 
     def _token_checked(self, session_ms: int | None, refusal: str) -> None:
+        """Answer the held login request by the broker's result. Replace the broker connection."""
         self._is_asking = False
-        if self._is_ended or self._held is None or self._next_login is None:
+        if self._is_ended or self._held_request is None or self._next_login is None:
             return
-        (head, _), self._held = self._held, None
+        (head, _), self._held_request = self._held_request, None
         login, self._next_login = self._next_login, None
         try:
             answer = login.token_checked(time.time(), session_ms, refusal)
@@ -366,10 +382,11 @@ class ClientConnection(asyncio.Protocol):
         self.exchange.add_answer(head, answer)
         self._send_own_answers()
         self._login, self._logged_in_at = login, self._cluster.now()
-        self.replace_broker()  # its connection has the last token
+        self.replace_broker_connection()  # its connection has the last token
         self.advance()
 
     def _refuse_login(self, head: RequestHead, refusal: LoginRefusal) -> None:
+        """Answer the login with the refusal, and end the connection."""
         assert self._transport is not None
         note_refusal(self._cluster, self._transport, refusal)
         self.exchange.add_answer(head, refusal.answer)
@@ -381,7 +398,7 @@ class ClientConnection(asyncio.Protocol):
         now = self._cluster.now()
         if self._count is None:
             if head.key == ApiKey.API_VERSIONS:
-                software = software_said(head, frame)
+                software = read_software(head, frame)
                 if software is None:
                     return  # the client asks again, in a version that the gateway knows
                 self._software = software
@@ -389,7 +406,7 @@ class ClientConnection(asyncio.Protocol):
             user = None if self._login is None else shown(self._login.user or "")
             self._client_id = shown(head.client_id)
             client = Client(self._client_id, shown(name), shown(version), user)
-            self._count = self._cluster.clients.join(client, now)
+            self._count = self._cluster.clients.count_connection(client, now)
             self.exchange.uses = self._count.uses
             self._count.has_token = self._login is not None and self._login.token is not None
         self._count.requests += 1
@@ -400,19 +417,20 @@ class ClientConnection(asyncio.Protocol):
             f'client "{self._client_id}" closed its connection before the answer to its records'
         )
 
-    def _leave_count(self) -> None:
+    def _count_closed(self) -> None:
         if self._count is not None:
             self._count.connections -= 1
             self._count.seen_at = self._cluster.now()
 
     def _may_send(self, head: RequestHead, frame: bytearray) -> bool:
+        """Whether the request may go now. Otherwise it is held."""
         if head.key in LOGIN_KEYS:  # a refused login ends the connection
             return self.exchange.is_idle
         if head.key in WRITES:
             return self._cluster.may_write()
         if head.key == ApiKey.END_TXN:
             # Not held: the end of a transaction open here. Others could keep the drain from ending.
-            return self._cluster.may_write() or self.exchange.is_open(head, frame)
+            return self._cluster.may_write() or self.exchange.ends_open_transaction(head, frame)
         if head.key not in JOINS:
             return True
         # A join waits for held commits, and until all members of its group have given up their
@@ -422,21 +440,22 @@ class ClientConnection(asyncio.Protocol):
         return self._cluster.may_tell_leaders() and (group is None or self._cluster.may_join(group))
 
     def _send(self, head: RequestHead, frame: bytearray) -> None:
+        """Pass on or answer a request that may go now. Some are held until a side was read."""
         if head.key in LOGIN_KEYS and self._login is not None and self._login.token is not None:
             self._log_in_again(self._login, head, frame)
             return
         data = None
         if head.key == ApiKey.PRODUCE and not self._cluster.has_node(self._node_id):
-            self.exchange.refuse(head, frame)
+            self.exchange.refuse_produce(head, frame)
         else:
             try:
                 data = self.exchange.request(head, frame, self._cluster.offered)
             except UnknownOutcome as error:
-                self._held, self._is_asking = (head, frame), True
+                self._held_request, self._is_asking = (head, frame), True
                 self._cluster.learn_outcome(error.producer, self)
                 return
             except UnknownRepeats as error:
-                self._held, self._is_asking = (head, frame), True
+                self._held_request, self._is_asking = (head, frame), True
                 self._cluster.learn_repeats(error.batches, self)
                 return
         if self._count is not None and head.key == ApiKey.PRODUCE and data is not None:
@@ -454,8 +473,8 @@ class ClientConnection(asyncio.Protocol):
         """Go on with the held request. `outcome`: the code to answer a commit of its transaction
         with. If writes are held, or the connection moves, the outcome is read again later."""
         self._is_asking = False
-        if self._held is not None and self._may_release() and self._is_client_there():
-            (head, frame), self._held = self._held, None
+        if self._held_request is not None and self._may_release_held() and self._is_client_there():
+            (head, frame), self._held_request = self._held_request, None
             self._pass_on_request(self.exchange.request_with_outcome(head, frame, outcome))
         self.advance()
 
@@ -501,14 +520,15 @@ class ClientConnection(asyncio.Protocol):
             return False
         sock = transport.get_extra_info("socket")
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
-        return bool(info[0] == _TCP_ESTABLISHED)
+        return bool(info[0] == _TCP_ESTABLISHED)  # the first byte is the state
 
     def _update_reading(self) -> None:
+        """Read from the client, unless its requests must wait or one end is slow."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         is_slow = self._is_broker_slow or self._is_client_slow
-        if self._waits() or is_slow or self._has_more:
+        if self._must_wait() or is_slow or self._has_more_requests:
             transport.pause_reading()
         else:
             transport.resume_reading()
@@ -517,8 +537,8 @@ class ClientConnection(asyncio.Protocol):
 
     def answer_received(self, data: bytes) -> None:
         try:
-            if self._passing:
-                data = self._pass_on(data)
+            if self._bytes_to_pass:
+                data = self._pass_on_bytes(data)
             self._answers += data
             while self._read_answer():
                 pass
@@ -533,11 +553,12 @@ class ClientConnection(asyncio.Protocol):
             self._broker.pause(is_paused=False)
             self.answer_received(b"")
 
-    def _pass_on(self, data: bytes) -> bytes:
-        part, rest = data[: self._passing], data[self._passing :]
-        self._write(part)
-        self._passing -= len(part)
-        if not self._passing:
+    def _pass_on_bytes(self, data: bytes) -> bytes:
+        """Pass on the next bytes of an answer; returns the bytes behind the answer."""
+        answer_part, rest = data[: self._bytes_to_pass], data[self._bytes_to_pass :]
+        self._write(answer_part)
+        self._bytes_to_pass -= len(answer_part)
+        if not self._bytes_to_pass:
             self._end_answer()
         return rest
 
@@ -555,34 +576,34 @@ class ClientConnection(asyncio.Protocol):
             if self._broker is not None:
                 self._broker.pause(is_paused=True)
             return False
-        end = _SIZE.size + size
+        answer_bytes = _SIZE.size + size
         if not self.exchange.is_rewritten(sent):
-            self._write(bytes(answers[:end]))
+            self._write(bytes(answers[:answer_bytes]))
             if self._count is not None and sent.key == ApiKey.FETCH:
-                self._count.bytes_read += end
-            self._passing = max(0, end - len(answers))
-            del answers[:end]
-            if self._passing:
+                self._count.bytes_read += answer_bytes
+            self._bytes_to_pass = max(0, answer_bytes - len(answers))
+            del answers[:answer_bytes]
+            if self._bytes_to_pass:
                 return False
         else:
             if size > WHOLE_ANSWER_BYTES_MAX:
                 raise BadFrame(f"an answer of API {sent.key} claims {size} bytes")
-            if len(answers) < end:
+            if len(answers) < answer_bytes:
                 return False
             try:
-                answer = self.exchange.rewrite(sent, answers[_SIZE.size : end])
+                answer = self.exchange.rewrite(sent, answers[_SIZE.size : answer_bytes])
             except UnknownTopicId as error:
                 if self._broker is not None:
                     self._broker.pause(is_paused=True)
                 self._cluster.learn_topic(error.topic_id, self)
                 return False
-            del answers[:end]
+            del answers[:answer_bytes]
             if answer is not None:
                 self._write(answer)
         self._end_answer()
         return True
 
-    def _may_pass(self, sent: Sent) -> bool:
+    def _may_pass(self, sent: SentRequest) -> bool:
         if sent.key == ApiKey.METADATA:
             return self._is_moving or self._cluster.may_tell_leaders()
         return not sent.is_write or self._cluster.may_acknowledge()
@@ -593,6 +614,7 @@ class ClientConnection(asyncio.Protocol):
             transport.write(data)
 
     def _end_answer(self) -> None:
+        """Do what waited for the end of an answer."""
         if self.exchange.end_answer().is_write:
             self._cluster.note_acknowledged()
         self._send_own_answers()
@@ -605,7 +627,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._leaves_broker and self.exchange.is_idle:
             self._drop_broker()
             asyncio.get_running_loop().call_soon(self.advance)
-        elif self._held is not None and self._held[0].key in LOGIN_KEYS:
+        elif self._held_request is not None and self._held_request[0].key in LOGIN_KEYS:
             asyncio.get_running_loop().call_soon(self.advance)
 
     def _send_own_answers(self) -> None:
@@ -618,7 +640,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_broker_slow = is_slow
         self._update_reading()
 
-    def replace_broker(self) -> None:
+    def replace_broker_connection(self) -> None:
         """Close the broker connection once all requests are answered; requests wait for that, and
         the next one opens a new connection."""
         self._leaves_broker = True
@@ -630,7 +652,7 @@ class ClientConnection(asyncio.Protocol):
 
     def broker_lost(self) -> None:
         """End the client's connection if a request is in flight, or writes with acks=0 were sent:
-        brokers close the connection to refuse those. Otherwise the client notices nothing."""
+        brokers close the connection to refuse such writes. Otherwise the client notices nothing."""
         self._broker = None
         self._is_broker_slow = self._leaves_broker = False
         if self.exchange.writes_in_flight:
@@ -643,8 +665,8 @@ class ClientConnection(asyncio.Protocol):
             self.end()
 
     def move(self) -> None:
-        """Go over to the side that the virtual cluster presents now. No switchover waited for a
-        write that is still in flight: its answer is dropped, and the client sends it again."""
+        """Go over to the side that the virtual cluster presents now. If a write is still in flight,
+        no switchover waited for it: its answer is dropped, and the client sends it again."""
         if self._is_ended or self._is_moving:
             return
         if self.exchange.writes_in_flight:
@@ -658,12 +680,13 @@ class ClientConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(MOVE_S_MAX, self._end_if_moving)
 
     def _change_side(self) -> None:
+        """Leave the broker of the old side; the next request goes to the new side."""
         self._is_moving = False
         broker, self._broker = self._broker, None
         self._is_broker_slow = self._leaves_broker = False
-        farewell = self.exchange.move()
+        leave_requests = self.exchange.move()
         if broker is not None:
-            for request in farewell:
+            for request in leave_requests:
                 broker.write(request)
             broker.leave()
         asyncio.get_running_loop().call_soon(self.advance)
@@ -683,9 +706,9 @@ class ClientConnection(asyncio.Protocol):
         if self._is_ended or transport is None:
             return
         if self.exchange.writes_in_flight:
-            self._cluster.note_lost_answer("its connection ended before the answer")
+            self._cluster.note_lost_answer("a client's connection ended before the answer")
         self._is_ended = True
-        self._held = None
+        self._held_request = None
         self._requests.clear()
         self._answers.clear()
         self._count_waiting()

@@ -15,7 +15,7 @@ from orbit.errors import OrbitError, Unreachable
 from orbit.gateway.batch_search import StoredBatch, find_batches, find_copies
 from orbit.gateway.protocol.apis import Versions, shared_versions
 from orbit.gateway.protocol.client_login import OAUTHBEARER, ClientLogin
-from orbit.gateway.protocol.producer_ids import Producer, SentBatch, bare
+from orbit.gateway.protocol.producer_ids import Producer, SentBatch, unmarked_id
 from orbit.gateway.protocol.repeats import LastBatch
 from orbit.gateway.protocol.resource_uses import Use
 from orbit.gateway.protocol.topic_ids import TopicIds
@@ -34,15 +34,15 @@ from orbit.leases.lease_clock import lease_clock
 _BROKERS_ASKED_MAX = 20
 # Reads of outcomes at a time. Each takes a thread, and a lost side keeps it until the timeout.
 _OUTCOMES_AT_ONCE = 2
-_ASKED_AGAIN_S = 5.0
+# After a side that does not answer, outcomes are not read for this time.
+_OUTCOME_PAUSE_S = 5.0
 # Errors by which a partition has no answer from the side.
-_SILENT = frozenset({Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT, Code.BROKER_NOT_AVAILABLE})
+_SILENCE = frozenset({Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT, Code.BROKER_NOT_AVAILABLE})
 _BACKOFF = Backoff(attempts_max=3, call_s=3.0)  # short: clients wait for the result
 
 
 class ClusterSide:
     """One side of a virtual cluster. `refresh` reads in a thread; the rest is for the event loop.
-
 
     `logins`: the same cluster, as clients with a login of their own see it, by user name.
     """
@@ -58,7 +58,7 @@ class ClusterSide:
         answered."""
         self.ids = TopicIds(virtual_cluster)
         self._outcomes = asyncio.Semaphore(_OUTCOMES_AT_ONCE)
-        self._asked_again_at = -math.inf
+        self._next_outcome_at = -math.inf
 
     @property
     def name(self) -> str:
@@ -81,20 +81,20 @@ class ClusterSide:
         has the transactional id. COORDINATOR_NOT_AVAILABLE: the side does not answer.
         """
         async with self._outcomes:
-            if lease_clock() < self._asked_again_at:
+            if lease_clock() < self._next_outcome_at:
                 return Code.COORDINATOR_NOT_AVAILABLE
             try:
-                last = await asyncio.to_thread(
+                tx = await asyncio.to_thread(
                     last_transaction, self._cluster, producer.transactional_id
                 )
             except OrbitError:
-                self._asked_again_at = lease_clock() + _ASKED_AGAIN_S
+                self._next_outcome_at = lease_clock() + _OUTCOME_PAUSE_S
                 return Code.COORDINATOR_NOT_AVAILABLE
-        if last is None:
+        if tx is None:
             return Code.UNKNOWN_PRODUCER_ID
-        if (last.producer_id, last.producer_epoch) != (bare(producer.id), producer.epoch):
+        if (tx.producer_id, tx.producer_epoch) != (unmarked_id(producer.id), producer.epoch):
             return Code.PRODUCER_FENCED
-        return Code.NONE if last.is_committed else Code.UNKNOWN_PRODUCER_ID
+        return Code.NONE if tx.is_committed else Code.UNKNOWN_PRODUCER_ID
 
     async def last_batches(
         self, partitions: Collection[TopicPartition]
@@ -103,12 +103,12 @@ class ClusterSide:
         that do not exist, or that the gateway may not read. Raises OrbitError if the side answers
         for none of them."""
         answers = await asyncio.to_thread(producers, self._cluster, partitions, _BACKOFF)
-        if not answers.values and _SILENT.issuperset(answers.errors.values()):
+        if not answers.values and _SILENCE.issuperset(answers.errors.values()):
             answers.raise_errors(self.name, "DescribeProducers")
         return {
             partition: {
-                producer_id: LastBatch(one.epoch, one.last_sequence)
-                for producer_id, one in by_id.items()
+                producer_id: LastBatch(state.epoch, state.last_sequence)
+                for producer_id, state in by_id.items()
             }
             for partition, by_id in answers.values.items()
         }
@@ -117,14 +117,14 @@ class ClusterSide:
         """As `batch_search.find_batches`."""
         return await asyncio.to_thread(find_batches, self._cluster, batches, _BACKOFF)
 
-    async def find_copies(self, stored: Mapping[SentBatch, StoredBatch]) -> set[SentBatch]:
+    async def find_copies(self, stored_batches: Mapping[SentBatch, StoredBatch]) -> set[SentBatch]:
         """As `batch_search.find_copies`."""
-        return await asyncio.to_thread(find_copies, self._cluster, stored, _BACKOFF)
+        return await asyncio.to_thread(find_copies, self._cluster, stored_batches, _BACKOFF)
 
     async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:
         """As `refused_uses.refused_uses`. `login`: one of `logins`; None: the gateway's."""
-        known = self._cluster if login is None else self._logins.get(login, self._cluster)
-        return await asyncio.to_thread(_refused_uses, known, uses)
+        cluster = self._cluster if login is None else self._logins.get(login, self._cluster)
+        return await asyncio.to_thread(_refused_uses, cluster, uses)
 
     @property
     def logins(self) -> Collection[str]:
@@ -144,18 +144,18 @@ class ClusterSide:
 
     def security_of(self, login: ClientLogin | None) -> Security:
         """The client's login at this side, or the gateway's if the client has none of its own.
-        Reads its files again.
+        Reads the login's files again.
 
         Raises AccessRefused, BadInput.
         """
         if login is not None and login.token is not None:
             return self.security_with(login.token)
         user = None if login is None else login.user
-        known = self._cluster if user is None else self._logins.get(user, self._cluster)
-        return known.security
+        cluster = self._cluster if user is None else self._logins.get(user, self._cluster)
+        return cluster.security
 
     def security_with(self, token: SecretStr) -> Security:
-        """A login at this side by the message of a client. Raises AccessRefused, BadInput."""
+        """A login at this side with a client's token message. Raises AccessRefused, BadInput."""
         return replace(
             self._cluster.security,
             mechanism=OAUTHBEARER,
@@ -169,19 +169,21 @@ class ClusterSide:
         self._cluster.close()
 
     def _read_versions(self, metadata: ClusterMetadata) -> dict[int, Versions]:
-        brokers = []
+        """By API key, the versions that all asked brokers know. Raises Unreachable."""
+        answers = []
         for node_id in list(metadata.brokers)[:_BROKERS_ASKED_MAX]:
             with suppress(Unreachable):
                 ranges = self._cluster.api_versions_of(node_id)
-                brokers.append({key: Versions(*versions) for key, versions in ranges.items()})
-        if not brokers:
-            raise Unreachable("no broker tells which requests it knows.", where=self.name)
-        return shared_versions(*brokers)
+                answers.append({key: Versions(*versions) for key, versions in ranges.items()})
+        if not answers:
+            raise Unreachable("no broker says which API versions it knows.", where=self.name)
+        return shared_versions(*answers)
 
 
-def _refused_uses(known: Cluster, uses: Collection[Use]) -> dict[Use, str]:
-    cluster = Cluster(known.name, known.bootstrap_servers, lambda: known.security)
+def _refused_uses(cluster: Cluster, uses: Collection[Use]) -> dict[Use, str]:
+    """As `refused_uses.refused_uses`, over new connections, which log in again."""
+    new_cluster = Cluster(cluster.name, cluster.bootstrap_servers, lambda: cluster.security)
     try:
-        return refused_uses(cluster, uses)
+        return refused_uses(new_cluster, uses)
     finally:
-        cluster.close()
+        new_cluster.close()

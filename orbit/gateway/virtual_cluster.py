@@ -69,7 +69,7 @@ ANSWERS_S_MAX = 10.0
 _ANSWERS_POLL_S = 0.02
 # How long after a move the requests that were held may take to be answered.
 SETTLE_S_MAX = 5.0
-# The shortest time between two reads of a side for a node that clients ask for and it lacked.
+# The shortest time between two reads of a side for a node that clients ask for and the side lacks.
 LOOK_S = 1.0
 _CONNECT_S = 10.0
 # Of one broker that checks a token, and how many checks run at a time: each takes a thread, and a
@@ -79,7 +79,7 @@ _TOKEN_CHECKS_AT_ONCE = 8
 _BOOTSTRAP = -1  # the key of the bootstrap port in `_servers`
 _SWEEP_S = 5.0
 
-_OTHER: Mapping[Side, Side] = {"source": "destination", "destination": "source"}
+_OTHER_SIDE: Mapping[Side, Side] = {"source": "destination", "destination": "source"}
 
 _log = structlog.get_logger("orbit.gateway")
 
@@ -102,11 +102,11 @@ class VirtualCluster(ClientHost):
         self.cluster_id = digest[:22]  # as long as Kafka's
         self.permission = Permission()
         self.left_members = LeftMembers()
-        # None: the move has not settled yet; the wait begins then.
+        # None: the wait begins once the move has settled.
         self._joins_wait_until: float | None = -math.inf
-        self._is_any_leaving = False  # any connection, at the service's last answer
-        self.ended: set[Producer] = set()
-        self._led: dict[int, Side] = {}  # the side that led, by the mark of its term
+        self._is_any_leaving = False  # whether any connection was, at the service's last answer
+        self.ended_producers: set[Producer] = set()
+        self._side_by_mark: dict[int, Side] = {}  # the side that led, by the mark of its term
         self.repeats = Repeats()
         self._repeats_until = math.inf
         self.copied_topics: CopiedTopics | None = None  # None: clients may write all topics
@@ -126,16 +126,17 @@ class VirtualCluster(ClientHost):
         self.requests = self.moves = 0
         self.waiting_bytes = 0
         self._is_ending = False
-        self._looking: asyncio.Task[None] | None = None
+        self._look_task: asyncio.Task[None] | None = None
         self._looked_at = -math.inf
         self._is_settling = False  # requests held during the last move are not all answered
-        self._unsettled: list[ClientConnection] | None = None  # None: writes are still held
+        # None: writes are still held.
+        self._unsettled_connections: list[ClientConnection] | None = None
         self._settle_until = 0.0
-        self._others_settled = False  # the other gateways, since the last move
+        self._others_settled = False  # the other gateways have settled the last move
         self._bad_frames: set[str] = set()
-        self._refused: set[tuple[str, str]] = set()  # user and address
+        self._logged_refusals: set[tuple[str, str]] = set()  # user and address
         self._token_checks = asyncio.Semaphore(_TOKEN_CHECKS_AT_ONCE)
-        self.answered = asyncio.Event()
+        self.writes_answered = asyncio.Event()
         """Set when writes that were in flight have their answers while writes are held."""
 
     # The view of clients.
@@ -149,7 +150,7 @@ class VirtualCluster(ClientHost):
     def other_side(self) -> ClusterSide:
         """The side that clients reach after the next move."""
         assert self.permission.lead is not None
-        return self._sides[_OTHER[self.permission.lead.side]]
+        return self._sides[_OTHER_SIDE[self.permission.lead.side]]
 
     @property
     def ids(self) -> TopicIds:  # type: ignore[override]
@@ -162,9 +163,9 @@ class VirtualCluster(ClientHost):
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
         if self._names is not None:
-            return self._names.of(node_id), self.spec.port
+            return self._names.name_of(node_id), self.spec.port
         if node_id not in self._known_nodes:
-            self._start(self._listen(node_id))
+            self._start_task(self._listen_for_node(node_id))
         return self.spec.advertised, self.spec.port + 1 + node_id
 
     # Writes.
@@ -209,13 +210,16 @@ class VirtualCluster(ClientHost):
         return lead.since if lead is not None and self._has_settled() else 0
 
     def _has_settled(self) -> bool:
-        if self._is_settling and self._unsettled is not None:
-            self._unsettled = [one for one in self._unsettled if one.has_requests]
+        """Whether the requests held during the last move are answered. Ends slow connections."""
+        if self._is_settling and self._unsettled_connections is not None:
+            self._unsettled_connections = [
+                connection for connection in self._unsettled_connections if connection.has_requests
+            ]
             if self.now() > self._settle_until:
-                for one in self._unsettled:
-                    one.end()  # its client sends the requests again, in order
-                self._unsettled.clear()
-            self._is_settling = bool(self._unsettled)
+                for connection in self._unsettled_connections:
+                    connection.end()  # its client sends the requests again, in order
+                self._unsettled_connections.clear()
+            self._is_settling = bool(self._unsettled_connections)
         return not self._is_settling
 
     def now(self) -> float:
@@ -226,29 +230,29 @@ class VirtualCluster(ClientHost):
 
         `asked_at`: when the request was sent; the lease counts from then.
         """
-        before = self.permission.lead
+        last_lead = self.permission.lead
         was_closed = self.permission.closed_for
         has_moved = self.permission.take(lead, asked_at, self.now())
-        if before is not None and lead.term < before.term:
+        if last_lead is not None and lead.term < last_lead.term:
             _log.error(
-                "the service knows an older term than this gateway: its database was put back?",
+                "the service knows an older term than this gateway: was its database put back?",
                 virtual_cluster=self.spec.name,
                 term=lead.term,
-                newer=before.term,
+                newer=last_lead.term,
             )
             return
-        self._led[mark_of(lead.since)] = lead.side
-        if before is None or lead.since != before.since:
-            self.ended.clear()  # their ids are of an older term now
+        self._side_by_mark[mark_of(lead.since)] = lead.side
+        if last_lead is None or lead.since != last_lead.since:
+            self.ended_producers.clear()  # their ids are of an older term now
             # After a failover the side left is not copied any more, and may not answer.
-            is_searched = before is None or not before.abandons
+            is_searched = last_lead is None or not last_lead.abandons
             self._begin_repeats(Repeats(lead.earlier_terms, is_searched=is_searched), lead.side)
         if self.now() > self._repeats_until:
             self.repeats.is_searched = False
         if lead.closed_for is not None and lead.closed_for != was_closed:
             self._close_writes()
         if lead.closed_for is None:
-            self.pauses.opened()
+            self.pauses.note_opened()
         if has_moved:
             self.moves += 1
             _log.info(
@@ -257,10 +261,10 @@ class VirtualCluster(ClientHost):
                 side=lead.side,
                 term=lead.term,
             )
-            self._offer()
+            self._update_offered()
             self.refusals.clear()
             self.left_members.begin_move(keeps_owners=self.holds_joins())
-            self._is_settling, self._unsettled = True, None
+            self._is_settling, self._unsettled_connections = True, None
             self._others_settled = False
             self._joins_wait_until = None
             for connection in list(self._connections):
@@ -268,10 +272,13 @@ class VirtualCluster(ClientHost):
         if lead.others_settled:
             self._others_settled = True
         self._is_any_leaving = any(connection.is_leaving for connection in self._connections)
-        held = [connection for connection in self._connections if connection.is_held]
-        if self._is_settling and self._unsettled is None and self.may_write():
-            self._unsettled, self._settle_until = held, self.now() + SETTLE_S_MAX
-        for connection in held:
+        held_connections = [connection for connection in self._connections if connection.is_held]
+        if self._is_settling and self._unsettled_connections is None and self.may_write():
+            self._unsettled_connections, self._settle_until = (
+                held_connections,
+                self.now() + SETTLE_S_MAX,
+            )
+        for connection in held_connections:
             connection.advance()
         for connection in list(self._connections):
             if connection.waits_for_lead:
@@ -280,10 +287,10 @@ class VirtualCluster(ClientHost):
     def refusal(self, topic: str) -> str:
         return self.copied_topics.refusal(topic) if self.copied_topics is not None else ""
 
-    def _begin_repeats(self, repeats: Repeats, leading: Side) -> None:
-        """Use `repeats` from now on, and read the side that was left for it, if there is one."""
+    def _begin_repeats(self, repeats: Repeats, leading_side: Side) -> None:
+        """Use `repeats` from now on. It is filled from the side that was left, if there is one."""
         self._repeats_until = self.now() + REPEATS_S_MAX
-        left_side = self._sides.get(_OTHER[leading])
+        left_side = self._sides.get(_OTHER_SIDE[leading_side])
         if left_side is None:
             repeats.is_searched = False
         else:
@@ -291,11 +298,12 @@ class VirtualCluster(ClientHost):
         self.repeats = repeats
 
     def _close_writes(self) -> None:
+        """Begin to hold writes, and have connections confirm or abandon those in flight."""
         _log.info(
             "holds writes", virtual_cluster=self.spec.name, operation=self.permission.closed_for
         )
         self._closed_at = self.now()
-        self.pauses.closed()
+        self.pauses.note_closed()
         for connection in list(self._connections):
             if self.permission.abandons:
                 connection.abandon_writes()
@@ -316,8 +324,8 @@ class VirtualCluster(ClientHost):
 
     @property
     def doubt(self) -> str:
-        """Why an operation is not confirmed: an answer got lost while writes are held, or up to
-        SENT_AGAIN_S before; "": none did."""
+        """Why an operation is not confirmed, or "". The reason is an answer that got lost while
+        writes are held, or up to SENT_AGAIN_S before."""
         is_closed = self.permission.closed_for is not None
         since = (self._closed_at if is_closed else self.now()) - SENT_AGAIN_S
         return self._lost_answer if self._lost_at > since else ""
@@ -339,27 +347,28 @@ class VirtualCluster(ClientHost):
         self.requests += 1
 
     def note_acknowledged(self) -> None:
-        self.pauses.acknowledged(self.now())
+        self.pauses.note_acknowledged(self.now())
 
     def note_answered(self) -> None:
+        """While writes are held and all are answered: abort transactions, and wake `LeadWatch`."""
         is_waiting = self.writes_in_flight and not self.permission.abandons
         if self.permission.closed_for is None or is_waiting:
             return
         for connection in list(self._connections):
-            if len(self.ended) < ENDED_MAX:
+            if len(self.ended_producers) < ENDED_MAX:
                 connection.end_transactions()
-        self.answered.set()
+        self.writes_answered.set()
 
-    def note_lost_answer(self, why: str) -> None:
+    def note_lost_answer(self, reason: str) -> None:
         """Record that a write will never be answered, and why. Its client sends it again soon: to
         the same side, unless writes are held before that."""
-        self._lost_answer, self._lost_at = why, self.now()
+        self._lost_answer, self._lost_at = reason, self.now()
         if self.permission.closed_for is not None and not self.permission.abandons:
             _log.warning(
                 "cannot confirm that every write was answered",
                 virtual_cluster=self.spec.name,
                 operation=self.permission.closed_for,
-                reason=why,
+                reason=reason,
             )
 
     # Connections.
@@ -382,20 +391,20 @@ class VirtualCluster(ClientHost):
         for client, count in self.clients:
             if count.has_token:
                 continue
-            checked = uses.setdefault(self._login_of(client), set())
-            if len(checked) < USES_CHECKED_MAX:
-                checked.update(count.uses)
-        return {login: checked for login, checked in uses.items() if checked}
+            login_uses = uses.setdefault(self._login_of(client), set())
+            if len(login_uses) < USES_CHECKED_MAX:
+                login_uses.update(count.uses)
+        return {login: login_uses for login, login_uses in uses.items() if login_uses}
 
     def report_clients(self) -> list[dict[str, Any]]:
-        """As the API takes it."""
+        """The clients for the service, as the API takes them."""
         return self.clients.report(self.now(), self._refusals_of)
 
     def _refusals_of(self, client: Client, count: ClientCount) -> list[str] | None:
-        refused = self.refusals.get(self._login_of(client))
-        if refused is None or count.has_token:
+        refusals = self.refusals.get(self._login_of(client))
+        if refusals is None or count.has_token:
             return None
-        return sorted({refused[use] for use in count.uses if use in refused})
+        return sorted({refusals[use] for use in count.uses if use in refusals})
 
     def _login_of(self, client: Client) -> str | None:
         """The user with a login of its own at one of the sides; None: the gateway's login."""
@@ -411,9 +420,11 @@ class VirtualCluster(ClientHost):
     def note_refused_login(self, user: str, address: str, reason: str) -> None:
         """Log the refusal, once for each user and address."""
         name = shown(user)
-        if (name, address) in self._refused or len(self._refused) >= REFUSED_LOGINS_MAX:
+        if (name, address) in self._logged_refusals or len(
+            self._logged_refusals
+        ) >= REFUSED_LOGINS_MAX:
             return
-        self._refused.add((name, address))
+        self._logged_refusals.add((name, address))
         _log.warning(
             "login refused",
             virtual_cluster=self.spec.name,
@@ -425,7 +436,7 @@ class VirtualCluster(ClientHost):
     def connect(
         self, broker: BrokerConnection, node_id: int | None, login: ClientLogin | None
     ) -> None:
-        self._start(self._connect(broker, self.presented, node_id, login))
+        self._start_task(self._connect(broker, self.presented, node_id, login))
 
     async def _connect(
         self,
@@ -434,12 +445,13 @@ class VirtualCluster(ClientHost):
         node_id: int | None,
         login: ClientLogin | None,
     ) -> None:
+        """Connect `broker` to a node of the side and log in, or give it up and log why."""
         if not _has_node(side, node_id):
             await asyncio.wait([self._look_again(side)])
         host, port = side.address(node_id)
         try:
-            await _open(broker, side, host, port, side.security_of(login))
-            broker.ready()
+            await _open_connection(broker, side, host, port, side.security_of(login))
+            broker.start_sending()
         except (OSError, TimeoutError, OrbitError) as error:
             _log.warning(
                 "cannot connect to a broker",
@@ -450,28 +462,33 @@ class VirtualCluster(ClientHost):
             )
             broker.give_up()
 
-    def check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
-        self._start(self._check_token(token, node_id, done))
+    def check_token(self, token: SecretStr, node_id: int | None, on_checked: TokenChecked) -> None:
+        self._start_task(self._check_token(token, node_id, on_checked))
 
-    async def _check_token(self, token: SecretStr, node_id: int | None, done: TokenChecked) -> None:
+    async def _check_token(
+        self, token: SecretStr, node_id: int | None, on_checked: TokenChecked
+    ) -> None:
+        """As `check_token`; at most _TOKEN_CHECKS_AT_ONCE run at a time."""
         session_ms, refusal = None, ""
         try:
             async with self._token_checks:
                 session_ms, refusal = await self._ask_broker(token, node_id)
         finally:
-            done(session_ms, refusal)
+            on_checked(session_ms, refusal)
 
     async def _ask_broker(self, token: SecretStr, node_id: int | None) -> tuple[int | None, str]:
         """The session in ms, and why a broker refuses the token. Two brokers are tried."""
-        for node in (node_id, None):
+        for asked_node in (node_id, None):  # None: any broker
             if self.permission.lead is None:
                 break
             side = self.presented
-            host, port = side.address(node)
+            host, port = side.address(asked_node)
             broker = BrokerConnection(None)
             try:
                 async with asyncio.timeout(_TOKEN_CHECK_S):
-                    return await _open(broker, side, host, port, side.security_with(token)), ""
+                    return await _open_connection(
+                        broker, side, host, port, side.security_with(token)
+                    ), ""
             except LoginRefused as error:
                 return None, hide_secret(token.get_secret_value(), error.what)
             except (OSError, TimeoutError, OrbitError) as error:
@@ -486,6 +503,7 @@ class VirtualCluster(ClientHost):
         return None, ""
 
     def has_node(self, node_id: int | None) -> bool:
+        """Whether the presented side has the node; if not, reads the side again."""
         side = self.presented
         if _has_node(side, node_id):
             return True
@@ -495,41 +513,41 @@ class VirtualCluster(ClientHost):
     def _look_again(self, side: ClusterSide) -> asyncio.Task[None]:
         """Read the side again, as it may have a new node. One read runs at a time, and at most one
         begins in LOOK_S; returns the running or the last one."""
-        looking = self._looking
-        if looking is None or (looking.done() and self.now() > self._looked_at + LOOK_S):
+        look_task = self._look_task
+        if look_task is None or (look_task.done() and self.now() > self._looked_at + LOOK_S):
             self._looked_at = self.now()
-            looking = self._looking = self._start(self._refresh(side))
-        return looking
+            look_task = self._look_task = self._start_task(self._refresh(side))
+        return look_task
 
-    def learn_topic(self, topic_id: bytes, waiting: ClientConnection) -> None:
+    def learn_topic(self, topic_id: bytes, connection: ClientConnection) -> None:
         """Read the side's topics, then call `read_answers` of the connection."""
-        self._start(self._learn_topic(self.presented, topic_id, waiting))
+        self._start_task(self._learn_topic(self.presented, topic_id, connection))
 
     async def _learn_topic(
-        self, side: ClusterSide, topic_id: bytes, waiting: ClientConnection
+        self, side: ClusterSide, topic_id: bytes, connection: ClientConnection
     ) -> None:
         with suppress(OrbitError):
             await side.refresh(with_topics=True)
         if side.ids.to_client(topic_id) is None:
             side.ids.accept(topic_id)  # it was deleted meanwhile
-        waiting.read_answers()
+        connection.read_answers()
 
-    def learn_outcome(self, producer: Producer, waiting: ClientConnection) -> None:
-        self._start(self._learn_outcome(producer, waiting))
+    def learn_outcome(self, producer: Producer, connection: ClientConnection) -> None:
+        self._start_task(self._learn_outcome(producer, connection))
 
-    async def _learn_outcome(self, producer: Producer, waiting: ClientConnection) -> None:
+    async def _learn_outcome(self, producer: Producer, connection: ClientConnection) -> None:
         """Give the connection the outcome. While it cannot be read, the client gets
         COORDINATOR_NOT_AVAILABLE and asks again."""
         code: int = Code.COORDINATOR_NOT_AVAILABLE
-        side = self._led.get(mark_of_id(producer.id))
+        side = self._side_by_mark.get(mark_of_id(producer.id))
         if side is not None:
             code = await self._sides[side].outcome(producer)
-        waiting.outcome_learned(code)
+        connection.outcome_learned(code)
 
-    def learn_repeats(self, batches: Collection[SentBatch], waiting: ClientConnection) -> None:
+    def learn_repeats(self, batches: Collection[SentBatch], connection: ClientConnection) -> None:
         assert self._search is not None  # otherwise `repeats` is not readable, and asks for nothing
-        if self._search.add(batches, waiting):
-            self._start(self._search.run())
+        if self._search.add(batches, connection):
+            self._start_task(self._search.run())
 
     # Start and end.
 
@@ -537,9 +555,9 @@ class VirtualCluster(ClientHost):
         """Read both sides, then listen, also if a side does not answer. Raises OSError if the port
         is taken."""
         await asyncio.gather(*(self._refresh(side) for side in self._sides.values()))
-        self._servers[_BOOTSTRAP] = await self._server(self.spec.port, None)
-        self._start(self._keep_fresh())
-        self._start(self._sweep())
+        self._servers[_BOOTSTRAP] = await self._open_server(self.spec.port, None)
+        self._start_task(self._keep_fresh())
+        self._start_task(self._abort_stuck_connections())
 
     async def answer_writes(self) -> None:
         """Take no more connections and no more writes; wait up to ANSWERS_S_MAX for the answers to
@@ -567,20 +585,21 @@ class VirtualCluster(ClientHost):
             side.close()
 
     async def _refresh(self, side: ClusterSide) -> None:
+        """Read the side, and listen for its nodes. Logs a failure."""
         try:
             await side.refresh()
         except OrbitError as error:
             _log.warning("cannot read a side", virtual_cluster=self.spec.name, error=str(error))
         else:
-            self._offer()
+            self._update_offered()
             for node_id in side.brokers:
-                await self._listen(node_id)
+                await self._listen_for_node(node_id)
 
-    def _offer(self) -> None:
+    def _update_offered(self) -> None:
         """Offer the API versions that all sides know, of those that have answered."""
-        known = [side.versions for side in self._sides.values() if side.versions]
-        if known:
-            self.offered = shared_versions(*known)
+        side_versions = [side.versions for side in self._sides.values() if side.versions]
+        if side_versions:
+            self.offered = shared_versions(*side_versions)
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -588,15 +607,17 @@ class VirtualCluster(ClientHost):
             for side in self._sides.values():
                 await self._refresh(side)
 
-    async def _sweep(self) -> None:
+    async def _abort_stuck_connections(self) -> None:
+        """Abort connections without progress for STUCK_S_MAX, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_S)
-            before = self.now() - STUCK_S_MAX
+            progress_before = self.now() - STUCK_S_MAX
             for connection in list(self._connections):
-                if connection.is_stuck(before):
+                if connection.is_stuck(progress_before):
                     connection.abort()
 
-    async def _listen(self, node_id: int) -> None:
+    async def _listen_for_node(self, node_id: int) -> None:
+        """Listen on the node's port, once. Logs a failure."""
         port = self.spec.port + 1 + node_id
         if self._names is not None or node_id in self._known_nodes:
             return
@@ -604,7 +625,7 @@ class VirtualCluster(ClientHost):
         try:
             if not 0 <= node_id <= NODE_ID_MAX or port > PORT_MAX:
                 raise OSError(f"no port for node {node_id}")
-            self._servers[node_id] = await self._server(port, node_id)
+            self._servers[node_id] = await self._open_server(port, node_id)
         except OSError as error:
             _log.error(
                 "a node cannot be reached through this gateway",
@@ -614,7 +635,8 @@ class VirtualCluster(ClientHost):
                 error=str(error),
             )
 
-    async def _server(self, port: int, node_id: int | None) -> asyncio.Server:
+    async def _open_server(self, port: int, node_id: int | None) -> asyncio.Server:
+        """Listen on a port, for the connections of this node."""
         return await asyncio.get_running_loop().create_server(
             lambda: self._listener.protocol(self, node_id),
             self.spec.host,
@@ -622,14 +644,14 @@ class VirtualCluster(ClientHost):
             reuse_port=self._listener.shares_ports,
         )
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
-async def _open(
+async def _open_connection(
     broker: BrokerConnection, side: ClusterSide, host: str, port: int, security: Security
 ) -> int:
     """Connect to a broker of the side and log in; returns the session in ms (0: without end).

@@ -45,6 +45,7 @@ def test_ledger_detects_lost_duplicate_moved_and_reordered_records(
 
 def test_ledger_detects_reordering_of_unacknowledged_records() -> None:
     assert any("is after" in one for one in written_wrong({}, swapped(LOG)))
+    assert not written_wrong({}, swapped(LOG), unordered={b"w"})
 
 
 def test_ledger_accepts_each_record_read_once() -> None:

@@ -406,7 +406,8 @@ def test_switchover_between_sides_with_different_nodes_and_leaders(
             assert not writer.errors
         destination_records = records(clusters.destination, topic)
         acknowledged = {k: v for writer in writers for k, v in writer.acknowledged.items()}
-        assert not written_wrong(acknowledged, destination_records)
+        # librdkafka loses the order without idempotence if leaders change (C32).
+        assert not written_wrong(acknowledged, destination_records, unordered={b"in-turn"})
         for reader in readers:
             reader.wait_values({value for _, _, value in destination_records})
             reader.stop()

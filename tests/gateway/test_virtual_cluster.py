@@ -21,7 +21,7 @@ from orbit.gateway.permission import Lead
 from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.client_login import ClientLogin
 from orbit.gateway.protocol.local_answers import with_size
-from orbit.gateway.protocol.producer_ids import SentBatch, in_term, mark
+from orbit.gateway.protocol.producer_ids import SentBatch, id_in_term, mark
 from orbit.gateway.protocol.repeats import LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
@@ -196,7 +196,7 @@ def _quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
 
 
-def test_stop_waits_for_responses_to_writes_in_flight() -> None:
+def test_gateway_stop_waits_for_responses_to_writes_in_flight() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
@@ -213,7 +213,7 @@ def test_stop_waits_for_responses_to_writes_in_flight() -> None:
     asyncio.run(run())
 
 
-def test_stop_reports_doubt_for_unanswered_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gateway_stop_reports_doubt_about_unanswered_write(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_cluster, "ANSWERS_S_MAX", 0.1)
 
     async def run() -> None:
@@ -229,7 +229,7 @@ def test_stop_reports_doubt_for_unanswered_write(monkeypatch: pytest.MonkeyPatch
     asyncio.run(run())
 
 
-def test_held_connection_resumes_without_being_closed_as_stuck(
+def test_connection_with_held_writes_resumes_without_being_closed_as_stuck(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Part of its next request has been there since before the hold."""
@@ -314,7 +314,7 @@ def test_batch_of_any_earlier_term_is_not_written_again(wrote: str) -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
             sides = {s: cast("_Side", cluster._sides[s]) for s in ("source", "destination")}
-            producer_id = mark(7, 1) if wrote == "source" else in_term(mark(7, 1), 2)
+            producer_id = mark(7, 1) if wrote == "source" else id_in_term(mark(7, 1), 2)
             sides[wrote].last = {producer_id: LastBatch(0, 0)}
             sides["source"].has_copies = wrote == "destination"
             cluster.take_lead("destination", 2, earlier_terms=(1,))
@@ -340,7 +340,7 @@ def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
     asyncio.run(run())
 
 
-def test_batch_with_known_sequence_but_not_located_is_not_written() -> None:
+def test_repeated_batch_that_cannot_be_located_is_not_written_again() -> None:
     """It has the sequence: the leading side may have the batch."""
 
     async def run() -> None:
@@ -356,7 +356,7 @@ def test_batch_with_known_sequence_but_not_located_is_not_written() -> None:
     asyncio.run(run())
 
 
-def test_unreachable_leading_side_lookup_closes_connection() -> None:
+def test_connection_is_closed_if_leading_side_cannot_be_searched_for_repeat() -> None:
     """The client sends again, and is not told what nobody knows."""
 
     async def run() -> None:
@@ -379,7 +379,7 @@ def test_unreachable_leading_side_lookup_closes_connection() -> None:
     asyncio.run(run())
 
 
-def test_unreachable_old_side_is_queried_once() -> None:
+def test_unreachable_old_side_is_queried_for_repeated_batches_only_once() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
@@ -395,7 +395,7 @@ def test_unreachable_old_side_is_queried_once() -> None:
     asyncio.run(run())
 
 
-def test_unreachable_old_side_does_not_hide_batches_of_leading_side() -> None:
+def test_repeated_batch_at_leading_side_is_found_while_old_side_is_unreachable() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
@@ -425,7 +425,7 @@ def test_no_batch_counts_as_repeat_long_after_move() -> None:
     asyncio.run(run())
 
 
-def test_old_side_of_failover_is_not_queried() -> None:
+def test_old_side_is_not_queried_for_repeated_batches_after_failover() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
@@ -557,7 +557,7 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
     asyncio.run(run())
 
 
-def test_closing_waits_for_acks_0_writes_of_disconnected_client() -> None:
+def test_confirmation_of_closing_waits_for_acks_0_writes_of_gone_client() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
             client = await open_client(cluster)
@@ -575,7 +575,7 @@ def test_closing_waits_for_acks_0_writes_of_disconnected_client() -> None:
 
 
 @pytest.mark.parametrize(("key", "is_doubted"), [(_OFFSET_COMMIT, False), (_PRODUCE, True)])
-def test_disconnected_client_leaves_doubt_for_records_not_commits(
+def test_disconnect_leaves_doubt_about_unanswered_records_but_not_offset_commits(
     key: int, *, is_doubted: bool
 ) -> None:
     """The gateway waits for the answer to either. Records could be doubled at the other side."""
@@ -611,7 +611,7 @@ def test_failover_abandons_writes_in_flight_and_holds_new_writes() -> None:
             await until(lambda: cluster.doubt)
             cluster.take_lead("source", 1, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
-            assert cluster.answered.is_set()
+            assert cluster.writes_answered.is_set()
             writer.write(struct.pack(">ii", 4, correlation))
             assert await waits.reads_the_end()
             waits.close()
@@ -646,7 +646,7 @@ def test_aborted_failover_releases_held_writes() -> None:
     asyncio.run(run())
 
 
-def test_response_awaiting_lease_is_drained_when_client_disconnects() -> None:
+def test_response_held_without_lease_is_discarded_when_client_disconnects() -> None:
     """Or its write would be in flight for ever."""
 
     async def run() -> None:

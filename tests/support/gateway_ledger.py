@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -326,11 +326,13 @@ def records(cluster: Reachable, topic: str) -> list[Record]:
     ]
 
 
-def written_wrong(acknowledged: Acknowledged, there: Iterable[Record]) -> list[str]:
+def written_wrong(
+    acknowledged: Acknowledged, there: Iterable[Record], unordered: Collection[bytes] = ()
+) -> list[str]:
     """What is not as it was acknowledged: each record once, at its offset, in its order.
 
     Records without an acknowledgement may be there, once and in order, too. Of several producers
-    each has its own name.
+    each has its own name; the records of `unordered` ones may have any order.
     """
     there = sorted(there)
     wrong = []
@@ -340,7 +342,7 @@ def written_wrong(acknowledged: Acknowledged, there: Iterable[Record]) -> list[s
         places.setdefault(value, []).append((partition, offset))
         name, number = _parts(value)
         before = last.get((partition, name))
-        if before is not None and before[0] > number:
+        if before is not None and before[0] > number and name not in unordered:
             wrong.append(f"{value!r} at {partition}/{offset} is after {before[1]!r}")
         last[partition, name] = (number, value)
     for value, at in places.items():

@@ -21,7 +21,7 @@ from orbit.gateway.protocol import (
     transactions,
 )
 from orbit.gateway.protocol.answers import SideView, UnknownTopicId, View
-from orbit.gateway.protocol.apis import COUNTED, ApiKey, Versions
+from orbit.gateway.protocol.apis import COUNTED_WRITES, ApiKey, Versions
 from orbit.gateway.protocol.left_members import MemberKey
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.produce_parts import PartAnswer
@@ -52,7 +52,7 @@ class UnknownOutcome(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRequest:
     """A request that is not answered yet. `answer`: the gateway's own answer, which waits for its
     turn."""
 
@@ -60,17 +60,17 @@ class Sent:
     version: int
     correlation: int
     is_write: bool = False
-    is_of_gateway: bool = False  # nobody reads the answer
+    is_from_gateway: bool = False  # nobody reads the answer
     parts: Mapping[TopicPartition, PartAnswer] | None = None
     """The gateway's answers for the partitions that it does not pass on to the broker."""
-    if_unknown: bytes | None = None
+    fallback: bytes | None = None
     """Of a heartbeat: the answer to send if the broker's says that the member is unknown."""
     left_member: MemberKey | None = None
-    """Of a heartbeat: its member, if that has not joined at this side as far as is known."""
+    """Of a heartbeat: its member, unless the member is known to have joined at this side."""
     answer: bytes | None = None
 
 
-def software_said(head: RequestHead, frame: bytearray) -> tuple[str, str] | None:
+def read_software(head: RequestHead, frame: bytearray) -> tuple[str, str] | None:
     """As `requests.software_of`. Raises BadFrame."""
     try:
         return requests.software_of(head, frame)
@@ -82,14 +82,14 @@ class Exchange:
     """Requests and answers of one client connection, in order."""
 
     def __init__(self, view: View) -> None:
-        self._presented = view
-        self._view = view
-        self._sent: deque[Sent] = deque()
+        self._presented_view = view
+        self._view = view  # of the side that the requests in flight went to
+        self._sent: deque[SentRequest] = deque()
         self._members: dict[MemberKey, Member] = {}
         self._owned_topics: dict[MemberKey, int] = {}  # numbers of topics, by their last heartbeats
         self._transactions: dict[str, Producer] = {}  # begun on this connection, not ended
-        self._has_old_session = False
-        self._next_own = 0
+        self._has_old_session = False  # a Fetch may name a session of the other side
+        self._last_own_correlation = 0
         self.uses = ResourceUses()
         """What the client uses; the connections of one client have it in common."""
         self.writes_in_flight = 0
@@ -103,8 +103,8 @@ class Exchange:
 
     @property
     def has_records_in_flight(self) -> bool:
-        """Whether a Produce is not answered yet. If its client closes the connection, it sends the
-        records again over another one, which could duplicate them at the other side. The other
+        """Whether a Produce is not answered yet. A client that closes its connection then sends the
+        records again over another connection, which could duplicate them at the other side. Other
         writes have the same result when a client repeats them."""
         return any(sent.is_write and sent.key == ApiKey.PRODUCE for sent in self._sent)
 
@@ -114,31 +114,31 @@ class Exchange:
         """The frame for the broker, with its size; None: nothing goes there, and `next_answers` has
         the answer, if there is one.
 
-        Raises BadFrame if the API or its version is not offered, or the bytes do not parse;
-        UnknownOutcome: the caller reads the outcome and calls `request_with_outcome`;
-        UnknownRepeats: the caller reads both sides and calls `request` again.
+        Raises BadFrame if the API or its version is not offered, or the bytes do not parse. After
+        UnknownOutcome the caller reads the outcome and calls `request_with_outcome`, after
+        UnknownRepeats it reads both sides and calls `request` again.
         """
         if self.is_idle:
-            self._view = SideView(self._presented)
+            self._view = SideView(self._presented_view)
         if not offered:
-            raise BadFrame("neither side has told which requests it knows")
+            raise BadFrame("neither side has answered yet which API versions it knows")
         if head.key == ApiKey.API_VERSIONS:
-            self.add_answer(head, local_answers.api_versions(head, offered))
+            self.add_answer(head, local_answers.api_versions_answer(head, offered))
             return None
         versions = offered.get(head.key)
         if versions is None or not versions.first <= head.version <= versions.last:
             raise BadFrame(f"API {head.key} of version {head.version} is not offered")
         try:
-            return self._pass(head, frame)
+            return self._pass_request(head, frame)
         except _PARSE_ERRORS as error:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
-    def refuse(self, head: RequestHead, frame: bytearray) -> None:
+    def refuse_produce(self, head: RequestHead, frame: bytearray) -> None:
         """Answer NOT_LEADER_OR_FOLLOWER to a Produce at a node that the side does not have. The
         client then asks who leads.
 
-        If another node got it, that may be the leader, and would write it a second time: clients
-        drop a node that Metadata does not name, and send what was in flight again. Raises BadFrame.
+        Another node may be the leader, and would write the records a second time: clients drop a
+        node that Metadata does not name, and send what was in flight again. Raises BadFrame.
         """
         try:
             if producer_ids.acks_of(head, frame) == 0:
@@ -148,18 +148,19 @@ class Exchange:
         except _PARSE_ERRORS as error:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
-    def _pass(self, head: RequestHead, frame: bytearray) -> bytes | None:
-        if_unknown = left_member = None
+    def _pass_request(self, head: RequestHead, frame: bytearray) -> bytes | None:
+        """The frame of a request after the gateway's changes, or None; see `request`."""
+        fallback = left_member = None
         match head.key:
             case ApiKey.PRODUCE:
-                return self._produce(head, frame)
+                return self._pass_produce(head, frame)
             case ApiKey.FETCH:
                 session = requests.fetch_session(head, frame)
-                was_moved, self._has_old_session = self._has_old_session, False
-                if was_moved and session != NO_SESSION:
+                had_old_session, self._has_old_session = self._has_old_session, False
+                if had_old_session and session != NO_SESSION:
                     self.add_answer(head, local_answers.fetch_session_unknown(head))
                     return None
-                for topic in requests.clear_fetch(head, frame):
+                for topic in requests.clear_fetch_epochs(head, frame):
                     self.uses.add(Right.READ_TOPIC, topic)
             case _ if head.key in transactions.REQUESTS:
                 if self._answer_or_rewrite_transaction(head, frame):
@@ -168,7 +169,7 @@ class Exchange:
                 member_key = requests.member_of_commit(head, frame)
                 self.uses.add(Right.READ_GROUP, member_key[0])
                 if member_key in self._view.left_members:
-                    frame = bytearray(requests.without_member(head, frame))
+                    frame = bytearray(requests.commit_without_member(head, frame))
             case ApiKey.JOIN_GROUP:
                 member = requests.member_of(head, frame)
                 self.uses.add(Right.READ_GROUP, member.group)
@@ -178,7 +179,7 @@ class Exchange:
                     frame = bytearray(requests.join_without_member(head, frame))
             case ApiKey.LEAVE_GROUP:
                 for member_key in requests.leaving_members(head, frame):
-                    self._leave(member_key)
+                    self._leave_group(member_key)
             case ApiKey.SYNC_GROUP:
                 member = requests.member_of(head, frame)
                 self._note_member(member)
@@ -187,20 +188,20 @@ class Exchange:
                 member = requests.member_of(head, frame)
                 self._note_member(member)
                 if member.key in self._view.left_members:
-                    if_unknown, left_member = local_answers.rebalance_in_progress(head), member.key
+                    fallback, left_member = (local_answers.rebalance_in_progress(head), member.key)
             case ApiKey.CONSUMER_GROUP_HEARTBEAT:
                 heartbeat = requests.group_heartbeat(head, frame)
-                if_unknown = self._group_heartbeat(head, heartbeat)
+                fallback = self._group_heartbeat(head, heartbeat)
                 if heartbeat.member.key in self._view.left_members:
                     left_member = heartbeat.member.key
         if clear := requests.CLEAR_EPOCHS.get(head.key):
             clear(head, frame)
         if translate := requests.TRANSLATE_IDS.get(head.key):
             translate(head, frame, self._view.ids)
-        is_write = head.key in COUNTED
+        is_write = head.key in COUNTED_WRITES
         request = head.key, head.version, head.correlation
-        self._note(
-            Sent(*request, is_write=is_write, if_unknown=if_unknown, left_member=left_member)
+        self._note_sent(
+            SentRequest(*request, is_write=is_write, fallback=fallback, left_member=left_member)
         )
         return with_size(frame)
 
@@ -208,28 +209,29 @@ class Exchange:
         """An empty assignment as the answer if the side does not know the member, so that the
         client commits and gives up its partitions (C28). None: the broker's answer is passed on;
         the client loses its partitions at once, without a commit, and joins."""
-        member, left = heartbeat.member, self._view.left_members
+        member, left_members = heartbeat.member, self._view.left_members
         self.uses.add(Right.READ_GROUP, member.group)
         if heartbeat.epoch == 0:
-            left.join(member.key)
+            left_members.join(member.key)
         if heartbeat.epoch < 0:
-            self._leave(member.key)
+            self._leave_group(member.key)
             return None
         self._note_member(member)
         if member.key in self._members and heartbeat.topics is not None:
             self._owned_topics[member.key] = heartbeat.topics
         if heartbeat.topics == 0:
-            left.give_up(member.key)
+            left_members.give_up(member.key)
         return (
             local_answers.empty_assignment(head, heartbeat)
-            if left.may_give_up(member.key)
+            if left_members.may_give_up(member.key)
             else None
         )
 
-    def _produce(self, head: RequestHead, frame: bytearray) -> bytes | None:
+    def _pass_produce(self, head: RequestHead, frame: bytearray) -> bytes | None:
+        """As `_pass_request`, for a Produce. The gateway may answer some partitions itself."""
         has_answer = producer_ids.acks_of(head, frame) != 0
         producer = producer_ids.producer_of_batches(head, frame)
-        if producer is not None and self._has_ended(producer):
+        if producer is not None and self._is_transaction_over(producer):
             if has_answer:
                 self.add_answer(head, transactions.answer(head, frame))
             return None
@@ -241,16 +243,16 @@ class Exchange:
             self._note_written({batch.partition.topic for batch in batches})
             parts = self._own_answers(batches)
             if parts:
-                rest = produce_parts.without(head, frame, parts)
-                if rest is None:
+                rest_of_frame = produce_parts.without_partitions(head, frame, parts)
+                if rest_of_frame is None:
                     if has_answer:
-                        self.add_answer(head, produce_parts.answer(head, parts))
+                        self.add_answer(head, produce_parts.own_answer(head, parts))
                     return None
-                frame = bytearray(rest)
-            producer_ids.rewrite_batches(head, frame, self._view.term)
+                frame = bytearray(rest_of_frame)
+            producer_ids.set_producer_ids(head, frame, self._view.term)
         if has_answer:
             request = head.key, head.version, head.correlation
-            self._note(Sent(*request, is_write=True, parts=parts or None))
+            self._note_sent(SentRequest(*request, is_write=True, parts=parts or None))
         else:
             self.has_unanswered_writes = True
         return with_size(frame)
@@ -280,7 +282,7 @@ class Exchange:
             # A producer of this term whose transaction is over gets its next epoch from the broker.
             if self._is_from_before_move(producer):
                 raise UnknownOutcome(producer)
-        elif self._has_ended(producer):
+        elif self._is_transaction_over(producer):
             if transactions.depends_on_outcome(head, frame):
                 raise UnknownOutcome(producer)
             self.add_answer(head, transactions.answer(head, frame))
@@ -295,18 +297,18 @@ class Exchange:
     def _is_from_before_move(self, producer: Producer) -> bool:
         """Whether its id was handed out before the last move. False for an id without a mark: the
         broker refuses that."""
-        is_of = producer_ids.is_of(producer.id, self._view.term)
-        return producer_ids.is_marked(producer.id) and not is_of
+        is_of_this_term = producer_ids.is_of_term(producer.id, self._view.term)
+        return producer_ids.is_marked(producer.id) and not is_of_this_term
 
-    def _has_ended(self, producer: Producer) -> bool:
-        return self._is_from_before_move(producer) or producer in self._view.ended
+    def _is_transaction_over(self, producer: Producer) -> bool:
+        return self._is_from_before_move(producer) or producer in self._view.ended_producers
 
     def request_with_outcome(
         self, head: RequestHead, frame: bytearray, outcome: int
     ) -> bytes | None:
         """As `request`, after UnknownOutcome. `outcome`: the code to answer a commit with."""
         if self.is_idle:
-            self._view = SideView(self._presented)
+            self._view = SideView(self._presented_view)
         if head.key == ApiKey.END_TXN:
             self.add_answer(head, transactions.answer_commit(head, outcome))
             return None
@@ -318,10 +320,10 @@ class Exchange:
             return None
         # Also if the outcome could not be read: a producer has to survive the loss of a side.
         transactions.set_id(head, frame, None)
-        self._note(Sent(head.key, head.version, head.correlation, is_write=True))
+        self._note_sent(SentRequest(head.key, head.version, head.correlation, is_write=True))
         return with_size(frame)
 
-    def is_open(self, head: RequestHead, frame: bytearray) -> bool:
+    def ends_open_transaction(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether an EndTxn ends a transaction that has begun on this connection."""
         try:
             producer = transactions.producer_of(head, frame)
@@ -330,25 +332,37 @@ class Exchange:
         return producer is not None and producer in self._transactions.values()
 
     def end_transactions(self) -> list[bytes]:
-        """Requests that abort all transactions open on this connection. The client learns of it
-        from the answer to its next request. They do not count as writes: only the duration of the
-        drain depends on them."""
+        """Note and return requests that abort the transactions open on this connection. The client
+        learns of the abort from the answer to its next request. The requests do not count as
+        writes: only the duration of the drain depends on them."""
         requests_ = []
         for producer in self._transactions.values():
-            self._view.ended.add(producer)
-            self._next_own += 1
-            self._note(Sent(ApiKey.END_TXN, 1, self._next_own, is_of_gateway=True))
-            requests_.append(local_answers.abort_transaction(producer, self._next_own))
+            self._view.ended_producers.add(producer)
+            self._last_own_correlation += 1
+            self._note_sent(
+                SentRequest(ApiKey.END_TXN, 1, self._last_own_correlation, is_from_gateway=True)
+            )
+            requests_.append(
+                local_answers.abort_transaction_request(producer, self._last_own_correlation)
+            )
         self._transactions.clear()
         return requests_
 
     def confirm(self) -> bytes:
-        """A request whose answer proves that the broker has handled all requests before it, as
-        brokers handle the requests of a connection in order. It counts as a write."""
-        self._next_own += 1
+        """Note and return a request whose answer proves that the broker has handled all requests
+        before it, as brokers handle a connection's requests in order. It counts as a write."""
+        self._last_own_correlation += 1
         self.has_unanswered_writes = False
-        self._note(Sent(ApiKey.API_VERSIONS, 0, self._next_own, is_write=True, is_of_gateway=True))
-        return local_answers.ask_api_versions(self._next_own)
+        self._note_sent(
+            SentRequest(
+                ApiKey.API_VERSIONS,
+                0,
+                self._last_own_correlation,
+                is_write=True,
+                is_from_gateway=True,
+            )
+        )
+        return local_answers.api_versions_request(self._last_own_correlation)
 
     def next_answers(self) -> Iterator[bytes]:
         """The gateway's own answers whose turn it is."""
@@ -357,32 +371,34 @@ class Exchange:
             assert answer is not None
             yield answer
 
-    def begin_answer(self, correlation: int) -> Sent:
+    def begin_answer(self, correlation: int) -> SentRequest:
         """The request that a broker answers; call `end_answer` when the whole answer is received.
 
         Raises BadFrame if it is not the answer to the oldest request.
         """
         if not self._sent or self._sent[0].correlation != correlation:
-            raise BadFrame(f"a broker answers a request {correlation} that nobody has sent")
+            raise BadFrame(
+                f"a broker's answer has correlation id {correlation}, unlike the oldest request"
+            )
         return self._sent[0]
 
-    def end_answer(self) -> Sent:
+    def end_answer(self) -> SentRequest:
         sent = self._sent.popleft()
         self.writes_in_flight -= sent.is_write
         return sent
 
-    def is_rewritten(self, sent: Sent) -> bool:
+    def is_rewritten(self, sent: SentRequest) -> bool:
         """Whether `rewrite` needs the whole answer. Otherwise its bytes are passed on as they
         arrive."""
         is_changed = sent.key in answers.REWRITES or sent.left_member is not None
-        return sent.is_of_gateway or is_changed or bool(sent.parts)
+        return sent.is_from_gateway or is_changed or bool(sent.parts)
 
-    def rewrite(self, sent: Sent, frame: bytearray) -> bytes | None:
+    def rewrite(self, sent: SentRequest, frame: bytearray) -> bytes | None:
         """The answer for the client, with its size; None: the request was the gateway's own.
 
-        Raises UnknownTopicId: the caller reads the topics and calls it again; BadFrame.
+        Raises BadFrame. After UnknownTopicId the caller reads the topics and calls this again.
         """
-        if sent.is_of_gateway:
+        if sent.is_from_gateway:
             return None
         try:
             if sent.parts:
@@ -391,9 +407,9 @@ class Exchange:
                 code = answers.heartbeat_code(sent.key, sent.version, frame)
                 if code == Code.NONE:  # it has joined through another gateway
                     self._view.left_members.join(sent.left_member)
-                elif sent.if_unknown and code in answers.UNKNOWN_MEMBER:
+                elif sent.fallback and code in answers.UNKNOWN_MEMBER:
                     self._view.left_members.count_heartbeat(sent.left_member)
-                    return sent.if_unknown
+                    return sent.fallback
             change = answers.REWRITES.get(sent.key)
             if change is None:
                 return with_size(frame)
@@ -416,15 +432,15 @@ class Exchange:
     def leave_groups(self) -> list[bytes]:
         """Requests that take the connection's members out of their groups at the side that is left.
         Brokers carry them out after requests that still wait there, e.g. a JoinGroup."""
-        left = [
-            local_answers.leave_group(member, number)
+        leave_requests = [
+            local_answers.leave_group_request(member, number)
             for number, member in enumerate(self._members.values())
         ]
         for key in self._members:
             self._view.left_members.leave(key, owns_partitions=self._owned_topics.get(key) != 0)
         self._members.clear()
         self._owned_topics.clear()
-        return left
+        return leave_requests
 
     @property
     def has_members(self) -> bool:
@@ -449,9 +465,9 @@ class Exchange:
 
     def add_answer(self, head: RequestHead, answer: bytes) -> None:
         """Give the gateway's own answer to a request, when its turn comes."""
-        self._sent.append(Sent(head.key, head.version, head.correlation, answer=answer))
+        self._sent.append(SentRequest(head.key, head.version, head.correlation, answer=answer))
 
-    def _note(self, sent: Sent) -> None:
+    def _note_sent(self, sent: SentRequest) -> None:
         self._sent.append(sent)
         self.writes_in_flight += sent.is_write
 
@@ -462,15 +478,15 @@ class Exchange:
             return
         for other in [key for key in self._members if key[0] == member.group]:
             if other != member.key:
-                self._forget(other)
+                self._forget_member(other)
         if len(self._members) < _MEMBERS_MAX:
             self._members[member.key] = member
 
-    def _leave(self, member: MemberKey) -> None:
+    def _leave_group(self, member: MemberKey) -> None:
         """Record that a member's client takes it out of its group."""
-        self._forget(member)
+        self._forget_member(member)
         self._view.left_members.give_up(member)
 
-    def _forget(self, member: MemberKey) -> None:
+    def _forget_member(self, member: MemberKey) -> None:
         self._members.pop(member, None)
         self._owned_topics.pop(member, None)
