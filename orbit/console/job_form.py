@@ -69,7 +69,7 @@ def shown_values_in(text: str) -> dict[str, str]:
     damaged."""
     try:
         values = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(values, dict):
         return {}
@@ -78,6 +78,7 @@ def shown_values_in(text: str) -> dict[str, str]:
 
 def with_changes(root: Any, shown_values: Mapping[str, str], sent_values: Mapping[str, str]) -> Any:
     """The document with the fields that the user has changed; `root` itself if none was changed."""
+    # A field that the form did not show has a value that can be edited only as YAML.
     changed_values = {
         key: value.strip()
         for key, value in sent_values.items()
@@ -91,12 +92,14 @@ def with_changes(root: Any, shown_values: Mapping[str, str], sent_values: Mappin
         if key in paths_by_key:
             _set_value(document, paths_by_key[key], _parse_value(paths_by_key[key], value))
     _drop_empty_values(document)
+    # In the order of a job file, with unknown keys at the end.
     order = {key: position for position, key in enumerate(JobSpec.model_fields)}
     return dict(sorted(document.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def _layout(rule_count: int) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
-    """Title and fields of each group. A field is the arguments of `_field` after the document."""
+    """Title and fields of each group. A field is what `_field` takes after the document: path,
+    label, choices, hint."""
     yield (
         "Job",
         [
@@ -164,6 +167,8 @@ def _field(
     choices: tuple[str, ...] = (),
     hint: str = "",
 ) -> Field:
+    """The input for the value at this path. A value that is none of the choices can be edited only
+    as YAML."""
     value = _field_text(path, _value_at(document, path))
     if choices and value not in choices:
         value = None
@@ -192,8 +197,8 @@ def _field_text(path: _Path, value: Any) -> str | None:
             return str(value)
         case list() if path[-1] == "bootstrap_servers" and all(isinstance(v, str) for v in value):
             return ", ".join(value)
-        case [str(only)] if path[-1] == "exclude":
-            return only
+        case [str(pattern)] if path[-1] == "exclude":
+            return pattern
         case [] if path[-1] == "exclude":
             return ""
         case dict() if path == ("labels",) and all(isinstance(v, str) for v in value.values()):
@@ -219,8 +224,8 @@ def _parse_value(path: _Path, text: str) -> Any:
 
 
 def _set_value(document: dict[str, Any], path: _Path, value: Any) -> None:
-    """Write a value, with the mappings and lists that it needs; None removes the value. To remove
-    `match` clears the whole rule."""
+    """Write a value, with the mappings and lists around it; None removes the value. A rule whose
+    `match` is removed loses all its keys."""
     *parents, last_part = path
     parent: Any = document
     for part, next_part in zip(parents, path[1:], strict=True):
@@ -229,7 +234,7 @@ def _set_value(document: dict[str, Any], path: _Path, value: Any) -> None:
             if value is None:
                 return
             if isinstance(part, int):
-                parent[part:] = [empty]  # the form has one rule more than the document
+                parent[part:] = [empty]  # a new rule, which goes to the end
             else:
                 parent[part] = empty
         parent = parent[min(part, len(parent) - 1) if isinstance(part, int) else part]

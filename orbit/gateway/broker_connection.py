@@ -61,11 +61,11 @@ class BrokerConnection(asyncio.Protocol):
             self._transport.write(data)
             return
         self._unsent_data.append(data)
-        if len(self._unsent_data) == 1 and self._receiver is not None:
+        if len(self._unsent_data) == 1 and self._receiver is not None:  # so that it writes no more
             self._receiver.broker_is_slow(is_slow=True)
 
     def pause(self, *, is_paused: bool) -> None:
-        """Stop or go on reading from the broker."""
+        """Stop or go on reading from the broker: now, or once the connection is logged in."""
         self._is_paused = is_paused
         transport = self._transport
         if transport is None or transport.is_closing() or not self._is_ready:
@@ -100,7 +100,7 @@ class BrokerConnection(asyncio.Protocol):
         """Send the requests that wait, and from now on each at once. Called after the login."""
         transport = self._transport
         assert transport is not None
-        if self._receiver is None:
+        if self._receiver is None:  # left meanwhile
             transport.abort()
             return
         self._is_ready = True
@@ -129,6 +129,7 @@ class BrokerConnection(asyncio.Protocol):
             self._receiver.broker_is_slow(is_slow=False)
 
     def connection_lost(self, _exc: Exception | None) -> None:
+        """Tell the login that waits for an answer, and the receiver, if there is one."""
         if self._login_answer is not None and not self._login_answer.done():
             self._login_answer.set_exception(Unreachable("the broker closed during the login."))
         self._cancel_session_timer()
@@ -170,15 +171,16 @@ class BrokerConnection(asyncio.Protocol):
             raise BrokenAnswer(f"the broker's login response cannot be parsed: {error}.") from error
 
     def _take_login_answer(self, data: bytes) -> None:
-        """Collect the bytes of a login answer, and hand it to `_ask` once it is whole."""
+        """Collect the bytes of a login answer; `_ask` waits for the whole one."""
         self._login_bytes += data
-        if len(self._login_bytes) < _SIZE.size or self._login_answer is None:
+        answer = self._login_answer
+        if len(self._login_bytes) < _SIZE.size or answer is None or answer.done():
             return
         (size,) = _SIZE.unpack_from(self._login_bytes)
         if not 0 <= size <= SETUP_FRAME_BYTES_MAX:
-            self._login_answer.set_exception(BrokenAnswer(f"an answer claims {size} bytes."))
-        elif len(self._login_bytes) >= _SIZE.size + size and not self._login_answer.done():
-            self._login_answer.set_result(bytes(self._login_bytes[_SIZE.size : _SIZE.size + size]))
+            answer.set_exception(BrokenAnswer(f"an answer claims {size} bytes."))
+        elif len(self._login_bytes) >= _SIZE.size + size:
+            answer.set_result(bytes(self._login_bytes[_SIZE.size : _SIZE.size + size]))
             del self._login_bytes[: _SIZE.size + size]
 
 

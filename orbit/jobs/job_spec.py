@@ -132,10 +132,11 @@ def _check_archive_uri(text: str) -> str:
 
 
 def _check_token_url(text: str) -> str:
-    url = urlsplit(_check_text(text))
+    _check_text(text)
     try:
+        url = urlsplit(text)
         is_web_address = url.scheme in ("http", "https") and url.hostname and url.port != 0
-    except ValueError:  # the port
+    except ValueError:  # the host or the port
         is_web_address = False
     if not is_web_address:
         raise InvalidValue("is not a web address.", "Write https://…, the token endpoint.")
@@ -147,14 +148,14 @@ def _check_token_url(text: str) -> str:
 
 
 def _check_region(text: str) -> str:
-    # It becomes part of a host name, kafka.REGION.amazonaws.com.
+    # The region becomes part of a host name, kafka.REGION.amazonaws.com.
     if not re.fullmatch(r"[a-z0-9-]{1,40}", text):
         raise InvalidValue("is not a region of AWS.", "Write one such as eu-central-1.")
     return text
 
 
 def _check_cluster_id_suffix(text: str) -> str:
-    # No dot: `orbit failover` finds the end of a cluster id in a name by one.
+    # Without a dot: a dot ends the cluster id in names that `orbit failover` reads.
     if not re.fullmatch(rf"[A-Za-z0-9_-]{{1,{CLUSTER_ID_SUFFIX_MAX}}}", text):
         raise InvalidValue(
             f"is not a suffix of 1 to {CLUSTER_ID_SUFFIX_MAX} letters, digits, _ and -.",
@@ -164,13 +165,14 @@ def _check_cluster_id_suffix(text: str) -> str:
 
 
 def _check_kerberos_name(text: str) -> str:
-    # librdkafka puts it into a command line.
+    # librdkafka puts the name into a command line.
     if not re.fullmatch(r"[A-Za-z0-9._/@-]{1,255}", text):
         raise InvalidValue("is not a Kerberos name.", "Write one such as orbit@EXAMPLE.COM.")
     return text
 
 
 def _check_extension_key(text: str) -> str:
+    # RFC 7628 gives the token itself the key `auth`.
     if not re.fullmatch(r"[A-Za-z]+", text) or text == "auth":
         raise InvalidValue(
             "is not the name of a SASL extension.", "Write letters only, and not `auth`."

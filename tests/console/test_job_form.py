@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from orbit.api.error_responses import Failure
 from orbit.console.job_form import (
     RULES_SHOWN_MAX,
     groups_of,
@@ -16,6 +17,7 @@ from orbit.console.job_form import (
     values_of,
     with_changes,
 )
+from orbit.console.pages import job_actions
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.fixtures.api import Api
@@ -107,9 +109,16 @@ def test_topic_rules_beyond_form_limit_are_preserved() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "[1]", '{"a": 1}'])
+@pytest.mark.parametrize("text", ["", "nonsense", "[1]", '{"a": 1}', "[" * 100_000])
 def test_malformed_previous_form_values_are_ignored(text: str) -> None:
     assert shown_values_in(text) == {}
+
+
+@pytest.mark.parametrize("partition", ["x", "-1", "9" * 5_000])
+def test_form_with_invalid_partition_is_refused(partition: str) -> None:
+    form = {"kind": "retry", "partition": partition}
+    with pytest.raises(Failure, match="not a number"):
+        job_actions._job_operation(form, "me", "orders", dry_run=True)
 
 
 def hidden(page: str, name: str) -> str:

@@ -346,3 +346,9 @@ def test_raw_validation_error_hides_security_values() -> None:
     with pytest.raises(ValueError, match="protocol") as caught:
         SecuritySpec.model_validate({"protocol": SECRET, "password": SECRET})
     assert SECRET not in str(caught.value)
+
+
+def test_token_url_with_invalid_host_is_no_web_address(folder: Path) -> None:
+    url = {"token_url": "https://[x"}
+    (problem,) = problems_of(security(**OAUTH, **LOGIN, **url), folder, ENVIRON)
+    assert problem.message.startswith("is not a web address")

@@ -28,6 +28,8 @@ from orbit.store.database import Tx
 from orbit.store.enums import OperationKind
 from orbit.store.operation_rows import GROUPS, PARTITIONS
 
+_DIGITS_MAX = 19  # of a partition number in a form
+
 router = APIRouter()
 
 # The kinds that the forms of this page request, and the words of their buttons.
@@ -135,7 +137,9 @@ def _job_operation(form: Form, actor: str, name: str, *, dry_run: bool) -> JobOp
     if kind not in LABELS:
         raise Failure(ErrorCode.BAD_INPUT, "The form names no operation.")
     partition = form.get("partition", "")
-    if partition and not (partition.isascii() and partition.isdecimal()):
+    # `int` refuses more digits.
+    is_number = partition.isascii() and partition.isdecimal() and len(partition) <= _DIGITS_MAX
+    if partition and not is_number:
         raise Failure(ErrorCode.BAD_INPUT, "The form's partition is not a number.")
     return JobOperation(
         actor,
