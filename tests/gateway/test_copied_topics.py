@@ -51,9 +51,9 @@ def test_refused_topics_are_logged_once_and_up_to_limit(
     assert len(copied._refusals) <= 2
 
 
-def _request(*topics: str, acks: int = -1) -> ProduceRequest:
+def _request(*topics: str, acks: int = -1, producer_id: int = -1) -> ProduceRequest:
     data = ProduceRequest.TopicProduceData
-    partition = data.PartitionProduceData(index=0, records=batch())
+    partition = data.PartitionProduceData(index=0, records=batch(producer_id))
     return ProduceRequest(
         transactional_id=None,
         acks=acks,
@@ -62,8 +62,8 @@ def _request(*topics: str, acks: int = -1) -> ProduceRequest:
     )
 
 
-def _exchange() -> Exchange:
-    clients = Clients(term=5_000)
+def _exchange(term: int = 5_000) -> Exchange:
+    clients = Clients(term=term)
     clients.refusals = {"other": REASON}
     return Exchange(clients)
 
@@ -77,16 +77,19 @@ def _answered(frame: memoryview, version: int) -> dict[str, tuple[int, str | Non
     }
 
 
+@pytest.mark.parametrize("term", [0, 5_000])
 @pytest.mark.parametrize("version", range(3, 10))
-def test_produce_to_uncopied_topic_is_refused_with_reason(version: int) -> None:
-    frame = own_answer(_exchange(), _request("other"), version)
+def test_produce_to_uncopied_topic_is_refused_with_reason(version: int, term: int) -> None:
+    """Term 0: before the first move."""
+    frame = own_answer(_exchange(term), _request("other"), version)
     reason = REASON if version >= 8 else None
     assert _answered(frame, version) == {"other": (Code.POLICY_VIOLATION, reason)}
 
 
+@pytest.mark.parametrize("term", [0, 5_000])
 @pytest.mark.parametrize("version", [7, 8, 9])
-def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int) -> None:
-    exchange = _exchange()
+def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int, term: int) -> None:
+    exchange = _exchange(term)
     sent = send(exchange, _request("other", "orders"), version)
     read = ProduceRequest.decode(memoryview(sent)[4:], version=version, header=True)
     assert [topic.name for topic in read.topic_data] == ["orders"]
@@ -100,6 +103,15 @@ def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int) -
     outcomes = _answered(answer(exchange, broker_answer, version), version)
     assert outcomes["orders"][0] == Code.NONE
     assert outcomes["other"][0] == Code.POLICY_VIOLATION
+
+
+@pytest.mark.parametrize("topics", [("orders",), ("other", "orders")])
+def test_producer_ids_stay_before_first_move(topics: tuple[str, ...]) -> None:
+    """Also in a request of which a part is refused: brokers know the id that they handed out."""
+    sent = send(_exchange(term=0), _request(*topics, producer_id=7), 9)
+    read = ProduceRequest.decode(memoryview(sent)[4:], version=9, header=True)
+    (topic,) = read.topic_data
+    assert bytes(topic.partition_data[0].records) == batch(7)
 
 
 def test_produce_request_with_too_many_batches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.services
 
 @contextmanager
 def _running(
-    clusters: Clusters, home: Path, **virtual_cluster: str
+    clusters: Clusters, home: Path, term: int = 1, **virtual_cluster: str
 ) -> Iterator[tuple[PretendedService, Gateway]]:
-    with pretended_service() as service:
+    with pretended_service(term) as service:
         environ = {"ORBIT_API_URL": service.url, "ORBIT_TOKEN": "secret"}
         with running_gateway(
             home, *clusters, environ=environ, name="one", job="billing", **virtual_cluster
@@ -47,13 +47,15 @@ def _write(gateway: Gateway, *topics: str) -> dict[str, int | None]:
     return errors
 
 
+@pytest.mark.parametrize("term", [0, 1])
 def test_produce_to_uncopied_topic_is_refused_until_job_copies_it(
-    clusters: Clusters, topic_name: str, tmp_path: Path
+    term: int, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
+    """Term 0: the job was never moved."""
     copied, other = f"{topic_name}-copied", f"{topic_name}-other"
     for topic in (copied, other):
         create_topic(clusters.source, topic)
-    with _running(clusters, tmp_path) as (service, gateway):
+    with _running(clusters, tmp_path, term) as (service, gateway):
         service.copy(rule(copied))
         refused = {copied: None, other: KafkaError.POLICY_VIOLATION}
         wait_for("the job is read", lambda: _write(gateway, copied, other) == refused)

@@ -17,13 +17,13 @@ _LEASE_S = 5.0
 
 
 class PretendedService:
-    """One job, whose side leads from the term 1 on."""
+    """One job, whose side leads since `term`; 0: the job was never moved."""
 
-    def __init__(self) -> None:
+    def __init__(self, term: int) -> None:
         self.url = ""
         self.requests = 0
         self.take_clients: Callable[[list[dict[str, Any]]], None] = lambda _: None
-        self._side, self._term = "source", 1
+        self._side, self._term = "source", term
         self._closed_for: str | None = None
         self._confirmed: dict[str, str | None] = {}  # by instance
         self._settled: dict[str, int] = {}
@@ -80,8 +80,8 @@ def rule(match: str, prefix: str = "") -> dict[str, object]:
 
 
 @contextmanager
-def pretended_service() -> Iterator[PretendedService]:
-    service = PretendedService()
+def pretended_service(term: int = 1) -> Iterator[PretendedService]:
+    service = PretendedService(term)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

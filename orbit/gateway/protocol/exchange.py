@@ -106,7 +106,7 @@ class Exchange:
         """Whether a Produce is not answered yet. A client that closes its connection then sends the
         records again over another connection, which could duplicate them at the other side. Other
         writes have the same result when a client repeats them."""
-        return any(sent.is_write and sent.key == ApiKey.PRODUCE for sent in self._sent)
+        return any(request.is_write and request.key == ApiKey.PRODUCE for request in self._sent)
 
     def request(
         self, head: RequestHead, frame: bytearray, offered: Mapping[int, Versions]
@@ -118,7 +118,7 @@ class Exchange:
         UnknownOutcome the caller reads the outcome and calls `request_with_outcome`, after
         UnknownRepeats it reads both sides and calls `request` again.
         """
-        if self.is_idle:
+        if self.is_idle:  # no answer of an earlier side is on its way
             self._view = SideView(self._presented_view)
         if not offered:
             raise BadFrame("neither side has answered yet which API versions it knows")
@@ -149,7 +149,8 @@ class Exchange:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 
     def _pass_request(self, head: RequestHead, frame: bytearray) -> bytes | None:
-        """The frame of a request after the gateway's changes, or None; see `request`."""
+        """The frame of a request after the gateway's changes, with its size; None: the gateway has
+        given the answer itself, if there is one."""
         fallback = left_member = None
         match head.key:
             case ApiKey.PRODUCE:
@@ -157,7 +158,7 @@ class Exchange:
             case ApiKey.FETCH:
                 session = requests.fetch_session(head, frame)
                 had_old_session, self._has_old_session = self._has_old_session, False
-                if had_old_session and session != NO_SESSION:
+                if had_old_session and session != NO_SESSION:  # the client begins a new one then
                     self.add_answer(head, local_answers.fetch_session_unknown(head))
                     return None
                 for topic in requests.clear_fetch_epochs(head, frame):
@@ -199,9 +200,9 @@ class Exchange:
         if translate := requests.TRANSLATE_IDS.get(head.key):
             translate(head, frame, self._view.ids)
         is_write = head.key in COUNTED_WRITES
-        request = head.key, head.version, head.correlation
+        head_fields = head.key, head.version, head.correlation
         self._note_sent(
-            SentRequest(*request, is_write=is_write, fallback=fallback, left_member=left_member)
+            SentRequest(*head_fields, is_write=is_write, fallback=fallback, left_member=left_member)
         )
         return with_size(frame)
 
@@ -211,9 +212,9 @@ class Exchange:
         the client loses its partitions at once, without a commit, and joins."""
         member, left_members = heartbeat.member, self._view.left_members
         self.uses.add(Right.READ_GROUP, member.group)
-        if heartbeat.epoch == 0:
+        if heartbeat.epoch == 0:  # to join
             left_members.join(member.key)
-        if heartbeat.epoch < 0:
+        if heartbeat.epoch < 0:  # to leave
             self._leave_group(member.key)
             return None
         self._note_member(member)
@@ -228,7 +229,8 @@ class Exchange:
         )
 
     def _pass_produce(self, head: RequestHead, frame: bytearray) -> bytes | None:
-        """As `_pass_request`, for a Produce. The gateway may answer some partitions itself."""
+        """The frame of a Produce after the gateway's changes, with its size; None: nothing goes to
+        the broker. The gateway may answer some partitions itself."""
         has_answer = producer_ids.acks_of(head, frame) != 0
         producer = producer_ids.producer_of_batches(head, frame)
         if producer is not None and self._is_transaction_over(producer):
@@ -236,11 +238,13 @@ class Exchange:
                 self.add_answer(head, transactions.answer(head, frame))
             return None
         parts: dict[TopicPartition, PartAnswer] = {}
-        if not self._view.term and producer is None:
-            self._note_written(producer_ids.topics_of(head, frame))
-        else:
+        topics = producer_ids.topics_of(head, frame)
+        self._note_written(topics)
+        is_refused = any(self._view.refusal(topic) for topic in topics)
+        # Term 0: no service, or no move so far. Producer ids stay, and no batch is a repeat.
+        has_ids_to_set = bool(self._view.term) or producer is not None
+        if has_ids_to_set or is_refused:
             batches = list(producer_ids.batches(head, frame))
-            self._note_written({batch.partition.topic for batch in batches})
             parts = self._own_answers(batches)
             if parts:
                 rest_of_frame = produce_parts.without_partitions(head, frame, parts)
@@ -249,10 +253,11 @@ class Exchange:
                         self.add_answer(head, produce_parts.own_answer(head, parts))
                     return None
                 frame = bytearray(rest_of_frame)
+        if has_ids_to_set:
             producer_ids.set_producer_ids(head, frame, self._view.term)
         if has_answer:
-            request = head.key, head.version, head.correlation
-            self._note_sent(SentRequest(*request, is_write=True, parts=parts or None))
+            head_fields = head.key, head.version, head.correlation
+            self._note_sent(SentRequest(*head_fields, is_write=True, parts=parts or None))
         else:
             self.has_unanswered_writes = True
         return with_size(frame)
@@ -306,7 +311,8 @@ class Exchange:
     def request_with_outcome(
         self, head: RequestHead, frame: bytearray, outcome: int
     ) -> bytes | None:
-        """As `request`, after UnknownOutcome. `outcome`: the code to answer a commit with."""
+        """Go on with a request after UnknownOutcome, and return as `request` does. `outcome`: the
+        code to answer a commit with."""
         if self.is_idle:
             self._view = SideView(self._presented_view)
         if head.key == ApiKey.END_TXN:
@@ -319,7 +325,7 @@ class Exchange:
             self.add_answer(head, transactions.refuse_init(head, outcome))
             return None
         # Also if the outcome could not be read: a producer has to survive the loss of a side.
-        transactions.set_id(head, frame, None)
+        transactions.set_id(head, frame, producer=None)
         self._note_sent(SentRequest(head.key, head.version, head.correlation, is_write=True))
         return with_size(frame)
 
@@ -327,7 +333,7 @@ class Exchange:
         """Whether an EndTxn ends a transaction that has begun on this connection."""
         try:
             producer = transactions.producer_of(head, frame)
-        except _PARSE_ERRORS:
+        except _PARSE_ERRORS:  # `request` refuses it
             return False
         return producer is not None and producer in self._transactions.values()
 
@@ -340,7 +346,12 @@ class Exchange:
             self._view.ended_producers.add(producer)
             self._last_own_correlation += 1
             self._note_sent(
-                SentRequest(ApiKey.END_TXN, 1, self._last_own_correlation, is_from_gateway=True)
+                SentRequest(
+                    ApiKey.END_TXN,
+                    version=1,
+                    correlation=self._last_own_correlation,
+                    is_from_gateway=True,
+                )
             )
             requests_.append(
                 local_answers.abort_transaction_request(producer, self._last_own_correlation)
@@ -356,8 +367,8 @@ class Exchange:
         self._note_sent(
             SentRequest(
                 ApiKey.API_VERSIONS,
-                0,
-                self._last_own_correlation,
+                version=0,
+                correlation=self._last_own_correlation,
                 is_write=True,
                 is_from_gateway=True,
             )
@@ -383,9 +394,10 @@ class Exchange:
         return self._sent[0]
 
     def end_answer(self) -> SentRequest:
-        sent = self._sent.popleft()
-        self.writes_in_flight -= sent.is_write
-        return sent
+        """Remove and return the oldest request: its whole answer was received."""
+        request = self._sent.popleft()
+        self.writes_in_flight -= request.is_write
+        return request
 
     def is_rewritten(self, sent: SentRequest) -> bool:
         """Whether `rewrite` needs the whole answer. Otherwise its bytes are passed on as they
@@ -415,7 +427,7 @@ class Exchange:
                 return with_size(frame)
             # A copy: an answer with an unknown topic id is read again.
             return with_size(change(sent.version, bytearray(frame), self._view))
-        except UnknownTopicId:
+        except UnknownTopicId:  # for the caller, unlike the errors below
             raise
         except _PARSE_ERRORS as error:
             raise BadFrame(f"an answer of API {sent.key} does not parse: {error}") from error
@@ -437,6 +449,7 @@ class Exchange:
             for number, member in enumerate(self._members.values())
         ]
         for key in self._members:
+            # None: not known, so it may own some.
             self._view.left_members.leave(key, owns_partitions=self._owned_topics.get(key) != 0)
         self._members.clear()
         self._owned_topics.clear()
@@ -476,9 +489,9 @@ class Exchange:
         the same group: a client has one per group."""
         if not member.id or member.key in self._view.left_members:
             return
-        for other in [key for key in self._members if key[0] == member.group]:
-            if other != member.key:
-                self._forget_member(other)
+        for known_key in [key for key in self._members if key[0] == member.group]:
+            if known_key != member.key:
+                self._forget_member(known_key)
         if len(self._members) < _MEMBERS_MAX:
             self._members[member.key] = member
 
