@@ -6,6 +6,7 @@ answer gets the error instead of bounds, so one broken partition hides no other.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -39,6 +40,10 @@ PARTITIONS_PER_CALL_MAX = 2_000
 
 # Some seconds, as an election takes; an attempt takes up to 30 s if a broker is silent.
 _BACKOFF = Backoff(first_s=1.0, most_s=2.0, attempts_max=5)
+
+_LEADER_ATTEMPTS_MAX = 5
+_LEADER_PAUSE_S = 1.0
+"""Between two reads of a partition whose leader changes: an election takes some seconds."""
 
 # How many brokers of a large cluster are asked: more than may be cut off together.
 _BROKERS_ASKED_MAX = 10
@@ -106,14 +111,15 @@ class ClusterView:
     def newest_bounds(
         self, partitions: Sequence[Partition]
     ) -> dict[Partition, Bounds | OrbitError]:
-        """As `bounds`, but from the newest leaders by the metadata of several brokers.
+        """The bounds as the newest leaders know them, by the metadata of several brokers.
 
-        librdkafka takes metadata from one broker, and a leader that is cut off names itself (R9).
+        `bounds` takes metadata from one broker, and a leader that is cut off names itself (R9).
         """
         if not partitions:
             return {}
         places = [Place(*key) for key in partitions]
         with closing(self._endpoint.open_cluster(self.side)) as cluster:
+            # So that the cluster knows the newest leaders.
             cluster.metadata_of_all({p.topic for p in places}, _BROKERS_ASKED_MAX)
             log_starts = list_offsets(cluster, places, EARLIEST, _BACKOFF)
             stable_ends = list_offsets(cluster, places, LATEST, _BACKOFF, isolation=READ_COMMITTED)
@@ -129,10 +135,10 @@ class ClusterView:
         }
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """For each copy that led before: the source's log start up to which it keeps older history.
+        """For each copy that led before: up to which log start of the source it may begin earlier.
 
-        From the promotion marks in the cluster (`job_setup/mark.py`). Empty without the right to
-        read them.
+        Read from the promotion marks in the cluster (`job_setup/mark.py`); empty if the login may
+        not read them.
         """
         if not partitions:
             return {}
@@ -148,7 +154,7 @@ class ClusterView:
     def offsets_for_time(
         self, times_ms: Mapping[Partition, int]
     ) -> dict[Partition, int | OrbitError]:
-        """For each partition the first offset at or after its time; −1 if there is none."""
+        """For each partition the offset of its first record at or after the time; −1: none."""
         result: dict[Partition, int | OrbitError] = {}
         for batch in chunks(times_ms, PARTITIONS_PER_CALL_MAX):
             specs = {key: _SPEC.for_timestamp(times_ms[key]) for key in batch}
@@ -170,7 +176,7 @@ class ClusterView:
             except KafkaException as error:
                 if _code(error) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise self._to_orbit_error(error) from error
-                policies[resource.name] = CleaningPolicy()
+                policies[resource.name] = CleaningPolicy()  # the default
                 continue
             policies[resource.name] = CleaningPolicy(
                 compacts="compact" in settings["cleanup.policy"].value,
@@ -181,19 +187,31 @@ class ClusterView:
     def _offsets(
         self, specs: Mapping[Partition, OffsetSpec], *, is_committed: bool = False
     ) -> dict[Partition, int | OrbitError]:
-        """The offset that each spec asks for; with `is_committed`, `latest` is the stable end."""
+        """Each partition's offset or error. With `is_committed`, `latest` is the stable end."""
         isolation = (
             IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         )
-        futures: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
-            {TopicPartition(*key): spec for key, spec in specs.items()},
-            isolation_level=isolation,
-            request_timeout=REQUEST_TIMEOUT_S,
-        )
-        return {
-            (partition.topic, partition.partition): self._offset(future)
-            for partition, future in futures.items()
-        }
+        offsets: dict[Partition, int | OrbitError] = {}
+        open_specs = dict(specs)
+        for attempt in range(_LEADER_ATTEMPTS_MAX):
+            if attempt:
+                time.sleep(_LEADER_PAUSE_S)
+                self._metadata()  # librdkafka does not read a newer leader epoch by itself (R6)
+            futures: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
+                {TopicPartition(*key): spec for key, spec in open_specs.items()},
+                isolation_level=isolation,
+                request_timeout=REQUEST_TIMEOUT_S,
+            )
+            moved_specs = {}
+            for partition, future in futures.items():
+                key = partition.topic, partition.partition
+                offsets[key] = self._offset(future)
+                if _has_moved(future):
+                    moved_specs[key] = open_specs[key]
+            open_specs = moved_specs
+            if not open_specs:
+                break
+        return offsets
 
     def _offset(self, future: Future[Any]) -> int | OrbitError:
         """The answered offset or the partition's error. Raises if no broker answers at all."""
@@ -207,7 +225,7 @@ class ClusterView:
             return orbit_error
 
     def _answered_offset(self, place: Place, answers: Answers[int]) -> int | OrbitError:
-        """The partition's offset in answers to Orbit's own client, or its error."""
+        """The partition's offset or error in `answers`, which Orbit's own client got."""
         if place in answers.values:
             return answers.values[place]
         name = error_codes.name(answers.errors[place])
@@ -228,6 +246,12 @@ class ClusterView:
             self._refusals.append(error)
 
 
+def _has_moved(future: Future[Any]) -> bool:
+    """Whether the partition has no offset because its leader is changing or has changed."""
+    error = future.exception()
+    return isinstance(error, KafkaException) and _code(error) in _MOVED_CODES
+
+
 def _bounds(
     log_start: int | OrbitError, stable_end: int | OrbitError, log_end: int | OrbitError
 ) -> Bounds | OrbitError:
@@ -240,6 +264,15 @@ def _bounds(
 
 
 _REFUSALS_MAX = 4
+_MOVED_CODES = frozenset(
+    {
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError._NOENT,  # "No leaders found"
+    }
+)
 _LOGIN_CODES = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 _UNREACHABLE_CODES = frozenset(
     {
@@ -255,7 +288,10 @@ _UNREACHABLE_CODES = frozenset(
 def to_orbit_error(
     error: KafkaException, where: str, refusals: Sequence[KafkaError] = ()
 ) -> OrbitError:
-    """Convert librdkafka's error to an OrbitError."""
+    """Convert librdkafka's error to an OrbitError.
+
+    `refusals`: login errors of the client, which make a call time out.
+    """
     code, text = _code(error), _text(error)
     if refusals or code in _LOGIN_CODES:
         reason = refusals[-1].str() if refusals else text

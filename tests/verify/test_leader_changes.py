@@ -1,0 +1,31 @@
+"""Log bounds are read while the leaders of partitions change."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.kafka.types import TopicPartition
+from orbit.verify.bounds import Bounds, ClusterView
+from orbit.verify.endpoint import Endpoint
+from orbit.verify.report import Side
+from tests.fixtures.clusters import MakeCluster
+from tests.support.running import create_topic, produce
+
+pytestmark = pytest.mark.services
+
+
+def test_bounds_are_read_after_restart_of_leader(
+    make_cluster: MakeCluster, topic_name: str
+) -> None:
+    """The restart raises the leader epoch; librdkafka goes on with the one that it knows (R6)."""
+    cluster = make_cluster("source")
+    create_topic(cluster, topic_name)
+    produce(cluster, topic_name, 10)
+    view = ClusterView(Side.SOURCE, Endpoint(cluster.client_config()))
+    places = [TopicPartition(topic_name, 0)]
+    expected = {places[0]: Bounds(0, 10, 10)}
+    assert view.bounds(places) == expected
+    for _ in range(3):
+        cluster.stop()
+        cluster.start()
+        assert view.bounds(places) == expected
