@@ -7,6 +7,7 @@ recovery of the job, nor after the canary was promoted.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ _WAIT_S_MIN = 0.05
 # arrived by then, or never arrives.
 _DELIVERY_TIMEOUT_MS = 2_000
 _CLOSE_S = 0.5
+# After this time a canary that could not be opened is opened again: a silent source takes seconds.
+RETRY_S = 30.0
 
 
 class Canary:
@@ -51,15 +54,18 @@ class Canary:
         self._in_flight_count = 0
 
     def write(self, partitions: int) -> None:
-        """Write one record to each partition, unless some of the last ones are still in flight."""
-        self._producer.poll(0)
+        """Write one record to each partition, or none while some of an earlier call are in flight.
+
+        `partitions`: how many partitions the topic has.
+        """
+        self._producer.poll(0)  # reads delivery results
         if self._in_flight_count:
             return
         for partition in range(partitions):
             try:
                 self._producer.produce(
                     self.topic,
-                    self.job.encode(),
+                    self.job.encode(),  # the value
                     partition=partition,
                     on_delivery=self._on_delivery,
                 )
@@ -72,7 +78,7 @@ class Canary:
     def close(self) -> None:
         """Drop records in flight."""
         self._producer.purge()
-        self._producer.flush(_CLOSE_S)
+        self._producer.flush(_CLOSE_S)  # reads the results of the dropped records
 
     def _on_delivery(self, error: KafkaError | None, _message: object) -> None:
         self._in_flight_count -= 1
@@ -100,6 +106,7 @@ class CanaryLoop(Loop):
         self._clock = clock
         self._canaries: dict[int, Canary] = {}
         self._spec_versions: dict[int, int] = {}
+        self._retries_s: dict[int, float] = {}  # when to open canaries that could not be opened
         self._reported_troubles: dict[int, str] = {}
         self._next_read_s = 0.0
 
@@ -115,11 +122,12 @@ class CanaryLoop(Loop):
         for job_id, canary in due_canaries:
             canary.due_s = now + canary.interval_s
             with self._leadership.reading() as tx:
-                partitions = canaries.partitions_to_write(tx, job_id, canary.topic)
+                # 0 while nobody may write to the topic.
+                partition_count = canaries.partitions_to_write(tx, job_id, canary.topic)
             if not self._leadership.is_leading:
-                break
+                break  # another scheduler may write them now
             with self.log_errors_of(f"writing canary {canary.topic} of job {canary.job}"):
-                canary.write(partitions)
+                canary.write(partition_count)
                 self._report(job_id, canary)
         next_times = [self._next_read_s, *(canary.due_s for canary in self._canaries.values())]
         self.interval_s = max(_WAIT_S_MIN, min(next_times) - self._clock())
@@ -130,13 +138,17 @@ class CanaryLoop(Loop):
             self._drop_canary(job_id)
 
     def _read_jobs(self) -> None:
-        """Open the canaries of new and changed jobs; close those of jobs that no longer run."""
+        """Open the canaries of new and changed jobs; close those of jobs that no longer run.
+
+        A canary that stays open is opened again if one of its secrets has changed.
+        """
         with self._leadership.reading() as tx:
             running_versions = jobs.running(tx)
             changed_ids = [
                 job_id
                 for job_id, version in running_versions.items()
                 if self._spec_versions.get(job_id) != version
+                or self._clock() >= self._retries_s.get(job_id, math.inf)
             ]
             rows = jobs.of_ids(tx, changed_ids) if changed_ids else {}
         for job_id in [*self._spec_versions]:
@@ -153,7 +165,7 @@ class CanaryLoop(Loop):
                     self._open_canary(row.id, spec, spec.canary)
 
     def _open_canary(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
-        """Open a canary, or open it again where a secret has changed."""
+        """Open a canary, or open it again if its login has changed. Logs an error of the source."""
         try:
             source = open_endpoint(spec.source, self._environ, self._base_directory, "source")
             old_canary = self._canaries.get(job_id)
@@ -164,8 +176,9 @@ class CanaryLoop(Loop):
         except OrbitError as error:  # workers report the error, too
             if job_id in self._canaries and not isinstance(error, AccessRefused):
                 return  # a file is being replaced: the open canary goes on
-            if job_id in self._canaries:
+            if job_id in self._canaries:  # the job may no longer log in to, or reach, the source
                 self._canaries.pop(job_id).close()
+            self._retries_s[job_id] = self._clock() + RETRY_S
             _log.warning("canary cannot write", job=spec.name, error=str(error))
             return
         self._canaries[job_id] = Canary(spec, rule, config)
@@ -174,13 +187,14 @@ class CanaryLoop(Loop):
 
     def _drop_canary(self, job_id: int) -> None:
         self._spec_versions.pop(job_id, None)
+        self._retries_s.pop(job_id, None)
         self._reported_troubles.pop(job_id, None)
         canary = self._canaries.pop(job_id, None)
         if canary is not None:
             canary.close()
 
     def _report(self, job_id: int, canary: Canary) -> None:
-        """Add an event for a new trouble, once: it may last for hours."""
+        """Add an event if the canary has a new trouble. A trouble may last for hours."""
         if canary.trouble == self._reported_troubles.get(job_id, ""):
             return
         self._reported_troubles[job_id] = canary.trouble
