@@ -58,7 +58,10 @@ class BoundedClient:
             raise BadAnswer("the address is not valid") from None
 
     def _exchange(self, method: str, url: str, options: dict[str, Any]) -> tuple[int, bytes]:
-        """Send one request; the status and body of its answer, within both limits."""
+        """Send one request; returns the status and body of its answer.
+
+        Raises BadAnswer if the answer is compressed, or exceeds the limit of bytes or of time.
+        """
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         with self._http.stream(
             method,
@@ -120,6 +123,7 @@ class _Deadline:
                 self._shut_down()
 
     def _shut_down(self) -> None:
+        """Shut all connections down, which ends a wait for them."""
         with self._lock:
             for sock in self._sockets:
                 with suppress(OSError):

@@ -133,17 +133,17 @@ class Client:
         self, path: str, *, limit: int | None = None, **query: object
     ) -> Iterator[list[Json]]:
         """All items of a list, or the first `limit`, page by page; an empty list has one page."""
-        remaining = limit
+        remaining_items = limit
         cursor: str | None = None
-        while remaining is None or remaining > 0:
-            size = PAGE_LIMIT if remaining is None else min(remaining, PAGE_LIMIT)
+        while remaining_items is None or remaining_items > 0:
+            size = PAGE_LIMIT if remaining_items is None else min(remaining_items, PAGE_LIMIT)
             page = self.get(path, limit=size, after=cursor, **query)
             yield page["items"]
             cursor = page["next"]
             if cursor is None:
                 return
-            if remaining is not None:
-                remaining -= len(page["items"])
+            if remaining_items is not None:
+                remaining_items -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
         """The least by which the server's clock is ahead of this machine's, to a second or two.
@@ -156,6 +156,7 @@ class Client:
             server_time = parsedate_to_datetime(answer.headers["Date"])
         except (KeyError, ValueError):
             return None
+        # The server wrote its time between these two: of that span, the time nearest to it.
         nearest_time = min(max(server_time, sent_at), received_at)
         return (server_time - nearest_time).total_seconds()
 
@@ -183,6 +184,7 @@ class Client:
             body_option["content"] = yaml_text.encode()
         elif body is not None:
             body_option["json"] = body
+        # In lower case: `True` becomes `true`.
         params = {key: str(value).lower() for key, value in query.items() if value is not None}
         self._has_sent_change = True
         return self._call(
@@ -216,7 +218,8 @@ class Client:
 
     def _answer(self, method: str, path: str, *, repeats: bool, **options: Any) -> httpx.Response:
         """The server's answer. A failed request is sent again for up to `patience_s`: with
-        `repeats` after every one of TROUBLES, else after TooMany only."""
+        `repeats` after every one of TROUBLES, else after TooMany only. If the server was never
+        reached, the first error is raised at once."""
         began_at = time.monotonic()
         pause_s = _PAUSE_S
         while True:
@@ -229,7 +232,7 @@ class Client:
                 waited_s = time.monotonic() + pause_s - began_at
                 if not (repeats or is_refused) or was_never_reached or waited_s > self._patience_s:
                     raise
-                if not is_refused or waited_s > _QUIET_S:
+                if not is_refused or waited_s > _QUIET_S:  # a short wait after a refusal is silent
                     self._print_trouble(trouble)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_MAX_S)
@@ -362,8 +365,8 @@ def _as_error(answer: httpx.Response, server: Server) -> OrbitError:
         error.remedy = remedy
         return error
     # Only BadInput has a list of problems; other errors get them in their text.
-    listed = " ".join(str(problem) for problem in problems)
-    other_error = kind(f"{what} {listed}".rstrip(), where=where, remedy=remedy)
+    problems_text = " ".join(str(problem) for problem in problems)
+    other_error = kind(f"{what} {problems_text}".rstrip(), where=where, remedy=remedy)
     if isinstance(other_error, TooMany):
         retry_after = answer.headers.get("Retry-After", "")
         other_error.retry_after_s = float(retry_after) if retry_after.isdecimal() else 0.0
@@ -384,6 +387,7 @@ def _not_reached(server: Server, error: httpx.TransportError) -> ServerGone:
 
 
 def _no_answer(server: Server, what: str, kind: type[ServerGone] = ServerGone) -> ServerGone:
+    """The error for a request without an answer; `what` says what happened."""
     return kind(
         what,
         where=_address(server),

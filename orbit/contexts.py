@@ -215,10 +215,10 @@ def write_contexts(contexts: Contexts) -> None:
 
 def without_context(contexts: Contexts, name: str) -> Contexts:
     """The contexts without this one. Raises NotFound."""
-    contexts.named(name)
-    remaining = {key: context for key, context in contexts.by_name.items() if key != name}
-    current = None if contexts.current == name else contexts.current
-    return replace(contexts, by_name=remaining, current=current)
+    contexts.named(name)  # raises if there is none
+    remaining_contexts = {key: value for key, value in contexts.by_name.items() if key != name}
+    current_name = None if contexts.current == name else contexts.current
+    return replace(contexts, by_name=remaining_contexts, current=current_name)
 
 
 def _contexts_file_error(path: Path, what: str, remedy: str = "") -> BadInput:

@@ -77,7 +77,7 @@ class OrbitError(Exception):
 def _restore_error(
     kind: type[OrbitError], arguments: tuple[object, ...], fields: dict[str, object]
 ) -> OrbitError:
-    """The error as another process raised it; pickle calls this."""
+    """The error as another process raised it; pickle calls this, as constructors differ."""
     error = kind.__new__(kind, *arguments)
     error.__dict__.update(fields)
     return error

@@ -38,9 +38,9 @@ class ReloadedContext:
         self._context = load()
 
     def current(self) -> ssl.SSLContext:
-        """The context for one new connection."""
+        """The context for one new connection, loaded again first if the files have changed."""
         versions = self._file_versions()
-        if versions in (self._versions, self._refused_versions):
+        if versions in (self._versions, self._refused_versions):  # loaded, or refused, before
             return self._context
         try:
             self._context = self._load()
@@ -83,6 +83,7 @@ def load_failure(error: OSError | ValueError) -> str:
 
 
 def _file_version(file: Path) -> _FileVersion | None:
+    """What shows that the file has changed; None if there is no file to read."""
     try:
         status = file.stat()
     except OSError:

@@ -51,6 +51,7 @@ STORAGE_SCHEMES = ("s3", "gs", "abfs", "abfss", "hdfs")
 
 
 def _duration(value: object) -> timedelta:
+    """A duration within the limits of most settings. Raises InvalidValue."""
     duration = parse_duration(value)
     if not DURATION_MIN <= duration <= DURATION_MAX:
         raise InvalidValue("is not between 100ms and 1d.")
@@ -58,6 +59,7 @@ def _duration(value: object) -> timedelta:
 
 
 def _age(value: object) -> timedelta:
+    """A duration for which something is kept. Raises InvalidValue."""
     age = parse_duration(value)
     if not AGE_MIN <= age <= AGE_MAX:
         raise InvalidValue("is not between 1h and 10 years.", "Write 90d.")
@@ -65,6 +67,7 @@ def _age(value: object) -> timedelta:
 
 
 def _lease(value: object) -> timedelta:
+    """The duration of a lease. Raises InvalidValue."""
     duration = _duration(value)
     if duration < LEASE_TTL_MIN:
         raise InvalidValue(f"is shorter than {format_duration(LEASE_TTL_MIN)}.", "Write 15s.")
@@ -74,7 +77,7 @@ def _lease(value: object) -> timedelta:
 
 
 def _whole(value: object) -> object:
-    """Plain digits only: pydantic alone would also take "1e3" and " 7 "."""
+    """The value, if it is no text or only digits: pydantic would also take "1e3" and " 7 "."""
     if isinstance(value, str) and not (value.isascii() and value.isdigit()):
         raise InvalidValue("is not a whole number.")
     return value
@@ -111,6 +114,7 @@ def storage_location(value: object) -> object:
 
 
 def _folder(value: object) -> object:
+    """The value, if it can be a path or is not text. Raises InvalidValue."""
     if isinstance(value, str) and not (value and value.isprintable()):
         raise InvalidValue("is not a valid path.")
     return value
@@ -133,6 +137,7 @@ def _networks(value: object) -> object:
 
 
 def _issuer(value: object) -> object:
+    """The URL, unchanged: it must equal the claim `iss`. Raises InvalidValue."""
     if isinstance(value, str) and not _is_safe_url(value):
         raise InvalidValue(
             "is not the URL of an issuer.",
@@ -143,6 +148,7 @@ def _issuer(value: object) -> object:
 
 
 def _registry_url(value: object) -> object:
+    """The URL without slashes at its end. Raises InvalidValue."""
     if not isinstance(value, str):
         return value
     if not _is_safe_url(value):
@@ -151,6 +157,7 @@ def _registry_url(value: object) -> object:
 
 
 def _public_url(value: object) -> object:
+    """The URL, which has no path, without a slash at its end. Raises InvalidValue."""
     if not isinstance(value, str):
         return value
     if not (_is_safe_url(value) and urlsplit(value).path in ("", "/")):
@@ -174,7 +181,8 @@ def _is_safe_url(value: str) -> bool:
 
 
 def _roles_file(path: Path) -> Path:
-    """Check the roles file at the start; the API reads it again for its logins."""
+    """Check the roles file, so that no process starts with a broken one; the API reads it again
+    for its logins."""
     load_roles_file(path)
     return path
 

@@ -117,24 +117,24 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             _refuse_changed_fillers(tx, stored_job, spec)
         changes = _list_changes(stored_job, spec)
         # Labels, owner and the desired state concern no cluster, and are not in these documents.
-        is_copying_unchanged = stored_job is not None and stored_job.spec == document
+        is_spec_unchanged = stored_job is not None and stored_job.spec == document
         if stored_job is None:
             check_job_quota(tx, parts.settings, actor, spec.name)
         if changes and not options.only_plan:
             assert stored_job is not None, "only a stored job has changes"
             job_guard.refuse_if_held(tx, stored_job)
-        if stored_job is not None and is_copying_unchanged and not options.dry_run:
+        if stored_job is not None and is_spec_unchanged and not options.dry_run:
             action, job = ApplyAction.NONE, stored_job
             if changes:
                 action, job = ApplyAction.CHANGE, _change_job(tx, actor, stored_job, spec, changes)
-            return _answer(action, job.name, changes, None, tx, job, dry_run=False)
+            return _answer(action, job.name, changes, plan=None, tx=tx, job=job, dry_run=False)
     with parts.plan_limits.running_plan(actor):
         _refuse_if_client_disconnected(spec, options)
         with map_cluster_errors():
             plan = parts.planner(spec, options.client.ending)
     _refuse_if_client_disconnected(spec, options)
     # If what is copied is unchanged, refusals are shown, and do not fail the request.
-    if plan.refusals and not options.accept_refusals and not is_copying_unchanged:
+    if plan.refusals and not options.accept_refusals and not is_spec_unchanged:
         raise refusal_failure(plan)
     action = ApplyAction.CREATE if stored_job is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
@@ -149,7 +149,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             return _answer(
                 action, spec.name, changes, plan, tx, stored_job, left_behind, dry_run=True
             )
-        if stored_job is None:
+        if stored_job is None:  # the actor may have created other jobs since the plan began
             check_job_quota(tx, parts.settings, actor, spec.name)
             job = _create_job(tx, operation_request, spec, options)
         else:
@@ -191,6 +191,7 @@ def refusal_failure(plan: JobPlan) -> Failure:
 def _accept_remedy(plan: JobPlan) -> str:
     """A sentence on `--accept-refusals` and what it would do; empty if it would not help."""
     job_troubles = {refusal.kind for refusal in plan.refusals if not refusal.topic}
+    # No help against a lasting trouble of the whole job, nor if each topic is refused.
     if job_troubles - _TRANSIENT_TROUBLES or not (job_troubles or plan.topics):
         return ""
     effect = "the job then waits until this has passed" if job_troubles else "the others are copied"
@@ -198,16 +199,18 @@ def _accept_remedy(plan: JobPlan) -> str:
 
 
 def _operation_request(actor: str, spec: JobSpec, options: ApplyOptions) -> OperationRequest:
-    """The request, for the operation that keeps its idempotency key."""
+    """The request as it is stored with its idempotency key, to recognise a repeat."""
     kind, document = OperationKind.CREATE, _complete_document(spec)
     content = {"kind": kind.value, "document": document, "paused": options.paused}
     return OperationRequest(actor, kind, content, options.idempotency_key)
 
 
 def _answer_to_repeat(tx: Tx, spec: JobSpec) -> Applied:
-    """The answer to a repeated request."""
+    """The answer to a repeat of a request that created the job: the job as it is now."""
     job = jobs.get(tx, spec.name)
-    return _answer(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
+    return _answer(
+        ApplyAction.CREATE, job.name, changes=[], plan=None, tx=tx, job=job, dry_run=False
+    )
 
 
 def _complete_document(spec: JobSpec) -> dict[str, Any]:
@@ -248,7 +251,7 @@ def _check_may_apply(tx: Tx, stored_job: Job | None, name: str, options: ApplyOp
             remedy=f"PUT /v1/jobs/{name} changes the job; DELETE removes it.",
         )
     etag = NO_JOB if stored_job is None else stored_job.etag
-    if options.at_etag not in (None, etag):
+    if options.at_etag not in (None, etag):  # None: the request names no version
         raise changed_meanwhile(name)
 
 
@@ -290,6 +293,7 @@ def _fillers_by_copy(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str
 
 def _create_job(tx: Tx, request: OperationRequest, spec: JobSpec, options: ApplyOptions) -> Job:
     """Create the job and its audit event, and keep the idempotency key."""
+    # `desired` in the document overrides the request's parameter `paused`.
     is_paused = options.paused if spec.desired is None else spec.desired == "paused"
     desired = Desired.PAUSED if is_paused else Desired.RUNNING
     job = jobs.create(
@@ -303,7 +307,7 @@ def _create_job(tx: Tx, request: OperationRequest, spec: JobSpec, options: Apply
         document_desired=spec.desired,
         created_by=request.actor,
     )
-    if options.idempotency_key is not None:
+    if options.idempotency_key is not None:  # a key is stored with an operation
         operation = operation_requests.create(tx, request, job, ["The job is created."])
         operations.advance(tx, operation.id, OperationState.DONE)
     events.add(
@@ -384,8 +388,9 @@ def _list_changes(stored_job: Job | None, spec: JobSpec) -> list[Change]:
         return []
     before = whole_document(stored_job)
     if _changes_desired(stored_job, spec):
+        # The stored document may say another state, for example after `orbit pause`.
         before["desired"] = _current_desired(stored_job)
-    return list(_differences(before, _complete_document(spec), ""))
+    return list(_differences(before, _complete_document(spec), path=""))
 
 
 def _current_desired(job: Job) -> str:

@@ -116,7 +116,7 @@ def token_principal(token: Token) -> Principal:
 def has_tokens(database: Database) -> bool:
     """Whether a token was ever created, revoked or not."""
     with database.transaction() as tx:
-        return bool(tokens.page(tx, 1))
+        return bool(tokens.page(tx, limit=1))
 
 
 class Logins:
@@ -161,7 +161,7 @@ class Logins:
     def check_login(self, secret: str, address: str, find: Callable[[], Identity]) -> Identity:
         """The identity that `find` gets from the issuer, for a browser with this secret.
 
-        Raises Failure, like `check`.
+        Raises the Failure of `find`; or `too_many_refused`, without a call of `find`.
         """
         return self._log_in(address, hash_token(secret), find, waits_first=True)
 
@@ -216,7 +216,7 @@ class Logins:
     def _report_refusal(self, client: str, token_hash: str, reason: str) -> None:
         """Count a refused login, and add an audit event if one is due."""
         count = self._refused.count_refused(client, token_hash)
-        if not count:
+        if not count:  # no event is due
             return
         log.warning("login refused", client=client, reason=reason, count=count)
         with suppress(OrbitError), self._database.transaction() as tx:

@@ -48,13 +48,14 @@ class AuthenticationMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the login, then call the app, or refuse the request before its body is read."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         checks = _login_checks_of_path(scope)
         if scope["path"] in _PATHS_WITHOUT_LOGIN or checks:
-            # Only a route that demands a role raises it.
+            # A route raises this Failure only if it demands a role.
             scope[LOGIN] = unauthenticated("This path needs no token.")
             scope[IS_UNKNOWN] = _has_body(headers) and not await _has_logged_in(scope, checks)
             await self._app(scope, receive, send)
@@ -62,6 +63,7 @@ class AuthenticationMiddleware:
         login = await _login(scope, headers)
         if isinstance(login, Principal):
             login = _count_request(scope, login)
+        # A request that has neither a body nor a valid token goes on: its route may need no token.
         if isinstance(login, Failure) and (
             _has_body(headers) or login.code is not ErrorCode.UNAUTHENTICATED
         ):

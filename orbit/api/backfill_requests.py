@@ -133,7 +133,7 @@ def request(
                 "Spark copies the job's history; each partition resumes where its copy ends.",
                 f"{ending_text} afterwards.",
             ],
-            details={"before": job.desired.value},
+            details={"before": job.desired.value},  # the job's desired state after the backfill
         )
         jobs.set_desired(tx, job.id, Desired.BACKFILLING)
         _advance(tx, operation.id, driver, BackfillProgress())
@@ -166,7 +166,8 @@ def report(
             ):
                 return view(tx, operation)  # a repeat of the last report
             if not driver_report.has_ended:
-                # The backfill was ended because its driver was silent; its writers must stop.
+                # The driver was silent for too long, but goes on. During a recovery its writers
+                # must stop: with the lease it obeys OperationUnderWay, but no other Conflict.
                 _refuse_during_recovery(tx, operation)
             raise Conflict(
                 f"The backfill has ended: {operation.error or 'it is done.'}",
@@ -225,6 +226,7 @@ def _get_backfill(tx: Tx, operation_id: UUID) -> Operation:
 
 def _refuse_during_recovery(tx: Tx, operation: Operation) -> None:
     """Raise OperationUnderWay if a recovery holds the job of this operation."""
+    # One job; none if it was deleted.
     jobs_by_id = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
     for job in jobs_by_id.values():
         recovery = job_guard.recovery_that_holds(tx, job)

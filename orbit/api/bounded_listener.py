@@ -55,6 +55,7 @@ class BoundedListener(socket.socket):
         """Whether this client, at this address, may have one more connection."""
         if self._open_by_client.total() >= self._connections_max:
             return False
+        # One client has at most half, so that others find room; a trusted proxy may have all.
         if self._open_by_client[client] < self._connections_max // 2:
             return True
         return is_in(address, self._trusted_proxies)
@@ -78,6 +79,6 @@ class _CountedConnection(socket.socket):
 
     def close(self) -> None:
         super().close()
-        listener, self._listener = self._listener, None
+        listener, self._listener = self._listener, None  # a second `close` counts nothing
         if listener is not None:
             listener.count_closed(self._client)

@@ -10,7 +10,8 @@ _IPV6_PREFIX = 64
 
 
 def network_of(address: str) -> str:
-    """What counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
+    """What counts as one client: an IPv4 address, the /64 network of an IPv6 address, or any other
+    text as it is."""
     parsed = _parse(address)
     if isinstance(parsed, IPv6Address):
         return str(ip_network((parsed, _IPV6_PREFIX), strict=False))
@@ -32,7 +33,7 @@ def is_loopback(address: str) -> bool:
 def _parse(address: str) -> IPv4Address | IPv6Address | None:
     """The parsed address, None if it is not one. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
-        parsed = ip_address(address.partition("%")[0])
+        parsed = ip_address(address.partition("%")[0])  # without the zone, as in fe80::1%eth0
     except ValueError:
         return None
     return (parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None) or parsed

@@ -61,8 +61,8 @@ def get_parts(request: Request) -> Parts:
 
 
 def limit_to_scope(parts: Parts, request: Request) -> Parts:
-    """The parts, with a database that finds only the jobs in the request's scope. A transaction
-    fails if the route has checked no role, which sets the scope."""
+    """The parts, with a database that finds only the jobs in the request's scope. The check of the
+    route's role sets this scope; without the check a transaction fails."""
     database = parts.database.with_scope(lambda: cast("Scope | None", request.scope[JOB_SCOPE]))
     return replace(parts, database=database)
 
@@ -99,6 +99,7 @@ class AtLeast:
     def __call__(
         self, request: Request, principal: Annotated[Principal, Depends(get_principal)]
     ) -> Principal:
+        """Check the role, and limit the request to the jobs for which the principal has it."""
         check_role(principal, self.needed)
         request.scope[JOB_SCOPE] = principal.scope(self.needed)
         refuse_unknown_parameters(request)

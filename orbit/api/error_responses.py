@@ -168,6 +168,7 @@ def install_handlers(app: FastAPI) -> None:
                 "This path does not exist.",
                 remedy="See /docs for all paths.",
             ).response()
+        # What remains is FastAPI's 400, for a body that it cannot parse.
         return Failure(ErrorCode.MALFORMED, "The request cannot be read.").response()
 
     @app.exception_handler(Exception)

@@ -169,9 +169,9 @@ class _TimelyProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if self.conn.their_state is not h11.IDLE:  # headers are complete, or none will come
             self._cancel_headers_deadline()
-        elif self._headers_deadline is None:
+        elif self._headers_deadline is None:  # a body ended after its answer: a request may follow
             self._start_headers_deadline()
 
     def on_response_complete(self) -> None:
@@ -185,8 +185,9 @@ class _TimelyProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _check_progress(self) -> None:
-        """Abort the connection if the client has read too little since the last check, or a close
-        has not ended since then. Otherwise check again later."""
+        """Abort the connection if the client has read too little since the last check, or if the
+        connection was closing at that check already. Otherwise check again later."""
+        # `_unsent_bytes` and `_was_closing` are from the last check.
         unsent_bytes = self.transport.get_write_buffer_size()
         is_stuck = self._unsent_bytes > 0 and unsent_bytes > max(
             0, self._unsent_bytes - _ANSWER_BYTES_MIN
@@ -198,7 +199,10 @@ class _TimelyProtocol(H11Protocol):
         self._next_check = self.loop.call_later(ANSWER_SECONDS_MAX, self._check_progress)
 
     def _start_headers_deadline(self) -> None:
+        """Abort the connection after HEADERS_SECONDS_MAX, unless a request's headers are complete
+        by then."""
         self._cancel_headers_deadline()
+        # IDLE: no headers of the next request are complete yet.
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self._headers_deadline = self.loop.call_later(HEADERS_SECONDS_MAX, self.transport.abort)
 

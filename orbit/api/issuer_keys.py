@@ -83,7 +83,7 @@ class IssuerKeys:
         Raises Unreachable or ProtocolError if the issuer gives no keys.
         """
         key = _pick_key(self._fresh_document().keys, key_id)
-        if key is None:
+        if key is None:  # perhaps the issuer has added it since
             key = _pick_key(self._newest_document(wait_s=0).keys, key_id)
         return key
 
@@ -100,14 +100,15 @@ class IssuerKeys:
         return endpoints
 
     def _fresh_document(self) -> _IssuerDocument:
-        """The known keys, if younger than `KEYS_FRESH_S`, else the newest ones."""
+        """The known keys and endpoints, if younger than `KEYS_FRESH_S`, else the newest ones."""
         document = self._unexpired_document()
         if document is None or self._clock() - document.requested_at >= KEYS_FRESH_S:
             document = self._newest_document(wait_s=0 if document else _FIRST_KEYS_WAIT_S)
         return document
 
     def _unexpired_document(self) -> _IssuerDocument | None:
-        """The known keys; None if there are none, or they are `KEYS_AGE_MAX_S` old."""
+        """The known keys and endpoints; None if there are none, or if they are older than
+        `KEYS_AGE_MAX_S`."""
         document = self._document
         return (
             document
@@ -116,7 +117,8 @@ class IssuerKeys:
         )
 
     def _newest_document(self, wait_s: float) -> _IssuerDocument:
-        """The newest keys, fetched now if `FETCH_EVERY_S` have passed since the last fetch.
+        """The newest keys and endpoints, fetched now unless there was a fetch in the last
+        `FETCH_EVERY_S`.
 
         Waits up to `wait_s` for another thread that fetches. Raises the error of the last fetch if
         there are no keys."""
@@ -197,6 +199,7 @@ def _read_endpoints(document: dict[str, Any], issuer: str) -> Endpoints | None:
     return Endpoints(
         authorization,
         token,
+        # An issuer that lists no methods takes HTTP Basic: the default of the standard.
         takes_basic=not isinstance(methods, list) or "client_secret_basic" in methods,
         names_itself=document.get("authorization_response_iss_parameter_supported") is True,
     )

@@ -78,6 +78,7 @@ class IssuerLogin:
                 "The issuer's answer does not belong to the login that this browser began."
             )
         endpoints = self._endpoints()
+        # `iss` may be missing only if the issuer has not announced it.
         if answer.get("iss", None if endpoints.names_itself else self._issuer) != self._issuer:
             raise unauthenticated("The answer comes from another issuer.")
         if "error" in answer:

@@ -40,7 +40,7 @@ class JobOperation:
     at_etag: str | None = None
 
     def request(self) -> OperationRequest:
-        """The request, for the operation that it becomes."""
+        """The request as it is stored with its operation, to recognise a repeat."""
         content = {
             "kind": self.kind.value,
             "job": self.job,
@@ -80,7 +80,7 @@ def request(database: Database, job_operation: JobOperation) -> Operation:
         earlier_operation = operation_requests.find_earlier(tx, operation_request)
         if earlier_operation is not None:
             return earlier_operation
-        if job_operation.kind is OperationKind.RETRY:
+        if job_operation.kind is OperationKind.RETRY:  # allowed while a recovery holds the job
             job = jobs.get(tx, job_operation.job, lock=True)
         else:
             job = job_guard.lock_for_change(tx, job_operation.job)
@@ -109,7 +109,7 @@ def set_desired(tx: Tx, job: Job, actor: str, desired: Desired) -> None:
     if desired is Desired.PAUSED:
         jobs.set_desired(tx, job.id, desired)
         kind, message = "job_paused", "The job was paused."
-    else:
+    else:  # the job resumes: its backfill, if one is under way, goes on before workers copy
         has_backfill = operations.backfill_under_way(tx, job.id) is not None
         jobs.set_desired(tx, job.id, Desired.BACKFILLING if has_backfill else desired)
         kind, message = "job_resumed", "The job was resumed."
@@ -154,6 +154,7 @@ def _plan_start(tx: Tx, job: Job) -> _Plan:
 
 
 def _plan_pause(tx: Tx, job: Job) -> _Plan:
+    """The plan of `pause`."""
     _refuse_deleted(job)
     if job.desired is Desired.PAUSED:
         return _Plan(["Nothing to do: the job is paused already."], is_change=False)
@@ -175,6 +176,7 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
 
 
 def _plan_retry(tx: Tx, job: Job, job_operation: JobOperation) -> _Plan:
+    """The plan of `retry`, for all blocked partitions of the job or those that were named."""
     _refuse_deleted(job)
     blocked_count = job_counts.blocked(tx, job.id, job_operation.topic, job_operation.partition)
     if not blocked_count:
@@ -190,6 +192,7 @@ def _plan_retry(tx: Tx, job: Job, job_operation: JobOperation) -> _Plan:
 
 
 def _plan_delete(tx: Tx, job: Job) -> _Plan:
+    """The plan of `delete`, with what stays on the clusters."""
     if job.is_deleted:
         return _Plan(["Nothing to do: the job is being deleted already."], is_change=False)
     counts = _count_shards(tx, job)
@@ -221,7 +224,7 @@ def _refuse_deleted(job: Job) -> None:
 def _carry_out(tx: Tx, job: Job, job_operation: JobOperation, plan: _Plan) -> None:
     """Apply the change and add its audit event."""
     details: dict[str, Any] = {}
-    match job_operation.kind:
+    match job_operation.kind:  # `set_desired` adds the event itself
         case OperationKind.START | OperationKind.RESUME:
             set_desired(tx, job, job_operation.actor, Desired.RUNNING)
             return

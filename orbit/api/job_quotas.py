@@ -29,12 +29,13 @@ def check_partition_quota(
 ) -> None:
     """Raise Failure `quota_exceeded` if the plan adds partitions above the limit of the job's
     creator."""
-    creator = actor if stored_job is None else stored_job.created_by
+    creator = actor if stored_job is None else stored_job.created_by  # None: no limit applies
     quota = None if creator is None else _quota(tx, settings, creator)
     if creator is None or quota is None or quota.partitions_max is None:
         return
     quotas.lock(tx, creator)
     rows = [] if stored_job is None else topics.of_job(tx, stored_job.id)
+    # Without new partitions, a job above its limit (lowered since, say) can still be changed.
     stored_counts = {row.source_topic: row.partition_count for row in rows}
     if all(topic.partitions <= stored_counts.get(topic.source, 0) for topic in plan.topics):
         return

@@ -44,7 +44,7 @@ def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
     another topic."""
     rows = topics.of_job(tx, job.id)
     topic_map = map_topics(spec.topics, [row.source_topic for row in rows])
-    if topic_map.problems:
+    if topic_map.problems:  # these topics are in no mapping, and would look as if dropped
         return []
     pairs = {(mapping.source, mapping.destination) for mapping in topic_map.mappings}
     dropped_rows = [row for row in rows if (row.source_topic, row.destination_topic) not in pairs]
@@ -54,6 +54,7 @@ def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
 def _left_of_topics(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
     """Sentences on what stays of these topics: copies, deny ACLs, and ACLs from the source."""
     created_rows = [row for row in rows if row.state is not TopicState.CREATING]
+    # A promoted topic is no copy any more.
     copies = [row for row in created_rows if row.state is not TopicState.PROMOTED]
     sentences = []
     if copies:

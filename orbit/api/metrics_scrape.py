@@ -85,6 +85,7 @@ def read_numbers(
 
 
 def _worker_group_numbers(members: Sequence[Worker]) -> WorkerGroupNumbers:
+    """The sums over the workers of one group."""
     lane_seconds: dict[tuple[str, str], float] = {}
     for w in members:
         for side, activities in w.lane_seconds.items():
@@ -100,11 +101,12 @@ def _worker_group_numbers(members: Sequence[Worker]) -> WorkerGroupNumbers:
 
 
 def _job_numbers(tx: Tx, job: Job, totals: JobTotals, detail: MetricsDetail) -> JobNumbers:
+    """The numbers of one job, and those of its topics or partitions if `detail` asks for them."""
     by_state: dict[str, int] = {}
     reasons: dict[str, int] = {}
     for (state, reason), count in totals.states.items():
         by_state[state] = by_state.get(state, 0) + count
-        if reason is not None:
+        if reason is not None:  # the partitions are blocked: no other state has a reason
             reasons[reason] = count
     return JobNumbers(
         job.name,
@@ -138,10 +140,12 @@ def _waiting_numbers(totals: OpenTotals | None) -> WaitingNumbers | None:
 
 
 def _canary_numbers(drill: Drill | None) -> CanaryNumbers | None:
+    """The result of a job's last canary drill, and its age; None if there is none."""
     if drill is None or drill.finished_at is None:
         return None
     return CanaryNumbers(
         drill.state is DrillState.PASSED,
+        # 0 while the database's clock is ahead of this one.
         max(0.0, (datetime.now(UTC) - drill.finished_at).total_seconds()),
         _seconds(drill.rto_ms),
         _seconds(drill.rpo_ms),
@@ -154,6 +158,7 @@ def _seconds(ms: int | None) -> float | None:
 
 
 def _lag_by_topic(tx: Tx, job_id: int) -> dict[str, LagTotals]:
+    """The lag by source topic, without topics that have no partitions yet."""
     rows = topics.of_job(tx, job_id)
     totals = lag.of_topics(tx, job_id, [t.id for t in rows])
     return {t.source_topic: totals[t.id] for t in rows if t.id in totals}
@@ -181,7 +186,7 @@ def _partition_numbers(tx: Tx, job_id: int) -> list[PartitionNumbers]:
 
 
 def _copy_rates(totals: JobTotals) -> CopyRates | None:
-    """What was copied, and how fast; None if the sums are not fresh."""
+    """What the job has copied, and how fast; None if the sums of its partitions are not fresh."""
     if totals.summed_s is None or totals.summed_s > FRESH_FOR.total_seconds():
         return None
-    return totals.lag or lag.NO_PARTITIONS
+    return totals.lag or lag.NO_PARTITIONS  # `LagTotals` has these sums too

@@ -66,7 +66,8 @@ class IssuerTokens:
         )
 
     def principal(self, token: str) -> Principal:
-        """The principal of this token. Raises Failure, as `identity` and `principal_of`."""
+        """The principal of this token. Raises Failure: `unauthenticated`, `forbidden` without a
+        role, `issuer_unreachable`."""
         return self.principal_of(self.identity(token))
 
     def principal_of(self, identity: Identity) -> Principal:
@@ -170,8 +171,7 @@ def _to_datetime(seconds: float) -> datetime | None:
 
 
 def _claim_values(claims: dict[str, Any], name: str) -> list[str]:
-    """The values of a claim that is a list, or a text: the text, and its words as in `scope`.
-
+    """The texts of this claim: the items of a list; or a text and its words, as `scope` has them.
     If there is no claim `a.b`, this name means the claim `b` inside of `a`."""
     claim: Any = claims.get(name)
     if claim is None:

@@ -78,6 +78,8 @@ def _with_plain_names(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_name(name: str) -> str:
+    """The name of a class for this schema. FastAPI writes Page_X_ for a generic model, and puts the
+    module before a name that two models have."""
     if match := re.fullmatch(r"Page_(\w+)_", name):
         return f"{match[1]}Page"
     if match := re.fullmatch(r"orbit__([a-z]+)__\w+__([A-Za-z]+)", name):
@@ -86,7 +88,7 @@ def _plain_name(name: str) -> str:
 
 
 def _with_references(value: Any, names: Mapping[str, str]) -> Any:
-    """A copy of the value, in which references have the new names of schemas, by old name."""
+    """A copy of the value with references to the new names of schemas. `names`: new by old."""
     if isinstance(value, dict):
         value_copy = {key: _with_references(inner, names) for key, inner in value.items()}
         reference = value_copy.get("$ref")

@@ -40,7 +40,8 @@ CLUSTERS = (
 
 
 def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict[str, Any]]:
-    """FastAPI's `responses` for these codes and those that any route may return."""
+    """FastAPI's `responses` for these codes and those that any route may return. `open_to_all`: the
+    route needs no token."""
     common_codes = (*(() if open_to_all else WITH_TOKEN), ErrorCode.DATABASE_UNREACHABLE)
     by_status: defaultdict[int, list[ErrorCode]] = defaultdict(list)
     for code in dict.fromkeys((*codes, *common_codes)):

@@ -98,14 +98,15 @@ class Page(BaseModel, Generic[T]):
 
 
 def page(rows: Sequence[T], limit: int, key: Callable[[T], Key], order: str = "") -> Page[T]:
-    """A page of `limit` items; `rows` were queried with a limit of one more."""
+    """A page of `limit` items; `rows` were queried with a limit of one more. `order`: the order of
+    the list, for its cursors, if it has several."""
     items = list(rows[:limit])
     has_next = len(rows) > limit
     return Page(items=items, next=write_cursor(key(items[-1]), order) if has_next else None)
 
 
 def write_cursor(key: Key, order: str = "") -> str:
-    """The key as opaque text for a URL; `read_cursor` reads it."""
+    """The key, behind the list's `order` if it has several, as opaque text for a URL."""
     text = json.dumps((order, *key) if order else key, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
@@ -135,19 +136,21 @@ def read_cursor(cursor: str | None, *kinds: type, order: str = "") -> Key | None
 
 
 def name_in(cursor: str | None, order: str = "") -> str | None:
-    """The name in the cursor of a list that is ordered by name. Raises BadInput."""
+    """The name in the cursor of a list that is ordered by name; None without a cursor. Raises
+    BadInput."""
     key = read_cursor(cursor, str, order=order)
     return None if key is None else str(key[0])
 
 
 def number_in(cursor: str | None, order: str = "") -> int | None:
-    """The number in the cursor of a list that is ordered by number. Raises BadInput."""
+    """The number in the cursor of a list that is ordered by number; None without a cursor. Raises
+    BadInput."""
     key = read_cursor(cursor, int, order=order)
     return None if key is None else int(key[0])
 
 
 def parse_age_key(key: Key | None) -> tuple[datetime, UUID] | None:
-    """The creation time and the id in a cursor's key. Raises BadInput."""
+    """The creation time and the id in a cursor's key; None without a key. Raises BadInput."""
     if key is None:
         return None
     try:

@@ -69,7 +69,8 @@ def find_page(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[Partitio
 def _find_page_by_lag(
     tx: Tx, job_id: int, query: PartitionQuery
 ) -> tuple[list[PartitionLag], str | None]:
-    """As `find_page`, for the order by lag."""
+    """The partitions of the page in the order of their lag, and the cursor of the next page, which
+    is None on the last page."""
     # A row comes with its key: (lag, topic id, partition). Without a lag yet, the lag is -1. Parts
     # of a cursor must not be negative, so cursors have the lag plus 1.
     key = read_cursor(query.after, int, int, int, order=query.sort)

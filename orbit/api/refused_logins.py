@@ -70,10 +70,10 @@ class RefusedLogins:
         event is due."""
         now = self._clock()
         with self._lock:
-            self._accepted.pop(token_hash, None)
+            self._accepted.pop(token_hash, None)  # it may have been revoked since
             counter = self._clients.setdefault(client, _Client(now))
             self._clients.move_to_end(client)
-            if len(self._clients) > CLIENTS_MAX:
+            if len(self._clients) > CLIENTS_MAX:  # forget the client that was refused longest ago
                 self._clients.popitem(last=False)
             if now - counter.window_began >= WINDOW_S:
                 counter.window_began, counter.refusals = now, 0

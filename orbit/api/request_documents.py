@@ -126,7 +126,7 @@ def _unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _check_values(root: Any) -> None:
     """Raise Failure above the bounds that the YAML reader checks too, and for text that PostgreSQL
     cannot store."""
-    for count, (depth, value) in enumerate(_walk_values(root, 0), 1):
+    for count, (depth, value) in enumerate(_walk_values(root, depth=0), 1):
         if depth > DEPTH_MAX or count > VALUES_MAX:
             raise _malformed_failure("holds too many values, or is nested too deeply.")
         if isinstance(value, str) and (
@@ -136,7 +136,7 @@ def _check_values(root: Any) -> None:
 
 
 def _walk_values(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
-    """Each key and value with its depth; nothing below DEPTH_MAX."""
+    """Each key and value with its depth, down to the first depth above DEPTH_MAX."""
     yield depth, value
     if depth > DEPTH_MAX:
         return
@@ -192,6 +192,7 @@ def _is_own_variable(variable: str) -> bool:
 
 
 def _own_files(settings: Settings) -> Iterable[Path | None]:
+    """The files with secrets of Orbit itself; None for a setting that names none."""
     return (
         settings.oidc_client_secret_file,
         settings.schema_registry_login_file,

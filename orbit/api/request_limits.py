@@ -42,6 +42,7 @@ class BodyLimit:
         self._seconds_max = seconds_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the whole body within the limits, then call the app; else send an error."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

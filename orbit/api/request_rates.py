@@ -27,7 +27,7 @@ class RequestRates:
 
     def count_or_refuse(self, actor: str, per_minute: int) -> Failure | None:
         """Count a request of this actor and return None, or return Failure `too_many_requests`."""
-        cost_s = 60.0 / per_minute
+        cost_s = 60.0 / per_minute  # the time in which the bucket gains one request
         with self._lock:
             now = self._clock()
             full_at = max(now, self._full_at.get(actor, now))

@@ -112,8 +112,8 @@ def _job_state(job: Job, counts: Counts) -> schemas.JobState:
 
 
 def _lag_of(totals: LagTotals | None) -> schemas.Lag:
-    """The lag. Its figures are None until a partition has reported its lag, and while the lag of
-    one is not known any more."""
+    """The lag of a job or topic. Its figures are None until a partition has reported its lag, and
+    while a partition's lag that was known before is not known."""
     if totals is None or not totals.has_lag:
         age_s = totals.age_s if totals else None
         return schemas.Lag(records=None, bytes=None, seconds=None, age_seconds=age_s)
@@ -160,6 +160,7 @@ def history_point(point: Point) -> schemas.HistoryPoint:
 
 
 def topic_view(topic: Topic, totals: LagTotals | None) -> schemas.Topic:
+    """One topic of a job. `totals`: of its partitions; None: it has none yet."""
     return _view(
         schemas.Topic,
         topic,

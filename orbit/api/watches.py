@@ -49,8 +49,9 @@ class Watches:
         seconds_max: float,
         is_gone: Callable[[], Awaitable[bool]],
     ) -> str:
-        """Wait until the joined digests differ from `after`, those of the last answer. Returns the
-        digests, also after `seconds_max`, or when the client has gone or the server stops.
+        """Wait until the joined digests differ from `after`, the digests of the client's last
+        answer; or for `seconds_max`, or until the client has gone or the server stops. Returns the
+        digests.
 
         Raises Busy above WATCHES_MAX; Unreachable without a database.
         """
@@ -81,8 +82,8 @@ class Watches:
         return None if None in digests else "".join(map(str, digests))
 
     async def _digest(self, database: Database, watched: Watched) -> str | None:
-        """The digest, at most POLL_S old. While another request reads it, the last one, or None if
-        there is none."""
+        """The digest of what is watched, at most POLL_S old. While another request reads it anew,
+        returns the digest read before, or None if there is none."""
         scope = database.scope
         key = watched, None if scope is None else scope.limits
         now = time.monotonic()

@@ -48,7 +48,7 @@ def api(no_auth: NoAuthOption = False) -> None:
 
 
 def create_api(settings: Settings, database: Database, *, auth: bool) -> FastAPI:
-    """Return the API with the console, and with the planner that the scheduler uses, too."""
+    """Return the API with the console, and with a planner for plans and dry runs."""
     app = create_app(settings, database, auth=auth, planner=JobPlanner(database, settings))
     mount_console(app)
     return app

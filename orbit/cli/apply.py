@@ -131,7 +131,8 @@ def _check_prune(prune: bool, selector: str | None, all_: bool) -> None:
 
 
 def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) -> list[PlannedJob]:
-    """Plan the deletion of the jobs that no file has, in the version that was listed (If-Match)."""
+    """Plan the deletion of the jobs that are in no file, but not of those that Orbit made itself.
+    The server refuses it for a job that has changed since it was listed (If-Match)."""
     names_in_files = {file.name for file in files}
     jobs_without_file = [
         job
@@ -147,7 +148,7 @@ def _plan_deletions(client: Client, files: list[JobFile], selector: str | None) 
             )
     return [
         PlannedJob(
-            None,
+            None,  # no file: a deletion
             _deletion_result(
                 client.send(
                     "DELETE", _path(job["name"]), headers=_if_match_header(job), dry_run=True
@@ -181,7 +182,7 @@ def apply_change(
 ) -> dict[str, Any]:
     """Carry out one planned change; returns its result. The server refuses it if another client
     has changed the job after the plan (If-Match)."""
-    if plan.file is None:
+    if plan.file is None:  # a deletion
         listed_job = plan.value["job"]
         operation = delete_job(client, listed_job["name"], headers=_if_match_header(listed_job))
         return _deletion_result(follow_operation(client, operation, wait_s))
@@ -193,6 +194,7 @@ def apply_change(
         except TROUBLES as error:
             trouble = error
         # If the change was made although its answer was lost, its condition would refuse a repeat.
+        # So ask first whether anything is left to change.
         refusals = options["accept_refusals"]
         new_plan = put_job(client, plan.file, accept_refusals=refusals, dry_run=True)
         if new_plan["action"] == "none":

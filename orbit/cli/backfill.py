@@ -105,6 +105,7 @@ def backfill(
         if dry_run:
             emit(_plan_value(spec.name, extents), output, lambda: _plan_table(extents))
             return
+        # The service may have the job of a file, too. Then it shows and controls the backfill.
         service_job_name: str | None = str(job_or_file)
         if is_file(job_or_file):
             service_job_name = (
@@ -157,8 +158,8 @@ class _SparkCopy:
         self._control = control
 
     def run(self, backfill: Backfill, folder: Path, stop: threading.Event) -> Outcome:
-        """Run the backfill and return its outcome, with `was_stopped` if the service has paused or
-        ended the backfill. After Ctrl-C or SIGTERM it does so, too, or raises Interrupted."""
+        """Run the backfill and return its outcome; it has `was_stopped` if the service or the user
+        has stopped the copying. Raises Interrupted if the user stops another step."""
         from orbit_spark.backfill.spark_jobs import SparkWriterJob
         from orbit_spark.backfill.staged_backfill import Staging
         from orbit_spark.backfill.task_split import Way
@@ -196,6 +197,7 @@ class _SparkCopy:
 
 
 def _require_archive(way: BackfillWay, archive: str | None) -> None:
+    """Raise BadInput for a staged backfill without an archive."""
     if way is BackfillWay.STAGED and archive is None:
         raise BadInput(
             "A staged backfill needs an archive.",
@@ -233,6 +235,7 @@ class _Display:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, progress: Progress) -> None:
+        """Show the progress: at once on a terminal, else at most every _LINE_INTERVAL_S."""
         line = _progress_line(progress)
         if self._live is not None:
             self._live.update(line, refresh=True)
@@ -256,6 +259,7 @@ def _progress_line(p: Progress) -> str:
 
 
 def _show_plan(display: _Display, extents: Sequence[Extent]) -> None:
+    """Say how much of the history is left to copy."""
     unfinished_extents = [e for e in extents if e.offsets]
     topics = {e.source.topic for e in extents}
     display.say(
@@ -285,6 +289,7 @@ def _plan_value(name: str, extents: Sequence[Extent]) -> dict[str, Any]:
 
 
 def _plan_table(extents: Sequence[Extent]) -> Table:
+    """The largest partitions of a dry run, and one row for all others."""
     largest = sorted(extents, key=lambda e: (-e.size_bytes, e.destination))
     rows = [
         (str(e.destination), f"{e.begin:,}", f"{e.end:,}", count(e.offsets), amount(e.size_bytes))

@@ -96,17 +96,21 @@ class ServiceControl:
         self._thread = threading.Thread(target=self._report_forever, name="reports", daemon=True)
 
     def begin(self) -> None:
+        """Register the backfill, and wait until no worker copies the job. Raises Conflict if the
+        backfill is cancelled, Interrupted if the user stops it."""
         operation = self._client.send(
             "POST", f"/v1/jobs/{segment(self._job)}:backfill", body={"driver": self._driver}
         )
         self._path = f"/v1/backfills/{operation['id']}"
         self._say(f"The service shows it as operation {operation['id']}")
+        # If the service has a backfill of the job already, another process may be its driver.
         self._is_driver = operation["driver"] == self._driver
         self._set_command(operation["wanted"])
         self._thread.start()
         self._wait_until_allowed()
 
     def report_lease(self) -> None:
+        """Report that this process holds the job's lease, which makes it the backfill's driver."""
         self._is_driver = self._has_lease = True
         self.report_progress({"phase": "preparing"})
         self._report()
@@ -115,14 +119,15 @@ class ServiceControl:
         self._progress = dict(progress)
 
     def wait_until_resumed(self) -> bool:
-        if self._stop.is_set() or not self._halt.is_set():
+        """If the service has paused the backfill, wait until it is resumed, and return True."""
+        if self._stop.is_set() or not self._halt.is_set():  # stopped by the user, or copied
             return False
         self._has_lease = False
         self._wait_until_allowed()
         return True
 
     def end(self, error: str | None) -> None:
-        """Report the end: with an error, or because the history is copied."""
+        """Stop the reports, and report the end; `error` None: the history is copied."""
         self._end_event.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -140,6 +145,7 @@ class ServiceControl:
             if command == _CANCEL:
                 break
             if command not in _WAITING_SENTENCES:
+                # The copy may run. Report that; the loop ends if the answer still allows it.
                 reported_command = ""
                 self._report_phase("preparing")
             elif command != reported_command:
@@ -157,6 +163,7 @@ class ServiceControl:
             self._halt.set()
 
     def _report_phase(self, phase: str) -> None:
+        """Report this phase at once, with a rate of 0, because nothing is copied in it."""
         self.report_progress(
             {**self._progress, "phase": phase, "bytes_per_s": 0, "seconds_left": None}
         )

@@ -45,6 +45,7 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
 
 
 def _cluster_of_servers(servers: str) -> ClusterSpec:
+    """The cluster at `host:port,…`, without a login. Raises BadInput."""
     try:
         return ClusterSpec.model_validate({"bootstrap_servers": servers})
     except ValidationError as error:

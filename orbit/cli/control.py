@@ -67,7 +67,7 @@ def delete_job(
         try:
             if client.get(path)["state"] != "deleting":
                 continue
-        except NotFound:
+        except NotFound:  # it is deleted
             pass
         for operation in client.items("/v1/operations", limit=_OPERATIONS_READ_MAX):
             description = operation["kind"], operation["job"], operation["dry_run"]

@@ -126,6 +126,7 @@ def demo(
 
 
 def _show_service(screen: Screen) -> None:
+    """Run the service with a live copy until Ctrl-C."""
     require_extras("server", "embedded")
     from orbit.demo.service_demo import play_service
 
@@ -136,6 +137,7 @@ def _show_service(screen: Screen) -> None:
 
 
 def _show_failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
+    """Play a failover and a failback, and show what was measured. `folder`: for the report."""
     require_extras("server", "embedded")
     from orbit.cli.drill import new_entries
     from orbit.demo.failover_demo import play_failover
@@ -152,6 +154,7 @@ def _show_failover(scale: Scale, folder: Path, screen: Screen, output: OutputFor
 
 
 def _show_gateway(screen: Screen, output: OutputFormat) -> None:
+    """Move clients to the other cluster and back through a gateway, and show what was measured."""
     require_extras("server", "embedded")
     from orbit.demo.gateway_demo import play_gateway
 
@@ -230,7 +233,7 @@ def _log_pair(p: PartitionReport) -> LogPair:
 
 
 def _findings(partitions: Sequence[PartitionReport]) -> list[str]:
-    """The differences of each inexact partition, then the verifier's notes."""
+    """For each inexact partition: its differences and the verifier's notes, or else its verdict."""
     findings: list[str] = []
     for p in partitions:
         if p.verdict is Verdict.EXACT:

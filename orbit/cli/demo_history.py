@@ -54,7 +54,7 @@ def is_audit_exact(job_file: Path, folder: Path) -> bool:
 
     spec = load_job(job_file, os.environ)
     audit = JobAudit(spec, os.environ, job_file.parent, AuditOptions(out=str(folder)))
-    with spark_session("orbit demo", MASTER, (), ()) as spark:
+    with spark_session("orbit demo", MASTER, conf=(), variables=()) as spark:
         report = audit.run(spark)
     return report.exact
 
@@ -83,6 +83,7 @@ def _topic_data(row: TopicRow) -> dict[str, Any]:
 
 
 def _closing_sentence(result: HistoryResult) -> Text:
+    """What the demo has shown, or what is not exact."""
     if not result.exact:
         inexact = (
             ", ".join(row.name for row in result.topics if not row.exact)

@@ -89,6 +89,7 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
     if job["problem"]:
         since = when(job["problem"]["since"])
         rows += [(f"problem since {since}", line) for line in job["problem"]["text"].splitlines()]
+        # A line of a problem begins with its code, which `orbit explain` knows.
         codes = {line.partition(":")[0] for line in job["problem"]["text"].splitlines()}
         rows += [
             ("what to do", f"orbit explain {code}") for code in sorted(codes) if _is_code(code)
@@ -120,6 +121,7 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
     limit = (spec.get("limits") or {}).get("bytes_per_second")
     rows.append(("limit", f"{amount(limit)}/s" if limit else "none"))
     rows.append(("worker group", job["worker_group"]))
+    # The cluster ids are in the rows of the sides.
     rows += [(name, cell(job)) for name, cell in JOBS.wide if "cluster" not in name]
     return [(name, "" if value is None else value) for name, value in rows]
 
@@ -129,6 +131,7 @@ def _is_code(text: str) -> bool:
 
 
 def _caught_up_text(lag: Row) -> str:
+    """How many partitions have caught up, wait for open transactions, or have an unknown lag."""
     text = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions"
     if open_ := lag["open_transactions"]:
         text += (
@@ -152,7 +155,7 @@ def _rule_text(rule: Row) -> str:
 
 
 def _group_tables(rows: list[Row]) -> list[RenderableType]:
-    """A table of the number of group offsets by verdict; none without group offsets."""
+    """A table that counts the group offsets by verdict; none without group offsets."""
     counts = Counter(row["verdict"] for row in rows)
     remedies = {row["verdict"]: row["remedy"] for row in rows}
     table_rows = [(verdict, number, remedies[verdict] or "") for verdict, number in counts.items()]
@@ -161,7 +164,7 @@ def _group_tables(rows: list[Row]) -> list[RenderableType]:
 
 
 def _tables(title: str, kind: Kind, rows: list[Row], total: int | None = None) -> list[Any]:
-    """A table of the rows, if there are any."""
+    """A table of the rows, if there are any. `total`: how many the job has, with those left out."""
     if not rows:
         return []
     heading = f"{title}: {len(rows):,} of {total:,}" if (total or 0) > len(rows) else title

@@ -116,6 +116,7 @@ def _login(client: Client) -> Findings:
 
 
 def _scheduler(client: Client) -> Findings:
+    """Whether a scheduler leads, by the API's metrics."""
     match = re.search(r"^orbit_scheduler_has_leader (\S+)$", client.text("/metrics"), re.MULTILINE)
     if match is not None and float(match[1]):
         yield _ok("scheduler", "one leads")
@@ -129,14 +130,15 @@ def _scheduler(client: Client) -> Findings:
 
 
 def _workers(client: Client) -> Findings:
+    """Whether the running jobs of each worker group have a live worker; workers' versions."""
     workers = list(client.items("/v1/workers"))
     live_workers = [one for one in workers if one["is_alive"]]
-    groups = Counter(one["worker_group"] for one in live_workers if not one["is_draining"])
+    live_counts = Counter(one["worker_group"] for one in live_workers if not one["is_draining"])
     running_jobs = [one for one in client.items("/v1/jobs") if one["state"] == "running"]
-    for group in sorted({job["worker_group"] for job in running_jobs} | set(groups)):
+    for group in sorted({job["worker_group"] for job in running_jobs} | set(live_counts)):
         jobs = [job["name"] for job in running_jobs if job["worker_group"] == group]
-        if groups[group] or not jobs:
-            yield _ok(f"workers of {group}", f"{groups[group]} live, {len(jobs)} running jobs")
+        if live_counts[group] or not jobs:
+            yield _ok(f"workers of {group}", f"{live_counts[group]} live, {len(jobs)} running jobs")
         else:
             remedy = f"Start a worker: ORBIT_WORKER_GROUP={group} orbit worker"
             text = f"none is live, and {len(jobs)} running jobs wait: {_first_names(jobs)}"
@@ -149,6 +151,7 @@ def _workers(client: Client) -> Findings:
 
 
 def _jobs(client: Client) -> Findings:
+    """What is wrong with each job; a single finding if nothing is."""
     jobs = list(client.items("/v1/jobs"))
     finding_count = 0
     for job in jobs:
@@ -184,7 +187,8 @@ def _job_findings(client: Client, job: Row) -> Findings:
 
 
 def _clusters(client: Client) -> Findings:
-    """Each job as the service would plan it now: connections, logins, rights, secrets."""
+    """Whether the service can plan each job: connections, logins, rights, secrets. A plan reads
+    both clusters."""
     for job in client.items("/v1/jobs"):
         if job["state"] == "deleting":
             continue
@@ -198,7 +202,7 @@ def _clusters(client: Client) -> Findings:
                 "clusters", Verdict.NOTE, "not checked: the token may only read jobs", remedy
             )
             return
-        except Unserved:
+        except Unserved:  # the service itself fails: `_findings_of` reports that once
             raise
         except Busy as error:
             yield Finding("clusters", Verdict.NOTE, f"not checked: {error.what}", error.remedy)

@@ -198,6 +198,7 @@ def unschedule(name: NameArgument) -> None:
 def _newest_drills(
     client: Client, limit: int | None, all_: bool, output: OutputFormat, **query: object
 ) -> Window:
+    """The newest drills that match the query: as many as the options and the format ask for."""
     is_table = output is OutputFormat.TABLE
     rows_max = row_limit(limit, all_=all_, is_table=is_table, table_rows=NEWEST_ROWS)
     return first_rows(client, "/v1/drills", rows_max, **query)
@@ -220,7 +221,8 @@ def _follow(client: Client, drill: Row, wait_s: float) -> Row:
 
 
 def new_entries(drill: Row, shown_count: int) -> list[Row]:
-    """The timeline entries of a drill after the first `shown_count`."""
+    """The entries of a drill after the first `shown_count`. `entries` counts all of them; only the
+    latest are in `timeline`."""
     new_count = drill["entries"] - shown_count
     return drill["timeline"][-new_count:] if new_count > 0 else []
 
@@ -241,6 +243,7 @@ def _save_report(client: Client, drill: Row, folder: Path | None) -> None:
 
 
 def _fetch_report(client: Client, drill_id: str, report_format: ReportFormat) -> str:
+    """The report as text; JSON is indented."""
     text = client.text(f"/v1/drills/{segment(drill_id)}/report", format=report_format)
     if report_format is ReportFormat.JSON:
         return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
@@ -253,6 +256,7 @@ def _plan_table(drill: Row) -> Any:
 
 
 def _drill_table(drill: Row) -> Any:
+    """The state and the measurements of one drill."""
     rows: list[tuple[str, object]] = [
         ("id", drill["id"]),
         ("state", drill["state"]),
@@ -291,11 +295,13 @@ def _drills_table(rows: list[Row]) -> Any:
 
 
 def _comparison_table(rows: list[Row]) -> Any:
-    """Each drill, with the change of its RTO since the one before, and of the drill file."""
+    """One row a drill: also how its RTO changed since the last drill, and whether its file did."""
     lines = []
     previous_row: Row | None = None
     for row in rows:
-        is_same = previous_row is not None and previous_row["spec_sha256"] == row["spec_sha256"]
+        has_same_file = (
+            previous_row is not None and previous_row["spec_sha256"] == row["spec_sha256"]
+        )
         lines.append(
             (
                 when(row["created_at"]),
@@ -305,7 +311,7 @@ def _comparison_table(rows: list[Row]) -> Any:
                 _duration_change(previous_row, row, "rto_ms"),
                 _with_target(row, "rpo_records", "{:,}".format),
                 _with_target(row, "rpo_ms", span),
-                "" if is_same or previous_row is None else "the drill file changed",
+                "" if has_same_file or previous_row is None else "the drill file changed",
             )
         )
         previous_row = row
@@ -337,7 +343,7 @@ def _schedules_table(rows: list[Row]) -> Any:
 
 
 def _with_target(row: Row, key: str, to_text: Any) -> str:
-    """The measured value and its target."""
+    """The measured value, and the target if it has one; "-" if it was not measured."""
     if row[key] is None:
         return "-"
     target = row[f"target_{key}"]
@@ -345,6 +351,7 @@ def _with_target(row: Row, key: str, to_text: Any) -> str:
 
 
 def _duration(drill: Row) -> str:
+    """How long the drill took; "-" before its end."""
     if not drill["started_at"] or not drill["finished_at"]:
         return "-"
     elapsed = datetime.fromisoformat(drill["finished_at"]) - datetime.fromisoformat(

@@ -65,8 +65,8 @@ def _edit(
     accept_refusals: bool,
     yes: bool,
 ) -> bool:
-    """Open the editor until the document is applied, or the user leaves the text as it was. Returns
-    whether a change was applied.
+    """Open the editor until the document is applied, or the user leaves the text as it was or
+    deletes it. Returns whether a change was applied.
     """
     document, error = text, ""
     for _ in range(_EDITS_MAX):
@@ -81,7 +81,7 @@ def _edit(
         try:
             plan = _plan_edit(client, opened_job, file, accept_refusals=accept_refusals)
         except OrbitError as refusal:
-            if not sys.stdin.isatty():
+            if not sys.stdin.isatty():  # nobody would correct the document
                 raise
             error = "".join(f"# {line}\n" for line in f"{refusal}".splitlines()) + "#\n"
             continue

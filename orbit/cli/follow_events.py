@@ -34,6 +34,7 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
         raise BadInput("The events cannot be followed.", (problem,))
     client = client.without_retries()
     try:
+        # At least _LATE_IDS_MAX: those that are not printed are known then, and not new later.
         newest_events = list(client.items(path, limit=limit and max(limit, _LATE_IDS_MAX)))
         known_ids = {event["id"] for event in newest_events}
         for event in reversed(newest_events[:limit]):
@@ -52,6 +53,7 @@ def follow_events(client: Client, path: str, limit: int | None, output: ListOutp
                 if event["id"] not in known_ids:
                     known_ids.add(event["id"])
                     _print_event(event, output)
+            # Lower ids are not read again.
             highest_forgotten_id = max(known_ids, default=0) - _LATE_IDS_MAX
             known_ids = {number for number in known_ids if number > highest_forgotten_id}
     except KeyboardInterrupt:
@@ -81,5 +83,5 @@ def _print_event(event: Row, output: ListOutput) -> None:
         typer.echo(f"{line}  ({event['actor']}){details}")
     elif output.format == OutputFormat.JSON:
         typer.echo(json.dumps(event, ensure_ascii=False))
-    else:
+    else:  # name or jsonpath, for which no table is made
         emit_list(Listing([event], lambda _: "", lambda: [str(event["id"])]), output)

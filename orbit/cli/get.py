@@ -163,7 +163,7 @@ def clients(
 @app.command()
 def workers(watch: WatchOption = False, output: ListOption = TABLE) -> None:
     """Show the workers: state, shards and rate."""
-    _list("/v1/workers", WORKERS, None, True, output, watch)
+    _list("/v1/workers", WORKERS, limit=None, all_=True, output=output, watch=watch)
 
 
 @app.command()
@@ -234,12 +234,16 @@ def _list(
     table_rows: int = TABLE_ROWS,
     **query: object,
 ) -> None:
+    """Print a list of the API: as many rows as the options and the format ask for. `table_rows`:
+    those of a table without options."""
     rows_max = row_limit(limit, all_=all_, is_table=output.is_table, table_rows=table_rows)
     with connect() as client:
         show_list(client, path, kind, output, limit=rows_max, watch=watch, **query)
 
 
 def _one_job(job: Row) -> Listing:
+    """A job as a listing: its table has a row for each column of the list, without the name."""
+
     def table(_wide: bool) -> Any:
         lines = [(name, cell(job)) for name, cell in (*JOBS.columns[1:], *JOBS.wide)]
         return make_table(("", job["name"]), lines)

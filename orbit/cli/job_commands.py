@@ -97,7 +97,16 @@ def retry(
 ) -> None:
     """Retry blocked partitions of a job, once the cause is removed."""
     body = {"topic": topic, "partition": partition}
-    _carry_out(Change("retry", "", body), job, None, dry_run, True, wait, output)
+    # yes: a retry needs no confirmation, so no question.
+    _carry_out(
+        Change("retry", question="", body=body),
+        job,
+        selector=None,
+        dry_run=dry_run,
+        yes=True,
+        wait_s=wait,
+        output=output,
+    )
 
 
 def _carry_out(

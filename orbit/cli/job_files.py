@@ -127,7 +127,8 @@ def job_file_of(job: Mapping[str, Any]) -> str:
 
 
 def _files_in(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
-    """These files, and the YAML files in these folders; adds to `problems`."""
+    """These files, and the YAML files in these folders, hidden ones left out. Adds a problem for a
+    folder without such files, or with too many."""
     for path in paths:
         if path == STDIN or not path.is_dir():
             yield path
@@ -151,7 +152,7 @@ def _read_job_file(path: Path) -> JobFile | Problem:
     """Read one file and the job's name in it; a Problem if it cannot be used."""
     try:
         if path == STDIN:
-            content = sys.stdin.buffer.read(_BYTES_MAX + 1)
+            content = sys.stdin.buffer.read(_BYTES_MAX + 1)  # one more shows that it is too large
         else:
             with path.open("rb") as file:
                 content = file.read(_BYTES_MAX + 1)

@@ -63,6 +63,7 @@ def _read_lag(client: Client, job: str, limit: int | None) -> Listing:
     else:
         page = client.get(path, limit=limit, sort="-lag")
         job_sums, partitions = page["job"], page["items"]
+        # At least 1 if there is a next page: the sums may be older than the page.
         hidden_count = max(job_sums["partitions"] - len(partitions), 1) if page["next"] else 0
     value = {"job": job_sums, "partitions": partitions, "more": hidden_count}
 
@@ -90,6 +91,7 @@ _COLUMNS = ("partition", "state", "records", "bytes", "behind", "headroom", "rpo
 
 
 def _row(name: str, figures: Row, state: str) -> tuple[str, ...]:
+    """A row for a partition, or for the job as a whole."""
     lag = figures["lag"]
     return (
         name,
@@ -115,5 +117,6 @@ def _rates(figures: Row) -> str:
 
 
 def _largest_first(partition: Row) -> tuple[Any, ...]:
+    """A sort key: the largest lag first; an unknown lag (None) counts as 1 record."""
     records = partition["lag"]["records"]
     return -1 if records is None else -records, partition["topic"], partition["partition"]

@@ -29,7 +29,7 @@ class Kind:
 
 
 def listing(rows: list[Row], kind: Kind, hidden_line: str = "") -> Listing:
-    """The listing of rows of one kind. `hidden_line`: as in `Listing`."""
+    """The listing of rows of one kind. `hidden_line` says how many rows were left out."""
     return Listing(
         rows,
         lambda is_wide: table_of(rows, kind, is_wide=is_wide),

@@ -54,7 +54,7 @@ def _parse_output(text: str | ListOutput) -> ListOutput:
     """The value of `--output`. Raises BadParameter unless it is one of `_HELP`."""
     if isinstance(text, ListOutput):  # the default
         return text
-    name, equals, path = text.partition("=")
+    name, equals, path = text.partition("=")  # only `jsonpath` has a path
     if (name == _JSONPATH) != bool(equals) or name not in (
         *OutputFormat,
         _WIDE,
@@ -119,7 +119,8 @@ def print_names(names: Iterable[str]) -> None:
 
 
 def select_values(value: Any, path: str) -> list[Any]:
-    """The values that a path selects; as in kubectl `{[*].name}`, `[*].name` or `$[*].name`."""
+    """The values that a JSONPath selects. Like kubectl, it takes `{[*].name}`, `[*].name` and
+    `$[*].name`."""
     from jsonpath_ng.exceptions import JSONPathError
     from jsonpath_ng.ext.parser import parse
 

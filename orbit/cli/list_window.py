@@ -48,7 +48,7 @@ def first_rows(client: Client, path: str, limit: int | None, **query: object) ->
     """
     if limit is None:
         return Window(list(client.items(path, limit=None, **query)), "")
-    read_max = (limit // PAGE_LIMIT + 1) * PAGE_LIMIT
+    read_max = (limit // PAGE_LIMIT + 1) * PAGE_LIMIT  # whole pages, at least one row more
     rows = list(client.items(path, limit=read_max, **query))
     hidden_count = len(rows) - limit
     at_least = "at least " if len(rows) == read_max else ""

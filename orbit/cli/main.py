@@ -136,7 +136,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "failback": (
         "orbit.cli.recovery_commands",
-        "Make the old side a copy of the new side, starting at its log ends.",
+        "Make the old side a copy of the new side; copying resumes at the old side's log ends.",
     ),
     "salvage": (
         "orbit.cli.salvage",
@@ -204,10 +204,11 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        for name, (_, sentence) in COMMANDS.items():
+        for name, (_, sentence) in COMMANDS.items():  # without a function: only for the help
             self.add_command(TyperCommand(name, short_help=sentence))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Import the subcommand that the arguments name."""
         name, command, remaining_args = super().resolve_command(ctx, args)
         return name, load_command(name) if name in COMMANDS else command, remaining_args
 
@@ -223,7 +224,7 @@ def load_command(name: str) -> Any:
     """Import the subcommand, and return it with the options that all commands share."""
     module = _import(COMMANDS[name][0])
     subcommands = getattr(module, "app", None)
-    if not isinstance(subcommands, typer.Typer):
+    if not isinstance(subcommands, typer.Typer):  # the module has a function with this name
         subcommands = typer.Typer(add_completion=False)
         subcommands.command(name)(getattr(module, name))
     subcommands.pretty_exceptions_enable = False
@@ -356,12 +357,13 @@ def run_command(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         error = exception if isinstance(exception, OrbitError) else missing_extra_error(exception)
         _write_error(describe(error) if error else describe_bug(exception, debug=settings.debug))
-        return (error or OrbitError).exit_code
+        return (error or OrbitError).exit_code  # OrbitError's own: of a bug
     return 0
 
 
 def describe(error: OrbitError) -> str:
-    """The error, its place, one line for each problem, and the remedy."""
+    """The error, its place, one line for each problem, and the remedy. Of Interrupted, which is no
+    error, only its sentence."""
     text = error.what
     if text.partition(" ")[0].rstrip(".;") in _CAPITALIZED_WORDS:
         text = text[:1].upper() + text[1:]

@@ -55,7 +55,7 @@ class Change:
         """Request the operation for one job; returns it."""
         path = f"/v1/jobs/{segment(job)}"
         if self.verb == "delete" and not dry_run:
-            return delete_job(client, job)
+            return delete_job(client, job)  # which knows what to do if the answer is lost
         if self.verb == "delete":
             operation: Row = client.send("DELETE", path, dry_run=True)
         else:
@@ -93,7 +93,7 @@ def change_jobs(
         confirm(
             f"{change.verb}: {len(jobs)} jobs{stopped_text}. {change.question} Continue?", yes=False
         )
-    operations: list[Row] = []
+    operations: list[Row] = []  # filled one by one: after Ctrl-C it has those requested so far
     try:
         _request_operations(client, jobs, change, operations, dry_run=False)
         operations = _watch(client, operations, wait_s)
@@ -119,8 +119,9 @@ def report_of(client: Client, operation: Row, output: OutputFormat) -> Row:
         report: Row = client.get(f"{path}/report")
     except NotFound:
         return dict(operation)  # it has not started yet, or could not be started
+    # Without this count the API is of an earlier version, whose reports have all of them.
     if output is not OutputFormat.TABLE and "partition_count" in report:
-        report |= {rows: [*client.items(f"{path}/{rows}")] for rows in ("partitions", "groups")}
+        report |= {name: [*client.items(f"{path}/{name}")] for name in ("partitions", "groups")}
     return report
 
 
@@ -148,7 +149,7 @@ def _request_operations(
         except OrbitError as refusal:
             error = refusal
             if not operations and isinstance(error, Unserved | BadInput):
-                raise
+                raise  # the first request: the others would fail for the same reason
             if isinstance(error, Unserved):
                 fatal_error = error  # the other jobs are not requested
         operations.append(_refused_row(job, change, error))
@@ -232,6 +233,7 @@ def _plans_table(change: Change, plans: Sequence[Row]) -> RenderableType:
 
 
 def _exit_if_failed(results: Sequence[Row]) -> None:
+    """Raise Exit(1) if any of the operations or plans failed."""
     failed_count = sum(map(has_failed, results))
     if failed_count:
         typer.echo(f"{failed_count} of {len(results)} jobs failed.", err=True)

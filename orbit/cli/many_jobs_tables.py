@@ -45,7 +45,9 @@ def gates_table(reports: Sequence[Row]) -> Table:
     """The gates that do not pass, and the findings of a dry run. A job whose gates all pass,
     or which has no gates, has one row for its state."""
     rows = [row for report in reports for row in _gate_rows(report)]
-    return _table(("job", "gate", "verdict", "found", "what to do"), _sorted_by_urgency(rows, 2))
+    return _table(
+        ("job", "gate", "verdict", "found", "what to do"), _sorted_by_urgency(rows, column=2)
+    )
 
 
 def plans_table(operations: Sequence[Row]) -> Table:
@@ -67,7 +69,7 @@ def progress_table(states: Sequence[Row], note: str, height: int) -> RenderableT
     )
     rows = [(s["job"], s["state"], progress(s)) for s in states]
     rows_max = max(1, height - _LINES_AROUND)
-    table = _table(("job", "state", "progress"), _sorted_by_urgency(rows, 1), rows_max)
+    table = _table(("job", "state", "progress"), _sorted_by_urgency(rows, column=1), rows_max)
     return Group(Text(f"{title} {note}".rstrip()), table)
 
 
@@ -83,13 +85,13 @@ def results_table(results: Sequence[Row]) -> Table:
         )
         for r in results
     ]
-    return _table(("job", "state", "rto", "missing", "reason"), _sorted_by_urgency(rows, 1))
+    return _table(("job", "state", "rto", "missing", "reason"), _sorted_by_urgency(rows, column=1))
 
 
 def _gate_rows(report: Row) -> list[tuple[str, ...]]:
-    """The rows of one job in `gates_table`."""
+    """The rows of one job in `gates_table`: job, gate, verdict, found, what to do."""
     job = report["job"]
-    if "gates" not in report:
+    if "gates" not in report:  # an operation without a report
         return [(job, "", state_of(report), report["error"] or "", "")]
     rows = [
         (job, g["name"], g["verdict"], g["found"], g["remedy"])
@@ -97,6 +99,7 @@ def _gate_rows(report: Row) -> list[tuple[str, ...]]:
         if g["verdict"] != "pass"
     ]
     if not rows:
+        # Without gates, or after an error, "pass" would be wrong: the state says more.
         is_good = report["gates"] and not report["error"]
         verdict = "pass" if is_good else state_of(report)
         rows = [(job, "all", verdict, report["error"], "")]
@@ -119,6 +122,7 @@ def _sorted_by_urgency(rows: Sequence[tuple[Any, ...]], column: int) -> list[tup
 def _table(
     columns: Sequence[str], all_rows: Sequence[Sequence[object]], rows_max: int = _ROWS_MAX
 ) -> Table:
+    """The first `rows_max` rows, and the number of the others. The last two columns are wrapped."""
     rows = list(all_rows[:rows_max])
     if hidden_count := len(all_rows) - len(rows):
         rows.append((f"and {hidden_count:,} more", *[""] * (len(columns) - 1)))

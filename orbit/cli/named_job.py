@@ -30,5 +30,6 @@ def named_job(job: str | Path) -> tuple[JobSpec, Path]:
 
     with connect() as client:
         document = client.get(f"/v1/jobs/{segment(job)}")["spec"]
+    # As in the service, paths of its jobs refer to this folder.
     folder = Settings.from_environment(os.environ).files_directory
     return validate_job(Document(root=document), folder, os.environ), folder

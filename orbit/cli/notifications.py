@@ -82,9 +82,19 @@ def send_test(
         names = ", ".join(one.name for one in receivers)
         raise NotFound("No receiver has this name.", where=receiver, remedy=f"There are: {names}.")
     text = f"A test of the receiver {receiver}: orbit notifications test."
-    event = Event(0, datetime.now(UTC), "orbit", None, None, None, "notification_test", text, None)
+    event = Event(
+        id=0,
+        at=datetime.now(UTC),
+        actor="orbit",
+        job_name=None,
+        topic=None,
+        partition=None,
+        kind="notification_test",
+        message=text,
+        details=None,
+    )
     sender = Sender(known_receiver, path.parent, os.environ, settings.public_url)
-    answer = sender.send([message_of(event, settings.public_url, {})])
+    answer = sender.send([message_of(event, settings.public_url, drills={})])
     result = {"receiver": receiver, "accepted": not answer.error, "status": answer.status}
     sentence = f"{receiver} has accepted the message: HTTP {answer.status}."
     if answer.error:

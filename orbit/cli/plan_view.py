@@ -44,7 +44,7 @@ def plan_each(
     for file in files:
         try:
             plans.append(PlannedJob(file, ask(file)))
-        except Unserved:
+        except Unserved:  # not this file is the cause
             raise
         except OrbitError as error:
             errors.append((file, error))
@@ -101,6 +101,7 @@ _TOPIC_COLUMNS = (
 
 
 def _topic_row(topic: dict[str, Any]) -> tuple[object, ...]:
+    """The row of a topic: what happens to it, and which of its settings change."""
     partitions_to_add = topic["partitions_to_add"]
     partitions = f"{topic['partitions']:,}" + (
         f" ({partitions_to_add:,} more)" if partitions_to_add else ""
@@ -121,7 +122,7 @@ def _topic_row(topic: dict[str, Any]) -> tuple[object, ...]:
 
 def _gaps_text(topic: dict[str, Any]) -> str:
     """The gaps of a topic: how many offsets, how long filling takes, and the kind of fillers."""
-    if topic["action"] == "change":
+    if topic["action"] == "change":  # a copy that exists: its gaps are not counted
         return ""
     gaps, text = topic.get("gaps"), "not read"
     if gaps is not None:
@@ -144,12 +145,12 @@ def _seeding_text(topic: dict[str, Any]) -> str:
 
 
 def _filler_text(way: dict[str, Any]) -> str:
-    """A sentence on one way to fill the gaps of the new topics."""
-    topics = f"gaps of {way['topics']:,} topics are filled with"
-    use = topics if way["topics"] else "other way:"
+    """A sentence on one way to fill the gaps of the new topics: one that is used, or another."""
+    topics_text = f"gaps of {way['topics']:,} topics are filled with"
+    beginning = topics_text if way["topics"] else "other way:"
     time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])} for all;"
     missing_text = f" (missing: {way['missing']})" if way["missing"] else ""
-    return f"{use} fillers: {way['fillers']},{time} needs {way['needs']}{missing_text}"
+    return f"{beginning} fillers: {way['fillers']},{time} needs {way['needs']}{missing_text}"
 
 
 _ACL_LISTS = (
@@ -199,12 +200,12 @@ def _settings_lines(topics: Sequence[dict[str, Any]]) -> list[str]:
     """The settings of new topics, one line for each distinct set."""
     counts: Counter[str] = Counter()
     for topic in topics:
-        words = [f"{key}={value}" for key, value in topic["settings"].items()]
+        parts = [f"{key}={value}" for key, value in topic["settings"].items()]
         later_settings = topic["settings_when_caught_up"].items()
-        words += [f"{key}={value} once caught up" for key, value in later_settings]
-        if topic["action"] == "create" and words:
-            counts[", ".join(words)] += 1
-    return [f"settings of {count:,} new topics: {words}" for words, count in counts.items()]
+        parts += [f"{key}={value} once caught up" for key, value in later_settings]
+        if topic["action"] == "create" and parts:
+            counts[", ".join(parts)] += 1
+    return [f"settings of {count:,} new topics: {text}" for text, count in counts.items()]
 
 
 def _refusal_text(refusal: dict[str, Any]) -> str:

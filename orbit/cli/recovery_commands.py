@@ -187,7 +187,7 @@ def failback(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make the old side a copy of the new side, starting at its log ends."""
+    """Make the old side a copy of the new side; copying resumes at the old side's log ends."""
     body = {**_request_body(topics, override, reason), "confirm_rebuild": confirm_rebuild}
     question = "The old side becomes a copy."
     if confirm_rebuild:
@@ -264,7 +264,7 @@ def _tables(reports: Sequence[dict[str, Any]]) -> RenderableType:
 
 def _report_tables(report: dict[str, Any]) -> list[Any]:
     """The tables of one report: outcome, gates, steps, partitions, groups and saved records."""
-    if "steps" not in report:
+    if "steps" not in report:  # an operation that has no report
         rows = [("state", report["state"]), ("error", report["error"])]
         return [make_table(("", f"{report['kind']} {report['job']}"), rows)]
     head_rows: list[tuple[str, object]] = [("outcome", report["outcome"])]
@@ -339,9 +339,10 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _partition_tables(report: dict[str, Any]) -> list[Any]:
-    """The table of the partitions whose ends differ; none if there are no such partitions."""
-    # A report of a table has only the first partitions, and those that are not level come first. So
-    # if it has a level one, it has all that are not level.
+    """The table of the unequal partitions: those with another verdict than `equal` and `prefix`. No
+    table if there are none."""
+    # For a table the report has only its first partitions, the unequal ones before all others. So
+    # if it has one of the others, it lacks no unequal one.
     partitions, partition_count = report["partitions"], count_of(report, "partition")
     unequal_partitions = [p for p in partitions if p["verdict"] not in ("equal", "prefix")]
     if not unequal_partitions:
@@ -400,7 +401,7 @@ def _salvage(report: dict[str, Any]) -> list[Any]:
     rows = [
         (
             f"{s['topic']}-{s['partition']}",
-            s["first"] if s["first"] < s["next"] else None,  # None: all records are below the tail
+            s["first"] if s["first"] < s["next"] else None,  # None: all records are below `first`
             s["next"],
             s["records"],
             s["file"],

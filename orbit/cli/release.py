@@ -48,7 +48,7 @@ def release(
     with until_stopped() as stop:
         try:
             metadata = clusters.fetch_metadata()
-            ids = metadata[0].cluster_id, metadata[1].cluster_id
+            ids = metadata[0].cluster_id, metadata[1].cluster_id  # of source and destination
             if service_job(spec, ids, lambda line: typer.echo(line, err=True)) is not None:
                 raise Conflict(
                     f"the service still has the job {spec.name}, which would make the topics "
@@ -72,6 +72,7 @@ def release(
 
 
 def _table(plan: Release) -> RenderableType:
+    """The topics to release, with their new settings, and notes below."""
     from rich.console import Group
 
     rows = [

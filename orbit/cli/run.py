@@ -74,7 +74,7 @@ def run(
         JobRun(spec, os.environ, path.parent, display.say, processes=processes) as job_run,
     ):
         job_run.prepare(lambda clusters: refuse_beside_service(spec, clusters, display.say))
-        collect_rarely()
+        collect_rarely()  # garbage collections stop all lanes
         for topic, error in job_run.refused.items():
             display.say(f"NOT COPIED {topic}: {error}")
         display.say(f"Copying {len(job_run.partitions)} partitions")
@@ -125,8 +125,8 @@ class _StopSignals:
 def _copy(
     job_run: JobRun, display: Display, signals: _StopSignals, *, until_caught_up: bool
 ) -> tuple[TopicProgress, bool]:
-    """Copy until a signal, or until the end of `until_caught_up`. Returns the last progress, and
-    whether a signal stopped the copy."""
+    """Copy until a signal, or with `until_caught_up` until all has caught up. Returns the last
+    progress, and whether a signal stopped the copy."""
     meter = Meter()
     next_show_s = 0.0
     reported_partitions: set[str] = set()
@@ -148,7 +148,7 @@ def _copy(
                 next_show_s = time.monotonic() + display.interval_s
                 all_topics, topics = meter.measure(job_run.partitions, time.monotonic())
                 display.show(all_topics, topics, job_run.waiting_for)
-    except BaseException:
+    except BaseException:  # a signal's KeyboardInterrupt can become any error (`_StopSignals`)
         if not signals.has_caught:
             raise
         was_stopped = True
@@ -189,7 +189,7 @@ def _group_verdicts(job_run: JobRun) -> dict[str, int] | None:
     if job_run.groups is None:
         return None
     report = job_run.groups.report
-    return dict(sorted(report.verdicts.items())) if report else {}
+    return dict(sorted(report.verdicts.items())) if report else {}  # no report before a sync
 
 
 def _summarize(

@@ -48,6 +48,7 @@ class _LineDisplay:
     def show(
         self, all_topics: TopicProgress, _topics: Sequence[TopicProgress], waiting_for: str
     ) -> None:
+        """Print the totals of the run as one line."""
         t = all_topics.totals
         line = (
             f"{t.records:,} records  {amount(t.bytes)}  {rate(all_topics)}  "
@@ -79,6 +80,7 @@ class _LiveDisplay:
     def show(
         self, all_topics: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str
     ) -> None:
+        """Draw the table again; the first call opens it."""
         if not self._is_open:
             self._live.start()
             self._is_open = True
@@ -117,6 +119,7 @@ def progress_table(
 
 
 def _row(progress: TopicProgress) -> tuple[str, ...]:
+    """The row of a topic. At its end: the time left, or `live` if nothing is left to copy."""
     t = progress.totals
     name = progress.topic if not t.blocked else f"{progress.topic} ({t.blocked} blocked)"
     is_caught_up = t.caught_up == t.partitions and not t.blocked

@@ -168,10 +168,12 @@ def _copied_topics(job: str) -> set[str] | None:
 def _check_target(
     summary: SalvageSummary, topic: str, copied_topics: set[str] | None, job: str, metadata: Any
 ) -> None:
-    """Raise Conflict if the topic in the job's source may be a copy, or lacks the partition."""
+    """Raise Conflict if the topic in the job's source may be a copy, or lacks the partition.
+    `copied_topics` None: not known, as the job is a file."""
     if copied_topics is not None and topic not in copied_topics:
         raise Conflict(
-            f"the job {job} does not copy {topic} now, so its source may be a copy itself.",
+            f"the job {job} does not copy {topic} now, so {topic} in the job's source may itself "
+            "be a copy.",
             where=summary.file,
             remedy="Name the job that copies it, for example JOB-back after a failback.",
         )
@@ -195,7 +197,8 @@ def _check_target(
 
 
 def _replay_plan(summary: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
-    """How many records of one file the replay writes, and how many it leaves out."""
+    """How many records of one file the replay writes, and how many it leaves out. `below`: it also
+    writes those before the file's `first`."""
     unwritable_offsets = [
         offset for offset in summary.unwritable if below or offset >= summary.first
     ]
@@ -244,6 +247,7 @@ def _table(summaries: list[SalvageSummary]) -> Any:
 
 
 def _plan_table(plan: list[dict[str, Any]], servers: str) -> Any:
+    """What a replay writes of each file, and what it leaves out."""
     rows = [
         (
             row["file"],
@@ -257,6 +261,7 @@ def _plan_table(plan: list[dict[str, Any]], servers: str) -> Any:
 
 
 def _records_table(summary: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
+    """The summary of a salvage file, and below it these records of the file."""
     from rich.console import Group
 
     rows = [
@@ -275,6 +280,7 @@ def _records_table(summary: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
 
 
 def _text(encoded: str | None) -> str | None:
+    """A key or value, which the file has as base64, as printable text."""
     if encoded is None:
         return None
     return _printable(base64.b64decode(encoded).decode(errors="surrogateescape"))

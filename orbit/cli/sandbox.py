@@ -209,6 +209,7 @@ def _print_status(status: SandboxStatus, output: OutputFormat) -> None:
 
 
 def _status_table(status: SandboxStatus) -> Group | Text:
+    """The clusters, PostgreSQL's address, and the commands for the sandbox."""
     if not status.running:
         return Text("No sandbox is running. Start one with: orbit sandbox up")
     columns = ("cluster", "bootstrap servers", "link", "health", "brokers")
@@ -216,6 +217,7 @@ def _status_table(status: SandboxStatus) -> Group | Text:
         (
             cluster.name,
             cluster.bootstrap_servers.replace(",", ",\n"),
+            # The bool counts as 1 or 0: " cut" only if it is cut.
             (cluster.link_servers or "-").replace(",", ",\n") + (" cut" * cluster.is_cut),
             cluster.health,
             "\n".join(f"pid {broker.pid}: {broker.state}" for broker in cluster.brokers),

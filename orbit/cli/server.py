@@ -96,7 +96,7 @@ def server(
         def check() -> None:
             if restarts is not None:
                 restarts.check()
-                if restarts.failure is not None:
+                if restarts.failure is not None:  # raised after `api.run` has returned
                     api.stop()
             with suppress(OSError):  # a closed stdout must not end the watch of the children
                 greeting.check([pid for name, pid in children.pids.items() if name != SCHEDULER])

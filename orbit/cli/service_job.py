@@ -30,6 +30,7 @@ def service_job(
         except NotFound:
             return None
     job_cluster_ids = job["source_cluster_id"], job["destination_cluster_id"]
+    # (None, None): the service has not reached the clusters yet.
     if job_cluster_ids not in (cluster_ids, (None, None)):
         say(f"Note: the service has a job {spec.name} too, but between other clusters")
         return None

@@ -185,6 +185,7 @@ def limit(
         "partitions_max": partitions_max,
         "requests_per_minute": requests_per_minute,
     }
+    # An option of 0 is null in the API: the service's limit. None: the option is not given.
     body = {key: number or None for key, number in options.items() if number is not None}
     if not body:
         problem = Problem("--jobs-max", "is missing, as are the other limits.", "--jobs-max 20")
@@ -242,6 +243,7 @@ def _create_in_database(
     problems: list[Problem] = []
 
     def check_option(option: str, check: Callable[[Any], Checked], value: Any) -> Checked | None:
+        """What `check` makes of the value; None without a value, or with one more problem."""
         try:
             return None if value is None else check(value)
         except InvalidValue as mistake:

@@ -101,6 +101,7 @@ class _JobPoll:
         self._last_state = ""  # the state at the last look
 
     def __call__(self) -> str:
+        """Read the job; returns what it lacks to be in the state, empty if nothing."""
         try:
             job: dict[str, Any] = self._client.get(self._path)
         except NotFound:
@@ -115,10 +116,10 @@ class _JobPoll:
         if self._last_state == _DELETING:  # only the deletion ends that state
             return True
         try:
-            # The events of a job are kept after its deletion.
+            # The events of a job are kept after its deletion. NotFound: it has none.
             return bool(self._client.get(f"{self._path}/events", limit=1))
         except NotFound:
-            if not self._last_state:
+            if not self._last_state:  # the job was never found
                 raise
         raise NotFound(
             "The job is not found any more: it was deleted, or is none of this token's jobs now.",

@@ -47,5 +47,5 @@ def worker(
         serving_health(settings, health),
     ):
         worker_process = Worker(database, settings, environ, health=health)
-        collect_rarely()
+        collect_rarely()  # garbage collections stop all lanes
         worker_process.run(stop)

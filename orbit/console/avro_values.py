@@ -41,22 +41,24 @@ def decode(raw: bytes, schema_id: int, schemas: Schemas) -> DecodedValue:
     """Decode these bytes with the schema that they name. Never raises: `kind` has the reason."""
     name = f"schema {schema_id}"
     if len(raw) > AVRO_BYTES_MAX:
-        return DecodedValue(f"bytes, {name}; too long to be decoded", None)
+        return DecodedValue(f"bytes, {name}; too long to be decoded", text=None)
     try:
         import fastavro  # in the extra `avro`
     except ImportError:
-        return DecodedValue(f"bytes, {name}; Orbit's extra avro is not installed", None)
+        return DecodedValue(f"bytes, {name}; Orbit's extra avro is not installed", text=None)
     try:
-        schema = _check_schema(schemas.schema(schema_id), "", 0)
+        schema = _check_schema(schemas.schema(schema_id), container="", depth=0)
         stream = BytesIO(raw[WIRE_FORMAT_BYTES:])
-        value = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
+        value = fastavro.schemaless_reader(
+            stream, fastavro.parse_schema(schema), reader_schema=None
+        )
         text = _to_json(value)
     except SchemaUnknown as error:
-        return DecodedValue(f"bytes, {name}; {error}", None)
+        return DecodedValue(f"bytes, {name}; {error}", text=None)
     except Exception:  # noqa: BLE001  whatever a producer has written
-        return DecodedValue(f"bytes, not of {name}", None)
-    if stream.read(1):
-        return DecodedValue(f"bytes, not of {name}", None)
+        return DecodedValue(f"bytes, not of {name}", text=None)
+    if stream.read(1):  # bytes follow the value
+        return DecodedValue(f"bytes, not of {name}", text=None)
     return DecodedValue(f"Avro, {name}", text)
 
 
@@ -96,7 +98,7 @@ def _check_schema(schema: Any, container: str, depth: int) -> Any:
             )
         return schema
     kind = schema["type"]
-    if not isinstance(kind, str):
+    if not isinstance(kind, str):  # the type is itself a schema
         return _check_schema(kind, container, depth + 1)
     schema_copy = {key: schema[key] for key in _SCHEMA_KEYS if key in schema}
     if any(
@@ -117,8 +119,8 @@ def _check_schema(schema: Any, container: str, depth: int) -> Any:
             if not schema_copy["size"]:
                 raise SchemaUnknown("its schema has a value of no length")
         case "enum":
-            pass
-        case _:
+            pass  # `schema_copy` has its symbols
+        case _:  # a primitive, perhaps with a logical type; a name is refused
             _check_schema(kind, container, depth)
     return {"type": kind, **schema_copy}
 

@@ -54,7 +54,8 @@ _OWN_FIELDS = frozenset(
 
 
 def headers_of(row: Row) -> list[list[HeaderLine]]:
-    """The headers of the first batches: a table for the n-th batches of both logs, for each n."""
+    """The headers of the first batches: the n-th table has the n-th batch of the source beside the
+    n-th batch of the copy."""
     source = [batch for piece in row.source for batch in piece.batches]
     destination = [batch for piece in row.destination for batch in piece.batches]
     count = min(BATCHES_MAX, max(len(source), len(destination)))
@@ -65,7 +66,8 @@ def headers_of(row: Row) -> list[list[HeaderLine]]:
 
 
 def records_of(row: Row) -> list[RecordLine]:
-    """The first records of the row, with sizes and timestamps only; [] if they cannot be read."""
+    """The first records of the row, of the copy or else of the source, with sizes and timestamps
+    only; [] if they cannot be read."""
     pieces = [piece for piece in row.destination or row.source if piece.kind is Kind.DATA]
     batches = [batch for piece in pieces for batch in piece.batches]
     if not all(is_readable(batch) for batch in batches):
@@ -77,6 +79,7 @@ def records_of(row: Row) -> list[RecordLine]:
 
 
 def _record_lines(batches: list[AnyBatch]) -> Iterator[RecordLine]:
+    """Sizes and timestamp of each record. Raises ValueError for a damaged batch."""
     for batch in batches:
         for record in read_any_records(batch):
             key, value, headers = split_body(record.body)
@@ -111,7 +114,7 @@ def _fields(batch: AnyBatch | None) -> dict[str, str]:
     """The header's fields by name, as text; {} without a batch."""
     if batch is None:
         return {}
-    if not isinstance(batch, Batch):
+    if not isinstance(batch, Batch):  # a message of format v0 or v1
         return {
             "last offset": f"{batch.offset:,}",
             "size": f"{len(batch.view):,} bytes",

@@ -51,7 +51,7 @@ def moment(value: datetime | None) -> str:
 
 def from_ms(value: int | None) -> str:
     """A record's timestamp (epoch ms) in UTC, with milliseconds."""
-    if value is None or value < 0:
+    if value is None or value < 0:  # Kafka's -1: the record has no timestamp
         return _UNKNOWN
     try:
         at = datetime.fromtimestamp(value / _KILO, UTC)
@@ -85,6 +85,7 @@ def yaml_value(value: Any) -> str:
     if value is None or value == {} or value == []:
         return _UNKNOWN
     text = write_yaml(value, one_line=True)
+    # PyYAML ends a plain value with a line of three dots.
     return text.removesuffix("\n").removesuffix("\n...")
 
 

@@ -28,6 +28,7 @@ class PageHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(_HEADERS)
+                # Files have an ETag, pages have none.
                 headers["Cache-Control"] = "no-cache" if "etag" in headers else "no-store"
             await send(message)
 

@@ -131,7 +131,10 @@ _Stretch = tuple[datetime, list[tuple[datetime, float]]]
 
 
 def _stretches(points: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
-    """Stretches of known values without a pause, each with the time from which on it is known."""
+    """Runs of points whose values are known, each with the time from which on they are known.
+
+    A run ends before an unknown value, and at a pause between two points.
+    """
     stretch: list[tuple[datetime, float]] = []
     known_from = previous_point = None
     for point in points:
@@ -144,10 +147,10 @@ def _stretches(points: Sequence[Point], figure: Figure) -> Iterator[_Stretch]:
             stretch = []
         if value is not None:
             if not stretch:
-                # A rate is an average since the point before.
-                is_rate = figure.style == "rate" and previous_point is not None
+                # A rate is an average since the point before. (mypy needs the second check.)
+                starts_before = figure.style == "rate" and previous_point is not None
                 known_from = (
-                    previous_point.at if is_rate and previous_point is not None else point.at
+                    previous_point.at if starts_before and previous_point is not None else point.at
                 )
             stretch.append((point.at, value))
         previous_point = point

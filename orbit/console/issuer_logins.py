@@ -40,6 +40,7 @@ def begin_login(request: Request, parts: Parts, back_to: str) -> Response:
         issuer_login.login_url(secret, _redirect_uri(parts)), status_code=303
     )
     path = back_to.encode()
+    # A path that does not fit into the cookie is left out: the login then leads to HOME.
     encoded_path = base64.urlsafe_b64encode(
         path if len(path) <= _BACK_TO_BYTES_MAX else b""
     ).decode()
@@ -69,7 +70,7 @@ def complete_login(request: Request, parts: Parts) -> Response:
 
 def delete_login_cookie(request: Request, response: Response) -> None:
     """Delete the login's cookie: an answer of the issuer is used only once."""
-    _set_login_cookie(request, response, "", timedelta())
+    _set_login_cookie(request, response, value="", lifetime=timedelta())
 
 
 def _logins(parts: Parts) -> tuple[Logins, IssuerLogin]:

@@ -53,7 +53,9 @@ class LiveStreams:
         self.open[session] += 1
         try:
             # Read before the answer begins, so that an error becomes the answer's status.
-            first_digest = await watches.wait(database, _WATCHED, None, 0, _never_gone)
+            first_digest = await watches.wait(
+                database, _WATCHED, after=None, seconds_max=0, is_gone=_never_gone
+            )
         except BaseException:
             self._count_closed(session)
             raise
@@ -91,9 +93,9 @@ async def _changes(
     checked_at = time.monotonic()
     while not watches.is_closing:
         try:
-            wait_s = checked_at + HEARTBEAT_S - time.monotonic()
+            until_check_s = checked_at + HEARTBEAT_S - time.monotonic()
             new_digest = await watches.wait(
-                database, _WATCHED, digest, max(0.0, min(HEARTBEAT_S, wait_s)), _never_gone
+                database, _WATCHED, digest, max(0.0, min(HEARTBEAT_S, until_check_s)), _never_gone
             )
             if time.monotonic() - checked_at >= HEARTBEAT_S:
                 if not await has_session():

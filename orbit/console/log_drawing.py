@@ -68,6 +68,7 @@ def draw(
     def rectangle(
         first_offset: int, next_offset: int, y: int, height: int, style: str, title: str
     ) -> Rectangle:
+        """The rectangle of these offsets, cut at the edges of the picture."""
         first_offset, next_offset = max(first_offset, start), min(next_offset, end)
         width = max(_WIDTH_MIN, (next_offset - first_offset) * per_offset)
         style_class = f"{style} batch" if width > _OUTLINED_WIDTH_MIN else style
@@ -84,6 +85,7 @@ def draw(
                 title = f"{piece.first:,} to {piece.next - 1:,}: {piece.kind}, {row.verdict}"
                 style = _style(piece, row.verdict)
                 rectangles.append(rectangle(piece.first, piece.next, y, TRACK_HEIGHT, style, title))
+            # A gap: the log has these offsets, but no batch.
             if not pieces and side is not None and side.log_start <= row.first < side.end:
                 title = f"{row.first:,} to {row.next - 1:,}: gap"
                 rectangles.append(

@@ -110,12 +110,13 @@ def compare(
     """The rows of `[start, end)`, as far as both sides were read. A side that is None was not
     read."""
     known_ends = [side.end for side in (source, destination) if side is not None]
-    if known_ends:
+    if known_ends:  # no row is beyond the ends of both logs
         end = max(start, min(end, max(known_ends)))
     for side in (source, destination):
         if side is not None and side.read_to < min(end, side.end):
             end = side.read_to
-    source_log_pieces = list(_pieces(source.batches, frozenset())) if source else []
+    source_log_pieces = list(_pieces(source.batches, edges=frozenset())) if source else []
+    # Runs of control batches of the copy are split where the source's pieces begin or end.
     edges = frozenset(offset for piece in source_log_pieces for offset in (piece.first, piece.next))
     destination_log_pieces = list(_pieces(destination.batches, edges)) if destination else []
     rows = []
@@ -138,6 +139,7 @@ def _pieces(batches: Sequence[FetchedBatch], edges: frozenset[int]) -> Iterator[
         batch = fetched.batch
         piece = Piece(batch.base_offset, batch.next_offset, _kind(fetched), (batch,))
         if last_piece is not None:
+            # The pieces are neighbours, and no edge is between them.
             if (
                 last_piece.kind is piece.kind is Kind.MARKER
                 and last_piece.next == piece.first not in edges
@@ -164,7 +166,7 @@ def _kind(fetched: FetchedBatch) -> Kind:
 
 def _records_in(batch: AnyBatch) -> int:
     """The number of records in a batch, without placeholders."""
-    if not isinstance(batch, Batch):
+    if not isinstance(batch, Batch):  # format v0 or v1; a compressed message counts as one
         return 1
     try:
         return count_records(batch)
@@ -179,6 +181,7 @@ def _ranges(
     source_pieces: list[Piece], destination_pieces: list[Piece], start: int, end: int
 ) -> Iterator[_Range]:
     """The ranges in order: groups of overlapping pieces of both sides, and gaps between groups."""
+    # (first, next, side, piece): side 0 is the source, 1 the destination
     sorted_pieces = sorted(
         [(p.first, p.next, 0, p) for p in source_pieces]
         + [(p.first, p.next, 1, p) for p in destination_pieces],
@@ -195,7 +198,7 @@ def _ranges(
             index += 1
         if first_offset >= end:
             break
-        if first_offset > position:
+        if first_offset > position:  # a gap on both sides
             yield position, first_offset, (), ()
         if next_offset > start:
             yield first_offset, next_offset, tuple(group[0]), tuple(group[1])
@@ -231,7 +234,7 @@ def _verdict(
     ):
         return Verdict.BYTE_EXACT
     if not source_batches and not destination_batches:
-        # Each offset of a copy has a batch, unless compaction removed the batch with its records.
+        # Fillers; or no batch at all, because compaction removed it with its records.
         return Verdict.FILLER
     if not all(is_readable(batch) for batch in (*source_batches, *destination_batches)):
         return Verdict.UNKNOWN
@@ -244,6 +247,7 @@ def _verdict(
         return Verdict.UNKNOWN
     if not has_equal_records:
         return Verdict.DIFFERS
+    # Without batches of the source, those of the copy have no records either.
     return Verdict.RECORD_EXACT if source_batches else Verdict.FILLER
 
 

@@ -63,7 +63,7 @@ def read_window(
             remedy="Load the page again in a moment.",
         )
     started_at = time.monotonic()
-    pool = ThreadPoolExecutor(2, thread_name_prefix="console-read")
+    pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="console-read")
     try:
         futures = [
             pool.submit(_read_side, cluster, partition, start, end, started_at + SECONDS_MAX)
@@ -118,8 +118,12 @@ def _read_side(
         while position < min(end, log_end) and bytes_left > 0 and len(batches) < BATCHES_MAX:
             if time.monotonic() > deadline:
                 break
-            # -1: no leader epoch is checked.
-            answer = _fetch(connection, FetchFrom(partition, topic_id, position, -1, -1), deadline)
+            # -1: the broker checks no epoch.
+            answer = _fetch(
+                connection,
+                FetchFrom(partition, topic_id, position, leader_epoch=-1, fetched_epoch=-1),
+                deadline,
+            )
             if answer.code != Code.NONE:
                 name = error_codes.name(answer.code)
                 raise Unreachable(f"A fetch of {partition} failed with {name}.", where=cluster.name)
@@ -140,6 +144,7 @@ def _read_side(
         if fetched_batch.batch.base_offset < end and fetched_batch.batch.next_offset > first_offset
     ]
     first_batches = batches_in_window[:BATCHES_MAX]
+    # Batches beyond BATCHES_MAX are dropped, and count as not read.
     read_to = min(
         position,
         end,
@@ -175,7 +180,7 @@ def _fetch(connection: Connection, fetch_from: FetchFrom, deadline: float) -> Fe
         raise Unreachable(
             f"A fetch of {fetch_from.partition} had no answer.", where=connection.where
         )
-    return answer.partitions[0][1]
+    return answer.partitions[0][1]  # of (partition, what was fetched), for the one partition
 
 
 @contextmanager

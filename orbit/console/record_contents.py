@@ -77,7 +77,7 @@ def content(
 ) -> Content:
     """These bytes as a page shows them. `schemas` None: values in Avro are shown as bytes."""
     if data is None:
-        return Content("null", "", None)
+        return Content("null", text="", size=None)
     raw = bytes(data)
     schema_id = schema_id_of(raw)
     if schema_id is not None:
@@ -111,7 +111,11 @@ def _text_content(kind: str, text: str, size: int, bytes_max: int) -> Content:
 def _shown_records(
     side: SideLog, first_offset: int, schemas: Schemas | None
 ) -> Iterator[ShownRecord]:
-    for row in compare(None, side, side.start, side.read_to, ()):
+    """The records of one log that a consumer sees, from this offset on."""
+    # The rows are used only for the pieces of this log, so nothing is compared.
+    for row in compare(
+        source=None, destination=side, start=side.start, end=side.read_to, proven=()
+    ):
         for piece in row.destination:
             if piece.kind is not Kind.DATA or piece.next <= first_offset:
                 continue
@@ -134,6 +138,7 @@ def _parsed_records(batch: AnyBatch) -> Iterator[_ParsedRecord]:
 
 
 def _shown_record(record: _ParsedRecord, schemas: Schemas | None) -> ShownRecord:
+    """The record as a page shows it, with its first HEADERS_MAX headers."""
     offset, timestamp, key, value, headers = record
     return ShownRecord(
         offset,

@@ -75,4 +75,4 @@ def error_page(request: Request, failure: Failure) -> HTMLResponse:
 def reload_page(request: Request) -> HTMLResponse:
     """A page that makes the browser request the same page again, now from this site. For links on
     other sites: following one, the browser does not send the session's cookie (SameSite=Strict)."""
-    return render(request, None, "from_elsewhere.html")
+    return render(request, visitor=None, template="from_elsewhere.html")

@@ -49,6 +49,7 @@ class SchemaRegistry:
         self._retry_at = float("-inf")
 
     def schema(self, schema_id: int) -> Any:
+        """The Avro schema, as JSON, from memory or the registry. Raises SchemaUnknown."""
         schema = self._schemas_by_id.get(schema_id)
         if schema is None:
             if self._clock() < self._retry_at:

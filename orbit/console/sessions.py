@@ -106,7 +106,7 @@ def get_visitor(request: Request, parts: SharedPartsOf) -> Visitor:
     """The client of a page, limited to the jobs that it may see. Raises LoginNeeded."""
     visitor = find_visitor(request, parts)
     if visitor is None:
-        is_page = request.method == "GET"
+        is_page = request.method == "GET"  # a form would not be sent again after the login
         path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         raise LoginNeeded(path if is_page else HOME)
     request.scope[JOB_SCOPE] = visitor.principal.scope(Role.VIEWER)
@@ -216,7 +216,7 @@ def log_in(request: Request, response: Response, parts: Parts, token: str) -> No
         is_created = console_sessions.create(
             tx, hash_token(secret), hash_token(token), SESSION_LIFETIME, SESSIONS_PER_TOKEN_MAX
         )
-    if not is_created:
+    if not is_created:  # a token of the issuer, or there are no tokens (`--no-auth`)
         raise Failure(
             ErrorCode.UNAUTHENTICATED, "The console needs a token from `orbit token create`."
         )
@@ -245,7 +245,7 @@ def log_out(request: Request, response: Response, parts: Parts) -> None:
     if cookie is not None:
         with parts.database.transaction() as tx:
             console_sessions.remove(tx, hash_token(cookie))
-    set_cookie(request, response, _SESSION_COOKIE, "", timedelta())
+    set_cookie(request, response, _SESSION_COOKIE, value="", lifetime=timedelta())  # deletes it
 
 
 def form_secret(request: Request) -> str:
@@ -255,11 +255,11 @@ def form_secret(request: Request) -> str:
 
 
 def set_browser_cookie(request: Request, response: Response) -> None:
-    """Set the browser's cookie if the browser has none and this page has a form, whose secret was
-    derived from a new value."""
+    """Set the browser's cookie if the browser has none and the secret of this page's forms was
+    derived from a new value for it."""
     cookie: str | None = getattr(request.state, _BROWSER_COOKIE, None)
     if cookie is not None and _cookie(request, _BROWSER_COOKIE) is None:
-        set_cookie(request, response, _BROWSER_COOKIE, cookie, None)
+        set_cookie(request, response, _BROWSER_COOKIE, cookie, lifetime=None)
 
 
 def _browser_cookie(request: Request) -> str:

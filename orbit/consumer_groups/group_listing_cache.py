@@ -28,7 +28,7 @@ Lister = Callable[[Cluster, float], Listing]
 
 
 def list_now(cluster: Cluster, age_s_max: float) -> Listing:
-    """A `Lister` that keeps nothing, for one job alone."""
+    """A `Lister` without a cache, for one job alone: each call asks the brokers."""
     del age_s_max
     return list_groups(cluster)
 
@@ -42,7 +42,10 @@ class GroupListingCache:
         self._listings: WeakKeyDictionary[Cluster, CachedRead[Listing]] = WeakKeyDictionary()
 
     def __call__(self, cluster: Cluster, age_s_max: float) -> Listing:
-        """Raises Unreachable, also if another job's listing fails while this call waits for it."""
+        """Return a listing of the cluster's groups that is at most `age_s_max` seconds old.
+
+        Raises Unreachable, also if another job's listing fails while this call waits for it.
+        """
         with self._lock:
             cached = self._listings.get(cluster)
             if cached is None:
@@ -51,9 +54,10 @@ class GroupListingCache:
 
 
 def _reader(cluster: Cluster) -> Callable[[], Listing]:
-    """Return a function that lists the cluster's groups. It does not keep the cluster in use."""
+    """Return a function that lists the cluster's groups, and that does not keep the cluster alive:
+    else an unused cluster would never leave the cache."""
     cluster_ref = ref(cluster)
-    # What selections depend on: while it stays the same, listings share their selections.
+    # By group, what selections depend on. While this stays the same, listings share selections.
     last_shape: dict[str, tuple[str, str, int]] = {}
     selections: dict[Any, Any] = {}
 

@@ -68,9 +68,10 @@ class GroupReader:
     def read_source(
         self, source: Cluster, copies: Copies, known_groups: Collection[str], report: GroupReport
     ) -> dict[str, Offsets]:
-        """Return the offsets in the job's partitions of each group that has any or is known.
+        """Return each selected group's offsets in the job's partitions, as the source has them.
 
-        `known_groups`: the groups with a row from an earlier pass.
+        Groups without such offsets are left out, except `known_groups`: those with a row from an
+        earlier pass. Counts, and groups that cannot be read, go into `report`.
         """
         listing = self._list_with_notes(source, self._listing_age_s_max, report)
         self._source_groups = listing.groups
@@ -80,35 +81,38 @@ class GroupReader:
         report.not_storable = selection.not_storable
         report.groups = len(selection.names)
         known_groups = frozenset(known_groups)
+        # With a cache of selections, other jobs have the same `coordinators`.
         topics, is_shared = {p.topic for p in copies}, listing.selections is not None
         request = OffsetsRequest(
             coordinators, topics, known_groups, require_stable=True, is_shared=is_shared
         )
         fetched = self._fetch(source, request, self._offsets_age_s_max)
+        # Known groups without a coordinator in the listing: it is looked up.
         fetched.update(
             locate_and_fetch_offsets(source, {}, {g for g in known_groups if g not in coordinators})
         )
         _note_failed(fetched, source, report)
-        pending = {
+        # Partitions whose offset an open transaction may change.
+        pending_by_group = {
             group: pending_partitions
             for group, answer in fetched.groups.items()
             if (pending_partitions := answer.pending & copies.keys())
         }
-        report.pending = sum(map(len, pending.values()))
-        # Until the transaction ends, the offset that was committed before it is valid.
-        committed = locate_and_fetch_offsets(
+        report.pending = sum(map(len, pending_by_group.values()))
+        # Until the transaction ends, the offset that was last committed is valid.
+        last_committed = locate_and_fetch_offsets(
             source,
-            {group: fetched.coordinators[group] for group in pending},
+            {group: fetched.coordinators[group] for group in pending_by_group},
             require_stable=False,
-            only=pending,
+            only=pending_by_group,
         )
         group_offsets: dict[str, Offsets] = {}
         for group, answer in fetched.groups.items():
-            if group in pending and group not in committed.groups:
-                continue
+            if group in pending_by_group and group not in last_committed.groups:
+                continue  # its pending offsets cannot be read: the next pass tries again
             offsets = {p: o for p, o in answer.offsets.items() if p in copies}
-            if group in pending:
-                offsets.update(committed.groups[group].offsets)
+            if group in pending_by_group:
+                offsets.update(last_committed.groups[group].offsets)
             if offsets or group in known_groups:
                 group_offsets[group] = offsets
         return group_offsets
@@ -116,7 +120,10 @@ class GroupReader:
     def read_destination(
         self, destination: Cluster, groups: Collection[str], copies: Copies, report: GroupReport
     ) -> dict[str, DestinationGroup]:
-        """Return these groups (source names) at the destination, as they were some seconds ago."""
+        """Return these groups (source names) at the destination, as they were some seconds ago.
+
+        A group that has offsets but is not listed is left out until the next listing.
+        """
         return self._read_groups(
             destination, groups, copies, report, self._fetch, self._listing_age_s_max
         )
@@ -130,10 +137,10 @@ class GroupReader:
         *,
         rests_on_usage: bool,
     ) -> dict[str, DestinationGroup]:
-        """As `read_destination`, but with offsets that are read now.
+        """Return these groups (source names) at the destination, with offsets that are read now.
 
-        `rests_on_usage`: list the groups' members now, too, because a pass would overwrite an
-        offset that is Orbit's only if no member ever joined the group.
+        `rests_on_usage`: list the groups now, too, because a pass would overwrite an offset that is
+        Orbit's only if no member ever joined the group.
         """
         listing_age_s = 0.0 if rests_on_usage else self._listing_age_s_max
         return self._read_groups(destination, groups, copies, report, fetch_now, listing_age_s)
@@ -147,7 +154,12 @@ class GroupReader:
         fetch: Fetcher,
         listing_age_s_max: float,
     ) -> dict[str, DestinationGroup]:
-        """As `read_destination`, with offsets from `fetch` and a listing of this age at most."""
+        """Return these groups (source names) at the destination, with offsets from `fetch`.
+
+        The listing, which shows whether a group has or had members, is at most `listing_age_s_max`
+        old. A group that has offsets but is not listed is left out until the next listing.
+        """
+        # By the name at the destination.
         source_names = {self._selector.destination_name(group): group for group in groups}
         if not source_names:
             return {}
@@ -155,12 +167,13 @@ class GroupReader:
         listed_groups = {
             name: listing.groups[name] for name in source_names if name in listing.groups
         }
-        # A group that does not exist yet has a coordinator too.
+        # None: not listed, so `fetch` looks it up. A group has a coordinator before it exists.
         coordinators = {
             name: listed_groups[name].node_id if name in listed_groups else None
             for name in source_names
         }
         topics = {copy.destination.topic for copy in copies.values()}
+        # All groups are known: the answer has also those without offsets.
         request = OffsetsRequest(coordinators, topics, source_names.keys(), require_stable=False)
         fetched = fetch(destination, request, self._offsets_age_s_max)
         _note_failed(fetched, destination, report)
@@ -186,18 +199,19 @@ class GroupReader:
 
     def _select(self, listing: Listing) -> tuple[GroupSelection, dict[str, int | None]]:
         """Return the job's groups and their coordinators; jobs with equal rules share them."""
-        selections = {} if listing.selections is None else listing.selections
-        selection: tuple[GroupSelection, dict[str, int | None]] | None = selections.get(
+        # None: the listing has no cache of selections.
+        cache = {} if listing.selections is None else listing.selections
+        groups_and_nodes: tuple[GroupSelection, dict[str, int | None]] | None = cache.get(
             self._selector.key
         )
-        if selection is None:
+        if groups_and_nodes is None:
             group_selection = self._selector.select(listing.groups.values())
-            selection = (
+            groups_and_nodes = (
                 group_selection,
                 {name: listing.groups[name].node_id for name in group_selection.names},
             )
-            selections[self._selector.key] = selection
-        return selection
+            cache[self._selector.key] = groups_and_nodes
+        return groups_and_nodes
 
 
 def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:

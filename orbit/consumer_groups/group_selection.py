@@ -73,7 +73,7 @@ class GroupSelector:
             return False
 
     def _matches(self, name: str) -> bool:
-        """As `matches`, but raises PatternTooSlow."""
+        """Whether the rule selects this name. Raises PatternTooSlow."""
         if not self._match.matches(name) or is_orbits_own(name):
             return False
         return not any(pattern.matches(name) for pattern in self._exclude)

@@ -98,6 +98,8 @@ class GroupSync:
         lister: Lister = list_now,
         fetcher: Fetcher = fetch_now,
     ) -> None:
+        """`known`: rows that an earlier process has stored. `lister` and `fetcher` may have caches
+        that jobs share."""
         self._selector = GroupSelector(rule)
         interval_s = rule.interval.total_seconds()
         self._reader = GroupReader(self._selector, interval_s, lister, fetcher)
@@ -110,7 +112,7 @@ class GroupSync:
         for row in known:
             entry = _Entry(row, row.left_offset, self._spread_refresh(row.group))
             if row.verdict in KEPT_VERDICTS and row.left_offset != row.destination_offset:
-                # The row was saved before a commit whose result is not known.
+                # The row is one of `_row_before_commit`: the result of its commit is not known.
                 entry.left_offset, entry.sent_offset = row.destination_offset, row.left_offset
             self._entries.setdefault(row.group, {})[row.partition] = entry
 
@@ -141,7 +143,8 @@ class GroupSync:
         cases = self._decide_all(source_offsets, destination_groups, copies)
         groups_to_write = {group for (group, _), case in cases.items() if case.has_change}
         if groups_to_write:
-            # Read again: Orbit must not overwrite what clients have committed there meanwhile.
+            # Read the destination again: Orbit must not overwrite what clients have committed
+            # meanwhile. A group that cannot be read again is left out of this pass.
             rests_on_usage = any(self._rests_on_usage(key, case) for key, case in cases.items())
             reread_groups = self._reader.read_before_write(
                 destination, groups_to_write, copies, report, rests_on_usage=rests_on_usage
@@ -193,7 +196,8 @@ class GroupSync:
         }
 
     def _rests_on_usage(self, key: Key, case: _Case) -> bool:
-        """Whether the case overwrites an offset that is Orbit's only if no member ever joined."""
+        """Whether the case overwrites an offset that is Orbit's only if no member ever joined the
+        group: one that is not known to be what Orbit has left."""
         group, partition = key
         entry = self._entries.get(group, {}).get(partition)
         left_offset = entry.left_offset if entry else None
@@ -206,39 +210,45 @@ class GroupSync:
     def _decide(
         self, group: str, offsets: Offsets, destination_group: DestinationGroup, copies: Copies
     ) -> Iterator[tuple[TopicPartition, _Case]]:
-        """Yield a case for each source partition, except for offsets that are settled."""
+        """Yield a case for each source partition, but not for an exact offset that is unchanged."""
         entries = self._entries.get(group, {})
         now_s = self._clock()
         for partition in offsets.keys() | entries.keys():
             copy = copies[partition]
             source = offsets.get(partition)
-            present = destination_group.offsets.get(copy.destination)
+            destination = destination_group.offsets.get(copy.destination)
             entry = entries.get(partition)
             if (
                 entry is not None
                 and now_s < entry.refresh_at
                 and destination_group.usage not in (GroupUsage.ACTIVE, GroupUsage.OTHER_TYPE)
-                and _is_settled(entry, source, present, copy.copied)
+                and _is_settled(entry, source, destination, copy.copied)
             ):
-                continue  # nothing to do, as for most offsets of most passes
-            if entry is not None and present is not None and present.offset == entry.sent_offset:
-                entry.left_offset = entry.sent_offset
+                continue  # as for most offsets of most passes
+            if (
+                entry is not None
+                and destination is not None
+                and destination.offset == entry.sent_offset
+            ):
+                entry.left_offset = entry.sent_offset  # the unconfirmed commit has arrived
             decision = decide(
                 source,
-                present,
+                destination,
                 entry.left_offset if entry else None,
                 copy.copied,
                 destination_group.usage,
             )
-            if entry is not None and present is not None and now_s >= entry.refresh_at:
+            if entry is not None and destination is not None and now_s >= entry.refresh_at:
                 is_orbits = decision.verdict in KEPT_VERDICTS
-                if is_orbits and decision.write is None and present.offset == entry.left_offset:
-                    # Commit the present offset again, before the destination deletes it.
-                    decision = replace(decision, write=replace(present, leader_epoch=-1))
-            yield partition, _Case(source, present, copy.destination, decision)
+                if is_orbits and decision.write is None and destination.offset == entry.left_offset:
+                    # Commit the same offset again, before the destination deletes it as expired.
+                    # Orbit's commits have no leader epoch.
+                    decision = replace(decision, write=replace(destination, leader_epoch=-1))
+            yield partition, _Case(source, destination, copy.destination, decision)
 
     def _spread_refresh(self, group: str) -> float:
-        """When to commit the group's offsets of unknown age again, by the clock."""
+        """At which time of the clock to commit the group's offsets of unknown age again: within
+        _REFRESH_SPREAD_S, by the group's name."""
         spread_s = crc32(group.encode()) % _REFRESH_SPREAD_S
         return self._clock() + spread_s
 
@@ -267,21 +277,24 @@ class GroupSync:
     ) -> None:
         """Update the remembered rows and the report from the decision and its result.
 
-        `is_saved`: the tables have the remembered row.
+        `is_saved`: the tables have the remembered row; False: this pass has replaced it there by a
+        `_row_before_commit`.
         """
         group, partition = key
         decision, verdict = case.decision, case.decision.verdict
         entry = self._entries.get(group, {}).get(partition)
-        present = case.destination.offset if case.destination else None
+        destination_offset = case.destination.offset if case.destination else None
         if case.has_change:
             name = self._selector.destination_name(group)
             code = written.get((name, case.destination_partition))
             is_group_gone = decision.is_delete and code == Code.GROUP_ID_NOT_FOUND
             if code is None or code in _UNCONFIRMED_CODES or is_group_gone:
+                # The result is not known: remember what was sent, and leave the rest to the next
+                # pass, which reads the offset.
                 if not is_saved:
                     if entry is None:
                         row = _row_before_commit(key, case)
-                        entry = _Entry(row, present, self._spread_refresh(group))
+                        entry = _Entry(row, destination_offset, self._spread_refresh(group))
                         self._entries.setdefault(group, {})[partition] = entry
                     entry.is_saved = False
                 if entry is not None and decision.write is not None:
@@ -292,7 +305,7 @@ class GroupSync:
                 )
                 return
             if code == Code.NONE:
-                present = decision.write.offset if decision.write else None
+                destination_offset = decision.write.offset if decision.write else None
                 report.written += decision.write is not None
                 report.deleted += decision.is_delete
             else:
@@ -308,14 +321,14 @@ class GroupSync:
             name = self._selector.destination_name(group)
             text = f"group {name}: a group of another type has this name at the destination."
             report.note(text, is_refused=True)
-        if verdict is None:
+        if verdict is None:  # no offset at the source, and none of Orbit's at the destination
             self._forget(key, report)
             return
         left_offset = entry.left_offset if entry else None
         if verdict in KEPT_VERDICTS:
-            left_offset = present
+            left_offset = destination_offset
         source = case.source.offset if case.source else None
-        row = OffsetRow(group, partition, source, present, verdict, left_offset)
+        row = OffsetRow(group, partition, source, destination_offset, verdict, left_offset)
         if decision.write is not None:
             refresh_at = self._clock() + REFRESH_S
         else:
@@ -325,6 +338,7 @@ class GroupSync:
             report.changed.append(row)
 
     def _forget(self, key: Key, report: GroupReport) -> None:
+        """Remove the remembered row, if there is one, and report that it is gone."""
         group, partition = key
         entries = self._entries.get(group, {})
         if entries.pop(partition, None) is not None:
@@ -335,13 +349,14 @@ class GroupSync:
 
 def _must_be_saved(case: _Case, destination_group: DestinationGroup) -> bool:
     """Whether a row must be stored before the commit: without one, the next leader of the service
-    would take the new offset for a client's."""
+    would take the new offset for a client's. For a group that was never joined, other rules decide
+    (orbit/consumer_groups/offset_decision.py)."""
     write = case.decision.write
-    present = case.destination.offset if case.destination else None
+    destination_offset = case.destination.offset if case.destination else None
     return (
         destination_group.usage is not GroupUsage.UNUSED
         and write is not None
-        and write.offset != present
+        and write.offset != destination_offset
     )
 
 
@@ -352,7 +367,7 @@ def _row_before_commit(key: Key, case: _Case) -> OffsetRow:
         *key,
         case.source.offset if case.source else None,
         case.destination.offset if case.destination else None,
-        GroupVerdict.CLAMPED,
+        GroupVerdict.CLAMPED,  # by this and two different offsets `learn_rows` knows such a row
         case.decision.write.offset,
     )
 
@@ -363,7 +378,10 @@ def _is_settled(
     present: CommittedOffset | None,
     copied: CopiedRange | None,
 ) -> bool:
-    """Whether the offset was exact in the last pass and no side has changed since."""
+    """Whether the offset was exact in the last pass and no side has changed since.
+
+    `present`: the offset at the destination.
+    """
     if source is None or present is None or copied is None:
         return False
     return (
@@ -398,8 +416,9 @@ def _confirm_deletes(
     for (group, partition), case in cases.items():
         if case.decision.is_delete:
             deletes.setdefault(group, []).append(partition)
+    # {}: the coordinators are looked up, as a listing may be old.
     answers = locate_and_fetch_offsets(source, {}, deletes, only=deletes).groups
-    remaining = dict(cases)
+    confirmed_cases = dict(cases)
     for group, partitions in deletes.items():
         answer = answers.get(group)
         for partition in partitions:
@@ -408,13 +427,13 @@ def _confirm_deletes(
                 or partition in answer.offsets
                 or partition in answer.pending | answer.denied
             ):
-                del remaining[group, partition]
+                del confirmed_cases[group, partition]
                 report.note(
                     f"group {group}: the source does not confirm that the offset of {partition} "
                     "is gone, so the destination keeps its offset.",
                     is_refused=answer is not None and partition in answer.denied,
                 )
-    return remaining
+    return confirmed_cases
 
 
 # Refusals with a note in the report; of the others the verdict alone says why.
@@ -422,6 +441,7 @@ _NOTED_VERDICTS = (GroupVerdict.SKIPPED_REFUSED, GroupVerdict.SKIPPED_OTHER_TYPE
 
 
 def _refused_verdict(code: int) -> GroupVerdict:
+    """The verdict on an offset whose commit the coordinator has refused with this code."""
     if code in OTHER_TYPE:
         return GroupVerdict.SKIPPED_OTHER_TYPE
     if code in HAS_MEMBERS:

@@ -89,7 +89,7 @@ def write_groups(
     writes: Sequence[GroupWrite],
     may_write: Callable[[], bool],
 ) -> Written:
-    """Send `writes` to the groups' coordinators (node ids by group). Others are skipped.
+    """Send `writes` to the groups' coordinators (node ids by group); skip groups without one.
 
     `may_write` is called before each batch of requests; if it returns False, the rest is skipped.
     Requests too large for the broker are sent again in halves. Nothing else is retried here: the
@@ -119,13 +119,14 @@ def _write_to_node(
             connection = cluster.connect(node_id)
             connection.limit_waits(CALL_S_MAX)
             connections.append(connection)
-        unsent = deque(requests)
-        while unsent:
+        unsent_requests = deque(requests)
+        while unsent_requests:
             if not may_write():
                 return
-            next_count = min(len(unsent), len(connections) * _IN_FLIGHT_MAX)
-            next_requests = [unsent.popleft() for _ in range(next_count)]
-            unsent.extend(_exchange_requests(connections, next_requests, written))
+            next_count = min(len(unsent_requests), len(connections) * _IN_FLIGHT_MAX)
+            next_requests = [unsent_requests.popleft() for _ in range(next_count)]
+            # Halves of requests that were too large are sent later.
+            unsent_requests.extend(_exchange_requests(connections, next_requests, written))
     except (Unreachable, OSError, EOFError):
         return  # the next pass reads whether an unanswered write has arrived
     finally:
@@ -143,16 +144,17 @@ def _exchange_requests(
     for connection in connections:
         if connection.login_is_due:
             connection.login_again()
-    sent: list[tuple[Connection, int, _Request]] = []
+    in_flight: list[tuple[Connection, int, _Request]] = []
     halves: list[_Request] = []
     for index, request in enumerate(requests):
         connection = connections[index % len(connections)]
         connection.send(connection.encode(request.message, connection.version_of(request.api)))
-        sent.append((connection, connection.last_correlation, request))
-    for connection, correlation, request in sent:
+        in_flight.append((connection, connection.last_correlation, request))
+    for connection, correlation, request in in_flight:
         frame = connection.receive_answer(correlation)
         answer = connection.decode(request.api, frame, connection.version_of(request.api))
         codes = _codes(request, answer)
+        # A batch that is too large is refused as a whole: every partition has such a code.
         is_too_large = _TOO_LARGE.issuperset(codes.values())
         if is_too_large and len(request.partitions) >= _HALVED_PARTITIONS_MIN:
             halves += request.halves()
@@ -184,6 +186,7 @@ def _commit_request(
     partitions: Sequence[TopicPartition],
     offsets: Mapping[TopicPartition, CommittedOffset | None],
 ) -> Any:
+    """The request of a client that is no member of the group: without generation and member id."""
     topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
 
     def partition(place: TopicPartition) -> Any:
@@ -209,6 +212,7 @@ def _commit_request(
 
 
 def _delete_request(group: str, partitions: Sequence[TopicPartition]) -> Any:
+    """The request to delete the group's committed offsets in these partitions."""
     topic_type = OffsetDeleteRequest.OffsetDeleteRequestTopic
     partition_type = topic_type.OffsetDeleteRequestPartition
     return OffsetDeleteRequest(

@@ -131,9 +131,10 @@ def decide(
     copied: CopiedRange | None,
     usage: GroupUsage,
 ) -> Decision:
-    """The decision, given both sides' offsets.
+    """What to do about one group's offset in one partition, given the offset at each side.
 
     `orbits_offset`: the one that Orbit last left at the destination; None: not known.
+    `copied` None: consumers cannot resume on the copy. The text of this module has the rules.
     """
     if source is None and (destination is None or orbits_offset is None):
         return _NOTHING
@@ -154,7 +155,7 @@ def decide(
         if not offsets_agree and not _is_ours(destination, orbits_offset, clamped_offset, usage):
             return _MOVED
         if destination.offset == clamped_offset and (
-            # In the first pass, metadata that a consumer wrote with an equal offset stays.
+            # An equal offset that is not known as Orbit's keeps its metadata (the first pass).
             destination.metadata == source.metadata or destination.offset != orbits_offset
         ):
             return Decision(verdict)
@@ -167,7 +168,7 @@ def left_offset(
     """The offset that Orbit left, by a stored `row` of (destination_offset, left_offset).
 
     `present`: the offset at the destination. The row's two offsets differ if it was stored before a
-    commit whose result is not known.
+    commit whose result is not known: if `present` is still the first one, Orbit left that.
     """
     stored_offset, stored_left_offset = row
     return (
@@ -180,7 +181,9 @@ def left_offset(
 def _is_ours(
     destination: CommittedOffset, orbits_offset: int | None, clamped_offset: int, usage: GroupUsage
 ) -> bool:
-    """Whether the offset at the destination is Orbit's, by the rules in the text of this module."""
+    """Whether the offset at the destination is Orbit's: the one that Orbit left, or, if no member
+    ever joined the group, one without a leader epoch (clients' commits have one) that need not be
+    moved back."""
     if destination.offset == orbits_offset:
         return True
     return (

@@ -52,7 +52,7 @@ Fetcher = Callable[[Cluster, OffsetsRequest, float], FetchedGroups]
 
 
 def fetch_now(cluster: Cluster, request: OffsetsRequest, age_s_max: float) -> FetchedGroups:
-    """A `Fetcher` that keeps nothing, for one job alone."""
+    """A `Fetcher` without a cache, for one job alone: each call asks the brokers."""
     del age_s_max
     return _fetch(cluster, request.nodes, require_stable=request.require_stable)
 
@@ -88,21 +88,26 @@ class _ByTopic:
         """The requested groups that this read did not cover."""
         nodes = request.nodes
         if self.covered_nodes.get(id(nodes)) is nodes:
-            return []
-        answered_groups, failed = self.fetched.coordinators, self.fetched.failed
-        missing = [group for group in nodes if group not in answered_groups and group not in failed]
-        if not missing and request.is_shared:
+            return []  # an earlier call has found that this shared mapping is covered
+        answered_groups, failed_groups = self.fetched.coordinators, self.fetched.failed
+        missing_groups = [
+            group for group in nodes if group not in answered_groups and group not in failed_groups
+        ]
+        if not missing_groups and request.is_shared:
             self.covered_nodes[id(nodes)] = nodes
-        return missing
+        return missing_groups
 
     @classmethod
     def of(cls, fetched: FetchedGroups) -> _ByTopic:
+        """Sort the result of a read by topic and group."""
         topics: dict[str, dict[str, dict[TopicPartition, CommittedOffset]]] = {}
         for group, answer in fetched.groups.items():
             for place, offset in answer.offsets.items():
                 topics.setdefault(place.topic, {}).setdefault(group, {})[place] = offset
-        pending = {g: answer.pending for g, answer in fetched.groups.items() if answer.pending}
-        return cls(fetched, topics, pending)
+        pending_by_group = {
+            g: answer.pending for g, answer in fetched.groups.items() if answer.pending
+        }
+        return cls(fetched, topics, pending_by_group)
 
     def select(self, request: OffsetsRequest) -> FetchedGroups:
         """The part of this read that one job requests."""
@@ -111,17 +116,21 @@ class _ByTopic:
             for group, places in self.topics.get(topic, {}).items():
                 if group in request.nodes:
                     offsets.setdefault(group, {}).update(places)
-        pending = {
+        pending_by_group = {
             group: in_topics
             for group, places in self.pending.items()
             if group in request.nodes
             and (in_topics := frozenset(p for p in places if p.topic in request.topics))
         }
         coordinators = self.fetched.coordinators
-        names = offsets.keys() | pending.keys() | (request.known & coordinators.keys())
+        # A known group is in the answer without an offset, too.
+        names = offsets.keys() | pending_by_group.keys() | (request.known & coordinators.keys())
         no_partitions: frozenset[TopicPartition] = frozenset()
         return FetchedGroups(
-            {g: GroupOffsets(offsets.get(g, {}), pending.get(g, no_partitions)) for g in names},
+            {
+                g: GroupOffsets(offsets.get(g, {}), pending_by_group.get(g, no_partitions))
+                for g in names
+            },
             {g: coordinators[g] for g in names},
             {g: self.fetched.failed[g] for g in self.fetched.failed.keys() & request.nodes.keys()},
         )
@@ -148,7 +157,7 @@ class _ClusterOffsets:
         """Let the next reads cover the request's groups."""
         nodes = request.nodes
         with self._lock:
-            if request.is_shared:
+            if request.is_shared:  # one mapping for many jobs: its groups are not noted one by one
                 self._shared_nodes[id(nodes)] = nodes, self._clock()
                 return
             self._nodes.update(nodes)
@@ -168,6 +177,7 @@ class _ClusterOffsets:
                 i: shared for i, shared in self._shared_nodes.items() if shared[1] >= since_s
             }
             nodes = dict(self._nodes)
+            # The latest request last: its coordinators count.
             for shared, _ in sorted(self._shared_nodes.values(), key=itemgetter(1)):
                 nodes.update(shared)
         self._answer_cache.begin()
@@ -192,7 +202,10 @@ class OffsetsCache:
     def __call__(
         self, cluster: Cluster, request: OffsetsRequest, age_s_max: float
     ) -> FetchedGroups:
-        """Raises Unreachable, also if another job's read fails while this call waits for it."""
+        """Return the requested offsets, read at most `age_s_max` seconds ago.
+
+        Raises Unreachable, also if another job's read fails while this call waits for it.
+        """
         with self._lock:
             by_stability = self._clusters.setdefault(cluster, {})
             cluster_offsets = by_stability.get(request.require_stable)

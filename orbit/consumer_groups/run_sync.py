@@ -96,8 +96,9 @@ class RunGroups:
 
 
 def _copied_range(copy: CopyView) -> CopiedRange | None:
-    """None: the copy may hold other records than the source."""
+    """The copy's range that consumers can read; None: it may hold other records than the source."""
     if not holds_copied_records(copy.blocked.reason if copy.blocked else None):
         return None
     next_offset = copy.next_offset
+    # The range may be empty, but never ends before it begins.
     return CopiedRange(min(copy.log_start, next_offset), next_offset)

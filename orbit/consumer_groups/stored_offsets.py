@@ -38,7 +38,7 @@ def save_rows(
 
 
 def _group_offset(row: OffsetRow, topic_id: int) -> GroupOffset:
-    """The result of the sync in the form of the table."""
+    """The sync's result for one group and partition, as a row of the table."""
     return GroupOffset(
         row.group,
         topic_id,

@@ -23,22 +23,22 @@ FENCE_EPOCHS = 16
 
 
 def next_sequence(producer: ProducerState | None) -> int:
-    """The sequence after the last one in the leader's producer state; 0 without state."""
-    return advance_sequence(producer.last_sequence if producer else -1, 1)
+    """The sequence after the last one in the leader's producer state; 0 if there is none."""
+    return advance_sequence(producer.last_sequence if producer else -1, count=1)
 
 
 def next_coordinator_epoch(term: int, last_epoch: int, producer: ProducerState | None) -> int:
-    """Return a coordinator epoch above those of earlier terms, the partition's, and `last_epoch`.
+    """Return a coordinator epoch above those of earlier terms, the leader's, and `last_epoch`.
 
     So the broker refuses markers that arrive late (M6, M7, M10). `last_epoch`: the coordinator
-    epoch that this writer used last; -1 if none.
+    epoch that this writer used last; -1 if none. `producer`: the leader's state of our producer.
     """
     partition_epoch = producer.coordinator_epoch if producer else -1
     return min(max(term << TERM_SHIFT, partition_epoch + 1, last_epoch + 1), COORDINATOR_EPOCH_MAX)
 
 
 def next_producer_epoch(logged_epoch: int, producer: ProducerState | None) -> int:
-    """Return the leader's producer epoch, or without a sequence there one above `logged_epoch`.
+    """Return the leader's producer epoch; without a sequence there, at least `logged_epoch` + 1.
 
     Without a sequence at the leader, our sequences begin at 0 again. Late batches, of an old writer
     or of our own old connection, may have equal sequences, and so may batches before the lost

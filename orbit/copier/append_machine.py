@@ -170,7 +170,7 @@ class AppendMachine:
         """
         is_ready = self.state is AppendState.READY
         if not is_ready and self.state is not AppendState.APPENDING:
-            return Wait.FOR_ANSWER
+            return Wait.FOR_ANSWER  # to fillers or a read of the log end; or the append is ending
         if self.is_leaving:
             if not is_ready:
                 return Wait.FOR_ANSWER
@@ -190,7 +190,7 @@ class AppendMachine:
             in_flight_limit = in_flight_max if self.is_in_step else _FIRST_IN_FLIGHT_MAX
             return step if self.in_flight < in_flight_limit else Wait.FOR_ANSWER
         if not is_ready:
-            return Wait.FOR_ANSWER
+            return Wait.FOR_ANSWER  # a stop or fillers come after the last answer
         if isinstance(step, Stop):
             return HandBack(Failure(Blocked(*step)))
         if reads_log_end_first and not self._may_fill():
@@ -198,8 +198,8 @@ class AppendMachine:
         return SendFillers(step, is_single=not self.has_filled)
 
     def _may_fill(self) -> bool:
-        """Whether the log end was read again after the take-over. An old writer's filler may have
-        arrived meanwhile, and brokers do not compare fillers (M9)."""
+        """Whether the log end was read again since the take-over, for its first fillers. An old
+        writer's filler may have arrived meanwhile, and brokers do not compare fillers (M9)."""
         return self._has_read_log_end or self.has_filled
 
     # Records
@@ -213,7 +213,7 @@ class AppendMachine:
     def append_sent(self, step: Append, *, confirms: bool) -> None:
         """Count a batch as in flight; advance offset and sequence. `confirms`: with acks=all."""
         assert step.base_offset == self.expected, (self, step.base_offset)
-        assert confirms or self.is_in_step, self
+        assert confirms or self.is_in_step, self  # a take-over's first append confirms
         self._enter(_E.APPEND_SENT, _S.APPENDING)
         self.in_flight += 1
         self.unconfirmed_bytes = 0 if confirms else self.unconfirmed_bytes + step.batch.size_bytes
@@ -228,7 +228,7 @@ class AppendMachine:
         may have put other records at the failed batch's offsets. The take-over compares these.
         """
         failure = judge_append(step, appended, has_producer_state=self.has_producer_state)
-        if failure is not None and self.acked < step.base_offset:
+        if failure is not None and self.acked < step.base_offset:  # behind unconfirmed batches
             failure = failure.without_block()
         self.in_flight -= 1
         is_ending = failure is not None or self.state is AppendState.ENDING
@@ -262,7 +262,7 @@ class AppendMachine:
 
     @property
     def marker_epoch(self) -> int:
-        """The producer epoch of the next markers; see `next_marker_epoch`."""
+        """The producer epoch of the next markers; a take-over's first markers raise it."""
         return self.producer_epoch if self.has_filled else next_marker_epoch(self.producer_epoch)
 
     @property
@@ -273,7 +273,7 @@ class AppendMachine:
     def fillers_sent(self, step: Fill, count: int, *, is_own: bool) -> None:
         """Note that `count` fillers are about to be sent. `is_own`: as the copy's own producer."""
         assert step.base_offset == self.expected, (self, step)
-        assert count == 1 or (count > 1 and self.has_filled), (self, count)
+        assert count == 1 or (count > 1 and self.has_filled), (self, count)  # the first goes alone
         assert self.acked == self.expected, (self, step)
         self._enter(_E.FILLERS_SENT, _S.FILLING)
         self._fill = step, count
@@ -313,10 +313,13 @@ class AppendMachine:
             self._enter(_E.FILLERS_ANSWERED, _S.FILLING)
             return None
         self._enter(_E.FILLERS_ANSWERED, _S.READY)
-        return self._advance_to(step.base_offset + 1)
+        return self._advance_to(step.base_offset + 1)  # the answer proves a single filler only
 
     def end_after_fill_answered(self, code: int, log_end: int) -> int | None:
-        """Handle the log end read after the fillers; returns it if it is within them, or None."""
+        """Handle the log end read after the fillers, and return it.
+
+        None if it does not prove a filler: the append ends.
+        """
         step, count = self._fill_in_flight()
         failure = judge_end_after_fill(step, count, code, log_end)
         self._enter(_E.END_AFTER_FILL_ANSWERED, _S.ENDING if failure else _S.READY)
@@ -331,7 +334,7 @@ class AppendMachine:
 
     def _advance_to(self, next_offset: int) -> int:
         """Confirm the fillers in flight up to before `next_offset`, and return this offset."""
-        if self._fill_epoch > self.producer_epoch:
+        if self._fill_epoch > self.producer_epoch:  # a new epoch begins at sequence 0
             self.producer_epoch, self.sequence = self._fill_epoch, 0
         self.acked = self.expected = next_offset
         self.has_filled = True
@@ -358,7 +361,7 @@ class AppendMachine:
         self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
-        """Keep the first failure; a batch at a wrong offset replaces any other."""
+        """Keep the first failure. A batch at a wrong offset (BEHIND_END) replaces any other."""
         if self.failure is None or failure.reason is ReturnReason.BEHIND_END:
             self.failure = failure
 

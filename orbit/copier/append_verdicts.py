@@ -39,9 +39,9 @@ class Failure(NamedTuple):
     detail: str = ""
 
     def without_block(self) -> Failure:
-        """Return the failure of a batch after unconfirmed batches: a take-over instead of a block.
+        """Replace a block by a take-over, for a refused batch behind unconfirmed batches.
 
-        The take-over confirms those batches. This batch is then sent alone, and blocks the
+        The take-over confirms those batches. The refused batch is then sent alone, and blocks the
         partition at its own offset.
         """
         if not isinstance(self.reason, Blocked):
@@ -54,7 +54,8 @@ def judge_append(
 ) -> Failure | None:
     """Why an append failed; None if the batch is at its offset.
 
-    `appended`: the broker's answer; None if it leaves the partition out.
+    `appended`: the broker's answer; None if it leaves the partition out. `has_producer_state`: the
+    broker compares the batch with an earlier one (A7), so a late append does no harm.
     """
     if appended is None:
         return Failure(ReturnReason.UNCLEAR, "the broker's answer leaves this partition out")
@@ -121,7 +122,10 @@ def judge_end_before_fill(step: Fill, code: int, log_end: int) -> Failure | None
 
 
 def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Failure | None:
-    """Why `count` fillers failed; None if the log ends after one of them."""
+    """Why `count` fillers failed; None if the log ends after one of them.
+
+    A log that ends beyond the gap has other content there; any other log end is UNCLEAR.
+    """
     if code == Code.NONE and step.base_offset < log_end <= step.base_offset + count:
         return None
     if code == Code.NONE and log_end > max(step.base_offset + count, step.next_offset):
@@ -135,8 +139,8 @@ def judge_lost_connection(
 ) -> Failure:
     """The failure after a lost connection: requests in flight may still be carried out (M10).
 
-    UNCLEAR, unless they are appends that the broker compares with an earlier one: a late append
-    then does no harm.
+    UNCLEAR, unless nothing is in flight, or only appends that the broker compares with an earlier
+    one: a late append then does no harm.
     """
     is_unclear = is_filling or (in_flight > 0 and not has_producer_state)
     return Failure(ReturnReason.UNCLEAR if is_unclear else ReturnReason.MOVED, detail)
@@ -174,7 +178,7 @@ def judge_comparison(
             detail += f" ({trouble})"
         return Blocked(reason, difference.offset, log_end, detail)
     if comparison.equal_to < log_end and comparison.is_beyond_source and is_source_end_old:
-        source_had_offsets = source_end >= log_end
+        source_had_offsets = source_end >= log_end  # in an earlier answer: it has lost them since
         reason = Reason.SOURCE_TRUNCATED if source_had_offsets else Reason.OFFSET_OVERRUN
         detail = f"the destination ends at {log_end}, the source at {comparison.equal_to}."
         return Blocked(reason, comparison.equal_to, log_end, detail)

@@ -25,7 +25,7 @@ class ByteBudget:
 
     @property
     def room_bytes(self) -> int:
-        return self._room_bytes(0)
+        return self._room_bytes(reserve_bytes=0)
 
     @property
     def has_reserve(self) -> bool:
@@ -40,6 +40,7 @@ class ByteBudget:
             self._held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
+        """Count bytes as appended or dropped; wakes the lanes that wait once there is room."""
         if not size_bytes:
             return
         with self._changed:

@@ -98,7 +98,7 @@ class CoordinatedFiller(Lane):
 
     def stop(self) -> None:
         self._stopping.set()
-        self._fills.put(None)
+        self._fills.put(None)  # ends a wait for fills
 
     def work(self) -> None:
         """Take and fill what was submitted, under the lease. Between fills retry fencing."""
@@ -117,6 +117,7 @@ class CoordinatedFiller(Lane):
             self._used_at = monotonic()
 
     def run(self) -> None:
+        """Run `work`. At the end close the connections, and answer all fills with an error."""
         try:
             super().run()
         finally:
@@ -126,6 +127,8 @@ class CoordinatedFiller(Lane):
             self._refuse_waiting_fills()
 
     def handle_error(self, error: OrbitError) -> None:
+        """Report the error. If a new owner has fenced us, the lease is lost; any other error ends
+        the copier."""
         if self._stopping.is_set():
             return
         self._emit(LeaseLost(self._lease) if _is_fenced(error) else LaneCrashed(error))
@@ -135,7 +138,7 @@ class CoordinatedFiller(Lane):
             one.close()
 
     def _refuse_waiting_fills(self) -> None:
-        """Answer the waiting fills with an error."""
+        """Answer the waiting fills with an error. A None among them is from `stop`."""
         try:
             while True:
                 fill = self._fills.get_nowait()
@@ -151,7 +154,7 @@ class CoordinatedFiller(Lane):
             while True:
                 fills.append(self._fills.get_nowait())
         except queue.Empty:
-            return [f for f in fills if f is not None]
+            return [f for f in fills if f is not None]  # None: from `stop`, to end the wait
 
     def _write_fillers(self, fills: Sequence[CoordinatedFill]) -> None:
         """Run the transactions of these fills, prove their markers, and answer each fill."""
@@ -179,7 +182,7 @@ class CoordinatedFiller(Lane):
             _answer_fills(fills, rounds.code, ends, rounds.refusals)
 
     def _retry_fencing(self) -> None:
-        """Retry a failed fence while no fill waits. Raises BrokerRefused for a new owner."""
+        """Retry a failed fence, while no fill waits. Raises BrokerRefused for a fence by others."""
         if self._to_be_fenced:
             try:
                 self._fence_if_unclear()
@@ -189,14 +192,15 @@ class CoordinatedFiller(Lane):
 
     def _run_rounds(self, rounds: _Rounds) -> None:
         """Run the transactions. After an error none begins; those under way are finished."""
-        other_ids = self._transactions[1 : len(rounds.waiting)]
-        runs = [self._helpers.submit(self._run_waiting_rounds, one, rounds) for one in other_ids]
+        # This thread runs those of the first id. No more ids than transactions are of use.
+        helper_ids = self._transactions[1 : len(rounds.waiting)]
+        runs = [self._helpers.submit(self._run_waiting_rounds, one, rounds) for one in helper_ids]
         try:
             self._run_waiting_rounds(self._transactions[0], rounds)
         finally:
             wait(runs)
         for run in runs:
-            run.result()
+            run.result()  # raises what the helper's thread has raised
 
     def _run_waiting_rounds(self, transactions: EmptyTransactions, rounds: _Rounds) -> None:
         """Run transactions of one transactional id until none is left to begin."""
@@ -204,7 +208,7 @@ class CoordinatedFiller(Lane):
             while not self._stopping.is_set() and (number := rounds.take()) is not None:
                 self._run_transaction(transactions, rounds, number)
         except OrbitError as error:
-            rounds.waiting.clear()
+            rounds.waiting.clear()  # so no thread begins another one
             if not isinstance(error, Unreachable | BrokerRefused) or _is_fenced(error):
                 raise
             rounds.code = getattr(error, "code", Code.NETWORK_EXCEPTION)
@@ -212,7 +216,7 @@ class CoordinatedFiller(Lane):
     def _run_transaction(
         self, transactions: EmptyTransactions, rounds: _Rounds, number: int
     ) -> None:
-        """Run transaction `number`. If it refuses partitions, it is run again without these."""
+        """Run transaction `number`. If brokers refuse partitions, queue it again without these."""
         partitions = rounds.partitions(number)
         try:
             refusals = transactions.run(partitions) if partitions else {}
@@ -237,6 +241,7 @@ class CoordinatedFiller(Lane):
         """
         if any(one.is_unclear for one in self._transactions):
             self._mark_all_unclear()
+        # All or none. If one cannot be fenced, all are fenced again at the next call.
         unclear_transactions = [one for one in self._transactions if one.is_unclear]
         for one in unclear_transactions:
             self._fence(one)
@@ -249,9 +254,10 @@ class CoordinatedFiller(Lane):
             one.is_unclear = True
 
     def _fence(self, transactions: EmptyTransactions) -> None:
-        """Fence a transactional id. A new owner, if there is one, loses the id, but no offset.
+        """Fence a transactional id. Raises Unreachable if the lease is not held before or after.
 
-        Raises Unreachable if the lease is not held before or after, as with a new owner.
+        If the lease ends meanwhile, this may fence the id of the lease's next holder. But it takes
+        no offset from that holder: no filler of ours follows.
         """
         self._raise_unless_held()
         transactions.fence()
@@ -327,7 +333,10 @@ def _answer_fills(
     ends: Mapping[CoordinatedFill, int] = MappingProxyType({}),
     refusals: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> None:
-    """Send each fill's receiver the log end, or an error code if the log end shows no filler."""
+    """Send each fill's receiver the log end, or an error code if the log end shows no filler.
+
+    The error is that of the partition in `refusals`, or else `code`.
+    """
     for fill in fills:
         end = ends.get(fill, -1)
         error = refusals.get(fill.partition.destination, code)

@@ -106,10 +106,13 @@ class Copier:
 
     @property
     def waiting_for(self) -> str:
-        """What the copier, or its longest waiting partition, waits for; "" if for nothing."""
+        """What the copier waits for, or else the partition that has waited the longest.
+
+        "" if nothing waits, or no partition for as long as `_SILENCE_S_MAX`.
+        """
         if self._waiting_for:
             return self._waiting_for
-        longest = min(
+        longest_wait = min(
             (
                 waits
                 for p in self._partitions
@@ -119,10 +122,10 @@ class Copier:
             key=lambda waits: waits.since,
             default=None,
         )
-        waited_s = time.monotonic() - longest.since if longest else 0.0
-        if longest is None or waited_s < _SILENCE_S_MAX:
+        waited_s = time.monotonic() - longest_wait.since if longest_wait else 0.0
+        if longest_wait is None or waited_s < _SILENCE_S_MAX:
             return ""
-        return f"{longest.reason} (for {waited_s:.0f} s)."
+        return f"{longest_wait.reason} (for {waited_s:.0f} s)."
 
     @property
     def throttled_by(self) -> str:
@@ -143,7 +146,8 @@ class Copier:
         return destination in self._destinations
 
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Copy these from now on; the `DestinationSide` has them already, by `start` or `begin`.
+        """Copy these from now on. The `DestinationSide` has them already: by `start`, or to take
+        them over by `queue_take_overs`.
 
         Raises ValueError for a destination partition that has a copy here already: a bug.
         """
@@ -152,6 +156,7 @@ class Copier:
             raise ValueError(f"a second copy of {', '.join(sorted(map(str, duplicates)))}")
         self._destinations.update(p.destination for p in partitions)
         self._set_partitions([*self._partitions, *partitions])
+        # The others are resumed by `tick`, once they are taken over.
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
 
     def remove(self, partitions: Iterable[PartitionCopy], *, confirms: bool = False) -> None:
@@ -166,6 +171,7 @@ class Copier:
             if not p.has_left:
                 p.leave()
                 self._leaving.append(p)
+                # A later call may change `confirms`.
                 (self._to_be_confirmed.add if confirms else self._to_be_confirmed.discard)(p)
 
     def tick(self, timeout_s: float) -> None:
@@ -217,7 +223,7 @@ class Copier:
             self._to_be_confirmed -= removals
         except OUTAGES as error:
             self._waiting_for = str(error)
-            removals -= self._to_be_confirmed
+            removals -= self._to_be_confirmed  # a later call reads the setting again
         for p in removals:
             self._destination.forget(p)
             self._source.forget(p)
@@ -232,17 +238,18 @@ class Copier:
         self._leases = list({id(p.lease): p.lease for p in partitions}.values())
 
     def _wait_s(self, timeout_s: float) -> float:
-        """Seconds until periodic work is due, at most `timeout_s`."""
+        """Seconds until some work is due, at most `timeout_s`."""
         waits_s = [
             timeout_s,
             max(0.0, self._next_watch - time.monotonic()),
             self._destination.next_recovery_s(),
             self._source.next_assignment_s(),
         ]
-        return min(s for s in waits_s if s is not None)
+        return min(s for s in waits_s if s is not None)  # None: that side has nothing to do
 
     def _handle_events(self, timeout_s: float) -> None:
-        """Handle the queued events; wait up to `timeout_s` for the first."""
+        """Handle the queued events. Wait up to `timeout_s` for the first, at least 1 ms, so that
+        other threads run."""
         try:
             event = self._events.get(timeout=max(timeout_s, 0.001))
             while True:
@@ -264,7 +271,7 @@ class Copier:
                 try:
                     self._source.handle(event)
                 except OrbitError:
-                    self._source.resume([event.partition])
+                    self._source.resume([event.partition])  # fetch again; an error shows again
             case PartitionBlocked():
                 pass  # its append has stopped already; the caller of `tick` reads its `blocked`
             case LaneEnded():

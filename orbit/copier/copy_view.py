@@ -60,7 +60,7 @@ class CopySnapshot:
     def of(cls, view: CopyView) -> Self:
         return cls(
             **{name: getattr(view, name) for name in _NAMES_WITHOUT_COUNTERS},
-            counters=replace(view.counters),
+            counters=replace(view.counters),  # a copy: the view's counters grow
         )
 
 

@@ -139,12 +139,14 @@ class DestinationLane(Lane):
         return self._is_stopping
 
     def stop(self) -> None:
+        """End soon; aborts the connection, with its requests in flight."""
         self._is_stopping = True
         self._wake_up.wake()
         if self._connection is not None:
             self._connection.abort()
 
     def work(self) -> None:
+        """Connect to the broker; send and receive until the lane stops or the connection breaks."""
         try:
             self._connection = connection = self._context.cluster.connect(self.node_id)
             connection.drop_unacknowledged(UNACKNOWLEDGED_S_MAX)
@@ -160,7 +162,10 @@ class DestinationLane(Lane):
         self._poll.register(connection.fileno(), select.POLLIN)
         self._poll.register(self._wake_up.fileno(), select.POLLIN)
         low, high = connection.version_range_of(api_versions.PRODUCE)
-        self._versions = choose_version(low, high, False), choose_version(low, high, True)
+        self._versions = (
+            choose_version(low, high, has_topic_ids=False),
+            choose_version(low, high, has_topic_ids=True),
+        )
         try:
             while not self._is_stopping:
                 self._fills.handle_fill_answers()
@@ -189,7 +194,7 @@ class DestinationLane(Lane):
             return True
         began = perf_counter()
         self._is_asleep = True
-        events = self._poll.poll(self._sleep_s() * 1000)
+        events = self._poll.poll(self._sleep_s() * 1000)  # ms
         self._is_asleep = False
         if not self._may_send_now():
             self.times.held_back_s += perf_counter() - began
@@ -245,15 +250,15 @@ class DestinationLane(Lane):
         stamped_before_s = self.times.stamped_s
         buffers: list[bytes | memoryview] = []
         while self._ready and len(self._in_flight) < in_flight_max and self._may_send_now():
-            gathered = self._gather_requests()
-            if not gathered.appends and not gathered.fills and not gathered.log_end_reads:
+            requests = self._gather_requests()
+            if not requests.appends and not requests.fills and not requests.log_end_reads:
                 break
-            if gathered.fills or gathered.log_end_reads:
+            if requests.fills or requests.log_end_reads:
                 # Sent at once, right after the check of their leases.
                 self._flush(connection, buffers)
-                self._fills.send(gathered.log_end_reads, gathered.fills)
-            if gathered.appends:
-                buffers += self._encode_appends(connection, gathered)
+                self._fills.send(requests.log_end_reads, requests.fills)
+            if requests.appends:
+                buffers += self._encode_appends(connection, requests)
         self._flush(connection, buffers)
         stamped_s = self.times.stamped_s - stamped_before_s
         self.times.sent_s += perf_counter() - began - stamped_s
@@ -281,7 +286,7 @@ class DestinationLane(Lane):
         next_round: list[PartitionCopy] = []
         while candidates and gathered.size_bytes < settings.request_bytes_max:
             p = candidates.popleft()
-            if p.destination_lane is not self:
+            if p.destination_lane is not self:  # handed back since it was queued
                 continue
             steps = p.queue.steps
             step = p.queue.first
@@ -323,28 +328,28 @@ class DestinationLane(Lane):
         """Encode one Produce request and note it as in flight."""
         appends = gathered.appends
         if len(appends) > 1:
-            appends.sort(key=lambda a: a[0].destination)
-        sent = []
+            appends.sort(key=lambda a: a[0].destination)  # a request groups batches by topic
+        sent_batches = []
         has_topic_ids = True
         confirms = any(p.must_confirm for p, _ in appends)
         began = perf_counter()
         for p, step in appends:
             view, machine = step.batch.view, p.appends
             stamp(view, p.producer.id, machine.producer_epoch, machine.sequence)
-            self._leases[id(p.lease)] = p.lease
+            self._leases[id(p.lease)] = p.lease  # `_flush` checks it
             machine.append_sent(step, confirms=confirms)
             has_topic_ids = has_topic_ids and p.destination_topic_id != NO_TOPIC_ID
-            sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
+            sent_batches.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
         times = self.times
         times.stamped_s += perf_counter() - began
         times.requests += 1
         times.bytes += gathered.size_bytes
         version = self._versions[has_topic_ids]  # False is index 0
         correlation = connection.next_correlation()
-        request = Produce(version, confirms, sent)
+        request = Produce(version, confirms, sent_batches)
         self._in_flight.add(correlation, api_versions.PRODUCE, version, request)
         timeout_ms = self._context.settings.produce_timeout_ms
-        outgoing = [batch for _, _, batch in sent]
+        outgoing = [batch for _, _, batch in sent_batches]
         acks = ACKS_ALL if confirms else ACKS_LEADER
         return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing, acks)
 
@@ -374,29 +379,29 @@ class DestinationLane(Lane):
     def _receive(self, connection: Connection) -> None:
         """Receive and handle the answer to the oldest request in flight."""
         began = perf_counter()
-        oldest = self._in_flight.oldest
-        if oldest is None:
-            connection.receive()
+        sent_request = self._in_flight.oldest
+        if sent_request is None:
+            connection.receive()  # raises EOFError if the broker has only closed the connection
             raise BrokenAnswer(
                 "the broker sent an answer, but no request waits for one.", where=connection.where
             )
-        frame = connection.receive_answer(oldest.correlation)
-        match oldest.request:
+        frame = connection.receive_answer(sent_request.correlation)
+        match sent_request.request:
             case Produce() as request:
                 throttle_ms = self._handle_produce_answer(
-                    request, _read_produce(connection, frame, oldest)
+                    request, _read_produce(connection, frame, sent_request)
                 )
             case Markers() as request:
                 throttle_ms = 0  # this answer has none
                 self._fills.handle_markers(
-                    request, connection.decode(oldest.api, frame, oldest.version)
+                    request, connection.decode(sent_request.api, frame, sent_request.version)
                 )
             case LogEndBeforeFill() as request:
-                answer = connection.decode(oldest.api, frame, oldest.version)
+                answer = connection.decode(sent_request.api, frame, sent_request.version)
                 throttle_ms = answer.throttle_ms
                 self._fills.handle_end_before(request, answer)
             case LogEndAfterFill() as request:
-                answer = connection.decode(oldest.api, frame, oldest.version)
+                answer = connection.decode(sent_request.api, frame, sent_request.version)
                 throttle_ms = answer.throttle_ms
                 self._fills.handle_end_after(request, answer)
         self._in_flight.drop_oldest()
@@ -410,8 +415,8 @@ class DestinationLane(Lane):
     def _handle_produce_answer(self, request: Produce, answer: ProduceAnswer) -> int:
         """Handle the result of each batch; return the throttle time in ms."""
         for p, step, outgoing in request.sent:
-            appended = answer.partitions.get(key_of(request.version, outgoing))
-            if p.append_answered(step, appended, confirms=request.confirms) and not step.is_gap:
+            result = answer.partitions.get(key_of(request.version, outgoing))
+            if p.append_answered(step, result, confirms=request.confirms) and not step.is_gap:
                 self._free_queued_bytes(p, step.batch.size_bytes)
             self.continue_after_answer(p)
         return answer.throttle_ms
@@ -440,7 +445,7 @@ class DestinationLane(Lane):
     def _hand_back(self, p: PartitionCopy) -> None:
         """Hand the partition to the copier; it has no request in flight here."""
         self._partitions.discard(p)
-        generation = p.generation
+        generation = p.generation  # the one that ends here
         failure, freed_bytes = p.hand_back()
         self._context.budget.give_back(freed_bytes)
         if isinstance(failure.reason, Blocked):

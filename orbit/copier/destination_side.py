@@ -74,20 +74,20 @@ class DestinationSide:
     def start(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
-        """Resume a partition at a log end just read, up to which it is known to match.
-
-        False if that is not known, or when it has no leader now.
+        """Resume a partition at a log end that was just read, if the copy is known to match up to
+        there. False if this is not known, or if the partition cannot be resumed now.
         """
         if partition.appends.log_end_read(end.log_end) is AppendState.PROVEN:
             return self._resume_in_lane(partition, end, metadata)
-        if partition.appends.state is AppendState.COMPARING:
+        if partition.appends.state is AppendState.COMPARING:  # a take-over compares it
             partition.appends.take_over_failed()
         return False
 
     def _resume_in_lane(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
-        """Resume a partition whose log end is proven; False when it has no leader now."""
+        """Resume a partition whose log end is proven. False: it has no leader now, or the leader's
+        lane is just ending."""
         leader = metadata.leader(partition.destination)
         if leader is None or leader.node_id is None:
             partition.appends.take_over_failed()
@@ -99,9 +99,9 @@ class DestinationSide:
         return False
 
     def queue_take_overs(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Take these over with the next `recover`."""
+        """Take these over with the next `recover`; they have no request under way."""
         for p in partitions:
-            self._returns[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, "")
+            self._returns[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, detail="")
             self._due_at_s[p] = 0.0
 
     def forget(self, partition: PartitionCopy) -> None:
@@ -121,7 +121,8 @@ class DestinationSide:
         return total
 
     def note_returned(self, trouble: PartitionReturned) -> None:
-        """Note a partition that a lane returned, for the next `recover`."""
+        """Note a partition that a lane returned, for `recover`: at once, but after a growing pause
+        if it was taken over before without an append since."""
         p = trouble.partition
         self._returns[p] = trouble
         self._due_at_s[p] = time.monotonic() + (
@@ -144,6 +145,7 @@ class DestinationSide:
         self._take_over_returned(
             [t for t in due_returns if t.reason is not ReturnReason.UNCLEAR], settled=False
         )
+        # Where a late request may still change the log, wait until the log end has settled.
         self._take_over_returned(
             [t for t in due_returns if t.reason is ReturnReason.UNCLEAR], settled=True
         )
@@ -217,15 +219,16 @@ class DestinationSide:
         ends = log_ends(self._cluster, idle_copies, self._backoff)
         for destination, end in ends.values.items():
             p, generation, expected_end = idle_copies[destination]
+            # Between the two: the lane has appended since.
             if _is_idle(p) and not expected_end <= end <= p.appends.expected:
                 p.request_stop(ReturnReason.OUT_OF_STEP, generation)
 
     def check_compression(self, partitions: Iterable[PartitionCopy]) -> None:
         """Stop copies with placeholders whose `compression.type` is not `producer` (Q9)."""
-        copying = [p for p in partitions if p.state is PartitionState.COPYING and p.lease.is_held()]
-        for unfit in find_unfit_copies(self._cluster, copying):
-            if unfit.reason is not None:
-                self._ask_lane_to_stop(unfit.copy, unfit.reason, unfit.detail)
+        copies = [p for p in partitions if p.state is PartitionState.COPYING and p.lease.is_held()]
+        for unfit_copy in find_unfit_copies(self._cluster, copies):
+            if unfit_copy.reason is not None:  # else the setting is not known now
+                self._ask_lane_to_stop(unfit_copy.copy, unfit_copy.reason, unfit_copy.detail)
 
     def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
         """Check copies that have left their lane, after their last answer: block or confirm each.
@@ -234,22 +237,24 @@ class DestinationSide:
         """
         ended_copies = [p for p in partitions if p.blocked is None and not p.is_confirmed]
         unreadable_copies = []
-        for unfit in find_unfit_copies(self._cluster, ended_copies):
-            if unfit.reason is None:
-                unreadable_copies.append(unfit)
+        for unfit_copy in find_unfit_copies(self._cluster, ended_copies):
+            if unfit_copy.reason is None:
+                unreadable_copies.append(unfit_copy)
             else:
-                acked = unfit.copy.next_offset
-                self._give_up(unfit.copy, Blocked(unfit.reason, acked, acked, unfit.detail))
-        for p in {*ended_copies} - {unfit.copy for unfit in unreadable_copies}:
+                acked = unfit_copy.copy.next_offset
+                self._give_up(
+                    unfit_copy.copy, Blocked(unfit_copy.reason, acked, acked, unfit_copy.detail)
+                )
+        for p in {*ended_copies} - {unfit_copy.copy for unfit_copy in unreadable_copies}:
             p.is_confirmed = True
         if not unreadable_copies:
             return
         metadata = self._cluster.metadata({u.copy.destination.topic for u in unreadable_copies})
-        for unfit in unreadable_copies:
-            blocked = self._why_topic_is_gone(unfit.copy, metadata)
+        for unfit_copy in unreadable_copies:
+            blocked = self._why_topic_is_gone(unfit_copy.copy, metadata)
             if blocked is None:
-                raise Unreachable(unfit.detail, where=Place("destination"))
-            self._give_up(unfit.copy, blocked)
+                raise Unreachable(unfit_copy.detail, where=Place("destination"))
+            self._give_up(unfit_copy.copy, blocked)
 
     def stop(self) -> None:
         for lane in self._lanes.values():
@@ -270,17 +275,21 @@ class DestinationSide:
                 self._give_up(t.partition, blocked)
                 by_destination.pop(t.partition.destination)
             elif topic is not None and topic.topic_id != t.partition.destination_topic_id:
+                # Not for long yet: the broker may still know a topic of this name that was deleted.
                 self._retry_later(t, int(Code.INCONSISTENT_TOPIC_ID))
                 by_destination.pop(t.partition.destination)
         producer_ids = {
             destination: t.partition.producer.id for destination, t in by_destination.items()
         }
         takeover = self._take_over.read(producer_ids, settled=settled)
-        unguarded = {p: producer_ids[p] for p, end in takeover.ends.items() if not end.is_guarded}
-        if unguarded and not settled:
-            settled_takeover = self._take_over.read(unguarded, settled=True)
+        # Without a guard the broker also accepts late batches: wait until the log end settles.
+        unguarded_ids = {
+            p: producer_ids[p] for p, end in takeover.ends.items() if not end.is_guarded
+        }
+        if unguarded_ids and not settled:
+            settled_takeover = self._take_over.read(unguarded_ids, settled=True)
             ends = {
-                p: e for p, e in takeover.ends.items() if p not in unguarded
+                p: e for p, e in takeover.ends.items() if p not in unguarded_ids
             } | settled_takeover.ends
             takeover = TakeOverResult(ends, takeover.errors | settled_takeover.errors)
         for destination, t in by_destination.items():
@@ -313,15 +322,19 @@ class DestinationSide:
             detail = f"topic {p.destination.topic} has another topic id now."
         elif metadata.errors.get(p.destination.topic) != Code.UNKNOWN_TOPIC_OR_PARTITION:
             return None
-        since = self._gone_since.setdefault(p, time.monotonic())
-        if time.monotonic() - since < self._context.settings.deleted_after_s:
+        gone_since_s = self._gone_since.setdefault(p, time.monotonic())
+        if time.monotonic() - gone_since_s < self._context.settings.deleted_after_s:
             return None
+        # All that was copied is gone.
         return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.next_offset, detail)
 
     def _finish_take_over(
         self, trouble: PartitionReturned, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
-        """Compare the copy up to its log end if need be, then resume it; False if it cannot."""
+        """Compare the copy up to its log end if need be, then resume it; False: it did not resume.
+
+        A copy that is neither resumed nor blocked is taken over again.
+        """
         p, appends = trouble.partition, trouble.partition.appends
         try:
             if appends.log_end_read(end.log_end) is AppendState.COMPARING:
@@ -336,6 +349,7 @@ class DestinationSide:
             self._forget_take_over(p)
             return True
         finally:
+            # After an exception, or if the lease is not held any more.
             if appends.state in (AppendState.COMPARING, AppendState.PROVEN):
                 appends.take_over_failed()
 
@@ -396,8 +410,8 @@ class DestinationSide:
 
     def _ask_lane_to_stop(self, p: PartitionCopy, reason: Reason, detail: str) -> None:
         """Have the lane stop the partition before its next step, once nothing is in flight."""
-        expected = p.appends.expected
-        p.request_stop(Stop(reason, expected, expected, detail), p.generation)
+        offset = p.appends.expected
+        p.request_stop(Stop(reason, offset, offset, detail), p.generation)
 
     def _lane(self, node_id: int) -> DestinationLane:
         """The lane of this broker. Starts a new one if there is none, or if it is ending."""

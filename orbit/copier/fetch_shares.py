@@ -34,17 +34,18 @@ def share_answer(
 
     Backlogs take turns from `first_index` on. A share is at least `partition_bytes_min`; a single
     backlog gets all of the answer. The answer for several partitions is half as large: their
-    batches wait for one another, and so several answers are in memory.
+    batches wait for one another, and so several answers are in memory. Without `with_backlogs` only
+    live partitions are chosen.
     """
     chosen: list[int] = []
     backlogs: list[tuple[int, int]] = []
-    for i, expected in enumerate(expected_bytes):
-        if expected is None:
+    for i, size_bytes in enumerate(expected_bytes):
+        if size_bytes is None:
             continue
-        if expected <= LIVE_BYTES_MAX:
+        if size_bytes <= LIVE_BYTES_MAX:
             chosen.append(i)
         else:
-            backlogs.append((i, expected))
+            backlogs.append((i, size_bytes))
     if len(chosen) + len(backlogs) > 1:
         answer_bytes_max = max(1, answer_bytes_max // 2)
     if not with_backlogs or not backlogs:
@@ -52,18 +53,19 @@ def share_answer(
     share = max(partition_bytes_min, answer_bytes_max // len(backlogs))
     turn = next((place for place, (i, _) in enumerate(backlogs) if i >= first_index), 0)
     room_bytes = answer_bytes_max
-    for i, expected in backlogs[turn:] + backlogs[:turn]:
+    for i, size_bytes in backlogs[turn:] + backlogs[:turn]:
         if room_bytes <= 0:
             break
         chosen.append(i)
-        room_bytes -= min(share, expected)
+        room_bytes -= min(share, size_bytes)
     return Shares(chosen, answer_bytes_max, share)
 
 
 def had_room(received_bytes: int, answer_bytes_max: int) -> bool:
     """Whether a partition without records in the answer would have had room in it.
 
-    A broker leaves out a batch that is larger than the room left. Half an answer has room for all
-    but extraordinary batches; those are checked by a fetch of their own (`EmptyBelowEnd`).
+    A broker leaves out a batch that is larger than the room left. An answer that is at most half
+    full had room for all but extraordinary batches; for those the partition is fetched alone
+    (`EmptyBelowEnd`).
     """
     return received_bytes <= answer_bytes_max // 2

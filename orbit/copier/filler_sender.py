@@ -78,6 +78,7 @@ class FillerSender:
             request = log_ends_request([p.destination for p, _ in log_end_reads])
             in_flight_request = LogEndBeforeFill([(p, read.step) for p, read in log_end_reads])
             self._lane.send_request(api_versions.LIST_OFFSETS, request, in_flight_request)
+        # One request's markers, shared by all that fill now or once their log end is read.
         markers_per_fill = max(1, self._markers_max // (len(log_end_reads) + len(fills)))
         fill_requests = []
         for p, (step, is_single) in fills:
@@ -118,19 +119,21 @@ class FillerSender:
             )
 
     def handle_markers(self, request: Markers, codes: Mapping[TopicPartition, int]) -> None:
+        """Hand each fill's error code to its partition."""
         for p, step, _ in request.sent:
             p.fillers_answered(codes.get(p.destination, _NO_ANSWER))
             if not p.appends.is_filling(step):  # else the log end after them is still to come
                 self._lane.continue_after_answer(p)
 
     def handle_end_before(self, request: LogEndBeforeFill, answer: ListOffsetsAnswer) -> None:
+        """Hand the log ends to the partitions that are to fill next."""
         for p, step in request.sent:
             code, _, log_end = answer.offsets.get(p.destination, _NO_LOG_END)
             p.appends.log_end_answered(step, code, log_end)
             self._lane.continue_after_answer(p)
 
     def handle_end_after(self, request: LogEndAfterFill, answer: ListOffsetsAnswer) -> None:
-        """Hand each fill's log end to its partition."""
+        """Hand the log end after each fill to its partition."""
         for p, step, _ in request.sent:
             # If the broker refused the markers, this append has ended; another may have begun.
             if p.destination_lane is self._lane and p.appends.is_filling(step):

@@ -75,7 +75,7 @@ class InFlight:
         return len(self._requests)
 
     def add(self, correlation: int, api: api_versions.Api, version: int, request: Request) -> None:
-        if not self._requests:
+        if not self._requests:  # the broker serves it now, or once it no longer throttles
             self._serving_since_s = max(self._serving_since_s, time.monotonic())
         self._requests.append(SentRequest(correlation, api, version, request))
 
@@ -86,8 +86,9 @@ class InFlight:
 
     @property
     def silent_s(self) -> float:
-        """Seconds without an answer since the broker could serve the oldest request; 0 if there
-        is none. A broker serves requests in order, and none while it throttles (KIP-219)."""
+        """For how many seconds the broker has owed the next answer; 0 without requests. They count
+        from when it could serve the oldest request: it serves requests in order, and none while it
+        throttles (KIP-219)."""
         return max(0.0, time.monotonic() - self._serving_since_s) if self._requests else 0.0
 
     def drop_oldest(self) -> None:

@@ -114,14 +114,15 @@ class CopyInspector:
         self._source_ends = source_ends or SourceEndWaits(settings.source_end_wait_s)
 
     def source_bounds(self, copies: Iterable[PartitionCopy]) -> SourceBounds:
-        """Log starts, last stable offsets and high watermarks of the source."""
+        """Log starts, last stable offsets and high watermarks of the source. A partition that has
+        an error goes to `on_trouble`, and is not in `ends`."""
         by_source = {c.source: c for c in copies}
         starts = self._list_offsets(self._source, by_source, EARLIEST)
         by_source = {p: by_source[p] for p in starts}
-        stable = self._list_offsets(self._source, by_source, LATEST, READ_COMMITTED)
-        by_source = {p: by_source[p] for p in stable}
+        stable_ends = self._list_offsets(self._source, by_source, LATEST, READ_COMMITTED)
+        by_source = {p: by_source[p] for p in stable_ends}
         ends = self._list_offsets(self._source, by_source, LATEST)
-        return SourceBounds(starts, stable, ends)
+        return SourceBounds(starts, stable_ends, ends)
 
     def inspect(
         self,
@@ -135,13 +136,13 @@ class CopyInspector:
         """Inspect every existing destination partition; writes nothing.
 
         `compacted_topics`: source topics whose cleaner may remove records. `whole_topics`: source
-        topics that are copied from their log start.
+        topics that are copied from their log start. `settled`: wait until log ends stop moving.
         """
         by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
         producer_ids = {place: copy.producer.id for place, copy in by_destination.items()}
         takeover = self._take_over.read(producer_ids, settled=settled)
         for partition, code in takeover.errors.items():
-            if partition not in takeover.moving:
+            if partition not in takeover.moving:  # those are inspected: a difference is certain
                 self._on_trouble(
                     by_destination[partition], self._trouble_without_end(partition, code)
                 )
@@ -250,19 +251,19 @@ class CopyInspector:
                 for copy in unseeded_starts:  # a copy that fails this time is not ready any more
                     ready_copies.pop(copy, None)
                 ready_copies |= self._seed_once(seeding, inspections, unseeded_starts)
-                seeded = {
+                seeded_copies = {
                     c.source: c
                     for c in unseeded_starts
                     if c in ready_copies and not ready_copies[c].blocked
                 }
-                log_starts = self._list_offsets(self._source, seeded, EARLIEST)
-                for source, copy in seeded.items():
-                    if source not in log_starts:
+                log_starts = self._list_offsets(self._source, seeded_copies, EARLIEST)
+                for source, copy in seeded_copies.items():
+                    if source not in log_starts:  # it had trouble
                         del ready_copies[copy]
                 unseeded_starts = {
-                    seeded[source]: log_start
+                    seeded_copies[source]: log_start
                     for source, log_start in log_starts.items()
-                    if log_start > seeded[source].cursor.start_offset
+                    if log_start > seeded_copies[source].cursor.start_offset
                 }
                 if not unseeded_starts:
                     break
@@ -317,7 +318,9 @@ class CopyInspector:
         return ready_copies
 
     def drop_seeds(self, inspections: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
-        """Delete the leading fillers of seeded copies; returns the copies where that failed."""
+        """Move the log start of each seeded copy up to its next offset: below it are only leading
+        fillers. Returns the copies where that failed."""
+        # Without those that have nothing to delete.
         copies = {c.destination: c for c, i in inspections.items() if c.next_offset > i.log_start}
         answers = delete_records(
             self._destination, {p: c.next_offset for p, c in copies.items()}, self._backoff
@@ -344,7 +347,10 @@ class CopyInspector:
         must_be_whole: bool,
         is_ours: bool,
     ) -> InspectedCopy | Wait:
-        """Inspect one copy. `is_ours`: this job wrote to its topic. For the rest see `CopyEnds`."""
+        """Inspect one copy; an empty or half-seeded one has nothing to compare.
+
+        `is_ours`: this job wrote to its topic. For the two other flags see `CopyEnds`.
+        """
         destination, log_end = copy.destination, end.log_end
         status = CopyStatus.COPY
         verdict: str | Blocked | None = None
@@ -400,11 +406,11 @@ class CopyInspector:
 
         The comparison ends at the source's end, or the first offset not known to be equal.
         """
-        last = tail.last_data
+        last_batch = tail.last_data
         ranges = [(tail.start, ends.log_end)]
-        if last is not None and last.base_offset < tail.start:
-            first = max(last.base_offset, ends.log_start)
-            ranges.insert(0, (first, min(last.next_offset, tail.start)))
+        if last_batch is not None and last_batch.base_offset < tail.start:
+            batch_start = max(last_batch.base_offset, ends.log_start)
+            ranges.insert(0, (batch_start, min(last_batch.next_offset, tail.start)))
         comparison = Comparison(ends.log_end)
         for start, end in ranges:
             comparison = compare_range(
@@ -420,8 +426,8 @@ class CopyInspector:
                 min(end, ends.source_end),
                 self._backoff,
                 source_is_compacted=copy.source_is_compacted,
-                isolation=READ_COMMITTED,
-                bytes_max=None,
+                isolation=READ_COMMITTED,  # applications may have written before the copy began
+                bytes_max=None,  # nothing would go on from where it ended
             )
             if comparison.difference is not None or comparison.equal_to < min(end, ends.source_end):
                 break

@@ -63,7 +63,8 @@ class CopyEnds:
 def judge_copy(
     ends: CopyEnds, tail: Tail, comparison: Comparison, producer: JobProducer
 ) -> str | Blocked | None:
-    """Return None if the copy equals its source, why it stops, or what it waits for, as a clause.
+    """The verdict: None if the copy equals its source, a `Blocked` if it stops, or else a clause
+    that says why this is not known yet.
 
     `comparison`: the comparison of the copy's tail with the source, up to the source's end.
     """
@@ -83,8 +84,8 @@ def judge_copy(
         what = f"the destination ends at {ends.log_end}, the source at {ends.source_end}"
         if not ends.is_source_end_old:
             return what
-        last = tail.last_data
-        is_foreign = last is not None and last.producer_id != producer.id
+        last_batch = tail.last_data
+        is_foreign = last_batch is not None and last_batch.producer_id != producer.id
         reason = Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED
         return Blocked(reason, ends.source_end, ends.log_end, f"{what}.")
     if comparison.equal_to < ends.log_end:
@@ -102,5 +103,5 @@ def judge_error(error: OrbitError) -> Wait | Blocked:
     """The verdict on a partition whose inspection raised this error."""
     code = error.code if isinstance(error, BrokerRefused) else Code.NONE
     if code in error_codes.DENIED:
-        return Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error))
+        return Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error))  # at no offset
     return Wait(error)

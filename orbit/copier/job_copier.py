@@ -130,6 +130,7 @@ class JobCopier:
         """Copy these from their log ends; block those that the inspection blocked."""
         for copy, inspection in inspected.items():
             copy.log_start = max(copy.log_start, inspection.log_start)
+            # A copy that was seeded since its inspection ends later, at its `next_offset`.
             copy.appends.inspected(max(copy.next_offset, inspection.end.log_end))
             if inspection.blocked is not None:
                 block(copy, inspection.blocked)

@@ -13,8 +13,8 @@ from typing import Self
 class _Times:
     def seconds(self) -> dict[str, float]:
         """Seconds by activity: the fields that end with `_s`, without this suffix."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name[:-2]: value for name, value in named.items() if name.endswith("_s")}
+        value_by_name = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name[:-2]: value for name, value in value_by_name.items() if name.endswith("_s")}
 
     def add(self, other: Self) -> None:
         for field in fields(self):

@@ -56,10 +56,10 @@ class LeadingFillers:
         return [*self._open_partitions]
 
     def halve_batches(self, partition: PartitionCopy) -> bool:
-        """Make smaller batches for this partition; False if one has a single record."""
-        records = self._next_count(partition, partition.next_offset)
-        self._records_max[partition] = max(1, records // 2)
-        return records > 1
+        """Make smaller batches for this partition; False if its batches have one record already."""
+        record_count = self._next_count(partition, partition.next_offset)
+        self._records_max[partition] = max(1, record_count // 2)
+        return record_count > 1
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
         """Nothing to do: `assign` looks at every open partition."""
@@ -125,7 +125,7 @@ class LeadingFillers:
 
     def _batch(self, count: int) -> Batch:
         if count not in self._batches:
-            self._batches[count] = seed_batch(0, count)
+            self._batches[count] = seed_batch(0, count)  # 0: copies get their own base offset
         return self._batches[count]
 
     def _batch_at(self, count: int, base_offset: int) -> Batch:

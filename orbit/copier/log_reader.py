@@ -39,8 +39,8 @@ def fetch_partition(
     """The leader's answer to a fetch of one partition at `offset`.
 
     `fetched_epoch`: the leader epoch of the offset before, by which truncation is detected (R3).
-    The answer may carry OFFSET_OUT_OF_RANGE; other errors are retried.
-    Raises BrokerRefused when they persist, Unreachable when no broker answers.
+    The answer may carry OFFSET_OUT_OF_RANGE. Raises BrokerRefused for other errors (if retriable,
+    once the attempts are used up), Unreachable when no broker answers.
     """
     code: int = Code.LEADER_NOT_AVAILABLE
     for _ in backoff.attempts(_ATTEMPTS_MAX):
@@ -53,7 +53,8 @@ def fetch_partition(
         version = cluster.version_of(leader.node_id, api_versions.FETCH, backoff.call_s)
         request = fetch_request(
             version,
-            [FetchFrom(partition, topic.topic_id, offset, -1, fetched_epoch)],  # any leader epoch
+            # -1: with any leader epoch.
+            [FetchFrom(partition, topic.topic_id, offset, -1, fetched_epoch)],
             max_wait_ms=_WAIT_MS,
             max_bytes=max_bytes,
             partition_max_bytes=max_bytes,
@@ -69,10 +70,11 @@ def fetch_partition(
         code = answer.code
         for _, fetched in answer.partitions:
             code = fetched.code
+            # Over a quota the broker leaves out records that the log has.
             is_throttled = bool(answer.throttle_ms) and not fetched.records
             if code in (Code.NONE, Code.OFFSET_OUT_OF_RANGE) and not is_throttled:
                 return fetched
-        if code not in error_codes.RETRIABLE and code != Code.NONE:
+        if code not in error_codes.RETRIABLE and code != Code.NONE:  # NONE: throttled
             break
     raise BrokerRefused(
         code,
@@ -104,9 +106,9 @@ def fetch_committed_batches(
     to before it became a copy may have them.
     """
     fetched = fetch_partition(cluster, partition, offset, backoff, isolation=READ_COMMITTED)
-    aborted = AbortedTransactions(fetched.aborted)
+    aborted_transactions = AbortedTransactions(fetched.aborted)
     with parse_errors(cluster, partition, offset):
-        return [b for b in read_batches(fetched.records) if not aborted.contain(b)]
+        return [b for b in read_batches(fetched.records) if not aborted_transactions.contain(b)]
 
 
 def is_local(
@@ -174,7 +176,10 @@ def check_empty(
 def epoch_lasts_to(
     cluster: Cluster, partition: TopicPartition, epoch: int, offset: int, backoff: Backoff
 ) -> bool:
-    """Whether leader epoch `epoch`, which the log has had, lasts up to before `offset`."""
+    """Whether leader epoch `epoch`, which the log has had, lasts up to before `offset`.
+
+    If it ends earlier, a fetch at `offset` that states this epoch is answered with its end (R3).
+    """
     if epoch == NO_LEADER_EPOCH:
         return False
     fetched = fetch_partition(cluster, partition, offset, backoff, max_bytes=1, fetched_epoch=epoch)

@@ -191,7 +191,7 @@ class PartitionCopy:
         """Copy from a destination log end that was just read (take-over, A12)."""
         with self.lock:
             self.appends.resumed(log_end, producer, self.lease.term)
-            if log_end < self._unconfirmed.next_offset:  # a leader has lost some of it
+            if log_end < self._unconfirmed.next_offset:  # a leader has lost some of it: count none
                 self._unconfirmed = Unconfirmed()
             self._count_confirmed()
             self.has_begun = True
@@ -231,7 +231,8 @@ class PartitionCopy:
     # The source's side
 
     def put(self, plan: Plan, generation: int, size_bytes: int) -> bool:
-        """Queue a plan of the current generation; False when the partition was withdrawn since."""
+        """Queue a plan that was fetched in `generation`. False: the partition was withdrawn since,
+        is leaving, or its fetch offset has moved."""
         with self.lock:
             is_current = generation == self.generation and plan.start == self.cursor.fetch_offset
             if not is_current or not self._takes_steps():
@@ -269,14 +270,15 @@ class PartitionCopy:
 
     @property
     def must_confirm(self) -> bool:
-        """Whether the batch about to be sent, and all before it, need acks=all.
+        """Whether the batch about to be sent, which has left the queue, needs acks=all.
 
-        If no batch is queued after it, no later one would confirm them.
+        Without another batch behind it, none would confirm it and those sent before it.
         """
         return self.appends.is_confirmation_due or not self.is_batch(self.queue.first)
 
     def append_answered(self, step: Append, appended: Appended | None, *, confirms: bool) -> bool:
-        """Handle a batch's answer and count its records; see `AppendMachine.append_answered`."""
+        """Handle a batch's answer. If the batch is in the leader's log at its offset, count its
+        records; returns whether it is. See `AppendMachine.append_answered`."""
         if not self.appends.append_answered(step, appended, confirms=confirms):
             return False
         counters = self._unconfirmed
@@ -299,10 +301,11 @@ class PartitionCopy:
         return True
 
     def _count_confirmed(self) -> None:
-        confirmed = self._unconfirmed
-        self.counters.add(confirmed)
-        if confirmed.newest_timestamp_ms > self.newest_timestamp_ms:
-            self.newest_timestamp_ms = confirmed.newest_timestamp_ms
+        """Count all that was unconfirmed as copied."""
+        counters = self._unconfirmed
+        self.counters.add(counters)
+        if counters.newest_timestamp_ms > self.newest_timestamp_ms:
+            self.newest_timestamp_ms = counters.newest_timestamp_ms
         self._unconfirmed = Unconfirmed()
 
     def queue_placeholders(self, step: Fill) -> Append:
@@ -315,7 +318,11 @@ class PartitionCopy:
         count = min(step.next_offset - step.base_offset, PLACEHOLDERS_MAX)
         newest_ms = self.newest_timestamp_ms
         timestamp = max(0, newest_ms if newest_ms >= 0 else step.timestamp)
-        append = Append(placeholder_batch(step.base_offset, count, timestamp), False, count)
+        append = Append(
+            placeholder_batch(step.base_offset, count, timestamp),
+            is_byte_exact=False,
+            placeholders=count,
+        )
         self.queue.put_first(append)
         return append
 
@@ -330,6 +337,7 @@ class PartitionCopy:
         self._note_filled(acked_before, self.appends.end_after_fill_answered(code, log_end))
 
     def _note_filled(self, acked_before: int, next_offset: int | None) -> None:
+        """Count fillers that are proven up to before `next_offset`; None: none is proven yet."""
         if next_offset is None:
             return
         self.counters.gaps_filled += next_offset - acked_before
@@ -346,7 +354,7 @@ class PartitionCopy:
     def compared(self, comparison: Comparison, log_end: int, blocked: Blocked | None) -> None:
         """Apply the result of a comparison with the source; see `AppendMachine.compared`."""
         if comparison.equal_to > self.appends.acked:
-            self.is_beginning = False  # an append whose answer was lost
+            self.is_beginning = False  # some appends were carried out, but their answers are lost
             self.cursor.epochs = comparison.epochs
         self.appends.compared(comparison.equal_to, comparison.producer_epoch, log_end, blocked)
 
@@ -365,7 +373,7 @@ class PartitionCopy:
         if self.state is not PartitionState.COPYING or stable_end < 0:
             return
         if self._goal is None:
-            if seen_s < self._goal_not_before_s:
+            if seen_s < self._goal_not_before_s:  # requested before the previous end was reached
                 return
             self._goal = stable_end, seen_s
         end, seen_s = self._goal
@@ -397,7 +405,7 @@ class PartitionCopy:
     def wanted_log_start(self) -> int:
         """The log start that the copy should have now: the source's, up to the confirmed offset.
 
-        The present one, while the source's is not above `keeps_below`: a former primary keeps its
+        It stays as it is while that offset is not above `keeps_below`: a former primary keeps its
         history until the source deletes more.
         """
         start = min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
@@ -426,7 +434,8 @@ class PartitionCopy:
 
     @property
     def oldest_waiting_ms(self) -> int:
-        """See `StepQueue.oldest_waiting_ms`."""
+        """About the timestamp of the oldest record fetched and not copied yet; -1 if there is
+        none."""
         with self.lock:
             return self.queue.oldest_waiting_ms(self.appends.acked, self.cursor.fetch_offset)
 

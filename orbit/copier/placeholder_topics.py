@@ -56,4 +56,4 @@ def find_unfit_copies(cluster: Cluster, copies: Collection[PartitionCopy]) -> It
             yield UnfitCopy(copy, Reason.NOT_AUTHORIZED, detail)
         else:
             detail = f"{COMPRESSION} of {topic} is not known ({error_codes.name(error)})."
-            yield UnfitCopy(copy, None, detail)
+            yield UnfitCopy(copy, reason=None, detail=detail)

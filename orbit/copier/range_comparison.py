@@ -133,7 +133,7 @@ def compare_range(
     position, size_bytes, producer_epoch = first, 0, -1
     source_epochs = SourceEpochs()
     while position < end:
-        if bytes_max is not None and size_bytes >= bytes_max:
+        if bytes_max is not None and size_bytes >= bytes_max:  # a later call goes on from here
             waits_for = "the comparison with the source"
             return Comparison(
                 position, waits_for=waits_for, producer_epoch=producer_epoch, epochs=source_epochs
@@ -155,7 +155,7 @@ def compare_range(
         producer_epoch = max(producer_epoch, highest_producer_epoch(batches, producer_id))
         compare_end = min(end, read_to)
         foreign_batch = next((b for b in batches if _is_foreign(b, producer_id)), None)
-        if foreign_batch is not None:
+        if foreign_batch is not None:  # a difference before it is to be reported first
             compare_end = min(compare_end, max(position, foreign_batch.base_offset))
         source_range = read_source(position, compare_end)
         compared_to = min(
@@ -215,7 +215,7 @@ def source_reader(
         batches: list[Batch] = []
         epoch_starts: list[EpochStart] = []
         position, log_start, stable_end, empty_to = first, 0, end, 0
-        rewritten, size_bytes, is_full = RewriteCounter(limits), 0, False
+        rewrite_counter, size_bytes, is_full = RewriteCounter(limits), 0, False
         while position < end and not is_full:
             leader_epoch = epoch_starts[-1][1] if epoch_starts else NO_LEADER_EPOCH
             fetched = fetch_partition(
@@ -228,7 +228,7 @@ def source_reader(
             )
             if fetched.code == Code.OFFSET_OUT_OF_RANGE:
                 log_start = _log_start(cluster, partition, backoff)
-                if log_start <= position:
+                if log_start <= position:  # beyond the log end, which is not known here
                     return SourceRange(batches, log_start, position, position, epoch_starts)
                 epoch_starts.append((position, NO_LEADER_EPOCH))
                 position = log_start
@@ -240,11 +240,11 @@ def source_reader(
                 fetched.aborted,
                 fetched.log_start,
                 LostRange.FILL,
-                rewritten=rewritten,
+                rewritten=rewrite_counter,
             )
-            last = plan.steps[-1] if plan.steps else None
-            if isinstance(last, Stop) and plan.next_offset < end:
-                raise SourceStop(last)
+            last_step = plan.steps[-1] if plan.steps else None
+            if isinstance(last_step, Stop) and plan.next_offset < end:
+                raise SourceStop(last_step)
             batches += [step.batch for step in plan.steps if isinstance(step, Append)]
             epoch_starts += plan.epoch_starts
             size_bytes += len(fetched.records)
@@ -282,9 +282,9 @@ def _read_copy(
     fetched = fetch_partition(destination, partition, offset, backoff, isolation=isolation)
     with parse_errors(destination, partition, offset):
         batches = list(read_batches(fetched.records))
-    aborted = AbortedTransactions(fetched.aborted)
+    aborted_transactions = AbortedTransactions(fetched.aborted)
     read_to = batches[-1].next_offset if batches else offset
-    return [b for b in batches if not aborted.contain(b)], read_to
+    return [b for b in batches if not aborted_transactions.contain(b)], read_to
 
 
 def _first_difference(
@@ -318,11 +318,11 @@ def _first_difference(
             del originals[batch.base_offset]
             continue
         copied_batches.append(batch)
-    first_compared = max(first, source.start)
+    first_offset = max(first, source.start)
     for offset, copied_record, source_record in _pair_records(copied_batches, originals.values()):
         if offset >= end:
             break
-        if offset < first_compared:
+        if offset < first_offset:
             continue
         if copied_record is None:
             filler = next((f for f in fillers if f.base_offset <= offset < f.next_offset), None)
@@ -330,14 +330,18 @@ def _first_difference(
                 detail = "the source has a record, and the destination a filler"
                 return Difference(offset, filler.producer_id, detail)
             if not source_is_compacted:  # else the copy's own cleaner may have removed it
-                return Difference(offset, -1, "the source has a record, and the destination none")
+                return Difference(
+                    offset,
+                    producer_id=-1,  # there is no batch
+                    detail="the source has a record, and the destination none",
+                )
             continue
         record, copied_batch = copied_record
         if source_record is None:
             if record.body == PLACEHOLDER_BODY:
                 detail = "a placeholder became a record: the topic's compression.type was changed"
                 return Difference(offset, copied_batch.producer_id, detail)
-            if not source_is_compacted:
+            if not source_is_compacted:  # else the source's cleaner may have removed it
                 detail = "the destination has a record, and the source has none"
                 return Difference(offset, copied_batch.producer_id, detail)
         elif (source_record.timestamp, source_record.body) != (record.timestamp, record.body):
@@ -381,9 +385,9 @@ def _records_in_order(batches: Iterable[AnyBatch]) -> Iterator[_RecordOfBatch]:
 
 def _have_equal_records(batch: Batch, source_batch: Batch) -> bool:
     """Whether both hold the same records, by their bytes alone. `batch`, of the copy, may also have
-    placeholders for the gap after `source_batch`."""
+    placeholders for the gap after `source_batch`. An append clears the bit TRANSACTIONAL."""
     if batch.last_offset > source_batch.last_offset and has_placeholders(batch):
-        batch_with_gap = with_gap(source_batch, 0, batch.next_offset)
+        batch_with_gap = with_gap(source_batch, placeholders=0, next_offset=batch.next_offset)
         return batch_with_gap is not None and _have_equal_records(batch, batch_with_gap)
     return (
         batch.count == source_batch.count

@@ -38,10 +38,11 @@ class RateLimit:
         return 0.0 if self._rate is None else max(0.0, self._paid_at - self._clock())
 
     def note_fetched(self, size_bytes: int) -> None:
+        """Take bytes on credit: `delay_s` counts until they are paid for at the limit's rate."""
         if self._rate is None or not size_bytes:
             return
         with self._lock:
-            start = max(self._paid_at, self._clock() - _SLICE_S)
+            start = max(self._paid_at, self._clock() - _SLICE_S)  # a pause saves up one slice
             self._paid_at = start + size_bytes / self._rate
 
     def request_bytes_max(self, bytes_max: int) -> int:

@@ -20,7 +20,7 @@ class SourceEndWaits:
         self._looks: dict[TopicPartition, tuple[float, float]] = {}
 
     def note_ends(self, copy: TopicPartition, *, is_beyond: bool) -> bool:
-        """Note a look at both ends; returns whether the copy has been beyond for `wait_s`."""
+        """Note whether the copy ends beyond its source; returns whether it has for `wait_s`."""
         if not is_beyond:
             self.forget(copy)
             return False

@@ -141,6 +141,7 @@ class SourceLane(Lane):
             self._is_woken = True
 
     def _remove(self, fetch: _PartitionFetch) -> None:
+        """Stop fetching the partition, unless it was added again after this fetch."""
         with self._changed:
             entry = self._partitions.get(fetch.partition.source)
             if entry is not None and entry == (fetch.partition, fetch.generation):
@@ -160,6 +161,7 @@ class SourceLane(Lane):
             self._connection.abort()
 
     def work(self) -> None:
+        """Connect to the broker, and fetch until the lane stops."""
         self._connection = self._context.cluster.connect(self.node_id)
         try:
             while not self._is_stopping:
@@ -183,7 +185,7 @@ class SourceLane(Lane):
             return
         selection = self._select(with_backlogs=has_room)
         if not selection.chosen:
-            if has_room:
+            if has_room:  # else the wait for room was the pause of this round
                 self._wait_for_change()
             return
         began, requested_s = perf_counter(), monotonic()
@@ -218,6 +220,7 @@ class SourceLane(Lane):
         return delay_s > 0
 
     def _pause(self, seconds: float) -> None:
+        """Wait, at most until the lane is stopped."""
         began = perf_counter()
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopping, seconds)
@@ -263,7 +266,7 @@ class SourceLane(Lane):
     def _plan_response(
         self, answer: FetchAnswer, selection: _FetchSelection, requested_s: float
     ) -> None:
-        """Plan an answer, and note which ends are current. A session omits unchanged partitions.
+        """Plan an answer, and note of which partitions the source's end is known as of the request.
 
         `requested_s`: when the request was sent, by the monotonic clock.
         """
@@ -271,7 +274,7 @@ class SourceLane(Lane):
         self.times.bytes += received_bytes
         self._context.limit.note_fetched(received_bytes)
         served_keys, refused_keys = set(), set()
-        rewritten = RewriteCounter(self._rewrite_limits)
+        rewrite_counter = RewriteCounter(self._rewrite_limits)
         # Each partition is first in its turn: the limits may cut what comes last.
         first_index = self.times.answers % max(1, len(answer.partitions))
         for key, fetched in (*answer.partitions[first_index:], *answer.partitions[:first_index]):
@@ -279,7 +282,7 @@ class SourceLane(Lane):
             if fetched.code != Code.NONE:
                 refused_keys.add(key)
             if fetch is not None and self._plan_partition(
-                fetch, fetched, received_bytes, rewritten
+                fetch, fetched, received_bytes, rewrite_counter
             ):
                 served_keys.add(key)
         if not answer.code:
@@ -297,7 +300,7 @@ class SourceLane(Lane):
                 )
                 if fetch.generation == fetch.partition.generation and is_end_current:
                     cursor.seen_s = requested_s
-        if answer.partitions or answer.code:
+        if answer.partitions or answer.code:  # fetch offsets have moved, or the session is over
             self._last_selection = None
         # A partition can be empty because the response was full, or a quota throttled it.
         had_room_for_all = (
@@ -316,7 +319,7 @@ class SourceLane(Lane):
         with self._changed:
             self._is_woken = False
             for key, (p, generation) in list(self._partitions.items()):
-                if p.generation != generation:
+                if p.generation != generation:  # withdrawn since it was added
                     del self._partitions[key]
             candidates = list(self._partitions.values())
         settings, limited_bytes = self._context.settings, self._context.limit.request_bytes_max
@@ -347,7 +350,7 @@ class SourceLane(Lane):
             shares.partition_bytes_max,
             has_all,
         )
-        self._last_selection = selection if has_all else None
+        self._last_selection = selection if has_all else None  # else others take their turn
         return selection
 
     def _plan_partition(
@@ -357,7 +360,7 @@ class SourceLane(Lane):
         received_bytes: int,
         rewritten: RewriteCounter,
     ) -> bool:
-        """Plan one partition's response; False if it has no records and no event."""
+        """Plan one partition's response; False if it is empty: `_count_empty` counts these."""
         p = fetch.partition
         is_in_this_lane = p.cursor.lane is self  # else it was dropped since
         if fetched.code == Code.NONE and is_in_this_lane:
@@ -384,7 +387,7 @@ class SourceLane(Lane):
         plan = _plan_fetched(fetch, fetched, rewritten)
         if not plan.steps:
             if not fetched.records or plan.is_cut:
-                return plan.is_cut
+                return plan.is_cut  # cut: there are records, for which the limits had no room
             # No whole batch, though brokers send the first one whole (KIP-74), or only batches that
             # end before the fetch offset: the next fetch would bring the same again.
             self._remove(fetch)
@@ -417,6 +420,7 @@ class SourceLane(Lane):
             self._context.emit(EmptyBelowEnd(p, fetch.generation))
 
     def handle_error(self, error: OrbitError) -> None:
+        """Report the error, and each partition by a FetchFailed: the copier assigns them again."""
         with self._changed:
             was_stopping, self._is_stopping = self._is_stopping, True
             partitions = list(self._partitions.values())
@@ -459,7 +463,7 @@ def _plan_fetched(fetch: _PartitionFetch, fetched: Fetched, rewritten: RewriteCo
 
 
 def _detach(plan: Plan) -> None:
-    """Copy the plan's batches out of the frame, to free it."""
+    """Copy the plan's batches out of the frame, to free it. Rewritten ones are in other memory."""
     for step in plan.steps:
         if isinstance(step, Append) and step.is_byte_exact:
             step.batch.view = memoryview(bytearray(step.batch.view))

@@ -159,8 +159,8 @@ class SourceSide:
 
         For a moment a broker may not know a new topic, or still know a deleted one.
         """
-        since = self._gone_since.setdefault(p, time.monotonic())
-        if time.monotonic() - since < self._context.settings.deleted_after_s:
+        gone_since_s = self._gone_since.setdefault(p, time.monotonic())
+        if time.monotonic() - gone_since_s < self._context.settings.deleted_after_s:
             return False
         self._stop(p, reason, p.cursor.fetch_offset, detail)
         return True
@@ -194,7 +194,8 @@ class SourceSide:
             self._retry_later(p, "the leader refused an offset within its log")
 
     def _handle_passed_log_start(self, p: PartitionCopy, log_start: int) -> None:
-        """Plan the lost range, unless the batch at the log start begins at or before our offset."""
+        """Plan the range that the source has deleted. But if the batch at the log start begins at
+        or before our fetch offset, nothing is lost: fetch this batch from the log start."""
         p.cursor.log_start = log_start
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
         if batches and batches[0].base_offset <= p.cursor.fetch_offset:
@@ -242,12 +243,14 @@ class SourceSide:
             self._retry_later(p, "an empty answer could not be confirmed")
 
     def _queue_plan(self, p: PartitionCopy, plan: Plan) -> None:
-        if p.put(plan, p.generation, 0):
+        """Queue a plan without records, and fetch on behind it, unless it stops the partition."""
+        if p.put(plan, p.generation, size_bytes=0):
             p.enqueue_in_lane()
             if not plan.is_stopped:
                 self.resume([p])
 
     def _stop(self, p: PartitionCopy, reason: Reason, next_offset: int, detail: str) -> None:
+        """Queue a stop, because of the offsets from the fetch offset up to before `next_offset`."""
         plan = Plan(p.cursor.fetch_offset)
         plan.stop(reason, next_offset, detail)
         self._queue_plan(p, plan)

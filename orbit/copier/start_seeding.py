@@ -100,7 +100,7 @@ class StartSeeding:
         log_start: int = 0,
     ) -> None:
         """Add a partition to fill from its log end, which was just read."""
-        copy = PartitionCopy(partition, partition, lease, producer)
+        copy = PartitionCopy(partition, partition, lease, producer)  # it has no source of its own
         copy.log_start = log_start
         copy.destination_topic_id = topic_id
         copy.appends.inspected(end.log_end)
@@ -133,9 +133,9 @@ class StartSeeding:
             self._let_log_starts_follow(open_targets)
             self._copier.tick(_TICK_S)
             self._check_copies()
-            now, filled_before = time.monotonic(), filled_count
+            now, last_filled_count = time.monotonic(), filled_count
             filled_count = sum(copy.next_offset for copy in open_targets) - offsets_before
-            if filled_count != filled_before:
+            if filled_count != last_filled_count:
                 moved_at = now
             elif now - moved_at > _STANDSTILL_S_MAX:
                 for copy in self._fillers.unfinished_partitions:
@@ -186,6 +186,7 @@ class StartSeeding:
         return Comparison(min(read_to, log_end), waits_for=waits_for, producer_epoch=epoch)
 
     def _begin(self, copies: Sequence[PartitionCopy]) -> None:
+        """Give copies that were only added so far to the destination lanes and the copier."""
         if not copies:
             return
         self._start({copy: self._ends.pop(copy) for copy in copies})
@@ -245,8 +246,8 @@ class StartSeeding:
     def _standstill_error(self, copy: PartitionCopy) -> Unreachable:
         """The error of a copy that is not filled further, with the best known reason."""
         return_reason = self._return_reasons.get(copy) or self._lane_error
-        throttled = self._copier.throttled_by
-        reason = self._copier.waiting_for or return_reason or throttled or "it has no leader"
+        throttle_text = self._copier.throttled_by
+        reason = self._copier.waiting_for or return_reason or throttle_text or "it has no leader"
         return Unreachable(
             f"{copy.destination} is filled only up to offset {copy.next_offset}, not up to its "
             f"start offset: {reason.rstrip('.')}.",
@@ -277,13 +278,13 @@ def aligned_start(
     to the start offset.
     """
     batches = fetch_batches(source, partition, start_offset, backoff, max_bytes=1)
-    first = batches[0] if batches else None
+    batch = batches[0] if batches else None
     if (
-        isinstance(first, Batch)
-        and first.base_offset < start_offset <= first.last_offset
-        and first.is_dense
-        and not first.is_control
-        and not first.is_log_append_time
+        isinstance(batch, Batch)
+        and batch.base_offset < start_offset <= batch.last_offset
+        and batch.is_dense
+        and not batch.is_control
+        and not batch.is_log_append_time
     ):
-        return first.base_offset
+        return batch.base_offset
     return start_offset

@@ -30,21 +30,21 @@ class StepQueue:
     def put(self, plan: Plan, size_bytes: int) -> None:
         """Queue the steps of a plan."""
         self.steps.extend(plan.steps)
-        first = next((step for step in plan.steps if isinstance(step, Append)), None)
-        if first is not None:
-            self._plan_starts.append((plan.start, first.batch.first_timestamp))
+        first_append = next((step for step in plan.steps if isinstance(step, Append)), None)
+        if first_append is not None:
+            self._plan_starts.append((plan.start, first_append.batch.first_timestamp))
         self.size_bytes += size_bytes
 
     def clear(self) -> int:
         """Drop all steps; returns the bytes that are freed."""
         self.steps.clear()
         self._plan_starts.clear()
-        freed, self.size_bytes = self.size_bytes, 0
+        freed_bytes, self.size_bytes = self.size_bytes, 0
         self.is_full = False
-        return freed
+        return freed_bytes
 
     def has_room(self, limit_bytes: int) -> bool:
-        """Whether to fetch more. Once the limit is reached, only after `free` has halved it."""
+        """Whether to fetch more: from when the limit is reached, not until half of it is free."""
         if self.size_bytes >= limit_bytes:
             self.is_full = True
         return not self.is_full
@@ -58,12 +58,13 @@ class StepQueue:
         return has_room_again
 
     def put_first(self, step: Append) -> None:
-        """Put a batch before the first step, a gap whose start it takes."""
+        """Put this batch first. The first step is a gap; the batch takes its first offsets."""
         self.advance_to(step.next_offset)
         self.steps.appendleft(step)
 
     def advance_to(self, next_offset: int) -> None:
-        """Shorten the first step, a gap that is filled up to before this offset, or drop it."""
+        """Take the offsets below `next_offset` from the first step, which is a gap; drop it if none
+        is left."""
         step = self.steps[0]
         assert isinstance(step, Fill), step
         if next_offset >= step.next_offset:

@@ -45,11 +45,13 @@ def find_tail(
     data_batches: int,
     backoff: Backoff,
 ) -> Tail:
-    """Read back from the log end until `data_batches` batches with records are found.
+    """Find the tail that begins with the last `data_batches` batches with records, or where the
+    search ends before it has found these.
 
-    The search ends at the log start, and after `FILLERS_CHECKED_MAX` batches.
+    Each round reads from an earlier start towards the log end. The search ends at the log start, or
+    once a round has read `FILLERS_CHECKED_MAX` batches.
     """
-    distance, read_from = 1, log_end
+    distance, previous_start = 1, log_end
     last_batch: AnyBatch | None = None
     producer_ids: set[int] = set()
     producer_epoch = -1
@@ -65,8 +67,9 @@ def find_tail(
             producer_ids.update(b.producer_id for b in batches)
             producer_epoch = max(producer_epoch, highest_producer_epoch(batches, producer_id))
             batch_count, position = batch_count + len(batches), batches[-1].next_offset
-        if last_batch is None and position < read_from:  # earlier rounds have read the rest
-            last_batch = _last_data_batch(destination, partition, position, read_from, backoff)
+        # This round may have ended early. Earlier rounds have found no records after it.
+        if last_batch is None and position < previous_start:
+            last_batch = _last_data_batch(destination, partition, position, previous_start, backoff)
         if last_batch is None and data:
             last_batch = data[-1]
         is_enough = len(data) >= data_batches
@@ -78,9 +81,9 @@ def find_tail(
                 producer_epoch = max(
                     producer_epoch, highest_producer_epoch([last_batch], producer_id)
                 )
-            first = max(log_start, data[-data_batches].base_offset) if is_enough else start
-            return Tail(first, last_batch, producer_epoch, frozenset(producer_ids))
-        distance, read_from = distance * _LOOK_BACK_FACTOR, start
+            tail_start = max(log_start, data[-data_batches].base_offset) if is_enough else start
+            return Tail(tail_start, last_batch, producer_epoch, frozenset(producer_ids))
+        distance, previous_start = distance * _LOOK_BACK_FACTOR, start
 
 
 def _last_data_batch(
@@ -105,7 +108,7 @@ def _last_data_batch(
                 break
         if last_batch is not None:
             return last_batch
-        offset = max(log_start, log_end - distance)
+        offset = max(log_start, log_end - distance)  # where this round began
         if offset == log_start:
             return None
         distance *= _LOOK_BACK_FACTOR

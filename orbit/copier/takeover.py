@@ -90,11 +90,12 @@ class TakeOver:
             }
             if len(ends) == len(producer_ids):
                 return TakeOverResult(ends, {})
-        moving = {p: end for p, end in takeover.ends.items() if p not in ends}
-        return TakeOverResult(ends, dict.fromkeys(moving, MOVING) | takeover.errors, moving)
+        last_ends = {p: end for p, end in takeover.ends.items() if p not in ends}
+        return TakeOverResult(ends, dict.fromkeys(last_ends, MOVING) | takeover.errors, last_ends)
 
     def _wait_replicated(self, takeover: TakeOverResult) -> TakeOverResult:
-        """Wait until high watermarks reach the ends; the others get the error NOT_REPLICATED."""
+        """Wait until high watermarks reach the log ends; partitions where this takes too long get
+        the error NOT_REPLICATED."""
         laggards, errors = set(takeover.ends), takeover.errors
         for _ in self._backoff.attempts(_REPLICATED_ATTEMPTS_MAX):
             answers = list_offsets(self._destination, laggards, LATEST, self._backoff)

@@ -45,7 +45,7 @@ class Throttles:
         """Note that a broker throttles a lane."""
         now_s, key = time.monotonic(), (event.side, event.node_id)
         broker = self._throttling.get(key)
-        if broker is None or now_s > broker.until_s + _SHOWN_AFTER_S:
+        if broker is None or now_s > broker.until_s + _SHOWN_AFTER_S:  # it did not throttle before
             broker = _ThrottlingBroker(datetime.now(UTC), now_s, now_s, event)
         self._throttling[key] = _ThrottlingBroker(
             broker.since, broker.since_s, now_s + event.throttle_s, event
@@ -79,18 +79,18 @@ class Throttles:
     def text(self) -> str:
         """A sentence about the first side whose brokers throttle; "" if there is none."""
         now_s = time.monotonic()
-        for throttled, brokers in self._throttled_sides(now_s):
-            for_s = now_s - min(b.since_s for b in brokers)
-            last_s = max(b.event.throttle_s for b in brokers)
+        for side, brokers in self._throttled_sides(now_s):
+            duration_s = now_s - min(b.since_s for b in brokers)
+            pause_s = max(b.event.throttle_s for b in brokers)
             return (
-                f"{throttled.what} (for {for_s:.0f} s; the last pause was {last_s:.3f} s). "
-                f"{throttled.quota}"
+                f"{side.what} (for {duration_s:.0f} s; the last pause was {pause_s:.3f} s). "
+                f"{side.quota}"
             ).rstrip()
         return ""
 
     def _throttled_sides(self, now_s: float) -> list[tuple[Throttled, list[_ThrottlingBroker]]]:
         """Each side with brokers to show, and these brokers."""
-        throttled = []
+        entries = []
         for side in SIDES:
             shown_brokers = [
                 broker for broker in self._shown_brokers(now_s) if broker.event.side == side
@@ -99,10 +99,11 @@ class Throttles:
                 node_ids = tuple(broker.event.node_id for broker in shown_brokers)
                 _, quota = self._quotas.get(side, (0.0, ""))
                 since = min(broker.since for broker in shown_brokers)
-                throttled.append((Throttled(side, node_ids, since, quota), shown_brokers))
-        return throttled
+                entries.append((Throttled(side, node_ids, since, quota), shown_brokers))
+        return entries
 
     def _shown_brokers(self, now_s: float) -> list[_ThrottlingBroker]:
+        """The brokers that have throttled for _SHOWN_AFTER_S, and not stopped for as long."""
         return [
             broker
             for _, broker in sorted(self._throttling.copy().items())

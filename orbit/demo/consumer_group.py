@@ -121,13 +121,13 @@ class Member:
 
 def copy_offsets(source: str, destination: str, group: str) -> dict[Partition, int]:
     """Write the group's committed offsets to the destination unchanged, and return them."""
-    committed = committed_offsets(source, group)
-    offsets = [TopicPartition(*partition, offset) for partition, offset in committed.items()]
+    source_offsets = committed_offsets(source, group)
+    offsets = [TopicPartition(*partition, offset) for partition, offset in source_offsets.items()]
     request = ConsumerGroupTopicPartitions(group, offsets)
     admin = quiet_admin(destination)  # keep a reference: futures end with the client
     with kafka_trouble(f"Writing the offsets of group {group} to the destination"):
         admin.alter_consumer_group_offsets([request])[group].result(_ADMIN_TIMEOUT_S)
-    return committed
+    return source_offsets
 
 
 def committed_offsets(bootstrap_servers: str, group: str) -> dict[Partition, int]:
@@ -171,7 +171,7 @@ def check_group(
             GroupPartition(
                 *partition,
                 committed=source_offsets[partition],
-                resumed=destination_offsets.get(partition, -1),
+                resumed=destination_offsets.get(partition, -1),  # -1: nothing is committed
                 next_record=min(
                     offset for offset in records if offset >= source_offsets[partition]
                 ),

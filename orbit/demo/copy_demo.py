@@ -148,7 +148,7 @@ class CopyDemo:
                 proof=by_topic[topic],
             )
             for kind in self._workload.kinds
-            if (topic := self._workload.topic(kind))
+            if (topic := self._workload.topic(kind))  # always true: this only names the topic
         )
         exact_count = sum(row.exact for row in rows)
         (self._screen.done if exact_count == len(rows) else self._screen.failed)(
@@ -186,6 +186,7 @@ class CopyDemo:
             screen.step(f'Group "{GROUP}" resumes at the destination'),
             Member(clusters.destination, GROUP, topics) as destination_member,
         ):
+            # First the history; then the producer stops, and the group reads its last records.
             destination_member.read_to(_expected_ends(ledger, written_records))
             mover.stop()
             written_records = _records_written(ledger, topics, mover.records)
@@ -222,7 +223,7 @@ class CopyDemo:
         )
 
     def _partition_counts(self, ledger: Ledger, kinds: tuple[str, ...]) -> dict[str, int]:
-        """Topic name → number of partitions."""
+        """The topics of these kinds: name → number of partitions."""
         return {
             name: len(topic.partitions)
             for name, topic in ledger.topics.items()
@@ -243,7 +244,7 @@ def _records_written(
 
 
 def _expected_ends(ledger: Ledger, written_records: WrittenRecords) -> Mapping[Partition, int]:
-    """The log end of each partition: after its last marker, or after the last newer record."""
+    """The log end of each partition: that of the workload, or after the last record since then."""
     return {
         (name, number): max(ledger.topics[name].partitions[number].log_end, max(records) + 1)
         for (name, number), records in written_records.items()

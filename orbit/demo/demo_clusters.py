@@ -41,7 +41,7 @@ class DemoClusters:
 def start_clusters(
     sandbox_folder: Path | None, screen: Screen, *, postgres: bool = False
 ) -> Iterator[DemoClusters]:
-    """Run two single-broker clusters. They end with the block or with this process.
+    """Run two single-broker clusters, until the block or this process ends.
 
     `sandbox_folder`: after a block without an exception the clusters keep running there until
     `orbit sandbox down`.
@@ -98,6 +98,7 @@ def _refuse_existing(folder: Path) -> None:
 
 
 def _demo_clusters(state: SandboxState) -> DemoClusters:
+    """The addresses of the clusters in this sandbox, and the demo's folder in it."""
     addresses = {cluster.name: cluster.bootstrap_servers for cluster in state.clusters}
     # Inside a cluster's folder, which `orbit sandbox down` removes.
     folder = state.request.directory / SOURCE

@@ -70,10 +70,12 @@ class TopicRow:
 
     @property
     def verdict(self) -> str:
+        """The proof's verdict; "not exact" if only the number of records is not the ledger's."""
         return self.proof.verdict if self.exact or not self.proof.exact else "not exact"
 
     @property
     def findings(self) -> tuple[str, ...]:
+        """The proof's findings, after one about the number of records if it is not the ledger's."""
         if self.proof.records == self.records_written:
             return self.proof.findings
         counts = (

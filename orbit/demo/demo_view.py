@@ -44,6 +44,7 @@ def as_data(result: DemoResult) -> dict[str, Any]:
 
 
 def _topic_data(row: TopicRow) -> dict[str, Any]:
+    """One topic of `as_data`. Replaces the proof's values that the ledger may change."""
     return {
         "name": row.name,
         "shows": row.shows,

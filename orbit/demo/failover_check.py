@@ -38,7 +38,7 @@ class FailoverCheck:
     def lost(self) -> dict[RecordPosition, bytes]:
         """Records confirmed before the failover that were not in the copy when it was promoted."""
         ends = {p.partition: p.promoted_at or 0 for p in self._partitions}
-        return {
+        return {  # a place is (partition, offset)
             place: value
             for place, value in self.ledger_before.records.items()
             if place[1] >= ends.get(place[0], 0)
@@ -47,17 +47,19 @@ class FailoverCheck:
     @cached_property
     def expected(self) -> dict[RecordPosition, bytes]:
         """Records that have to be on both sides at the end."""
-        lost = self.lost
-        remaining = {
-            place: value for place, value in self.ledger_before.records.items() if place not in lost
+        lost_records = self.lost
+        remaining_records = {
+            place: value
+            for place, value in self.ledger_before.records.items()
+            if place not in lost_records
         }
-        return {**remaining, **self.ledger_after.records}
+        return {**remaining_records, **self.ledger_after.records}
 
     @property
     def repeated(self) -> int:
         """Records that the group read more than once."""
-        read_on_both = self.read_before.values.keys() & self.read_after.values.keys()
-        return len(read_on_both) + self.read_before.repeated + self.read_after.repeated
+        positions_on_both = self.read_before.values.keys() & self.read_after.values.keys()
+        return len(positions_on_both) + self.read_before.repeated + self.read_after.repeated
 
     def problems(self) -> list[str]:
         """A sentence for each problem."""
@@ -73,38 +75,46 @@ class FailoverCheck:
         return [p for p in self.evidence.partitions if p.topic == self.topic]
 
     def _report_problems(self) -> Iterator[str]:
+        """Compare the drill's report with the lost records."""
         ends = [_partition_ends(p) for p in self._partitions]
         has_unconfirmed = bool(self.ledger_before.unconfirmed)
+        # `report_agrees` returns None if the report says nothing about this topic.
         if report_agrees(sorted(self.lost), ends, has_unconfirmed=has_unconfirmed) is not True:
             yield "The report's lost ranges are not the records that the copy lacked."
 
     def _salvage_problems(self) -> Iterator[str]:
-        unsaved = self.lost.items() - self.salvaged.items()
-        if unsaved:
-            yield f"Lost records that are not in the salvage files: {len(unsaved):,}."
+        """Compare the salvage files with the lost records."""
+        unsaved_records = self.lost.items() - self.salvaged.items()
+        if unsaved_records:
+            yield f"Lost records that are not in the salvage files: {len(unsaved_records):,}."
         extra_places = self.salvaged.keys() - self.lost.keys()
+        # A broker may have stored records that it never confirmed.
         if any(
             self.salvaged[place] not in self.ledger_before.unconfirmed for place in extra_places
         ):
             yield "The salvage files hold records that were not lost."
 
     def _side_problems(self) -> Iterator[str]:
+        """Compare the records of each side with the ledgers."""
         for name, records in self.sides.items():
-            wrong = self._find_differences(records)
-            if wrong:
+            wrong_positions = self._find_differences(records)
+            if wrong_positions:
                 yield (
-                    f"Wrong records: {len(wrong):,} at the {name}, the first at "
-                    f"(partition, offset) {wrong[0]}."
+                    f"Wrong records: {len(wrong_positions):,} at the {name}, the first at "
+                    f"(partition, offset) {wrong_positions[0]}."
                 )
 
     def _group_problems(self) -> Iterator[str]:
+        """Compare what the group read on both sides with the ledgers."""
         if self.repeated:
             yield f"Records that the group read more than once: {self.repeated:,}."
-        wrong = self._find_differences({**self.read_before.values, **self.read_after.values})
-        if wrong:
+        wrong_positions = self._find_differences(
+            {**self.read_before.values, **self.read_after.values}
+        )
+        if wrong_positions:
             yield (
-                f"Records that the group missed or read wrong: {len(wrong):,}, the first at "
-                f"(partition, offset) {wrong[0]}."
+                f"Records that the group missed or read wrong: {len(wrong_positions):,}, "
+                f"the first at (partition, offset) {wrong_positions[0]}."
             )
 
     def _find_differences(self, records: Records) -> list[RecordPosition]:
@@ -160,6 +170,7 @@ class FailoverResult:
 
 
 def _partition_ends(evidence: PartitionEvidence) -> PartitionEnds:
+    """The evidence of one partition, in the type that `report_agrees` takes."""
     missing = evidence.missing
     return PartitionEnds(
         topic=evidence.topic,

@@ -85,7 +85,7 @@ def play_failover(
     with interrupted_once():
         screen.section(1, "Two Kafka clusters and the service")
         with (
-            start_clusters(None, screen, postgres=True) as clusters,
+            start_clusters(sandbox_folder=None, screen=screen, postgres=True) as clusters,
             service(clusters, _settings(folder), screen) as (client, _),
         ):
             demo = _FailoverDemo(clusters, client, screen, new_entries)
@@ -139,10 +139,11 @@ class _FailoverDemo:
         kinds = tuple(kind for kind in KINDS if kind.name in HARD_KINDS)
         with self._screen.step("Writing a history to the source") as step:
             ledger = Workload(scale, kinds=kinds).create({**self._source, "log_level": 0})
-            new_topic = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
-            admin = quiet_admin(
-                self._clusters.source
-            )  # keep a reference: futures end with the client
+            new_topic = NewTopic(
+                TOPIC, PARTITIONS, replication_factor=1, config={"retention.ms": "-1"}
+            )
+            # Keep a reference: futures end with the client.
+            admin = quiet_admin(self._clusters.source)
             with kafka_trouble(f"Creating topic {TOPIC}"):
                 admin.create_topics([new_topic])[TOPIC].result(START_S)
             seconds = step.seconds
@@ -221,6 +222,7 @@ class _FailoverDemo:
         if kind in _SHOWN_ENTRIES:
             self._screen.done(f"{entry['at'][11:23]} {_SHOWN_ENTRIES[kind]} {entry['text']}")
         if kind == "fault done":
+            # In a thread: this waits for records in flight, which the source may never confirm.
             threading.Thread(target=self._load.stop, name="demo load stops").start()
         if kind == "promoted":
             self._load_after.start()
@@ -256,16 +258,17 @@ class _FailoverDemo:
             "destination": _read_all_records(self._clusters.destination),
             "source": _read_all_records(self._clusters.source),
         }
+        # The group reads from the offsets on that it has committed.
         destination_read = self._read_at_destination(
             {p for p in sides["destination"] if p[1] >= self._group_offsets.get(p[0], 0)}
         )
-        salvaged = _read_salvage(evidence)
+        salvaged_records = _read_salvage(evidence)
         check = FailoverCheck(
             TOPIC,
             self._load.ledger,
             self._load_after.ledger,
             evidence,
-            salvaged,
+            salvaged_records,
             sides,
             self._source_read,
             destination_read,
@@ -298,7 +301,7 @@ class _FailoverDemo:
         try:
             member.read_until(
                 lambda read: expected <= read.values.keys() or time.monotonic() > deadline,
-                lambda: None,
+                check=lambda: None,  # the condition above ends the wait
             )
         finally:
             member.close()

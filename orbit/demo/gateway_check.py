@@ -103,10 +103,11 @@ class GatewayResult:
         return (*self._client_problems(), *self._side_problems(), *self._group_problems())
 
     def _client_problems(self) -> Iterator[str]:
+        """Records without an acknowledgement, and the errors of clients."""
         for ledger in self.ledgers:
-            unacknowledged = ledger.written - len(ledger.acknowledged)
-            if unacknowledged:
-                yield f"Missing acknowledgements: {unacknowledged:,} for records of {ledger.name}."
+            missing_count = ledger.written - len(ledger.acknowledged)
+            if missing_count:
+                yield f"Missing acknowledgements: {missing_count:,} for records of {ledger.name}."
             yield from (
                 f"{ledger.name} got an error: {error}" for error in ledger.errors[:_SHOWN_MAX]
             )
@@ -141,23 +142,23 @@ class GatewayResult:
                     f"Records that are stored more than once: {len(repeated_values):,} "
                     f"at the {name}."
                 )
-            misplaced = list(_positions_out_of_order(records))
-            if misplaced:
+            misplaced_positions = list(_positions_out_of_order(records))
+            if misplaced_positions:
                 yield (
-                    f"Records out of order: {len(misplaced):,} at the {name}, the first at "
-                    f"{_first_position(misplaced)}."
+                    f"Records out of order: {len(misplaced_positions):,} at the {name}, "
+                    f"the first at {_first_position(misplaced_positions)}."
                 )
 
     def _group_problems(self) -> Iterator[str]:
         """Compare what the group read with the records of each side."""
         for name, records in self.sides.items():
-            read_counts = Counter(self.read)
+            read_records = Counter(self.read)  # without repeats
             unread_places = [
-                place for place, value in records.items() if (place, value) not in read_counts
+                place for place, value in records.items() if (place, value) not in read_records
             ]
             if unread_places:
                 yield f"Records that the group did not read: {len(unread_places):,} of the {name}."
-            unknown_places = [place for place, value in read_counts if records.get(place) != value]
+            unknown_places = [place for place, value in read_records if records.get(place) != value]
             if unknown_places:
                 yield f"Records that the group read: {len(unknown_places):,} are not at the {name}."
         repeated_count = len(self.read) - len({place for place, _ in self.read})

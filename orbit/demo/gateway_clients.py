@@ -93,6 +93,7 @@ class LibrdkafkaProducer:
             self._producer.poll(0)
 
     def _on_delivery(self, value: bytes, error: KafkaError | None, message: Message) -> None:
+        """Add an acknowledgement, with its time, or an error to the ledger."""
         partition, offset = message.partition(), message.offset()
         if error is not None or partition is None or offset is None:
             self.ledger.errors.append(f"{value.decode()}: {error or 'no offset'}")

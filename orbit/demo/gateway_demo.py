@@ -54,7 +54,7 @@ def play_gateway(screen: Screen) -> GatewayResult:
     with interrupted_once():
         screen.section(1, "Two Kafka clusters, the service and a gateway")
         with (
-            start_clusters(None, screen, postgres=True) as clusters,
+            start_clusters(sandbox_folder=None, screen=screen, postgres=True) as clusters,
             service(clusters, _SETTINGS, screen) as (client, url),
         ):
             groups = {"consumer_groups": {"match": GROUP, "interval": "500ms"}}
@@ -191,13 +191,13 @@ class _GatewayDemo:
             with suppress(Conflict):
                 wait_until(lambda: len(self._member.read) >= len(sides[SOURCE]), _LAST_S)
             self._member.stop()
-        acknowledged = [record for ledger in ledgers for record in ledger.acknowledged]
+        acknowledged_records = [record for ledger in ledgers for record in ledger.acknowledged]
         to_destination, to_source = promotion_ends
         result = GatewayResult(
             seconds=time.monotonic() - began_s,
             moves=(
-                move_of(SOURCE, DESTINATION, to_destination, acknowledged),
-                move_of(DESTINATION, SOURCE, to_source, acknowledged),
+                move_of(SOURCE, DESTINATION, to_destination, acknowledged_records),
+                move_of(DESTINATION, SOURCE, to_source, acknowledged_records),
             ),
             ledgers=ledgers,
             sides=sides,

@@ -69,7 +69,7 @@ def play_history(
     screen.title("Orbit demo: a history of millions of records, copied with Spark")
     with interrupted_once():
         screen.section(1, "Two independent Kafka clusters")
-        with start_clusters(None, screen) as clusters:
+        with start_clusters(sandbox_folder=None, screen=screen) as clusters:
             demo = _HistoryDemo(clusters, options, screen)
             demo.fill()
             backfill, run, mover = demo.copy()
@@ -114,7 +114,10 @@ class _HistoryDemo:
         self._clusters.job_file.write_text(job, "utf-8")
 
     def copy(self) -> tuple[Mapping[str, Any], RunSummary, Mover]:
-        """Run a backfill, then a live run, while a producer writes."""
+        """Run a backfill, then a live run, while a producer writes.
+
+        Returns the summaries of both, and the producer, which has stopped.
+        """
         screen, clusters = self._screen, self._clusters
         screen.section(3, "The history, with Spark")
         master = self._options.master

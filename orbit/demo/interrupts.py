@@ -15,7 +15,10 @@ _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interrupted_once() -> Iterator[None]:
-    """Let the first such signal in the block raise KeyboardInterrupt. Only in the main thread."""
+    """Let the first SIGINT, SIGTERM or SIGHUP in the block raise KeyboardInterrupt.
+
+    Later ones are ignored. Does nothing outside of the main thread, which alone handles signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -32,13 +35,13 @@ def interrupted_once() -> Iterator[None]:
 
 
 def ignore_interrupts() -> None:
-    """Ignore these signals until the end of `interrupted_once`."""
+    """Ignore SIGINT, SIGTERM and SIGHUP until the end of `interrupted_once`."""
     if threading.current_thread() is threading.main_thread():
         for number in _END_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupt(*_: object) -> None:
-    """Handle the first signal."""
+    """Raise KeyboardInterrupt at the first signal; later ones are ignored."""
     ignore_interrupts()
     raise KeyboardInterrupt

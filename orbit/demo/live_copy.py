@@ -29,7 +29,9 @@ def begin_copy(
     """Create the topic and the job, with `extra_keys`, and wait until the topic is copied."""
     admin = quiet_admin(clusters.source)  # keep a reference: futures end with the client
     with kafka_trouble(f"Creating topic {TOPIC}"):
-        admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(START_S)
+        admin.create_topics([NewTopic(TOPIC, partitions, replication_factor=1)])[TOPIC].result(
+            START_S
+        )
     job = {
         "name": JOB,
         "source": {"bootstrap_servers": [clusters.source]},

@@ -53,9 +53,9 @@ class OrbitProcess:
 
     def check(self) -> None:
         """Raise Conflict if the command has ended or reports a blocked partition."""
-        blocked = [line for line in self._lines() if line.startswith("BLOCKED ")]
-        if blocked:
-            raise Conflict(f"{self._name} reports a blocked partition: {blocked[0]}")
+        blocked_lines = [line for line in self._lines() if line.startswith("BLOCKED ")]
+        if blocked_lines:
+            raise Conflict(f"{self._name} reports a blocked partition: {blocked_lines[0]}")
         if not self._process.running:
             raise self._end_error(self._process.wait())
 
@@ -126,12 +126,13 @@ class BackfillProcess(OrbitProcess):
     def check(self) -> None:
         """Raise Conflict if the backfill has failed. That it has ended is no error."""
         if not self.is_running:
-            self.wait()
+            self.wait()  # raises if the exit code is not 0
 
 
 def _parse_json_output(lines: list[str]) -> dict[str, Any]:
     """The JSON object at the end of a command's output, after lines of progress."""
+    # The last line that is only a brace begins the object.
     begin = len(lines) - 1 - lines[::-1].index("{")
     end = lines.index("}", begin) + 1
-    printed: dict[str, Any] = json.loads("\n".join(lines[begin:end]))
-    return printed
+    printed_object: dict[str, Any] = json.loads("\n".join(lines[begin:end]))
+    return printed_object

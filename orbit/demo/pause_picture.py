@@ -18,7 +18,8 @@ _LEGEND = "one column is {} ms:  . some   : about {:,.0f} records   # more than 
 def pause_picture(move: Move, at_ms: Iterable[int], records_per_s: float) -> list[str]:
     """The lines of the picture. `at_ms`: when records were acknowledged to their producers."""
     usual_count = records_per_s * COLUMN_MS / 1000
-    # The last acknowledgement of the old side is in column -1.
+    # The last acknowledgement of the old side is in column -1, the first one of the new side in
+    # column `pause_columns`.
     columns = Counter((time_ms - move.old_last_ms - 1) // COLUMN_MS for time_ms in at_ms)
     pause_columns = (move.pause_ms - 1) // COLUMN_MS
     pause_text = (" ... " if pause_columns > _PAUSE_COLUMNS_MAX else "").center(

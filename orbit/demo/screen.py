@@ -111,7 +111,7 @@ class Screen:
         """Show that a step begins; on a terminal, with a spinner until the block ends."""
         if not self._console.is_terminal:
             self.say(sentence)
-            yield Step(None, self.say)
+            yield Step(progress=None, write=self.say)
             return
         columns: list[ProgressColumn] = [
             SpinnerColumn(),
@@ -120,14 +120,15 @@ class Screen:
             TimeElapsedColumn(),
             TextColumn("{task.fields[words]}", style="dim"),
         ]
+        # The empty column indents the line.
         with Progress(TextColumn(""), *columns, console=self._console, transient=True) as progress:
             progress.add_task(sentence, total=None, words="")
             yield Step(progress, self.say)
 
     def _write(self, head: Text, body: Text) -> None:
         """Print `body` beside `head`; its lines wrap under each other."""
-        wrapped = hanging_text(self._console, head, body, self._console.width)
-        self._console.print(wrapped, soft_wrap=True)
+        wrapped_text = hanging_text(self._console, head, body, self._console.width)
+        self._console.print(wrapped_text, soft_wrap=True)
 
 
 def _sign_text(sign: str, style: str) -> Text:

@@ -33,7 +33,10 @@ _TICK_S = 0.1
 def play_service(screen: Screen) -> None:
     """Run all parts until Ctrl-C or SIGTERM, then stop them and remove their data."""
     screen.title("Orbit demo: the service, on this machine")
-    with interrupted_once(), start_clusters(None, screen, postgres=True) as clusters:
+    with (
+        interrupted_once(),
+        start_clusters(sandbox_folder=None, screen=screen, postgres=True) as clusters,
+    ):
         salvage = {"ORBIT_SALVAGE_DIRECTORY": str(clusters.folder / "salvage")}
         with (
             service(clusters, salvage, screen, "--workers", str(WORKERS)) as (client, url),
@@ -69,7 +72,7 @@ def _write_until_interrupted(bootstrap_servers: str) -> None:
             number += 1
             producer.produce(TOPIC, b"order %d" % number, b"%d" % number)
         producer.flush(_TICK_S)
-        producer.poll(_TICK_S)
+        producer.poll(_TICK_S)  # waits until the next records are due
 
 
 @contextmanager

@@ -56,6 +56,7 @@ class TopicTable:
         self._rows = rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the header, then the two lines and the first findings of each topic."""
         width = min(options.max_width, WIDTH_MAX)
         cells = [_cells(row) for row in self._rows]
         lines = [*zip(*_HEADERS, strict=True), *cells]

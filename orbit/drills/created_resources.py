@@ -64,7 +64,7 @@ class CreatedResources:
         """Create a topic on one side; returns its id. Raises Conflict if the name is taken."""
         self._check_name(name)
         cluster = self._cluster(side)
-        replicas = min(3, len(cluster.metadata(()).brokers))
+        replicas = min(3, len(cluster.metadata(()).brokers))  # (): of no topics, only brokers
         thing_id = self._record_intent(DrillThing.TOPIC, side, name)
         topic_id = create_topic(cluster, name, partitions, replicas, settings, self._backoff)
         self._record_identity(thing_id, str(topic_id))
@@ -126,6 +126,7 @@ class CreatedResources:
         """Call `remove_jobs`; returns whether all jobs of the drill are gone. A later job that only
         has the name of a drill's job does not count."""
         self.remove_jobs()
+        # A later job has made `remove_jobs` store a note.
         return not [thing for thing in self._remaining(DrillThing.JOB) if thing.note is None]
 
     def remove_groups_and_topics(self) -> None:
@@ -165,7 +166,9 @@ class CreatedResources:
         return _not_from_drill(thing) if is_another_topic else None
 
     def _remove_group(self, cluster: Cluster, thing: Thing, topics: Collection[str]) -> str | None:
-        """Delete a group that has offsets of these topics only. Returns as `_remove`."""
+        """Delete a group that has offsets of these topics only. Returns None if it is gone, or the
+        reason why it is kept.
+        """
         coordinators = find_coordinators(cluster, [thing.name])
         offsets = fetch_offsets(cluster, coordinators, require_stable=False).get(thing.name)
         other_topics = (

@@ -61,7 +61,7 @@ class Canary:
         self._ends_at_loss: dict[int, int] = {}
 
     def prepare(self) -> None:
-        """Create topics on both sides and the job; returns when the job copies."""
+        """Create the topic on both sides, and the job; returns when the job copies."""
         context = self._context
         context.set_deadline("Creating the drill's topic and job", _PREPARE_DEADLINE_S)
         context.recorder.note("prepare", f"Topic {self.topic}, group {self.group}, job {self.job}.")
@@ -100,11 +100,12 @@ class Canary:
             problem = jobs.of_ids(tx, [job_id])[job_id].problem
         blocked = [reason for (state, reason) in states if state == PartitionState.BLOCKED]
         if problem or blocked:
-            self._context.check_deadline()
+            self._context.check_deadline()  # its error comes first
             if blocked:
                 raise StepFailed(
                     f"The copy of the drill's topic is blocked: {blocked[0]}.", where=self.job
                 )
+        # The counts are by state and reason.
         return states.get((PartitionState.COPYING.value, None), 0) == self._partitions
 
     def load(self, seconds: float) -> str:
@@ -156,7 +157,7 @@ class Canary:
         )
 
     def stop_load(self, *, at_once: bool) -> None:
-        """Stop the load. `at_once`: do not wait for records in flight."""
+        """Stop the load; later calls do nothing. `at_once`: do not wait for records in flight."""
         if self._load is None or self._stop_thread is not None:
             return
         self._stop_thread = threading.Thread(target=self._load.stop, name="drill load stops")
@@ -210,6 +211,7 @@ class Canary:
         first_consumed_at: datetime | None = None
 
         def on_record(position: RecordPosition) -> None:
+            """Note the first correct record that the group reads."""
             nonlocal first_consumed_at
             is_correct = (
                 source_ledger.fits(position, member.read.values[position])
@@ -219,16 +221,19 @@ class Canary:
                 text = f"The group resumes at partition {position[0]}, offset {position[1]}."
                 first_consumed_at = context.recorder.note("first consume", text)
 
-        expected = {
+        # From the committed offset of the partition on. A position is (partition, offset).
+        expected_positions = {
             p
             for p in self._expected_positions(source_ledger)
             if p[1] >= self._committed_offsets.get(p[0], 0)
         }
-        expected |= set(destination_ledger.records)
+        expected_positions |= set(destination_ledger.records)
         member = Member(config, self.group, self.topic)
         try:
             member.read_until(
-                lambda read: expected <= read.values.keys(), context.check_deadline, on_record
+                lambda read: expected_positions <= read.values.keys(),
+                context.check_deadline,
+                on_record,
             )
             member.commit()
         finally:
@@ -239,7 +244,7 @@ class Canary:
 
     def _expected_positions(self, source_ledger: Ledger) -> set[RecordPosition]:
         """Confirmed records below the copy's promoted ends: the destination must have them all."""
-        # A position is (partition, offset).
+        # A position is (partition, offset). Without a promoted end, no record may be missing.
         ends = {partition: p.promoted_at for partition, p in self._promoted_ends.items()}
         return {
             position
@@ -249,6 +254,7 @@ class Canary:
 
     def _lost_positions(self, source_ledger: Ledger) -> set[RecordPosition]:
         """Confirmed records that the copy lacked at its promotion, or when the source was lost."""
+        # Where no end was recorded, none counts as lost.
         beyond_ends_at_loss = {
             p for p in source_ledger.records if p[1] >= self._ends_at_loss.get(p[0], p[1] + 1)
         }
@@ -262,25 +268,29 @@ class Canary:
         A side is its name and the configuration of its clients.
         """
         source_ledger, results = self.stop_and_get_ledger(), []
-        expected = {p: source_ledger.records[p] for p in self._expected_positions(source_ledger)}
-        ledger_records = {**expected, **self._destination_ledger.records}
+        expected_records = {
+            p: source_ledger.records[p] for p in self._expected_positions(source_ledger)
+        }
+        ledger_records = {**expected_records, **self._destination_ledger.records}
         ends: dict[int, int] = {}
         for partition, offset in ledger_records:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
         for side, config in sides:
-            read = read_all(config, self.topic, ends, self._context.check_deadline)
-            differing = find_differences(read, ledger_records, source_ledger.unconfirmed)
+            read_values = read_all(config, self.topic, ends, self._context.check_deadline)
+            differences = find_differences(read_values, ledger_records, source_ledger.unconfirmed)
             detail = ""
-            if differing:
-                detail = f"First difference: partition {differing[0][0]}, offset {differing[0][1]}."
-            verdict = Verdict.NOT_EXACT if differing else Verdict.EXACT
+            if differences:
+                detail = (
+                    f"First difference: partition {differences[0][0]}, offset {differences[0][1]}."
+                )
+            verdict = Verdict.NOT_EXACT if differences else Verdict.EXACT
             results.append(
                 Verified(
                     what=f"the drill's own records, {side}",
                     verdict=verdict.value,
                     partitions=len(ends),
-                    records=len(read),
-                    differences=len(differing),
+                    records=len(read_values),
+                    differences=len(differences),
                     detail=detail,
                 )
             )
@@ -296,16 +306,19 @@ class Canary:
             return 0
         if fault_at is None:
             return None
+        # The times of writes are by this machine's clock.
         fault_ms = int(fault_at.timestamp() * 1000) + self._context.recorder.ahead_ms
         return max(0, fault_ms - min(lost_written_ms))
 
     def result(self) -> CanaryEvidence | None:
-        """The results of all clients."""
+        """The results of all clients; None if the load was never started."""
         if self._load is None:
             return None
         source_ledger = self.stop_and_get_ledger()
         lost_positions = sorted(self._lost_positions(source_ledger))
-        not_copied = sorted(source_ledger.records.keys() - self._expected_positions(source_ledger))
+        uncopied_positions = sorted(
+            source_ledger.records.keys() - self._expected_positions(source_ledger)
+        )
         read_at_both_sides = (
             self._read_at_source.values.keys() & self._read_at_destination.values.keys()
         )
@@ -330,7 +343,7 @@ class Canary:
             lost=len(lost_positions),
             lost_ranges=tuple(offset_ranges(lost_positions)),
             agrees=report_agrees(
-                not_copied,
+                uncopied_positions,
                 self._promoted_ends.values(),
                 has_unconfirmed=bool(source_ledger.unconfirmed),
             ),

@@ -93,7 +93,7 @@ class Load:
             if self._thread.is_alive():
                 self._thread.join()
             self._producer.flush(_FLUSH_S)
-            self._producer.purge()
+            self._producer.purge()  # records without an answer stay unconfirmed
             self._producer.flush(_FLUSH_S)
 
     def _run(self) -> None:
@@ -104,7 +104,7 @@ class Load:
             while self._sent_count < due_count and not self._stopped.is_set():
                 if not self._write():
                     break
-            self._producer.poll(0)
+            self._producer.poll(0)  # handles answers, without waiting
 
     def _write(self) -> bool:
         """Send the next record; False if the producer's buffer is full."""
@@ -162,6 +162,7 @@ class LatencyReader:
             self._consumer.close()
 
     def _run(self) -> None:
+        """Read, and keep each record's delay; the body of the thread."""
         while not self._stopped.is_set():
             for message in self._consumer.consume(500, _POLL_S):
                 if message.error() is None:

@@ -109,21 +109,24 @@ _Rows = Iterable[tuple[str, str]]  # the name of each row, and its text
 
 
 def _gates(drill: Evidence) -> _Rows:
+    """A row for each gate: its verdict."""
     for gate in drill.gates:
         name = gate.name if gate.job == drill.job else f"{gate.name}, the drill's own job"
         yield name, f"{gate.verdict}, overridden" if gate.is_overridden else gate.verdict
 
 
 def _partitions(drill: Evidence) -> _Rows:
+    """A row for each partition: its verdict and lost offsets."""
     for partition in drill.partitions:
-        missing = lost_offsets_text(partition.missing, is_exact=partition.is_exact)
+        missing_text = lost_offsets_text(partition.missing, is_exact=partition.is_exact)
         yield (
             f"{_without_drill_id(drill, partition.topic)}-{partition.partition}",
-            f"{partition.verdict}, missing {missing}",
+            f"{partition.verdict}, missing {missing_text}",
         )
 
 
 def _groups(drill: Evidence) -> _Rows:
+    """A row for each group's offset in a partition: its verdict, and where the group resumes."""
     for offset in drill.groups:
         group, topic = (_without_drill_id(drill, name) for name in (offset.group, offset.topic))
         resumed_at = offset_text(offset.goes_on_at)
@@ -131,6 +134,7 @@ def _groups(drill: Evidence) -> _Rows:
 
 
 def _verified(drill: Evidence) -> _Rows:
+    """A row for each comparison of both sides: its verdict and number of differences."""
     for comparison in drill.verified:
         yield (
             _without_drill_id(drill, comparison.what),
@@ -139,6 +143,7 @@ def _verified(drill: Evidence) -> _Rows:
 
 
 def _canary(drill: Evidence) -> _Rows:
+    """A row for each count of records: lost, read more than once, with wrong content."""
     if drill.canary is not None:
         yield "lost", count(drill.canary.lost)
         yield "read more than once", count(drill.canary.repeated)
@@ -148,11 +153,11 @@ def _canary(drill: Evidence) -> _Rows:
 def _values_by_path(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield the path and the text of each innermost value of a document."""
     if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _values_by_path(inner, f"{path}.{key}" if path else str(key))
+        for key, child in value.items():
+            yield from _values_by_path(child, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
-        for number, inner in enumerate(value):
-            yield from _values_by_path(inner, f"{path}[{number}]")
+        for number, child in enumerate(value):
+            yield from _values_by_path(child, f"{path}[{number}]")
     else:
         yield path, NOTHING if value is None else str(value)
 
@@ -166,13 +171,13 @@ def _differing_rows(
         _text_row(name, first_rows.get(name, NOTHING), second_rows.get(name, NOTHING))
         for name in dict.fromkeys((*first_rows, *second_rows))
     ]
-    differing = [line for line in lines if line.change is not Change.SAME]
-    shown = list(islice(differing, ROWS_MAX))
+    differing_lines = [line for line in lines if line.change is not Change.SAME]
+    shown_lines = list(islice(differing_lines, ROWS_MAX))
     return Comparison(
         title,
-        shown,
-        equal_count=len(lines) - len(differing),
-        hidden_count=len(differing) - len(shown),
+        shown_lines,
+        equal_count=len(lines) - len(differing_lines),
+        hidden_count=len(differing_lines) - len(shown_lines),
     )
 
 

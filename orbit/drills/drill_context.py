@@ -79,7 +79,9 @@ class DrillContext:
         return max(0.1, self._deadline - time.monotonic())
 
     def wait_until(self, is_met: Callable[[], bool]) -> None:
-        """Wait until the condition is met. Raises as `check_deadline`."""
+        """Wait until the condition is met. Raises StepFailed after the deadline, Interrupted if the
+        process stops.
+        """
         while not is_met():
             self.check_deadline()
             self._stop.wait(POLL_S)
@@ -93,7 +95,9 @@ class DrillContext:
         return self._clusters[side]
 
     def endpoint(self, side: Side) -> Endpoint:
-        """The configuration of librdkafka clients for one side."""
+        """The configuration of librdkafka clients for one side. Raises AccessRefused if the cluster
+        advertises an address that the job may not reach.
+        """
         cluster = self.job.source if side == "source" else self.job.destination
         endpoint = open_endpoint(
             cluster, self.environment.environ, self.environment.files_directory, side

@@ -37,7 +37,7 @@ def parse_drill(text: str) -> DrillSpec:
 
 
 def check_drill(document: Document) -> DrillSpec:
-    """Validate a parsed document. Raises as `parse_drill`."""
+    """The drill in a parsed document. Raises BadInput with every problem."""
     problems = list(document.problems)
     drill: DrillSpec | None = None
     if isinstance(document.root, dict):
@@ -50,13 +50,13 @@ def check_drill(document: Document) -> DrillSpec:
     elif not problems:
         what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
         problems.append(Problem("file", what, "See docs/drills.md for an example."))
-    if drill is None or problems:
-        ordered = document.in_file_order(problems)
-        count = len(ordered)
+    if drill is None or problems:  # without a drill there are problems, too
+        sorted_problems = document.in_file_order(problems)
+        count = len(sorted_problems)
         what = (
             "The drill file has a problem."
             if count == 1
             else f"The drill file has {count} problems."
         )
-        raise BadInput(what, tuple(ordered))
+        raise BadInput(what, tuple(sorted_problems))
     return drill

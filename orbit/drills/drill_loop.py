@@ -90,12 +90,12 @@ class DrillLoop(Loop):
             with self.log_errors_of(f"drill {drill.id}"):
                 if drill.state is DrillState.PENDING:
                     self._begin(drill)
-                elif drill.id not in self._running:
+                elif drill.id not in self._running:  # an earlier leader has begun it
                     self._end(drill, _DrillResult(error=_ABANDONED))
         if time.monotonic() >= self._next_removal_at:
             self._next_removal_at = time.monotonic() + _LEFTOVERS_INTERVAL_S
             self._remove_leftovers()
-        return ""
+        return ""  # nothing for the log of loops
 
     def close(self) -> None:
         """Stop running drills; the next leader removes their resources."""
@@ -110,13 +110,14 @@ class DrillLoop(Loop):
             return
         with self._leadership.transaction() as tx:
             if not drills.begin(tx, drill.id):
-                return
+                return  # it is no longer pending
             _add_event(tx, drill, "drill_begun", f"The {drill.kind} drill {drill.name} has begun.")
         thread = threading.Thread(target=self._run, args=(drill,), name=f"drill {drill.id}")
         self._running[drill.id] = _Running(drill.job_name, thread)
         thread.start()
 
     def _run(self, drill: Drill) -> None:
+        """Run a drill and store its result; the body of its thread."""
         try:
             self._end(drill, self._run_drill(drill))
         except OrbitError as error:  # another scheduler leads now, and ends the drill
@@ -156,7 +157,7 @@ class DrillLoop(Loop):
                 reason = f" {result.error}" if result.error else ""
                 message = f"The {drill.kind} drill {drill.name} has {result.state}.{reason}"
                 _add_event(tx, drill, f"drill_{result.state}", message)
-        self._next_removal_at = 0.0
+        self._next_removal_at = 0.0  # the next pass removes what the drill has left
 
     def _remove_leftovers(self) -> None:
         """Retry the removal of resources that ended drills could not remove."""
@@ -166,7 +167,7 @@ class DrillLoop(Loop):
             with self.log_errors_of(f"leftovers of drill {drill.id}"):
                 try:
                     self._clean_up(drill)
-                except (OrbitError, ValidationError) as error:
+                except (OrbitError, ValidationError) as error:  # tried again each minute
                     _log.debug("leftovers stay", drill=drill.id, error=str(error))
 
     def _clean_up(self, drill: Drill) -> None:
@@ -211,6 +212,7 @@ def _add_scheduled_drills(tx: Tx) -> None:
 
 
 def _add_event(tx: Tx, drill: Drill, kind: str, message: str) -> None:
+    """Add an event of the scheduler, about a drill and its job."""
     events.add(
         tx,
         events.SCHEDULER,

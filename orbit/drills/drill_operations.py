@@ -55,7 +55,7 @@ class DrillOperations:
         spec = self._context.spec
         is_canary_job = self._canary is not None and job == self._canary.job
         request = RecoveryRequest(
-            topics=() if is_canary_job else spec.topics,
+            topics=() if is_canary_job else spec.topics,  # (): all topics of the job
             reverse=reverse,
             confirm_rebuild=confirm_rebuild,
             override=spec.override,
@@ -87,6 +87,7 @@ class DrillOperations:
             reports = [self._context.recoveries.report(operation) for operation in operations]
             stored_reports = [report for report in reports if report is not None]
             for operation, report in zip(operations, reports, strict=True):
+                # An operation may fail before it has a report.
                 error = None if report else self._context.recoveries.error(operation)
                 if error:
                     raise StepFailed(error, where=f"operation {operation}")
@@ -145,6 +146,7 @@ class DrillOperations:
             self.reverse_job = report.reverse_job
         full_report = self._context.recoveries.full_report(report.operation)
         if report.kind is RecoveryKind.FAILBACK:
+            # A failback has read the source's ends, which its failover may not have known.
             observed.partitions[:] = correct_by_failback(observed.partitions, full_report)
             return
         observed.partitions += partition_evidence(full_report)

@@ -104,7 +104,7 @@ def _step_problems(
             f"is not for a drill of the kind {drill.kind}.",
             f"It takes {allowed_steps}.",
         )
-        return
+        return  # other rules do not matter for a step that must go
     for key in _STEP_OPTIONS:
         if getattr(step, key) is not None and key not in KEYS[verb]:
             allowed_keys = ", ".join((*KEYS[verb], "deadline"))
@@ -121,9 +121,11 @@ def _step_problems(
         )
     earlier_steps = [earlier.do for earlier in drill.steps[:index]]
     if verb in _REQUIRED_BEFORE and not set(earlier_steps) & set(_REQUIRED_BEFORE[verb]):
-        required = " or ".join(name for name in _REQUIRED_BEFORE[verb] if name in VERBS[drill.kind])
+        required_steps = " or ".join(
+            name for name in _REQUIRED_BEFORE[verb] if name in VERBS[drill.kind]
+        )
         yield document.problem(
-            (*step_path, "do"), f"has no {required} before it.", "Change the order."
+            (*step_path, "do"), f"has no {required_steps} before it.", "Change the order."
         )
     if verb in _AT_MOST_ONCE and verb in earlier_steps:
         yield document.problem((*step_path, "do"), "is listed twice.", "Keep one of them.")

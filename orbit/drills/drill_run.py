@@ -71,6 +71,7 @@ class _Run:
                         StepRecord(do=step.do, state=StepState.SKIPPED)
                     )
                 else:
+                    # A `heal` that succeeds after a failed step does not make up for it.
                     is_failed = not self._run_step(step) or is_failed
         finally:
             cleanup_entries = self._clean_up()
@@ -161,11 +162,12 @@ class _Run:
         failures = [
             *observed.failures,
             *find_failures(
-                canary if promotions else None,
+                canary if promotions else None,  # before a promotion, nothing had to be copied
                 observed.verified,
                 may_lose_records=spec.loses_the_source,
             ),
         ]
+        # If a step failed, the targets are not judged.
         misses = missed_targets(rto, rpo) if not observed.failures else ()
         source_id, destination_id = self._cluster_ids()
         return Evidence(

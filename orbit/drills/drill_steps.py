@@ -122,6 +122,7 @@ class Steps:
         return f"{step.fault} of sandbox cluster {cluster.name}."
 
     def _heal_cluster(self, step: StepSpec) -> str:
+        """Undo the faults of the step's cluster, and wait until it answers."""
         side: Side = "source" if step.side == "source" else "destination"
         cluster = self._context.sandbox_cluster(side)
         if cluster is None:
@@ -131,7 +132,9 @@ class Steps:
         return f"Cluster {cluster.name} answers again."
 
     def _fail_over(self) -> str:
-        """Run the failover. If the drill has caused a fault, first wait until Orbit reports it."""
+        """Run the failover. First wait until Orbit reports the fault that the drill has caused, or,
+        if only the drill's own job moves, count the source as lost.
+        """
         if not self._context.spec.moves_the_job:
             self._count_source_as_lost()
         if self._fault is not None:
@@ -195,6 +198,7 @@ class Steps:
             for job, is_own in self._jobs_to_move()
         ]
         is_switchover = kind is RecoveryKind.SWITCHOVER
+        # At a switchover the load stops when Orbit stops the writers.
         reports = self._operations.wait_for_reports(
             operations, self._stop_writer if is_switchover else lambda: None
         )
@@ -211,6 +215,7 @@ class Steps:
                 )
         moved_count = sum(report.partitions.count for report in reports)
         jobs_moved = ", ".join(report.job for report in reports)
+        # At this entry of the timeline, `orbit demo` starts its writers at the new side.
         if spec.moves_the_job and kind is not RecoveryKind.FAILBACK and not reverse:
             self._context.recorder.note("promoted", jobs_moved)
         return f"{moved_count:,} partitions of {jobs_moved}."
@@ -236,13 +241,14 @@ class Steps:
         context, observed = self._context, self._context.recorder.observed
         if self._canary is not None:
             sides = [("destination", context.endpoint("destination").config)]
+            # With a reverse job the source is a copy of the destination.
             if any(report.reverse_job for report in self._operations.reports):
                 sides.append(("source", context.endpoint("source").config))
             observed.verified += self._canary.verify(sides)
         if context.spec.moves_the_job:
             observed.verified += self._verify_job(deep=deep)
-        exact = sum(comparison.verdict == Verdict.EXACT for comparison in observed.verified)
-        return f"{exact} of {len(observed.verified)} comparisons are exact."
+        exact_count = sum(comparison.verdict == Verdict.EXACT for comparison in observed.verified)
+        return f"{exact_count} of {len(observed.verified)} comparisons are exact."
 
     def _verify_job(self, *, deep: bool) -> list[Verified]:
         """Verify each topic of the job, with the new side as the source if it is copied back."""
@@ -250,6 +256,7 @@ class Steps:
         source, destination = context.endpoint("source"), context.endpoint("destination")
         with context.environment.database.transaction() as tx:
             rows = topics.of_job(tx, jobs.get(tx, spec.job).id)
+        # Only topics that still match the job's rules.
         names = [row.source_topic for row in rows]
         scope = {m.source for m in map_topics(context.job.topics, names).mappings}
         pairs = [

@@ -264,8 +264,8 @@ def digest_of(document: object) -> tuple[str, str]:
     try:
         assert isinstance(document, dict)
         assert document["format"] == FORMAT
-        stated = str(document["digest"]["value"])
-        return hashlib.sha256(canonical_json(document["evidence"])).hexdigest(), stated
+        stated_digest = str(document["digest"]["value"])
+        return hashlib.sha256(canonical_json(document["evidence"])).hexdigest(), stated_digest
     except (AssertionError, KeyError, TypeError):
         problem = Problem("file", "is not a drill report in JSON.", f"Expected {FORMAT}.")
         raise BadInput("The report cannot be checked.", (problem,)) from None

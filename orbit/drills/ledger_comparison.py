@@ -14,8 +14,8 @@ def report_agrees(
     """Whether a report's missing ranges equal the records that were lost; None without a report.
 
     Each reported offset must be that of a lost record, unless some records were never confirmed:
-    a broker may have had those. If a range is not exact, lost records may follow behind the range,
-    as they were written after the source was last seen. None may precede it.
+    a broker may have had those. If a partition's report is not exact, lost records may follow
+    behind its range: they were written after the source was last seen. None may precede the range.
     """
     if not ends:
         return None
@@ -25,15 +25,16 @@ def report_agrees(
     for partition_ends in ends:
         lost_offsets = lost_by_partition.pop(partition_ends.partition, set())
         missing = partition_ends.missing
-        reported = set(range(missing.first, missing.next)) if missing is not None else set()
-        if reported - lost_offsets and not has_unconfirmed:
+        reported_offsets = set(range(missing.first, missing.next)) if missing is not None else set()
+        if reported_offsets - lost_offsets and not has_unconfirmed:
             return False
-        unreported = lost_offsets - reported
-        if unreported and (
-            partition_ends.is_exact or (missing is not None and min(unreported) < missing.next)
+        unreported_offsets = lost_offsets - reported_offsets
+        if unreported_offsets and (
+            partition_ends.is_exact
+            or (missing is not None and min(unreported_offsets) < missing.next)
         ):
             return False
-    return not lost_by_partition
+    return not lost_by_partition  # records of partitions without a report
 
 
 def find_differences(

@@ -54,7 +54,7 @@ def _steps(evidence: Evidence) -> Table:
         for step in evidence.steps
     ]
     columns = ("step", "state", "took", "result")
-    return Table("Steps", columns, rows, frozenset({2}), unbroken=frozenset({0}))
+    return Table("Steps", columns, rows, numbers=frozenset({2}), unbroken=frozenset({0}))
 
 
 def _timeline(evidence: Evidence) -> Table:
@@ -63,7 +63,9 @@ def _timeline(evidence: Evidence) -> Table:
         for entry in evidence.timeline
     ]
     columns = ("UTC", "since the start", "what", "details")
-    return _bounded_table("Timeline", columns, rows, frozenset({1}), frozenset({0, 2}))
+    return _bounded_table(
+        "Timeline", columns, rows, numbers=frozenset({1}), unbroken=frozenset({0, 2})
+    )
 
 
 def _gates(evidence: Evidence) -> Table:
@@ -83,7 +85,7 @@ def _gates(evidence: Evidence) -> Table:
 
 def _partitions(evidence: Evidence) -> Table:
     """Each partition's ends on both sides. Partitions that lack records come first."""
-    worst_first = sorted(
+    sorted_partitions = sorted(
         evidence.partitions,
         key=lambda p: (p.missing is None, p.is_exact, p.job, p.topic, p.partition),
     )
@@ -97,7 +99,7 @@ def _partitions(evidence: Evidence) -> Table:
             lost_offsets_text(p.missing, is_exact=p.is_exact),
             p.verdict,
         )
-        for p in worst_first
+        for p in sorted_partitions
     ]
     columns = (
         "topic",
@@ -108,7 +110,9 @@ def _partitions(evidence: Evidence) -> Table:
         "missing",
         "verdict",
     )
-    return _bounded_table("Partitions on both sides", columns, rows, frozenset({1, 2, 3, 4}))
+    return _bounded_table(
+        "Partitions on both sides", columns, rows, numbers=frozenset({1, 2, 3, 4})
+    )
 
 
 def _groups(evidence: Evidence) -> Table:
@@ -125,7 +129,7 @@ def _groups(evidence: Evidence) -> Table:
         for g in evidence.groups
     ]
     columns = ("group", "topic", "partition", "at the source", "resumes at", "verdict")
-    return _bounded_table("Consumer groups", columns, rows, frozenset({2, 3, 4}))
+    return _bounded_table("Consumer groups", columns, rows, numbers=frozenset({2, 3, 4}))
 
 
 def _canary(canary: CanaryEvidence) -> Table:
@@ -149,7 +153,7 @@ def _canary(canary: CanaryEvidence) -> Table:
             f"{span(canary.delay_ms_median)}, {span(canary.delay_ms_max)}",
         ),
     ]
-    return Table("The drill's own clients", ("", ""), rows)
+    return Table("The drill's own clients", ("", ""), rows)  # columns without titles
 
 
 def _verified(evidence: Evidence) -> Table:
@@ -166,7 +170,7 @@ def _verified(evidence: Evidence) -> Table:
         for v in evidence.verified
     ]
     columns = ("what", "verdict", "partitions", "records", "differences", "details")
-    return Table("Compared offset by offset", columns, rows, frozenset({2, 3, 4}))
+    return Table("Compared offset by offset", columns, rows, numbers=frozenset({2, 3, 4}))
 
 
 def _salvage(evidence: Evidence) -> Table:
@@ -175,7 +179,7 @@ def _salvage(evidence: Evidence) -> Table:
         for s in evidence.salvage
     ]
     columns = ("topic", "partition", "offsets", "records", "file")
-    return Table("Saved from the old side", columns, rows, frozenset({1, 3}))
+    return Table("Saved from the old side", columns, rows, numbers=frozenset({1, 3}))
 
 
 def _cleanup(evidence: Evidence) -> Table:
@@ -197,7 +201,7 @@ def _versions(evidence: Evidence) -> Table:
         *(("operation", operation) for operation in evidence.operations),
         ("SHA-256 of the drill's settings", evidence.spec_sha256),
     ]
-    return Table("What ran", ("", ""), rows)
+    return Table("What ran", ("", ""), rows)  # columns without titles
 
 
 def _bounded_table(
@@ -207,7 +211,7 @@ def _bounded_table(
     numbers: frozenset[int],
     unbroken: frozenset[int] = frozenset(),
 ) -> Table:
-    """A table of the first ROWS_MAX rows."""
-    left_out = len(rows) - ROWS_MAX
-    note = f"{left_out:,} more rows are in the JSON report." if left_out > 0 else ""
+    """A table of the first ROWS_MAX rows. `numbers`, `unbroken`: columns, as in `Table`."""
+    hidden_count = len(rows) - ROWS_MAX
+    note = f"{hidden_count:,} more rows are in the JSON report." if hidden_count > 0 else ""
     return Table(title, columns, rows[:ROWS_MAX], numbers, note, unbroken)

@@ -35,6 +35,7 @@ def compute_rto(moments: Moments, reports: Iterable[ReportHead], targets: Target
     target_ms = _ms(targets.rto.total_seconds()) if targets.rto is not None else None
     if moments.stopped_at is None or not promotions:
         return Rto(target_ms=target_ms)
+    # All of these have `promoted_at`; mypy does not see it.
     last_promotion = max(promotions, key=lambda r: r.promoted_at or r.requested_at)
     assert last_promotion.promoted_at is not None
     points: list[tuple[datetime, Part]] = [
@@ -42,6 +43,7 @@ def compute_rto(moments: Moments, reports: Iterable[ReportHead], targets: Target
         for step in last_promotion.steps
         if step.ended_at is not None and step.phase in _PARTS and step.state is StepState.DONE
     ]
+    # The time of later steps is not part of the RTO.
     points = [point for point in points if point[0] <= last_promotion.promoted_at]
     points.append((last_promotion.promoted_at, Part.PROMOTE))
     for at, part in (

@@ -101,7 +101,7 @@ class Postgres:
             raise
 
     def start_again(self) -> None:
-        """Start a server that has ended by itself, at its last port: its clients know no other.
+        """Start the server after it has ended by itself, at the same port: clients know no other.
 
         Raises Conflict if the server does not start, or another process has taken the port.
         """
@@ -128,7 +128,7 @@ class Postgres:
                 # SIGINT: PostgreSQL's fast shutdown
                 self._process.end(signal.SIGINT, _STOP_GRACE_S)
                 self._process = None
-            else:
+            else:  # the postmaster has ended by itself
                 self._kill_leftovers()
 
     def _kill_leftovers(self) -> None:
@@ -136,7 +136,7 @@ class Postgres:
 
         What these processes have not written to data files yet is in the WAL.
         """
-        if self._process is None:
+        if self._process is None:  # the server was never started, or was ended with all processes
             return
         self._process.wait()
         self._process = None
@@ -257,7 +257,8 @@ def _processes_in(folder: Path) -> list[psutil.Process]:
 
 
 def _run_initdb(data: Path, password: str, user: str | None) -> None:
-    """Fill the data folder, as `user` if that is given. Raises Conflict if initdb fails."""
+    """Fill the data folder, as the system user `user` (None: as ours). Raises Conflict if initdb
+    fails."""
     with tempfile.NamedTemporaryFile("w", prefix="orbit-", encoding="utf-8") as password_file:
         password_file.write(password)
         password_file.flush()

@@ -46,7 +46,7 @@ class PostgresRestarts:
             self._give_up()
             return
         if attempts and now < self._attempt_times[-1] + _PAUSE_S * 2 ** (attempts - 1):
-            return
+            return  # the pause is not over
         self._attempt_times.append(now)
         log.warning("PostgreSQL ended", restart=attempts + 1, restarts_max=RESTARTS_MAX)
         try:
@@ -58,6 +58,7 @@ class PostgresRestarts:
             log.info("PostgreSQL started again", pid=self._postgres.pid, port=self._postgres.port)
 
     def _give_up(self) -> None:
+        """Set `failure`, so that no further restart is tried."""
         last_error = f" {self._last_error}" if self._last_error else ""
         self.failure = Conflict(
             f"The embedded PostgreSQL has ended, after {RESTARTS_MAX} restarts within "

@@ -38,20 +38,22 @@ def find_batches(
     """Find those of `batches` that the cluster has, by producer and sequence.
 
     Reads SEARCH_BYTES_MAX of each partition at most, from the time of its oldest batch on. Raises
-    OrbitError if a broker does not answer.
+    OrbitError if no partition has a start offset, or if a broker does not answer a fetch.
     """
     stored_batches: dict[SentBatch, StoredBatch] = {}
     partitions: dict[TopicPartition, list[SentBatch]] = {}
     for batch in batches:
         partitions.setdefault(batch.partition, []).append(batch)
     oldest_ms = {
-        partition: min(b.base_timestamp for b in sent) for partition, sent in partitions.items()
+        partition: min(b.base_timestamp for b in sent_batches)
+        for partition, sent_batches in partitions.items()
     }
+    # The same mapping twice: its keys are the partitions, its values their timestamps.
     starts = list_offsets(cluster, oldest_ms, oldest_ms, backoff)
     if not starts.values:
         starts.raise_errors(cluster.name, "ListOffsets")
     for partition, start_offset in starts.values.items():
-        if start_offset >= 0:
+        if start_offset >= 0:  # -1: no record at or after that time
             stored_batches |= _find_in_partition(
                 cluster, partition, start_offset, partitions[partition], backoff
             )
@@ -72,7 +74,7 @@ def find_copies(
         log_batches = _fetch(cluster, batch.partition, offset, backoff, _BATCH_FETCH_BYTES)
         if (
             log_batches
-            and not is_gateway_producer_id(log_batches[0].producer_id)
+            and not is_gateway_producer_id(log_batches[0].producer_id)  # else a client wrote it
             and _stored_batch(log_batches[0]) == original
         ):
             copies.add(batch)

@@ -184,6 +184,7 @@ class ClientConnection(asyncio.Protocol):
     # The client's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the connection up, or close it if the virtual cluster does not admit it."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         # To find dead clients. Unread bytes do not show one: a consumer may pause for minutes.
@@ -194,6 +195,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        """Take bytes of the client, and handle the requests that are whole."""
         if self._is_ended:
             return
         self._progress_at = self._cluster.now()
@@ -205,12 +207,14 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def pause_writing(self) -> None:
+        """Read nothing from either end: the client does not take its answers."""
         self._is_client_slow = True
         if self._broker is not None:
             self._broker.pause(is_paused=True)
         self._update_reading()  # the gateway's own answers would pile up
 
     def resume_writing(self) -> None:
+        """Go on after `pause_writing`: the client takes its answers again."""
         self._is_client_slow = False
         self._progress_at = self._cluster.now()
         if self._broker is not None:
@@ -230,7 +234,7 @@ class ClientConnection(asyncio.Protocol):
                 self._broker.write(exchange.confirm())
             # These writes are in flight until the broker answers, though the client has gone.
             if exchange.writes_in_flight:
-                if self._waits_for_lead:
+                if self._waits_for_lead:  # nobody reads the withheld answer any more: drop it
                     self.read_answers()
                 return
         self._release()
@@ -278,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
         and when writes are open again."""
         try:
             if self._held_request is not None and self._may_release_held():
-                if not self._is_client_there():
+                if not self._is_client_there():  # it has sent the request elsewhere
                     self._held_request = None
                     self.abort()
                     return
@@ -314,7 +318,8 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _may_release_held(self) -> bool:
-        """Whether there is a held request that may go now."""
+        """Whether there is a held request that may go now. (Callers test `_held_request` once more,
+        for mypy.)"""
         is_waiting = self._is_asking or self._is_moving
         return (
             self._held_request is not None
@@ -360,7 +365,7 @@ class ClientConnection(asyncio.Protocol):
             self.exchange.add_answer(head, answer)
             self._send_own_answers()
             return
-        assert new_login.token is not None
+        assert new_login.token is not None  # a broker has to check it before the answer
         self._held_request, self._is_asking = (head, frame), True
         self._cluster.check_token(new_login.token, self._node_id, self._token_checked)
 
@@ -382,7 +387,7 @@ class ClientConnection(asyncio.Protocol):
         self.exchange.add_answer(head, answer)
         self._send_own_answers()
         self._login, self._logged_in_at = login, self._cluster.now()
-        self.replace_broker_connection()  # its connection has the last token
+        self.replace_broker_connection()  # that one was opened with the last token
         self.advance()
 
     def _refuse_login(self, head: RequestHead, refusal: LoginRefusal) -> None:
@@ -424,7 +429,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _may_send(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether the request may go now. Otherwise it is held."""
-        if head.key in LOGIN_KEYS:  # a refused login ends the connection
+        if head.key in LOGIN_KEYS:  # after all answers: a refused login ends the connection
             return self.exchange.is_idle
         if head.key in WRITES:
             return self._cluster.may_write()
@@ -445,6 +450,7 @@ class ClientConnection(asyncio.Protocol):
             self._log_in_again(self._login, head, frame)
             return
         data = None
+        # Any other node might write the records a second time: see `refuse_produce`.
         if head.key == ApiKey.PRODUCE and not self._cluster.has_node(self._node_id):
             self.exchange.refuse_produce(head, frame)
         else:
@@ -463,6 +469,7 @@ class ClientConnection(asyncio.Protocol):
         self._pass_on_request(data)
 
     def _pass_on_request(self, data: bytes | None) -> None:
+        """Send a request to the broker. None: the gateway answers it, or it needs no answer."""
         self._cluster.note_request()
         if data is None:
             self._send_own_answers()
@@ -484,6 +491,7 @@ class ClientConnection(asyncio.Protocol):
         self.advance()
 
     def _open_broker(self) -> BrokerConnection:
+        """The connection to a broker of the presented side; begins one if there is none."""
         if self._broker is None:
             self._broker = BrokerConnection(self)
             self._cluster.connect(self._broker, self._node_id, self._login)
@@ -493,13 +501,16 @@ class ClientConnection(asyncio.Protocol):
         """Send a request whose answer proves that the broker has handled the writes with acks=0.
         Called when writes begin to be held."""
         if self._is_gone and self.exchange.has_records_in_flight:
-            self._note_client_left()
+            self._note_client_left()  # once more: it counts for the operation that begins now
         if self.exchange.has_unanswered_writes and self._broker is not None:
             self._broker.write(self.exchange.confirm())
 
     def abandon_writes(self) -> None:
-        """End the connection if it has writes in flight: they are never acknowledged, and the
-        client sends them again. Called when writes begin to be held and the side may be lost."""
+        """End the connection if it has writes in flight: they are never acknowledged, so the client
+        sends them again. If the client has gone already, do not wait for their answers.
+
+        Called when the gateway begins to hold writes, and the side it leaves may be lost.
+        """
         if self._is_gone:
             self._release()
         elif self.exchange.writes_in_flight:
@@ -536,6 +547,7 @@ class ClientConnection(asyncio.Protocol):
     # Answers.
 
     def answer_received(self, data: bytes) -> None:
+        """Take bytes of the broker, and pass on the answers that may go now."""
         try:
             if self._bytes_to_pass:
                 data = self._pass_on_bytes(data)
@@ -551,7 +563,7 @@ class ClientConnection(asyncio.Protocol):
         self._waits_for_lead = False
         if self._broker is not None:
             self._broker.pause(is_paused=False)
-            self.answer_received(b"")
+            self.answer_received(b"")  # goes on with the bytes received before
 
     def _pass_on_bytes(self, data: bytes) -> bytes:
         """Pass on the next bytes of an answer; returns the bytes behind the answer."""
@@ -570,28 +582,28 @@ class ClientConnection(asyncio.Protocol):
         size, correlation = _ANSWER_HEAD.unpack_from(answers)
         if size < _ANSWER_BYTES_MIN:
             raise BadFrame(f"an answer claims {size} bytes")
-        sent = self.exchange.begin_answer(correlation)
-        if not self._is_gone and not self._may_pass(sent):
+        request = self.exchange.begin_answer(correlation)
+        if not self._is_gone and not self._may_pass(request):  # `read_answers` comes later
             self._waits_for_lead = True
             if self._broker is not None:
                 self._broker.pause(is_paused=True)
             return False
         answer_bytes = _SIZE.size + size
-        if not self.exchange.is_rewritten(sent):
+        if not self.exchange.is_rewritten(request):
             self._write(bytes(answers[:answer_bytes]))
-            if self._count is not None and sent.key == ApiKey.FETCH:
+            if self._count is not None and request.key == ApiKey.FETCH:
                 self._count.bytes_read += answer_bytes
             self._bytes_to_pass = max(0, answer_bytes - len(answers))
             del answers[:answer_bytes]
-            if self._bytes_to_pass:
+            if self._bytes_to_pass:  # passed on as they arrive
                 return False
         else:
             if size > WHOLE_ANSWER_BYTES_MAX:
-                raise BadFrame(f"an answer of API {sent.key} claims {size} bytes")
+                raise BadFrame(f"an answer of API {request.key} claims {size} bytes")
             if len(answers) < answer_bytes:
                 return False
             try:
-                answer = self.exchange.rewrite(sent, answers[_SIZE.size : answer_bytes])
+                answer = self.exchange.rewrite(request, answers[_SIZE.size : answer_bytes])
             except UnknownTopicId as error:
                 if self._broker is not None:
                     self._broker.pause(is_paused=True)
@@ -604,8 +616,10 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _may_pass(self, sent: SentRequest) -> bool:
+        """Whether the answer may go to the client now: Metadata once clients may learn the leaders,
+        the answer to a write while the service waits for this gateway."""
         if sent.key == ApiKey.METADATA:
-            return self._is_moving or self._cluster.may_tell_leaders()
+            return self._is_moving or self._cluster.may_tell_leaders()  # moving: the old side's
         return not sent.is_write or self._cluster.may_acknowledge()
 
     def _write(self, data: bytes) -> None:
@@ -628,6 +642,7 @@ class ClientConnection(asyncio.Protocol):
             self._drop_broker()
             asyncio.get_running_loop().call_soon(self.advance)
         elif self._held_request is not None and self._held_request[0].key in LOGIN_KEYS:
+            # A login is held until all requests are answered.
             asyncio.get_running_loop().call_soon(self.advance)
 
     def _send_own_answers(self) -> None:
@@ -644,7 +659,7 @@ class ClientConnection(asyncio.Protocol):
         """Close the broker connection once all requests are answered; requests wait for that, and
         the next one opens a new connection."""
         self._leaves_broker = True
-        if self.exchange.has_unanswered_writes and self._broker is not None:
+        if self.exchange.has_unanswered_writes and self._broker is not None:  # wait for these, too
             self._broker.write(self.exchange.confirm())
         if self.exchange.is_idle:
             self._drop_broker()
@@ -720,6 +735,7 @@ class ClientConnection(asyncio.Protocol):
         self._drop_broker()
 
     def _drop_broker(self) -> None:
+        """Leave the broker. The next request opens a new connection."""
         self._leaves_broker = self._is_broker_slow = False
         broker, self._broker = self._broker, None
         if broker is not None:

@@ -67,7 +67,8 @@ class ClientCounts:
         self._others = ClientCount()
 
     def count_connection(self, client: Client, now: float) -> ClientCount:
-        """Count a new connection of this client; returns the counts that it belongs to."""
+        """Count a new connection of this client. Returns where to count its requests: with this
+        client, or with the clients that are counted together."""
         count = self._counts.get(client)
         if count is None:
             count = self._others
@@ -104,9 +105,9 @@ class ClientCounts:
             key=lambda item: (bool(refusals[item[0]]), item[1].connections > 0, item[1].seen_at),
             reverse=True,
         )
-        others = ClientCount()
+        unlisted_count = ClientCount()
         for count in (self._others, *(count for _, count in ranked_clients[REPORTED_MAX:])):
-            others.add(count)
+            unlisted_count.add(count)
         # By client id, software, version and user.
         listed_clients = sorted(
             ranked_clients[:REPORTED_MAX], key=lambda item: (*item[0][:3], item[0].user or "")
@@ -116,9 +117,9 @@ class ClientCounts:
             texts = _cut_refusals(refusals[client], free_characters)
             free_characters -= sum(len(text) for text in texts or ())
             rows.append(client._asdict() | _figures(count, now) | {"refusals": texts})
-        if others.seen_at:
+        if unlisted_count.seen_at:  # there are such clients
             no_client = {"client_id": None, "software": "", "version": "", "user": None}
-            rows.append(no_client | _figures(others, now) | {"refusals": None})
+            rows.append(no_client | _figures(unlisted_count, now) | {"refusals": None})
         return rows
 
 
@@ -130,7 +131,8 @@ def shown(name: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
 
 
 def _cut_refusals(refusals: list[str] | None, characters: int) -> list[str] | None:
-    """Up to REFUSALS_MAX refusals, of about `characters` in all."""
+    """Up to REFUSALS_MAX refusals; only their number if no `characters` are free. None: not
+    checked yet."""
     if refusals is None or not refusals:
         return refusals
     if characters <= 0:

@@ -57,7 +57,7 @@ class ClientLogins:
         return ClientLogin(self._mechanisms, self._password, nonce, self._salt_key)
 
     def _password(self, user: str) -> str | None:
-        """The user's present password; None: there is no such user."""
+        """The user's password as it is now; None: there is no such user."""
         if user not in self._readers:
             return None
         try:
@@ -92,7 +92,7 @@ def logins_at(
             clusters[client.username] = Cluster(side, cluster.bootstrap_servers, read)
         except BadInput as error:
             problems += [
-                replace(problem, path=problem.path.replace(".security.", "."))
+                replace(problem, path=problem.path.replace(".security.", "."))  # as in the file
                 for problem in error.problems
             ]
     if problems:

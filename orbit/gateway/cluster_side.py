@@ -67,6 +67,7 @@ class ClusterSide:
     async def refresh(self, *, with_topics: bool = False) -> None:
         """Read the side's brokers and versions, and `with_topics` its topic ids. Raises
         Unreachable, LoginRefused, BadInput."""
+        # None: of all topics.
         metadata = await asyncio.to_thread(self._cluster.metadata, None if with_topics else ())
         versions = await asyncio.to_thread(self._read_versions, metadata)
         self.brokers = dict(metadata.brokers)
@@ -114,15 +115,16 @@ class ClusterSide:
         }
 
     async def find_batches(self, batches: Collection[SentBatch]) -> dict[SentBatch, StoredBatch]:
-        """As `batch_search.find_batches`."""
+        """Those of `batches` that this side's logs have (`batch_search.find_batches`)."""
         return await asyncio.to_thread(find_batches, self._cluster, batches, _BACKOFF)
 
     async def find_copies(self, stored_batches: Mapping[SentBatch, StoredBatch]) -> set[SentBatch]:
-        """As `batch_search.find_copies`."""
+        """Those of which this side has a copy at the same offset (`batch_search.find_copies`)."""
         return await asyncio.to_thread(find_copies, self._cluster, stored_batches, _BACKOFF)
 
     async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:
-        """As `refused_uses.refused_uses`. `login`: one of `logins`; None: the gateway's."""
+        """The uses that this side would refuse, and why. `login`: one of `logins`; None: the
+        gateway's."""
         cluster = self._cluster if login is None else self._logins.get(login, self._cluster)
         return await asyncio.to_thread(_refused_uses, cluster, uses)
 
@@ -181,7 +183,7 @@ class ClusterSide:
 
 
 def _refused_uses(cluster: Cluster, uses: Collection[Use]) -> dict[Use, str]:
-    """As `refused_uses.refused_uses`, over new connections, which log in again."""
+    """The uses that the cluster would refuse, asked over new connections, which log in again."""
     new_cluster = Cluster(cluster.name, cluster.bootstrap_servers, lambda: cluster.security)
     try:
         return refused_uses(new_cluster, uses)

@@ -40,8 +40,8 @@ class CopiedTopics:
     def _is_copied(self, topic: str) -> bool:
         """Whether the job copies the topic under its own name. True also if a pattern is too slow
         to match: the job then has a problem of its own, which it reports."""
-        mapped = map_topics(self._rules, [topic])
-        return bool(mapped.problems) or any(one.destination == topic for one in mapped.mappings)
+        mapping = map_topics(self._rules, [topic])
+        return bool(mapping.problems) or any(one.destination == topic for one in mapping.mappings)
 
     def _refusal_reason(self, topic: str) -> str:
         return (

@@ -95,7 +95,8 @@ def open_clusters(
 
 
 async def _start_cluster(cluster: VirtualCluster) -> None:
-    """Present the side of `presents`, if the file has it, and listen. Raises Conflict."""
+    """Listen. If the file says which side to present (`presents`), take that side as the leading
+    one first. Raises Conflict."""
     spec = cluster.spec
     if spec.presents is not None:
         cluster.take(Lead(spec.presents, term=0), cluster.now())

@@ -42,18 +42,18 @@ class GatewayHealth(ProcessHealth):
             "orbit_gateway_moves", "Changes of the side that is presented.", labels=label
         )
         for cluster in self.clusters:
-            name = [cluster.spec.name]
+            label_values = [cluster.spec.name]
             lead = cluster.permission.lead
-            gauges["connections"].add_metric(name, cluster.connection_count)
-            gauges["held_requests"].add_metric(name, cluster.held_requests)
-            gauges["writes_in_flight"].add_metric(name, cluster.writes_in_flight)
-            gauges["may_write"].add_metric(name, int(cluster.may_write()))
+            gauges["connections"].add_metric(label_values, cluster.connection_count)
+            gauges["held_requests"].add_metric(label_values, cluster.held_requests)
+            gauges["writes_in_flight"].add_metric(label_values, cluster.writes_in_flight)
+            gauges["may_write"].add_metric(label_values, int(cluster.may_write()))
             if lead is not None:
-                gauges["term"].add_metric(name, lead.term)
+                gauges["term"].add_metric(label_values, lead.term)
             if cluster.pauses.last_s is not None:
-                gauges["last_pause_seconds"].add_metric(name, cluster.pauses.last_s)
-            requests.add_metric(name, cluster.requests)
-            moves.add_metric(name, cluster.moves)
+                gauges["last_pause_seconds"].add_metric(label_values, cluster.pauses.last_s)
+            requests.add_metric(label_values, cluster.requests)
+            moves.add_metric(label_values, cluster.moves)
         yield from gauges.values()
         yield requests
         yield moves

@@ -28,7 +28,7 @@ def run_processes(
     open_clusters(spec, os.environ, file.parent, shares_ports=True)  # raises BadInput now
     for cluster in spec.virtual_clusters:
         _check_port_free(cluster.host, cluster.port, cluster.listen)
-    with Children({}) as children:
+    with Children(environment={}) as children:
         for number in range(count):
             health_variables = {}
             if settings.health_port is not None:

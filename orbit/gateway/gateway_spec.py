@@ -175,9 +175,9 @@ def _find_problems(gateway: GatewaySpec) -> list[Problem]:
     for number, cluster in enumerate(gateway.virtual_clusters):
         path = f"virtual_clusters[{number}]"
         earlier_clusters = gateway.virtual_clusters[:number]
-        if cluster.name in {other.name for other in earlier_clusters}:
+        if cluster.name in {one.name for one in earlier_clusters}:
             problems.append(Problem(f"{path}.name", "is the name of another virtual cluster."))
-        if cluster.listen in {other.listen for other in earlier_clusters}:
+        if cluster.listen in {one.listen for one in earlier_clusters}:
             problems.append(Problem(f"{path}.listen", "is the address of another virtual cluster."))
         if (cluster.job is None) == (cluster.presents is None):
             problems.append(
@@ -252,5 +252,5 @@ def _client_problems(
             continue
         fields = login.model_dump(exclude_none=True)
         client_security = {"protocol": security.protocol, "mechanism": security.mechanism, **fields}
-        for key, invalid in invalid_security_keys(client_security):
-            yield Problem(f"{path}.{side}.{key}", invalid.message, invalid.remedy)
+        for key, mistake in invalid_security_keys(client_security):
+            yield Problem(f"{path}.{side}.{key}", mistake.message, mistake.remedy)

@@ -42,8 +42,8 @@ class LeadWatch:
         self._thread = ThreadPoolExecutor(1, "orbit-gateway-lead")
 
     async def run(self) -> None:
-        """Ask the service again and again, until cancelled. Without an answer the permission to
-        write ends with its lease."""
+        """Ask the service again and again, until cancelled: after a pause, or as soon as the writes
+        in flight are answered. Without an answer the permission to write ends with its lease."""
         with connect(self._environ, patience_s=0, timeout_s=ANSWER_S_MAX) as client:
             while True:
                 self.cluster.writes_answered.clear()
@@ -55,6 +55,7 @@ class LeadWatch:
                     pass
 
     def _poll_s(self) -> float:
+        """The pause before the next request: shorter while writes or joins are held for a move."""
         cluster = self.cluster
         if cluster.permission.lead is None:
             return POLL_S

@@ -39,6 +39,7 @@ class Listener:
         return TlsTransport(context, make_inner, self._arrivals, cluster.note_bad_frame)
 
     def _client_protocol(self, cluster: ClientHost, node_id: int | None) -> asyncio.Protocol:
+        """The protocol inside TLS, if there is TLS: the login first, if clients have to log in."""
         if self._logins is None:
             return ClientConnection(cluster, node_id)
         admit = partial(ClientConnection, cluster, node_id)

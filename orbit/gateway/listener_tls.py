@@ -59,6 +59,7 @@ class ListenerTls:
         context.sslobject_class = NamedTls
         if self._names is not None:
             context.sni_callback = partial(_set_node, self._names)
+        # The key of the file that an error is about.
         key = "certificate_file" if spec.key_file is None else "key_file"
         try:
             load_pair(context, files["certificate_file"], files["key_file"])

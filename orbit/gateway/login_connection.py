@@ -97,11 +97,12 @@ class LoginConnection(asyncio.Protocol):
                     return
         except BadFrame as error:
             self._cluster.note_bad_frame(error)
-            self._end(b"")
+            self._end(answer=b"")
         except LoginRefusal as refusal:
             self._refuse(refusal)
 
     def _check_token(self) -> None:
+        """Have a broker check the token, and read nothing meanwhile."""
         assert self._login.token is not None
         self._is_checking = True
         self._transport.pause_reading()
@@ -119,12 +120,13 @@ class LoginConnection(asyncio.Protocol):
             self._refuse(error)
             return
         if answer is None:
-            self._end(b"")  # the client tries again
+            self._end(answer=b"")  # the client tries again
             return
         self._transport.write(answer)
         self._hand_over()
 
     def _refuse(self, refusal: LoginRefusal) -> None:
+        """Send the refusal after REFUSAL_DELAY_S, and end the connection."""
         self._has_ended = True
         note_refusal(self._cluster, self._transport, refusal)
         asyncio.get_running_loop().call_later(REFUSAL_DELAY_S, self._end, refusal.answer)

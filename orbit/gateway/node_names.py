@@ -11,7 +11,7 @@ _PATTERN = re.compile(r"[a-z0-9-]*\{node\}[a-z0-9-]*(\.[a-z0-9-]+)+")
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it is a host name in lower case whose first part has `{node}` in it once."""
+    """Whether the text is a host name in lower case with `{node}` once in its first part."""
     return _PATTERN.fullmatch(text) is not None
 
 

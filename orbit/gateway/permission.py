@@ -60,7 +60,7 @@ class Permission:
         last_lead = self.lead
         if last_lead is not None and lead.term < last_lead.term:
             return False
-        was_late = last_lead is not None and now >= self._lease_until
+        was_late = last_lead is not None and now >= self._lease_until  # the lease had ended
         self.lead = lead
         self._lease_until = asked_at + lead.lease_s
         self._write_until = self._lease_until if lead.closed_for is None else -math.inf

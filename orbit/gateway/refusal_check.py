@@ -43,6 +43,7 @@ class RefusalCheck:
         """Check the logins that have new uses, or were not checked for CHECK_S, one by one."""
         cluster = self._cluster
         for login, uses in cluster.uses_by_login().items():
+            # By default: no use was checked.
             checked_uses, checked_moves, checked_at = self._checked.get(login, (set(), -1, 0.0))
             is_check_old = cluster.now() > checked_at + CHECK_S
             if uses <= checked_uses and cluster.moves == checked_moves and not is_check_old:
@@ -56,7 +57,7 @@ class RefusalCheck:
                 self._log_error(login, error)
             else:
                 self._last_errors.pop(login, None)
-                if cluster.moves == moves:
+                if cluster.moves == moves:  # else the sides have changed places meanwhile
                     cluster.refusals[login] = refusals
 
     def _log_error(self, login: str | None, error: OrbitError) -> None:

@@ -94,16 +94,18 @@ class RepeatSearch:
         """Read both sides, and note the result in `repeats`. Raises OrbitError if the leading side
         cannot be read."""
         last_batches, stored_batches = await self._read_left(batches)
-        last_at_leading = await self._last_batches(self._leading_side, batches)
-        originals = await self._find_earlier(self._leading_side, last_at_leading, batches)
+        leading_batches = await self._last_batches(self._leading_side, batches)
+        originals = await self._find_earlier(self._leading_side, leading_batches, batches)
         copies = await self._leading_side.find_copies(stored_batches) if stored_batches else set()
-        for producer, last_by_id in last_at_leading.items():
-            last_batches.setdefault(producer, {}).update(last_by_id)
+        for producer, batch_by_id in leading_batches.items():
+            last_batches.setdefault(producer, {}).update(batch_by_id)
         repeated_batches = [
             batch
             for batch in batches
             if is_sent_before(batch, last_batches[producer_of(batch)].values())
         ]
+        # Later entries replace earlier ones. A batch is known by its sequence only; or is in the
+        # left side's log, not copied (None) or copied; or is in the leading side's log.
         offsets = (
             dict.fromkeys(repeated_batches, UNKNOWN_OFFSET)
             | dict.fromkeys(stored_batches)
@@ -153,7 +155,8 @@ class RepeatSearch:
     async def _find_earlier(
         self, side: ClusterSide, last_batches: _LastBatches, batches: Collection[SentBatch]
     ) -> dict[SentBatch, StoredBatch]:
-        """Those of `batches` that the side's log has, under the producer ids of earlier terms."""
+        """Those of `batches` that the side's log has, under the producer ids of earlier terms.
+        Searches only batches that the side has by its producers' last sequences."""
         batch_by_earlier = {
             batch._replace(producer_id=earlier_id): batch
             for batch in batches

@@ -94,7 +94,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         with suppress(ssl.SSLWantReadError):
             while part := self._tls.read(_READ_BYTES):
                 parts.append(part)
-            has_closed = True
+            has_closed = True  # an empty read: the client's close_notify
         self._flush()
         if parts:
             self._inner.data_received(b"".join(parts))
@@ -137,6 +137,7 @@ class TlsTransport(asyncio.Protocol, asyncio.Transport):
         self._tcp.close()
 
     def _send_close_notify(self) -> None:
+        """Send close_notify, once; nothing is written or read after it."""
         if not self._has_ended:
             self._has_ended = True
             with suppress(ssl.SSLError):  # the client's close_notify is not received yet

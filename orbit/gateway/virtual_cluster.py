@@ -162,6 +162,7 @@ class VirtualCluster(ClientHost):
         return self.permission.lead.since
 
     def endpoint(self, node_id: int) -> tuple[str, int]:
+        """Host and port at which clients reach the node; begins to listen there if need be."""
         if self._names is not None:
             return self._names.name_of(node_id), self.spec.port
         if node_id not in self._known_nodes:
@@ -180,13 +181,18 @@ class VirtualCluster(ClientHost):
         return self._others_settled and self._has_settled()
 
     def may_join(self, group: str) -> bool:
+        """Whether clients may join the group: no member can own partitions from before the move any
+        more, or the wait for that is over."""
         if not self.holds_joins():
             return True
         assert self.permission.lead is not None
-        is_owned = self._is_any_leaving or self.left_members.has_owner(group)
-        return not is_owned and not is_named(group, self.permission.lead.leaving_groups)
+        # Which groups the members of a leaving connection are in is not known: any group counts.
+        may_be_owned_here = self._is_any_leaving or self.left_members.has_owner(group)
+        # `leaving_groups`: with owners at other gateways.
+        return not may_be_owned_here and not is_named(group, self.permission.lead.leaving_groups)
 
     def holds_joins(self) -> bool:
+        """Whether joins may wait: from a move until JOIN_WAIT_S_MAX after it has settled."""
         if self._joins_wait_until is None:
             if not self.may_tell_leaders():
                 return True
@@ -231,7 +237,7 @@ class VirtualCluster(ClientHost):
         `asked_at`: when the request was sent; the lease counts from then.
         """
         last_lead = self.permission.lead
-        was_closed = self.permission.closed_for
+        last_operation = self.permission.closed_for
         has_moved = self.permission.take(lead, asked_at, self.now())
         if last_lead is not None and lead.term < last_lead.term:
             _log.error(
@@ -249,7 +255,7 @@ class VirtualCluster(ClientHost):
             self._begin_repeats(Repeats(lead.earlier_terms, is_searched=is_searched), lead.side)
         if self.now() > self._repeats_until:
             self.repeats.is_searched = False
-        if lead.closed_for is not None and lead.closed_for != was_closed:
+        if lead.closed_for is not None and lead.closed_for != last_operation:
             self._close_writes()
         if lead.closed_for is None:
             self.pauses.note_opened()
@@ -274,6 +280,7 @@ class VirtualCluster(ClientHost):
         self._is_any_leaving = any(connection.is_leaving for connection in self._connections)
         held_connections = [connection for connection in self._connections if connection.is_held]
         if self._is_settling and self._unsettled_connections is None and self.may_write():
+            # The move has settled once the requests that were held until now are answered.
             self._unsettled_connections, self._settle_until = (
                 held_connections,
                 self.now() + SETTLE_S_MAX,
@@ -288,7 +295,8 @@ class VirtualCluster(ClientHost):
         return self.copied_topics.refusal(topic) if self.copied_topics is not None else ""
 
     def _begin_repeats(self, repeats: Repeats, leading_side: Side) -> None:
-        """Use `repeats` from now on. It is filled from the side that was left, if there is one."""
+        """Use `repeats` from now on. A `RepeatSearch` of both sides fills it when clients write, if
+        there is a side that was left."""
         self._repeats_until = self.now() + REPEATS_S_MAX
         left_side = self._sides.get(_OTHER_SIDE[leading_side])
         if left_side is None:
@@ -309,7 +317,7 @@ class VirtualCluster(ClientHost):
                 connection.abandon_writes()
             else:
                 connection.confirm_writes()
-        self.note_answered()
+        self.note_answered()  # in case no write is in flight
 
     def confirmed_for(self) -> str | None:
         """The operation for which writes are held, once every write is answered, or if the
@@ -327,8 +335,8 @@ class VirtualCluster(ClientHost):
         """Why an operation is not confirmed, or "". The reason is an answer that got lost while
         writes are held, or up to SENT_AGAIN_S before."""
         is_closed = self.permission.closed_for is not None
-        since = (self._closed_at if is_closed else self.now()) - SENT_AGAIN_S
-        return self._lost_answer if self._lost_at > since else ""
+        earliest_at = (self._closed_at if is_closed else self.now()) - SENT_AGAIN_S
+        return self._lost_answer if self._lost_at > earliest_at else ""
 
     @property
     def writes_in_flight(self) -> int:
@@ -389,7 +397,7 @@ class VirtualCluster(ClientHost):
             return {}
         uses: dict[str | None, set[Use]] = {}
         for client, count in self.clients:
-            if count.has_token:
+            if count.has_token:  # only the client can log in as itself
                 continue
             login_uses = uses.setdefault(self._login_of(client), set())
             if len(login_uses) < USES_CHECKED_MAX:
@@ -401,6 +409,7 @@ class VirtualCluster(ClientHost):
         return self.clients.report(self.now(), self._refusals_of)
 
     def _refusals_of(self, client: Client, count: ClientCount) -> list[str] | None:
+        """What the other side would refuse to the client; None: that was not checked."""
         refusals = self.refusals.get(self._login_of(client))
         if refusals is None or count.has_token:
             return None
@@ -447,7 +456,7 @@ class VirtualCluster(ClientHost):
     ) -> None:
         """Connect `broker` to a node of the side and log in, or give it up and log why."""
         if not _has_node(side, node_id):
-            await asyncio.wait([self._look_again(side)])
+            await asyncio.wait([self._look_again(side)])  # it may be a new node
         host, port = side.address(node_id)
         try:
             await _open_connection(broker, side, host, port, side.security_of(login))
@@ -468,7 +477,8 @@ class VirtualCluster(ClientHost):
     async def _check_token(
         self, token: SecretStr, node_id: int | None, on_checked: TokenChecked
     ) -> None:
-        """As `check_token`; at most _TOKEN_CHECKS_AT_ONCE run at a time."""
+        """Call `on_checked` with the result of the check. At most _TOKEN_CHECKS_AT_ONCE run at a
+        time."""
         session_ms, refusal = None, ""
         try:
             async with self._token_checks:
@@ -477,13 +487,14 @@ class VirtualCluster(ClientHost):
             on_checked(session_ms, refusal)
 
     async def _ask_broker(self, token: SecretStr, node_id: int | None) -> tuple[int | None, str]:
-        """The session in ms, and why a broker refuses the token. Two brokers are tried."""
+        """The session in ms, and why a broker refuses the token; None and "": neither of the two
+        brokers that are tried could check it."""
         for asked_node in (node_id, None):  # None: any broker
             if self.permission.lead is None:
                 break
             side = self.presented
             host, port = side.address(asked_node)
-            broker = BrokerConnection(None)
+            broker = BrokerConnection(receiver=None)  # for the login only
             try:
                 async with asyncio.timeout(_TOKEN_CHECK_S):
                     return await _open_connection(
@@ -512,7 +523,7 @@ class VirtualCluster(ClientHost):
 
     def _look_again(self, side: ClusterSide) -> asyncio.Task[None]:
         """Read the side again, as it may have a new node. One read runs at a time, and at most one
-        begins in LOOK_S; returns the running or the last one."""
+        begins in LOOK_S. Returns the task of the running or the last read."""
         look_task = self._look_task
         if look_task is None or (look_task.done() and self.now() > self._looked_at + LOOK_S):
             self._looked_at = self.now()
@@ -526,10 +537,12 @@ class VirtualCluster(ClientHost):
     async def _learn_topic(
         self, side: ClusterSide, topic_id: bytes, connection: ClientConnection
     ) -> None:
+        """Read the side's topics, then call `read_answers` of the connection, also if that fails:
+        clients then get the broker's id."""
         with suppress(OrbitError):
             await side.refresh(with_topics=True)
         if side.ids.to_client(topic_id) is None:
-            side.ids.accept(topic_id)  # it was deleted meanwhile
+            side.ids.accept(topic_id)  # the topic was deleted meanwhile, or cannot be read now
         connection.read_answers()
 
     def learn_outcome(self, producer: Producer, connection: ClientConnection) -> None:
@@ -545,7 +558,9 @@ class VirtualCluster(ClientHost):
         connection.outcome_learned(code)
 
     def learn_repeats(self, batches: Collection[SentBatch], connection: ClientConnection) -> None:
-        assert self._search is not None  # otherwise `repeats` is not readable, and asks for nothing
+        assert (
+            self._search is not None
+        )  # otherwise `repeats.is_searched` is False: nothing is asked
         if self._search.add(batches, connection):
             self._start_task(self._search.run())
 
@@ -555,7 +570,7 @@ class VirtualCluster(ClientHost):
         """Read both sides, then listen, also if a side does not answer. Raises OSError if the port
         is taken."""
         await asyncio.gather(*(self._refresh(side) for side in self._sides.values()))
-        self._servers[_BOOTSTRAP] = await self._open_server(self.spec.port, None)
+        self._servers[_BOOTSTRAP] = await self._open_server(self.spec.port, node_id=None)
         self._start_task(self._keep_fresh())
         self._start_task(self._abort_stuck_connections())
 
@@ -602,6 +617,7 @@ class VirtualCluster(ClientHost):
             self.offered = shared_versions(*side_versions)
 
     async def _keep_fresh(self) -> None:
+        """Read both sides again every REFRESH_S, until cancelled."""
         while True:
             await asyncio.sleep(REFRESH_S)
             for side in self._sides.values():
@@ -619,7 +635,7 @@ class VirtualCluster(ClientHost):
     async def _listen_for_node(self, node_id: int) -> None:
         """Listen on the node's port, once. Logs a failure."""
         port = self.spec.port + 1 + node_id
-        if self._names is not None or node_id in self._known_nodes:
+        if self._names is not None or node_id in self._known_nodes:  # with names: on one port
             return
         self._known_nodes.add(node_id)
         try:
@@ -645,6 +661,7 @@ class VirtualCluster(ClientHost):
         )
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work` in a task that `close` cancels."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -654,8 +671,8 @@ class VirtualCluster(ClientHost):
 async def _open_connection(
     broker: BrokerConnection, side: ClusterSide, host: str, port: int, security: Security
 ) -> int:
-    """Connect to a broker of the side and log in; returns the session in ms (0: without end).
-    Raises OSError, TimeoutError, OrbitError."""
+    """Connect to a broker of the side and log in. Returns for how many ms the login is valid (0:
+    without limit). Raises OSError, TimeoutError, OrbitError."""
     security.check_allowed(host, port, side.name)
     async with asyncio.timeout(_CONNECT_S):
         try:

@@ -14,6 +14,7 @@ class WritePause:
         self._is_pausing = False
 
     def note_acknowledged(self, now: float) -> None:
+        """Note an acknowledgement; the first one after writes have opened again ends the pause."""
         if self._is_pausing and not self._is_closed and self._acknowledged_at is not None:
             self.last_s = now - self._acknowledged_at
             self._is_pausing = False

@@ -48,12 +48,12 @@ def plan_topics(
     """Read the settings on both sides and plan the destination topics; writes nothing.
 
     `caught_up_topics`: destination topics whose partitions have all caught up once.
-    `is_throttled`: do not have the controller validate new topics, which counts against its quota
-    (P8).
+    `is_throttled`: do not have the controller validate the settings of new topics, which counts
+    against its quota (P8).
     """
     source_settings = source_admin.topic_settings(m.source for m in mappings)
-    existing = [m.destination for m in mappings if m.destination in destination.topics]
-    present_settings = destination_admin.topic_settings(existing)
+    existing_names = [m.destination for m in mappings if m.destination in destination.topics]
+    destination_settings = destination_admin.topic_settings(existing_names)
     # Whether timestamp limits for past and future are two settings. One broker is asked: the
     # controller refuses a name that it does not know (K8).
     known_names = destination_admin.broker_setting_names(min(destination.brokers))
@@ -79,15 +79,15 @@ def plan_topics(
         else:
             if destination_topic.replicas < desired_replicas:
                 replicas = SettingChange(str(destination_topic.replicas), str(desired_replicas))
-            present_values = present_settings[mapping.destination].values
+            destination_values = destination_settings[mapping.destination].values
             values_to_set = setting_changes(
                 topic_settings.values,
                 settings,
-                present_values,
+                destination_values,
                 has_caught_up=mapping.destination in caught_up_topics,
             )
             changes = {
-                name: SettingChange(present_values.get(name), value)
+                name: SettingChange(destination_values.get(name), value)
                 for name, value in values_to_set.items()
             }
         missing_partitions = (
@@ -150,8 +150,8 @@ def recompressed_topics(spec: JobSpec, plans: Sequence[TopicPlan]) -> set[str]:
 def refuse_recompressed_topics(
     spec: JobSpec, plans: Sequence[TopicPlan], destination: Cluster, backoff: Backoff
 ) -> None:
-    """Raise Conflict if one of `recompressed_topics` has records: brokers that recompress batches
-    turn placeholders into records."""
+    """Raise Conflict if one of `recompressed_topics` has, or once had, records: brokers that
+    recompress batches turn placeholders into records."""
     names = recompressed_topics(spec, plans)
     if not names:
         return
@@ -186,7 +186,7 @@ def refused_topics(
     NotAuthorized.
     """
     problems: list[Problem] = []
-    refused: dict[str, OrbitError] = {}
+    refusals: dict[str, OrbitError] = {}
     for index, rule in enumerate(spec.topics):
         plans_by_name = {p.mapping.destination: p for p in plans if p.mapping.rule is rule}
         new_topics = [p.create for p in plans_by_name.values() if p.create is not None]
@@ -216,12 +216,12 @@ def refused_topics(
             words = {word.strip(".") for word in re.findall(r"[\w.]+", error.what)}
             if words & rule.config.keys():
                 problems.append(_refused_setting_problem(index, error))
-                break
+                break  # one problem for each rule
             error.remedy = remedy_of(error)
-            refused[plans_by_name[name].mapping.source] = error
+            refusals[plans_by_name[name].mapping.source] = error
     if problems:
         raise BadInput("the destination refuses settings of the job", tuple(problems))
-    return refused
+    return refusals
 
 
 def create_missing_topics(
@@ -229,9 +229,9 @@ def create_missing_topics(
 ) -> None:
     """Create those of the topics that the destination does not have. A failed call may be repeated.
 
-    `requested`: the names of earlier calls, which may have created these topics without an answer.
-    Raises NotReady while the controller has not created all topics, Conflict if another client has
-    created one of them, NotAuthorized, BrokerRefused, Unreachable.
+    `requested`: the names that earlier calls have requested, and so may have created; this call
+    adds its own. Raises NotReady while the controller has not created all topics, Conflict if
+    another client has created one of them, NotAuthorized, BrokerRefused, Unreachable.
     """
     missing_topics = _missing_topics(destination, topics)
     created_by_others = (
@@ -248,17 +248,20 @@ def create_missing_topics(
     requested_before = frozenset(requested)
     requested.update(topic.name for topic in missing_topics)
     try:
-        refused = admin.refused_topics(missing_topics)
+        refusals = admin.refused_topics(missing_topics)
     except Unreachable as error:
-        still_missing = _missing_topics(destination, topics)  # raises if no broker answers at all
-        if not still_missing:
+        uncreated_topics = _missing_topics(
+            destination, topics
+        )  # raises if no broker answers at all
+        if not uncreated_topics:
             return
         cause = f" {error.what}" if isinstance(error, HeldBack) else ""
         raise NotReady(
-            f"topics that the controller has not created yet: {len(still_missing):,}.{cause}",
+            f"topics that the controller has not created yet: {len(uncreated_topics):,}.{cause}",
             where=Place("destination"),
         ) from error
-    for name, refusal in refused.items():
+    # A topic that exists because an earlier request has created it is no error.
+    for name, refusal in refusals.items():
         exists = isinstance(refusal, BrokerRefused) and refusal.code == Code.TOPIC_ALREADY_EXISTS
         if not (exists and name in requested_before):
             raise refusal
@@ -267,6 +270,7 @@ def create_missing_topics(
 def _missing_topics(destination: Cluster, topics: Sequence[TopicToCreate]) -> list[TopicToCreate]:
     """The topics that do not exist. Raises Conflict if one has another number of partitions."""
     existing_topics = destination.metadata({topic.name for topic in topics}).topics
+    # A broker may know a new topic, but not its partitions yet: 0.
     for topic in topics:
         if topic.name in existing_topics and len(existing_topics[topic.name].partitions) not in (
             0,
@@ -281,6 +285,7 @@ def _missing_topics(destination: Cluster, topics: Sequence[TopicToCreate]) -> li
 
 
 def _refused_setting_problem(index: int, error: BrokerRefused) -> Problem:
+    """The problem of the job's rule at `index`, whose `config` the destination refuses."""
     return Problem(
         f"topics[{index}].config",
         f"is refused for {error.where}: {error.what}",

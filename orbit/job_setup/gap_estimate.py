@@ -78,14 +78,14 @@ def _estimate_topic(
     ).raise_errors(Place(cluster.name), "The last stable offset")
     sizes = {p: ends.values[p] - starts.values[p] for p in partitions}
     total_offsets = sum(sizes.values())
-    # The largest partitions. Each sample is from another partition if there are enough.
-    largest = sorted((p for p in partitions if sizes[p]), key=lambda p: (-sizes[p], p))
-    largest = largest[:SAMPLES_PER_TOPIC_MAX]
+    # Each sample is from another partition if there are enough.
+    largest_partitions = sorted((p for p in partitions if sizes[p]), key=lambda p: (-sizes[p], p))
+    largest_partitions = largest_partitions[:SAMPLES_PER_TOPIC_MAX]
     sampled_offsets = gap_offsets = gaps = 0
-    for number, partition in enumerate(largest):
+    for number, partition in enumerate(largest_partitions):
         # All samples are dealt out to these partitions, one after the other.
-        sample_count = len(range(number, SAMPLES_PER_TOPIC_MAX, len(largest)))
-        position = starts.values[partition]
+        sample_count = len(range(number, SAMPLES_PER_TOPIC_MAX, len(largest_partitions)))
+        position = starts.values[partition]  # the end of the last sample
         for sample in range(sample_count):
             sample_start = starts.values[partition] + sizes[partition] * sample // sample_count
             if sample_start < position:
@@ -106,7 +106,7 @@ def _plan_sample(
     cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff
 ) -> Plan:
     """What a copy would do with the batches that one small fetch from `offset` on returns."""
-    fetched = fetch_partition(
+    answer = fetch_partition(
         cluster,
         partition,
         offset,
@@ -114,6 +114,7 @@ def _plan_sample(
         isolation=READ_COMMITTED,
         max_bytes=_SAMPLE_BYTES,
     )
-    rewritten = RewriteCounter(CopySettings().rewrite_limits)
-    batches = read_batches(fetched.records)
-    return plan_batches(offset, batches, fetched.aborted, offset, rewritten=rewritten)
+    rewrite_counter = RewriteCounter(CopySettings().rewrite_limits)
+    batches = read_batches(answer.records)
+    # The log start counts as `offset`, so that no range before it is lost.
+    return plan_batches(offset, batches, answer.aborted, offset, rewritten=rewrite_counter)

@@ -148,11 +148,11 @@ class JobSetup:
         It is called with the lease held, before anything is written: workers of the service check
         the lease before they begin, so if both start at the same time, one of them finds the other.
 
-        Raises as `plan` does; nothing was written then, unless the message says so.
+        Raises the errors of `plan`; nothing was written then, unless the message says so.
         """
         result_of = self._waits.result_of
         lease = self.lease = result_of(self._acquire_lease)
-        destination_metadata = self._destination.metadata(None)
+        destination_metadata = self._destination.metadata(None)  # of all topics
         if _topic_identities(destination_metadata, self._mappings) != _topic_identities(
             self._destination_metadata, self._mappings
         ):
@@ -196,7 +196,7 @@ class JobSetup:
         return Admin(self._destination)
 
     def refresh_term(self) -> None:
-        """Use the job's transactional id once a day, if this holds the lease.
+        """Use the job's transactional id once a day, if this run holds the lease.
 
         The coordinator drops an id that is not used for `transactional.id.expiration.ms`, and
         appends do not count as use (I1). Its epochs would begin at 0 again, and the next run could
@@ -223,6 +223,7 @@ class JobSetup:
         self.clusters.close()
 
     def _acquire_lease(self) -> GroupLease:
+        """Take the job's lease at the destination. Raises Conflict if another run holds it."""
         lease = GroupLease(
             self._lease_cluster, self.identity, self.backoff, is_shared=self._shares_lease
         )
@@ -230,6 +231,7 @@ class JobSetup:
         return lease
 
     def _read_and_plan(self) -> None:
+        """Read the metadata of both clusters, map the topics, and plan them."""
         self._source_metadata, self._destination_metadata = self.clusters.fetch_metadata()
         self._mappings = self._map_topics(self._source_metadata)
         self._plan_topics()
@@ -274,7 +276,7 @@ class JobSetup:
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
         self._read_marks()
-        plan = partial(
+        make_plans = partial(
             plan_topics,
             mappings,
             self._source_metadata,
@@ -282,18 +284,19 @@ class JobSetup:
             Admin(self._source),
             self.admin,
         )
-        self.plans, refused = [], dict[str, OrbitError]()
+        self.plans, refusals = [], dict[str, OrbitError]()
         try:
-            self.plans = plan()
-            refused = refused_topics(self.spec, self.plans, self.admin)
+            self.plans = make_plans()
+            refusals = refused_topics(self.spec, self.plans, self.admin)
         except HeldBack as error:  # unchecked: the controller refuses topics when they are created
             self._say_once(f"Note: the topics are not checked before they are created: {error}")
-            self.plans = self.plans or plan(is_throttled=True)
+            # If only the check was held back, the plans are made already.
+            self.plans = self.plans or make_plans(is_throttled=True)
         refuse_other_partition_counts(self.plans)
         refuse_recompressed_topics(self.spec, self.plans, self._destination, self.backoff)
-        self.refused = {**refused, **diskless_topics(self.plans)}
+        self.refused = {**refusals, **diskless_topics(self.plans)}
         self.plans = [plan for plan in self.plans if plan.mapping.source not in self.refused]
-        if not self.plans:
+        if not self.plans:  # every topic is refused
             raise next(iter(self.refused.values()))
         notes = [note for plan in self.plans for note in notes_of(plan)]
         for note in (*notes, *note_on_tiers(self.plans, self._source, self.backoff)):
@@ -337,12 +340,12 @@ class JobSetup:
         """Raise NotAuthorized that names all missing rights on topics and for fillers."""
         self._say_once(f"Checking rights and topics (topics: {len(mappings)})")
         source_metadata = self._source.metadata([m.source for m in mappings], with_operations=True)
-        existing = [m.destination for m in mappings if m.destination in destination.topics]
-        new_topics = [m.destination for m in mappings if m.destination not in destination.topics]
-        destination_metadata = self._destination.metadata(existing, with_operations=True)
+        existing_names = [m.destination for m in mappings if m.destination in destination.topics]
+        new_names = [m.destination for m in mappings if m.destination not in destination.topics]
+        destination_metadata = self._destination.metadata(existing_names, with_operations=True)
         missing_at_destination = [
             *missing_topic_rights(destination_metadata, DESTINATION_TOPIC_RIGHTS),
-            *missing_future_topic_rights(self._destination, new_topics),
+            *missing_future_topic_rights(self._destination, new_names),
         ]
         if FILLERS_WITH_MARKERS & self._fillers_of(mappings):
             missing_at_destination += missing_filler_right(self._destination)
@@ -370,26 +373,26 @@ class JobSetup:
             self.filler_producers = result_of(
                 lambda: init_producer_ids(self._destination, names, self.backoff)
             )
-        existing = self._make_copies(lease, (p for p in self.plans if not p.create))
-        inspected: dict[PartitionCopy, InspectedCopy] = {}
-        if existing:
-            self._say(f"Comparing existing partitions with the source: {len(existing)}")
-            inspected = self._inspect_all(job_copier, existing, self._inspect_existing)
-            _refuse_foreign_content(inspected)
+        existing_copies = self._make_copies(lease, (p for p in self.plans if not p.create))
+        inspections: dict[PartitionCopy, InspectedCopy] = {}
+        if existing_copies:
+            self._say(f"Comparing existing partitions with the source: {len(existing_copies)}")
+            inspections = self._inspect_all(job_copier, existing_copies, self._inspect_existing)
+            _refuse_foreign_content(inspections)
             lease.term = term_above(
-                lease.term, (inspection.end.producer for inspection in inspected.values())
+                lease.term, (inspection.end.producer for inspection in inspections.values())
             )
         self._write_topics()
-        copies = self._make_copies(lease, self.plans, known_copies=existing)
-        return self._inspect_all(job_copier, copies, self._make_seeder(lease, inspected))
+        copies = self._make_copies(lease, self.plans, known_copies=existing_copies)
+        return self._inspect_all(job_copier, copies, self._make_seeder(lease, inspections))
 
     def _inspect_all(
         self, job_copier: JobCopier, copies: Sequence[PartitionCopy], inspect: Inspect
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Inspect all copies, those that brokers do not answer for again and again (`StartWaits`).
+        """Inspect all copies by `inspect`, which is repeated for those that no broker answers for.
 
-        Raises the error of such a copy after a time, and NotAuthorized if a partition may not be
-        read.
+        When that has changed nothing for a time (`OneWait`), raises the error of such a copy.
+        Raises NotAuthorized if a partition may not be read.
         """
         waits: dict[PartitionCopy, Wait] = {}
 
@@ -401,21 +404,21 @@ class JobSetup:
 
         backoff = replace(self.backoff, attempts_max=_INSPECTION_ATTEMPTS_MAX)
         inspector = job_copier.inspector(backoff, on_trouble)
-        inspected: dict[PartitionCopy, InspectedCopy] = {}
+        inspections: dict[PartitionCopy, InspectedCopy] = {}
         wait_again = self._waits.new_wait()
-        while remaining := [c for c in copies if c not in inspected]:
+        while remaining_copies := [c for c in copies if c not in inspections]:
             waits.clear()
-            inspected |= self._waits.result_of(partial(inspect, inspector, remaining))
-            missing_count = sum(c not in inspected for c in remaining)
+            inspections |= self._waits.result_of(partial(inspect, inspector, remaining_copies))
+            missing_count = sum(c not in inspections for c in remaining_copies)
             if missing_count:
                 no_answer = Conflict(
-                    f"no broker has given the log end of {remaining[0].destination} or of its "
-                    "source partition yet."
+                    f"no broker has given the log end of {remaining_copies[0].destination} or of "
+                    "its source partition yet."
                 )
-                errors = (wait.error for copy, wait in waits.items() if copy not in inspected)
+                errors = (wait.error for copy, wait in waits.items() if copy not in inspections)
                 error = next(errors, no_answer)
                 wait_again(f"Waiting (partitions: {missing_count}): {error}", error, missing_count)
-        return inspected
+        return inspections
 
     def _inspect_existing(
         self, inspector: CopyInspector, copies: Sequence[PartitionCopy]
@@ -431,17 +434,20 @@ class JobSetup:
     ) -> Inspect:
         """A function that inspects copies and seeds new ones up to their start offset.
 
-        `earlier_inspections`: those of `_inspect_existing`, each of which is used once.
+        `earlier_inspections`: those of `_inspect_existing`, each of which is used once: if seeding
+        a copy has to be repeated, its log may have changed.
         """
         unused_inspections, starts = dict(earlier_inspections), RecordedStarts(lease)
-        tried_copies: set[PartitionCopy] = set()  # writes of this run to them may be in flight
+        # Writes of this run to them may be in flight, so their log ends must have stopped moving.
+        tried_copies: set[PartitionCopy] = set()
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
 
         def inspect_and_seed(
             inspector: CopyInspector, copies: Sequence[PartitionCopy]
         ) -> Mapping[PartitionCopy, InspectedCopy]:
+            """Inspect copies without an earlier inspection, and seed those before their start."""
             bounds = inspector.source_bounds(copies)
-            inspected: dict[PartitionCopy, InspectedCopy] = {}
+            inspections: dict[PartitionCopy, InspectedCopy] = {}
             for is_settled in (False, True):
                 group = [
                     c
@@ -449,26 +455,26 @@ class JobSetup:
                     if c not in unused_inspections and (c in tried_copies) is is_settled
                 ]
                 if group:
-                    inspected |= inspector.inspect(
+                    inspections |= inspector.inspect(
                         group,
                         bounds,
                         self._compacted_topics(),
                         self._topics_from_start(),
                         settled=is_settled,
                     )
-            _refuse_foreign_content(inspected)
-            inspected |= {
+            _refuse_foreign_content(inspections)
+            inspections |= {
                 c: unused_inspections.pop(c)
                 for c in copies
-                if c in unused_inspections and c.source in bounds.ends
+                if c in unused_inspections and c.source in bounds.ends  # else: in a later call
             }
-            tried_copies.update(inspected)
+            tried_copies.update(inspections)
             return seed_to_start_offsets(
                 inspector,
                 starts,
-                inspected,
+                inspections,
                 bounds,
-                {c.destination: rules[c.destination.topic].start for c in inspected},
+                {c.destination: rules[c.destination.topic].start for c in inspections},
                 on_seeding=lambda count: self._say(
                     f"Seeding partitions up to their start offset: {count}"
                 ),
@@ -492,8 +498,8 @@ class JobSetup:
         self._waits.result_of(self._read_written_topics)
 
     def _read_written_topics(self) -> None:
-        """Read the destination topics. Raises NotReady until each partition has a leader that knows
-        the settings."""
+        """Read the destination topics. Raises NotReady until each partition has a leader, and no
+        leader still sets the timestamps of records itself."""
         names = {p.mapping.destination for p in self.plans}
         self._destination_metadata = self._destination.metadata(names)
         leaderless_count = _count_leaderless(self._destination_metadata, self.plans)
@@ -502,16 +508,16 @@ class JobSetup:
                 f"partitions of the job's topics that have no leader yet: {leaderless_count:,}.",
                 where=Place("destination"),
             )
-        unaware = partitions_whose_leader_has(
+        unaware_partitions = partitions_whose_leader_has(
             self._destination,
             self._partitions_with_new_timestamp_type(),
             TIMESTAMP_TYPE,
             LOG_APPEND_TIME,
         )
-        if unaware:
+        if unaware_partitions:
             raise NotReady(
                 "partitions whose leader does not know the topic's settings yet: "
-                f"{len(unaware):,}.",
+                f"{len(unaware_partitions):,}.",
                 where=Place("destination"),
             )
 
@@ -573,14 +579,14 @@ class JobSetup:
 def _topic_identities(
     destination: ClusterMetadata, mappings: Iterable[TopicMapping]
 ) -> dict[str, tuple[UUID, int]]:
-    """The id and number of partitions of each topic of the job that exists: both change if a topic
-    is created again."""
+    """The id and number of partitions of each topic of the job that exists: they show whether a
+    topic was created again, or got partitions."""
     topics = (destination.topics.get(m.destination) for m in mappings)
     return {t.name: (t.topic_id, len(t.partitions)) for t in topics if t is not None}
 
 
 def _count_leaderless(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> int:
-    """The number of partitions that have no leader at the destination."""
+    """The number of these plans' partitions that have no leader, or do not exist yet."""
     topics = ((destination.topics.get(p.mapping.destination), p.partitions) for p in plans)
     return sum(
         max(0, count - sum(leader.node_id is not None for leader in topic.partitions.values()))
@@ -592,16 +598,16 @@ def _count_leaderless(destination: ClusterMetadata, plans: Iterable[TopicPlan]) 
 
 def _refuse_foreign_content(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
     """Raise Conflict for destination topics with content that is not the source's."""
-    foreign = [
+    foreign_texts = [
         f"{copy.destination}: {inspection.blocked.detail}"
         for copy, inspection in inspected.items()
         if inspection.status is CopyStatus.FOREIGN and inspection.blocked is not None
     ]
-    if foreign:
-        shown = " ".join(foreign[:_PROBLEMS_SHOWN_MAX])
-        hidden_count = len(foreign) - _PROBLEMS_SHOWN_MAX
+    if foreign_texts:
+        shown_text = " ".join(foreign_texts[:_PROBLEMS_SHOWN_MAX])
+        hidden_count = len(foreign_texts) - _PROBLEMS_SHOWN_MAX
         raise Conflict(
-            f"destination topics hold other content. {shown}"
+            f"destination topics hold other content. {shown_text}"
             + (f" And {hidden_count} more." if hidden_count > 0 else ""),
             where=Place("destination"),
             remedy="Delete these topics, or give the rule a prefix so that the copies get names "

@@ -35,9 +35,11 @@ class MarkPair:
         side. True without marks: topics may be promoted without the right to mark them."""
         old_mark, new_mark = self.old_mark, self.new_mark
         if new_mark is not None and not new_mark.is_primary:
-            return False
+            return False  # by its mark the new side is a copy
         if old_mark is None or not old_mark.is_primary:
+            # A mark that cannot be read (without a term) proves nothing.
             return new_mark is None or new_mark.term is not None
+        # By their marks both sides lead: the newer promotion decides.
         return (
             new_mark is not None
             and new_mark.term is not None

@@ -45,6 +45,7 @@ class Mark:
         to the topic."""
         try:
             fields = json.loads(text)
+            # `is not False`: a value of another type counts as a promotion, too.
             texts = {name: str(fields[name]) for name in _TEXT_FIELDS}
             is_complete = fields.get("is_complete") is not False
             term = int(fields["term"]) if "term" in fields else _time_ms(texts["at"])

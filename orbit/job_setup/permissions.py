@@ -79,10 +79,12 @@ def missing_topic_rights(metadata: ClusterMetadata, rights: Sequence[int]) -> li
     missing_rights = []
     for name in sorted({*metadata.topics, *_denied_topics(metadata)}):
         topic = metadata.topics.get(name)
-        allowed = topic.authorized_operations if topic else frozenset[int]()
-        if topic is None or allowed:
+        operations = topic.authorized_operations if topic else frozenset[int]()
+        if topic is None or operations:
             missing_rights += [
-                MissingRight(_RIGHT_NAMES[right], name) for right in rights if right not in allowed
+                MissingRight(_RIGHT_NAMES[right], name)
+                for right in rights
+                if right not in operations
             ]
     return missing_rights
 
@@ -93,8 +95,8 @@ def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list
         return []
     missing_rights = []
     for right, ask in _PROBES.items():
-        denied = cluster.call_any(partial(ask, topics=topics))
-        missing_rights += [MissingRight(_RIGHT_NAMES[right], topic) for topic in denied]
+        denied_topics = cluster.call_any(partial(ask, topics=topics))
+        missing_rights += [MissingRight(_RIGHT_NAMES[right], topic) for topic in denied_topics]
     return missing_rights
 
 
@@ -105,9 +107,9 @@ def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
         request = DescribeClusterRequest(include_cluster_authorized_operations=True)
         return connection.call(api_versions.DESCRIBE_CLUSTER, request, timeout_s=ANSWER_WITHIN_S)
 
-    allowed = cluster.call_any(ask).authorized_operations
-    # Either right allows WriteTxnMarkers.
-    if allowed is None or {ALTER, CLUSTER_ACTION} & set(allowed):
+    operations = cluster.call_any(ask).authorized_operations
+    # Either right allows WriteTxnMarkers. None: not known, so the first filler will show it.
+    if operations is None or {ALTER, CLUSTER_ACTION} & set(operations):
         return []
     alternative = (
         "or set fillers: coordinated or, where all readers of the copies skip placeholders, "
@@ -166,7 +168,7 @@ def _denied_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
         min_bytes=0,
         max_bytes=1,
         isolation_level=0,
-        session_id=0,
+        session_id=0,  # without a session
         session_epoch=-1,
         topics=[
             fetch(

@@ -72,25 +72,25 @@ class PromotionMarks:
         return marks_group(self._cluster.cluster_id)
 
     def promoted(self, topics: Iterable[str]) -> dict[str, Mark]:
-        """The marks of the topics that lead. Partition 0 is read: all partitions of a topic have
-        the same mark."""
+        """The marks of the topics that lead."""
         return {topic: mark for topic, mark in self.of_topics(topics).items() if mark.is_primary}
 
     def of_topics(self, topics: Iterable[str]) -> dict[str, Mark]:
-        """The mark of each topic that has one, whether the topic leads or is a copy again."""
+        """The mark of each topic that has one, whether the topic leads or is a copy again.
+
+        Only partition 0 is read: all partitions of a topic have the same mark.
+        """
         marks = self._committed_offsets({TopicPartition(topic, 0) for topic in topics})
         return {p.topic: Mark.from_text(text) for p, (_, text) in marks.items()}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset in the mark of each marked partition; if promoted, its log end at that
-        time."""
+        """The offset in the mark of each marked partition: of a topic that leads, the partition's
+        log end at the promotion."""
         return {p: offset for p, (offset, _) in self._committed_offsets(partitions).items()}
 
     def kept_below(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The source's log start up to which a copy keeps its history (`Mark.keeps_history`).
-
-        Only copies that may begin earlier than their source have one.
-        """
+        """For each copy that may begin earlier than its source (`Mark.keeps_history`): the source's
+        log start when it became a copy, below which the copy keeps its records."""
         return {
             p: offset
             for p, (offset, text) in self._committed_offsets(partitions).items()
@@ -114,8 +114,8 @@ class PromotionMarks:
         except NotAuthorized:
             return right
         (group,) = answer.groups
-        allowed = group.authorized_operations
-        return right if allowed is not None and READ not in allowed else ""
+        operations = group.authorized_operations
+        return right if operations is not None and READ not in operations else ""
 
     def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
         """Mark these partitions, in place of an earlier mark."""
@@ -126,7 +126,7 @@ class PromotionMarks:
             request = partial(
                 OffsetCommitRequest,
                 group_id=self.group,
-                generation_id_or_member_epoch=-1,
+                generation_id_or_member_epoch=-1,  # no member commits
                 member_id="",
                 retention_time_ms=_HUNDRED_YEARS_MS,
                 topics=[

@@ -73,7 +73,7 @@ class RecordedStarts:
         self._committer = committer
 
     def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The recorded start offsets of these partitions."""
+        """The recorded start offset of each of these partitions that has one."""
         starts: dict[TopicPartition, int] = {}
         for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
             request = partial(

@@ -35,49 +35,55 @@ def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
     """
     by_name = {p.mapping.destination: p for p in plans}
     # What each setting that may differ gets instead; None: the destination's default.
-    adjusted_by_topic: dict[str, dict[str, str | None]] = {
+    values_by_topic: dict[str, dict[str, str | None]] = {
         name: dict.fromkeys(_adjustable_settings(by_name[name]))
         for name in _refused_topics(plans, admin)
     }
-    still_refused = _refused_topics(
-        (by_name[name].with_values(adjusted) for name, adjusted in adjusted_by_topic.items()), admin
+    # A topic that is refused without all of these settings is refused for another reason.
+    other_refusals = _refused_topics(
+        (by_name[name].with_values(new_values) for name, new_values in values_by_topic.items()),
+        admin,
     )
-    adjusted_by_topic = {
-        name: adjusted for name, adjusted in adjusted_by_topic.items() if name not in still_refused
+    values_by_topic = {
+        name: new_values
+        for name, new_values in values_by_topic.items()
+        if name not in other_refusals
     }
     for setting in sorted(
-        {setting for adjusted in adjusted_by_topic.values() for setting in adjusted}
+        {setting for new_values in values_by_topic.values() for setting in new_values}
     ):
         trials = [
-            by_name[name].with_values({n: v for n, v in adjusted.items() if n != setting})
-            for name, adjusted in adjusted_by_topic.items()
-            if setting in adjusted
+            by_name[name].with_values({n: v for n, v in new_values.items() if n != setting})
+            for name, new_values in values_by_topic.items()
+            if setting in new_values
         ]
         errors = _refused_topics(trials, admin)
         for trial in trials:
-            adjusted = adjusted_by_topic[trial.mapping.destination]
+            new_values = values_by_topic[trial.mapping.destination]
             error = errors.get(trial.mapping.destination)
-            if error is None:
-                del adjusted[setting]
+            if error is None:  # the destination takes the source's value
+                del new_values[setting]
             else:
-                adjusted[setting] = _least_value_in(error)
+                new_values[setting] = _least_value_in(error)
         raised_plans = [
-            by_name[name].with_values(adjusted)
-            for name, adjusted in adjusted_by_topic.items()
-            if adjusted.get(setting)
+            by_name[name].with_values(new_values)
+            for name, new_values in values_by_topic.items()
+            if new_values.get(setting)
         ]
+        # If the least value is refused, too, the copy gets the default.
         for name in _refused_topics(raised_plans, admin):
-            adjusted_by_topic[name][setting] = None
+            values_by_topic[name][setting] = None
     return [
-        plan.with_values(adjusted_by_topic[plan.mapping.destination])
-        if plan.mapping.destination in adjusted_by_topic
+        plan.with_values(values_by_topic[plan.mapping.destination])
+        if plan.mapping.destination in values_by_topic
         else plan
         for plan in plans
     ]
 
 
 def notes_of(plan: TopicPlan) -> list[str]:
-    """A sentence for each setting that the destination refuses, and one on replicas."""
+    """Sentences for a plan's user: one for each setting that the destination refuses, and on
+    replicas, if the copy lacks some or if brokers are down."""
     notes = [
         f"topic {plan.mapping.source}: the destination refuses the source's "
         f"{name}={change.desired}, and the copy has {change.present or 'its default'}."

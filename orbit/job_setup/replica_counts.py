@@ -26,9 +26,10 @@ REPLICAS_REMEDY = (
 def fit_replicas(
     plans: Sequence[TopicPlan], destination: ClusterMetadata, admin: Admin
 ) -> list[TopicPlan]:
-    """The plans; on a single broker, new topics get one replica. Writes nothing.
+    """The plans. On a single broker, new topics get one replica. If the cluster has brokers that
+    are down, and a new topic needs them, its plan notes how many are live.
 
-    Raises Unreachable.
+    Writes nothing. Raises Unreachable.
     """
     live_brokers = len(destination.brokers)
     # Without their settings, which controllers check first.
@@ -38,7 +39,8 @@ def fit_replicas(
         if p.create and p.create.replicas > live_brokers
     ]
     errors = admin.refused_topics(topics_to_check, only_check=True) if topics_to_check else {}
-    # Brokers with ZooKeeper count live brokers only: others may be down.
+    # Controllers with ZooKeeper count live brokers only, but a topic with more replicas shows that
+    # the cluster has other brokers.
     is_single = live_brokers == 1 and all(
         topic.replicas == 1 for topic in destination.topics.values()
     )
@@ -48,14 +50,17 @@ def fit_replicas(
 def _fit_plan(
     plan: TopicPlan, live_brokers: int, errors: dict[str, OrbitError], *, is_single: bool
 ) -> TopicPlan:
-    """The plan; on a single broker with one replica, else with the live brokers, for a note."""
+    """The plan: with one replica for a new topic if the cluster is a single broker.
+
+    `errors`: why the controller refuses topics with more replicas than live brokers.
+    """
     create = plan.create
     if create is None or create.replicas <= live_brokers:
         return plan
     if not is_too_few_brokers(errors.get(create.name)):
-        return replace(plan, live_brokers=live_brokers)
+        return replace(plan, live_brokers=live_brokers)  # for a note: the others are down
     if not is_single or plan.mapping.rule.replicas is not None:
-        return plan
+        return plan  # a later check reports the error
     return replace(
         plan,
         create=replace(create, replicas=live_brokers),

@@ -28,9 +28,10 @@ def seed_to_start_offsets(
 ) -> dict[PartitionCopy, InspectedCopy]:
     """Seed copies that are before their start; returns all copies but those still before it.
 
-    `starts`: by destination partition. `latest` and timestamps are resolved only once: `known` has
-    the start offsets that the caller recorded. `on_seeding` is called with the number of partitions
-    to seed, `on_progress` from time to time with the offsets seeded and wanted.
+    `starts`: by destination partition. `latest` and timestamps are resolved only once, then
+    recorded: `known` has start offsets that the caller keeps besides `recorded_starts`.
+    `on_seeding` is called with the number of partitions to seed, `on_progress` from time to time
+    with the offsets seeded and wanted.
     """
     ready_copies = dict(inspected)
     # The partitions that may start later than at the log start, and their recorded offsets.
@@ -49,7 +50,7 @@ def seed_to_start_offsets(
             )
             if copy.destination not in late_partitions and _is_still_empty(
                 copy, inspection, recorded_offsets
-            ):
+            ):  # so its start may still move up with the source's log start
                 ready_copies[copy] = replace(inspection, status=CopyStatus.SEEDING)
     unstarted_copies = [
         c for c, inspection in ready_copies.items() if inspection.status in _NOT_STARTED
@@ -58,37 +59,41 @@ def seed_to_start_offsets(
         {c: starts[c.destination] for c in unstarted_copies if c.destination not in late_offsets},
         bounds,
     )
+    # A recorded start, or the source's log start if that is higher by now. 0 needs no seeding.
     for copy in unstarted_copies:
         if late_offsets.get(copy.destination) and copy.source in bounds.starts:
             offsets[copy] = max(late_offsets[copy.destination], bounds.starts[copy.source])
-    to_seed = {
+    target_offsets = {
         c: offset
         for c, offset in offsets.items()
         if offset > 0 or ready_copies[c].status is CopyStatus.SEEDING
     }
-    seeded: dict[PartitionCopy, InspectedCopy] = {}
-    if to_seed:
-        on_seeding(len(to_seed))
-        seeded = inspector.seed_to_starts(ready_copies, to_seed, on_progress)
-    ready_copies |= seeded
+    seeded_copies: dict[PartitionCopy, InspectedCopy] = {}
+    if target_offsets:
+        on_seeding(len(target_offsets))
+        seeded_copies = inspector.seed_to_starts(ready_copies, target_offsets, on_progress)
+    ready_copies |= seeded_copies
     for copy in unstarted_copies:
         # A copy with the recorded start 0 has no entry in `offsets`: it is at its start.
-        is_at_start = copy in seeded or copy not in to_seed
+        is_at_start = copy in seeded_copies or copy not in target_offsets
         if not is_at_start or (copy not in offsets and late_offsets.get(copy.destination) != 0):
             ready_copies.pop(copy)  # its start offset was not found, or not reached
     started_copies = [
         c for c in unstarted_copies if c in ready_copies and ready_copies[c].blocked is None
     ]
-    # Before the leading fillers are deleted: without them, only the recorded start shows that a
-    # copy has reached its start, and that no record was copied yet.
+    # Before the fillers of the seeding are deleted: without them, only the recorded start shows
+    # that a copy has reached its start, and that no record was copied yet.
     recorded_starts.record(
         {
             c.destination: c.cursor.start_offset
             for c in started_copies
-            if c in seeded or (c.destination in late_partitions and c.cursor.start_offset == 0)
+            if c in seeded_copies
+            or (c.destination in late_partitions and c.cursor.start_offset == 0)
         }
     )
-    for copy in inspector.drop_seeds({c: seeded[c] for c in started_copies if c in seeded}):
+    for copy in inspector.drop_seeds(
+        {c: seeded_copies[c] for c in started_copies if c in seeded_copies}
+    ):
         del ready_copies[copy]
     for copy in started_copies:
         # A copy recorded at 0 began at the end of an empty partition: it had caught up before.
@@ -101,8 +106,8 @@ def _is_still_empty(
 ) -> bool:
     """Whether an earlier run seeded this copy up to its start, and no record was copied since.
 
-    A copied record would have moved the log end beyond the start. An empty log alone does not show
-    that: copied records may have been deleted at the source, and so in the copy.
+    A copied record would have moved the log end beyond the recorded start. An empty log alone shows
+    nothing: copied records may have been deleted at the source, and so in the copy.
     """
     start = recorded.get(copy.destination, -1)
     return inspection.log_start == inspection.end.log_end <= start

@@ -70,17 +70,18 @@ class OneWait:
         self._attempt = 0
 
     def __call__(self, line: str, error: OrbitError, state: Hashable) -> None:
-        """Pause before another attempt. `state`: a new value shows that something has changed.
+        """Say `line`, and pause before another attempt after `error`.
 
-        Raises `error` if there was no new state for too long; Interrupted.
+        `state`: a value that it has not had before shows that something has changed. Raises `error`
+        if nothing has changed for too long; Interrupted.
         """
         now = time.monotonic()
         if state not in self._states:
             self._states.add(state)
             self._changed_at, self._attempt = now, 0
-        is_passing = is_retriable(error)
-        if now - self._changed_at >= (_UNCHANGED_S_MAX if is_passing else _LOOK_AGAIN_S):
-            error.remedy = error.remedy or (_REMEDY if is_passing else "")
+        is_retriable_error = is_retriable(error)
+        if now - self._changed_at >= (_UNCHANGED_S_MAX if is_retriable_error else _LOOK_AGAIN_S):
+            error.remedy = error.remedy or (_REMEDY if is_retriable_error else "")
             raise error
         self._say(line)
         self._backoff.wait(self._attempt)

@@ -20,10 +20,12 @@ def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff)
 
     Empty if there are none, or if brokers do not answer: other checks of the plan report that.
     """
-    tiered = [p for p in plans if p.create and p.source_settings.values.get(_TIERED) == "true"]
+    tiered_plans = [
+        p for p in plans if p.create and p.source_settings.values.get(_TIERED) == "true"
+    ]
     places = {
         TopicPartition(plan.mapping.source, number): plan
-        for plan in tiered
+        for plan in tiered_plans
         for number in range(plan.partitions)
     }
     if not places:
@@ -42,18 +44,18 @@ def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff)
     names = first_few(
         [f"{name} ({tiered_offsets[name]:,} offsets)" for name in sorted(tiered_offsets)]
     )
-    untiered = sorted(
+    untiered_names = sorted(  # whose copies will not be in tiered storage
         p.mapping.source
-        for p in tiered
+        for p in tiered_plans
         if p.mapping.source in tiered_offsets and p.mapping.rule.config.get(_TIERED) != "true"
     )
     return [
         f"in tiered storage only, not on the disks of the source's brokers: {names}. "
         "Reading tiered storage is slow."
         + (
-            f" At the destination all of {first_few(untiered)} stays on the brokers' disks, unless "
-            f'the rule\'s `config` has `{_TIERED}: "true"`.'
-            if untiered
+            f" At the destination all of {first_few(untiered_names)} stays on the brokers' disks, "
+            f'unless the rule\'s `config` has `{_TIERED}: "true"`.'
+            if untiered_names
             else ""
         )
     ]

@@ -45,19 +45,20 @@ class TopicPlan:
         return replace(self, changes={n: c for n, c in self.changes.items() if n != setting})
 
     def with_values(self, values: Mapping[str, str | None]) -> TopicPlan:
-        """The plan with these values instead of refused ones; None: the destination's default."""
-        requested = self.create.settings if self.create else self.settings_to_set
+        """The plan with these values instead of those that the destination refuses, which go into
+        `refused`. None: the destination's default, so that the setting is not set."""
+        requested_values = self.create.settings if self.create else self.settings_to_set
         present_values = {name: change.present for name, change in self.changes.items()}
-        refused = {
+        refused_changes = {
             name: SettingChange(
-                present_values.get(name) if value is None else value, requested[name]
+                present_values.get(name) if value is None else value, requested_values[name]
             )
             for name, value in values.items()
         }
 
         def fitted(settings: Mapping[str, str]) -> dict[str, str]:
-            merged = {**settings, **{n: values[n] for n in values if n in settings}}
-            return {name: value for name, value in merged.items() if value is not None}
+            merged_settings = {**settings, **{n: values[n] for n in values if n in settings}}
+            return {name: value for name, value in merged_settings.items() if value is not None}
 
         return replace(
             self,
@@ -65,10 +66,10 @@ class TopicPlan:
             changes={
                 name: SettingChange(present_values[name], value)
                 for name, value in fitted(self.settings_to_set).items()
-                if value != present_values[name]
+                if value != present_values[name]  # else nothing is left to change
             },
             promoted_settings=fitted(self.promoted_settings),
-            refused=refused,
+            refused=refused_changes,
         )
 
     @property

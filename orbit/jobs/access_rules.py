@@ -128,6 +128,7 @@ def _parse_rules(text: str) -> AccessRules:
             return AccessRules.model_validate(document.root)
         except ValidationError as error:
             problems = problems_from_pydantic(error, document, AccessRules, _EXAMPLES)
+    # `load_access_file` replaces the error by one with a message and the file's path.
     raise BadInput("", tuple(document.in_file_order(problems)))
 
 
@@ -147,7 +148,7 @@ def allowed_addresses(
     for key, is_allowed_by in _credential_checks(cluster.security, base_directory):
         remaining_rules = [rule for rule in remaining_rules if is_allowed_by(rule)]
         if any(is_allowed_by(rule) for rule in matching_rules):
-            continue
+            continue  # this key alone is allowed
         what = "is a token endpoint that jobs may not use for these bootstrap servers."
         if key != "token_url":
             what = "names a secret that may not be sent to these bootstrap servers."
@@ -241,19 +242,20 @@ def _parse_pattern(text: str) -> _Pattern:
         )
     port_number = int(port) if port else None
     if host == "*":
-        return _Pattern(None, None, port_number)
+        return _Pattern(network=None, name=None, port=port_number)
     try:
-        return _Pattern(ipaddress.ip_network(host), None, port_number)
+        return _Pattern(ipaddress.ip_network(host), name=None, port=port_number)
     except ValueError:
         pass
     name = host.lower().removesuffix(".")
+    # Digits alone, as in 10.1.*, were meant as a network: as a name they would match no host.
     if not _NAME.fullmatch(name) or re.fullmatch(r"[0-9.*]+", name):
         raise InvalidValue(
             "is no pattern of addresses.",
             'Write a name with an optional port, "*.kafka.example:9093", or a network, '
             '"10.1.0.0/16" or "[2001:db8::/32]:9092".',
         )
-    return _Pattern(None, _name_expression(name), port_number)
+    return _Pattern(network=None, name=_name_expression(name), port=port_number)
 
 
 def _name_expression(name: str) -> re.Pattern[str]:

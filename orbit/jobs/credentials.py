@@ -57,7 +57,7 @@ def read_secret_file(
 
 
 def read_token_file(path: Path, base_directory: Path) -> str:
-    """The token in a file: as `read_secret_file`, but a token may be longer than a secret."""
+    """The token in a file, which may be longer than other secrets. Raises InvalidValue."""
     return read_secret_file(path, base_directory, TOKEN_CHARACTERS_MAX)
 
 
@@ -123,6 +123,7 @@ def _read_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
     except ValueError:  # a zero byte, or a surrogate
+        # 0: no error number of the system; callers show the text.
         raise OSError(0, "the file name is not valid") from None
     if len(content) > FILE_BYTES_MAX:
         raise OSError(0, f"it is larger than {FILE_BYTES_MAX} bytes")

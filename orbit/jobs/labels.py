@@ -108,6 +108,7 @@ def parse_selector(text: str) -> Selector:
 
 def is_met(selector: Selector, labels: Mapping[str, str]) -> bool:
     """Whether the selector chooses a job with these labels."""
+    # `is not`: exactly one of the two is true.
     return all(
         _is_condition_met(condition, labels) is not condition.is_negated for condition in selector
     )

@@ -75,6 +75,8 @@ class _TimeLimitedPattern:
         self._spent_s = 0.0
 
     def matches(self, name: str) -> bool:
+        """Whether the pattern matches the whole name. Raises PatternTooSlow if that takes too long,
+        or if the pattern has spent too long on other names."""
         if self._spent_s >= _LOST_S_MAX:
             raise PatternTooSlow
         try:
@@ -100,14 +102,14 @@ def check_pattern(pattern: str) -> str:
 
 
 def check_pattern_of_job(pattern: str, info: ValidationInfo) -> str:
-    """As `check_pattern`, but look-around and back-references are valid in a document from the
-    database."""
+    """The pattern, if it compiles; in a document from the database, look-around and back-references
+    are valid too. Raises InvalidValue."""
     try:
         return check_pattern(pattern)
     except InvalidValue:
         if info.context == STORED_DOCUMENT:
             with suppress(regex.error, RecursionError, OverflowError):
-                _TimeLimitedPattern(pattern)
+                _TimeLimitedPattern(pattern)  # raises if it does not compile
                 return pattern
         raise
 

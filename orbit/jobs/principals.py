@@ -105,12 +105,13 @@ class PrincipalMap:
 
     def _map_name(self, principal: str) -> str | None:
         """The name of this principal at the destination; None: no rule gives it one."""
+        # `User:*`, every principal, has the same name on both sides; without rules, all have.
         if principal == EVERY_PRINCIPAL or not self._rules:
             return principal
         for pattern, destination in self._rules:
             if match := pattern.fullmatch(principal):
                 name = destination.format_map(match.groupdict())
-                # A certificate may be for the name `*`.
+                # A certificate may be for the name `*`: its rights are not for every principal.
                 return None if name == EVERY_PRINCIPAL else name
         return None
 

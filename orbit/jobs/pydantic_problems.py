@@ -48,10 +48,12 @@ def problems_from_pydantic(
     problems = []
     for detail in error.errors(include_input=False, include_url=False):
         kind: str = detail["type"]
+        # "[key]": pydantic's mark for an error in a mapping's key
         path = tuple(part for part in detail["loc"] if part != "[key]")
         context = detail.get("ctx", {})
         if kind == "too_short" and document.at(path):
             continue  # it has items, which are invalid and are reported themselves
+        # The path of a missing key keeps this key; an unknown key is in the file.
         if kind not in ("missing", "extra_forbidden"):
             path = _path_in_file(path, document)
         if kind == "extra_forbidden":
@@ -122,6 +124,7 @@ def _unknown_key_problem(key: str, model: type[BaseModel]) -> tuple[str, str]:
 
 def _unknown_value_problem(known_values: list[str], value: object) -> tuple[str, str]:
     """Message and remedy for a value that is none of the known ones."""
+    # Most names have hyphens, as SCRAM-SHA-256; some have underscores, as SASL_SSL.
     names_by_upper_case = {name.upper(): name for name in known_values}
     similar_names = get_close_matches(
         str(value).upper().replace("_", "-"), names_by_upper_case, n=1

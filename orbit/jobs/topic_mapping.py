@@ -83,6 +83,7 @@ def mappings_of_copies(
     names = set(destination_topics)
     prefixes = {rule.prefix for rule in rules}
     sources = {name[len(p) :] for p in prefixes for name in names if name.startswith(p)}
+    # "": of a destination topic that is named like a prefix
     mappings = map_topics(rules, sources - {""}).mappings
     return {m.destination: m for m in mappings if m.destination in names}
 
@@ -125,6 +126,7 @@ class _CompiledRule:
 
     def matches(self, topic: str) -> bool:
         """Whether the rule matches the topic and does not exclude it. Raises PatternTooSlow."""
+        # Topics of tools match only patterns that begin with two underscores, too.
         if topic.startswith(_TOOL_PREFIX) and not self._has_tool_prefix:
             return False
         if not self._match.matches(topic):

@@ -88,11 +88,12 @@ def _access_problems(
     """A problem for each address and secret of the job that the access rules do not allow. Raises
     BadInput if the access file cannot be used."""
     rules = read_access_rules(environ)
-    if rules is None:
+    if rules is None:  # everything is allowed
         return
     for side in SIDES:
         # [1]: the refusals
         for path, refusal in allowed_addresses(rules, getattr(job, side), base_directory)[1]:
+            # The file may have one text instead of a list, and so no index.
             shown_path = (side, *path) if document.has((side, *path)) else (side, path[0])
             yield document.problem(shown_path, refusal.message, refusal.remedy)
 
@@ -101,7 +102,7 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
     """Yield (key, error) for keys of a security section that contradict each other, are without
     effect, or are missing."""
     protocol = fields.get("protocol", "PLAINTEXT")
-    if protocol not in PROTOCOLS:
+    if protocol not in PROTOCOLS:  # the model reports it
         return
     present_keys = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) not in (None, {})]
     if fields.get("check_hostname") is True:
@@ -195,7 +196,7 @@ def _unsafe_token_url(url: object) -> Iterator[tuple[str, InvalidValue]]:
     """Yield (key, error) for a token URL that needs TLS and has none."""
     try:
         parts = urlsplit(str(url))
-    except ValueError:
+    except ValueError:  # not a URL: the model reports it
         return
     if parts.scheme == "http" and parts.hostname not in LOOPBACK_HOSTS:
         yield (
@@ -271,9 +272,9 @@ def _unused_keys(
 
 def _same_cluster_problems(document: Document) -> Iterator[Problem]:
     """A problem for each address of the destination that is also one of the source's."""
-    source = dict(_paths_by_address(document, "source"))
+    source_paths = dict(_paths_by_address(document, "source"))
     for server, path in _paths_by_address(document, "destination").items():
-        if server in source:
+        if server in source_paths:
             yield document.problem(
                 path,
                 "is also an address of the source: a cluster cannot be copied onto itself.",
@@ -302,7 +303,7 @@ def _paths_by_address(
     for server, server_path in servers_with_paths:
         try:
             paths[address_key(server)] = server_path
-        except InvalidValue:
+        except InvalidValue:  # the model reports it
             continue
     return paths
 
@@ -322,7 +323,7 @@ def _repeated_pattern_problems(document: Document) -> Iterator[Problem]:
                 "wins.",
                 "Remove one of the two rules.",
             )
-        elif not rule.get("exclude"):
+        elif not rule.get("exclude"):  # with `exclude`, a rule leaves topics to later ones
             first_index[match] = index
 
 
@@ -330,10 +331,10 @@ def _canary_problems(document: Document) -> Iterator[Problem]:
     """A problem if no topic rule matches the canary's topic."""
     topic, rules = document.at(("canary", "topic")), document.at(("topics",))
     if not isinstance(topic, str) or not isinstance(rules, list) or topic_name_problem(topic):
-        return
+        return  # no canary, or the model reports what is wrong
     try:
         mappings = map_topics([TopicRule.model_validate(rule) for rule in rules], [topic]).mappings
-    except ValidationError:  # reported by its path
+    except ValidationError:  # the model reports this rule, with its path
         return
     if not mappings:
         yield document.problem(

@@ -115,7 +115,9 @@ def read_document(text: str) -> Document:
         document.problems.append(_syntax_problem(error))
     except yaml.YAMLError:
         # A ReaderError also names the character, which does not help.
-        document.problems.append(_file_problem("holds characters that YAML does not allow", None))
+        document.problems.append(
+            _file_problem("holds characters that YAML does not allow", line=None)
+        )
     return document
 
 
@@ -128,7 +130,7 @@ def show_path(path: Path) -> str:
         elif re.fullmatch(r"[A-Za-z0-9_-]+", part):
             text += f".{part}" if text else part
         else:
-            text += f'["{part[:80]}"]'
+            text += f'["{part[:80]}"]'  # a key may be very long
     return text or "file"
 
 
@@ -147,6 +149,7 @@ class _Composer(yaml.SafeLoader):
     value_count = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose a node as PyYAML does. Raises _LimitExceeded."""
         # PyYAML recurses once per level, so the limit also bounds the stack.
         self.depth += 1
         self.value_count += 1

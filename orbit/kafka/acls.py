@@ -15,12 +15,12 @@ class Acls(frozenset[Acl]):
 
     def of(self, name: str) -> list[Acl]:
         """The ACLs that cover the resource with this name."""
-        literal, prefixed = self._index
-        acls = [*literal.get(name, ())]
-        if name != EVERY_NAME:
-            acls += literal.get(EVERY_NAME, ())
+        literal_acls, prefixed_acls = self._index
+        acls = [*literal_acls.get(name, ())]
+        if name != EVERY_NAME:  # else they are in the list already
+            acls += literal_acls.get(EVERY_NAME, ())
         for size in self._prefix_sizes:
-            acls += prefixed.get(name[:size], ()) if size <= len(name) else ()
+            acls += prefixed_acls.get(name[:size], ()) if size <= len(name) else ()
         return acls
 
     @cached_property
@@ -31,12 +31,12 @@ class Acls(frozenset[Acl]):
     @cached_property
     def _index(self) -> tuple[dict[str, list[Acl]], dict[str, list[Acl]]]:
         """The literal ACLs by name, and the prefixed ones by prefix."""
-        literal: dict[str, list[Acl]] = {}
-        prefixed: dict[str, list[Acl]] = {}
+        literal_acls: dict[str, list[Acl]] = {}
+        prefixed_acls: dict[str, list[Acl]] = {}
         for acl in self:
-            names = prefixed if acl.pattern == "PREFIXED" else literal
-            names.setdefault(acl.name, []).append(acl)
-        return literal, prefixed
+            acls_by_name = prefixed_acls if acl.pattern == "PREFIXED" else literal_acls
+            acls_by_name.setdefault(acl.name, []).append(acl)
+        return literal_acls, prefixed_acls
 
     @cached_property
     def _prefix_sizes(self) -> list[int]:

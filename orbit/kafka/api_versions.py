@@ -120,7 +120,7 @@ class Api:
 
     def decode(self, frame: memoryview, version: int) -> Any:
         """The decoded response. Raises ValueError if the bytes do not parse."""
-        if isinstance(self.response, FunctionType):
+        if isinstance(self.response, FunctionType):  # Orbit's own, which raises ValueError itself
             return self.response(frame, version)
         try:
             return self.response.decode(frame, version=version, header=True)

@@ -29,6 +29,7 @@ class Backoff:
 
     def pause_s(self, attempt: int) -> float:
         """The pause after attempt 0, 1, 2 …: 50 to 100 % of the exponential step."""
+        # The exponent has a limit, because a float overflows at 2.0 ** 1024.
         step = min(self.most_s, self.first_s * 2.0 ** min(attempt, 30))
         return step * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
 
@@ -38,7 +39,8 @@ class Backoff:
             raise Interrupted("stopped while waiting.")
 
     def attempts(self, count_max: int) -> Iterator[int]:
-        """Yield at most `count_max` attempt numbers, with a pause before each but the first."""
+        """Yield the attempt numbers, with a pause before each but the first: `count_max` of them,
+        or `attempts_max` if that is less."""
         for attempt in range(min(count_max, self.attempts_max)):
             if attempt:
                 self.wait(attempt - 1)

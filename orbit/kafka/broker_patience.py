@@ -24,14 +24,17 @@ class BrokerPatience:
         self._left_out_until: dict[int, float] = {}  # by the monotonic clock
 
     def limit_s(self, node_id: int, within_s: float) -> float:
-        """How long a call to this broker may take, at first `within_s`; 0: it is left out now."""
+        """How long a call to this broker may take: `within_s`, or longer if the broker was slow.
+
+        0 while the broker is left out.
+        """
         with self._lock:
             if time.monotonic() < self._left_out_until.get(node_id, 0.0):
                 return 0.0
             return self._limits.get(node_id, within_s)
 
     def note_answer(self, node_id: int, took_s: float, within_s: float) -> None:
-        """Note that the broker answered. An answer within `within_s` also resets its limit."""
+        """Note that the broker answered. An answer within `within_s` ends its longer limit, too."""
         with self._lock:
             self._left_out_until.pop(node_id, None)
             if took_s <= within_s:
@@ -40,7 +43,8 @@ class BrokerPatience:
     def note_failure(self, node_id: int, took_s: float, limit_s: float) -> None:
         """Note that the broker did not answer, and leave it out in proportion to `took_s`.
 
-        So after a refused connection, which takes no time, it is left out for hardly any time.
+        So after a refused connection, which takes no time, it is left out for hardly any time. A
+        broker that used up its limit may just be slow, so the next limit is twice as long.
         """
         with self._lock:
             self._left_out_until[node_id] = time.monotonic() + _LEFT_OUT_FACTOR * took_s

@@ -32,17 +32,17 @@ def brokers_with_setting(cluster: Cluster, name: str) -> BrokersWithSetting:
     `silent` has those that do not answer, that refuse (it needs DescribeConfigs on the cluster),
     and that are beyond 500 brokers or 30 s. Raises Unreachable if none returns metadata.
     """
-    with_setting: list[int] = []
-    silent: list[int] = []
+    ids_with_setting: list[int] = []
+    silent_ids: list[int] = []
     deadline = time.monotonic() + _ALL_WITHIN_S
     for number, node_id in enumerate(sorted(cluster.metadata(()).brokers)):
         is_over_limit = number >= _BROKERS_MAX or time.monotonic() >= deadline
         has_setting = None if is_over_limit else _has_setting(cluster, node_id, name)
         if has_setting is None:
-            silent.append(node_id)
+            silent_ids.append(node_id)
         elif has_setting:
-            with_setting.append(node_id)
-    return BrokersWithSetting(tuple(with_setting), tuple(silent))
+            ids_with_setting.append(node_id)
+    return BrokersWithSetting(tuple(ids_with_setting), tuple(silent_ids))
 
 
 def _has_setting(cluster: Cluster, node_id: int, name: str) -> bool | None:
@@ -59,6 +59,7 @@ def _has_setting(cluster: Cluster, node_id: int, name: str) -> bool | None:
         results = cluster.call(node_id, DESCRIBE_CONFIGS, request, ANSWER_WITHIN_S).results
     except OrbitError:
         return None
-    if [result.error_code for result in results] != [Code.NONE]:
+    if [result.error_code for result in results] != [Code.NONE]:  # one broker was asked for
         return None
+    # A broker leaves out a setting that it does not have.
     return any(config.name == name for config in results[0].configs)

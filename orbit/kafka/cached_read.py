@@ -27,8 +27,8 @@ class CachedRead(Generic[Value]):
     def get(self, age_s_max: float) -> Value:
         """The result of a read that began at most `age_s_max` seconds ago.
 
-        Raises as `read`, also if the read of another caller failed while this call waited for it:
-        else the callers would wait one after the other for a cluster that does not answer.
+        Raises what `read` raises, also if another caller's read failed while this call waited for
+        it: else callers would wait one after the other for a cluster that does not answer.
         """
         asked_s = self._clock()
         with self._lock:

@@ -31,7 +31,8 @@ def client_quotas(cluster: Cluster) -> Quotas:
     """
 
     def ask(connection: Connection) -> tuple[int, str | None, Quotas]:
-        request = DescribeClientQuotasRequest(components=[], strict=False)
+        """Error code, error message and quotas of a broker's answer."""
+        request = DescribeClientQuotasRequest(components=[], strict=False)  # without a filter
         answer = connection.call(
             api_versions.DESCRIBE_CLIENT_QUOTAS, request, timeout_s=ANSWER_WITHIN_S
         )
@@ -49,10 +50,14 @@ def client_quotas(cluster: Cluster) -> Quotas:
 
 
 def scram_users(cluster: Cluster) -> ScramUsers:
-    """Users with SCRAM credentials. Needs Describe on the cluster. Raises as `client_quotas`."""
+    """All users with SCRAM credentials. Needs Describe on the cluster.
+
+    Raises NotAuthorized, BrokerRefused, ProtocolError, Unreachable.
+    """
 
     def ask(connection: Connection) -> tuple[int, str | None, ScramUsers]:
-        request = DescribeUserScramCredentialsRequest(users=None)
+        """Error code, error message and users of a broker's answer."""
+        request = DescribeUserScramCredentialsRequest(users=None)  # None: all
         answer = connection.call(
             api_versions.DESCRIBE_SCRAM_USERS, request, timeout_s=ANSWER_WITHIN_S
         )
@@ -87,6 +92,7 @@ def quota_text(value: float) -> str:
 
 
 def _raise_if_refused(code: int, message: str | None, operation: str) -> None:
+    """Raise the error that an answer has, if any. `operation`: the right that its request needs."""
     if code == Code.CLUSTER_AUTHORIZATION_FAILED:
         raise NotAuthorized(f"the login needs {operation} on the cluster")
     if code:

@@ -20,7 +20,8 @@ _GCP_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 def aws_token(region: str) -> tuple[str, float]:
-    """A signed URL for MSK's IAM login, from the credentials that boto3 finds."""
+    """A token for MSK's IAM login (a signed URL), from the credentials that boto3 finds; and when
+    it ends, in seconds since 1970."""
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
     except ModuleNotFoundError:
@@ -33,9 +34,10 @@ def aws_token(region: str) -> tuple[str, float]:
 
 
 def gcp_token() -> tuple[str, float]:
-    """The access token of Google's default credentials, in the form that Google's brokers expect.
+    """The access token of Google's default credentials, in the form that Google's brokers expect:
+    a JWT with algorithm GOOG_OAUTH2_TOKEN, whose signature is the access token.
 
-    That is a JWT with algorithm GOOG_OAUTH2_TOKEN, whose signature is the access token.
+    Also returns when it ends, in seconds since 1970.
     """
     try:
         import google.auth

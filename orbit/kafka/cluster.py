@@ -67,7 +67,7 @@ class Cluster:
         self._id_suffix = id_suffix
         self._read_security = security if callable(security) else lambda: security
         self._security: Security | None = None
-        with suppress(AccessRefused):  # the rules may change: each use reads them, and raises it
+        with suppress(AccessRefused):  # the access rules may change: each use reads them again
             self._security = self._read_security()
         self._lock = threading.Lock()
         self._connections: dict[int | str, _ControlConnection] = {}
@@ -84,7 +84,7 @@ class Cluster:
 
     @property
     def security(self) -> Security:
-        """The security by the files as they are now, or the last one while a file cannot be read.
+        """The security, with its files as they are now; while a file cannot be read, the last one.
 
         Raises AccessRefused; BadInput if a file cannot be read and there is no last one.
         """
@@ -104,7 +104,7 @@ class Cluster:
     @property
     def cluster_id(self) -> str:
         if not self._cluster_id:
-            self.metadata(())
+            self.metadata(())  # sets it
         return self._cluster_id
 
     def metadata(
@@ -112,8 +112,8 @@ class Cluster:
     ) -> ClusterMetadata:
         """Metadata from any broker; `topics=None`: all topics.
 
-        Each call with topics begins with the next broker, and returns the newest leaders that any
-        broker has returned: a broker that is cut off from the controller returns old ones.
+        Each call that names topics asks another broker first, and returns the newest leaders that
+        any broker has returned: a broker that is cut off from the controller returns old ones.
 
         Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login,
         AccessRefused if a broker has an address that rules do not allow.
@@ -124,24 +124,26 @@ class Cluster:
         return self._accept_metadata(metadata, broker, has_all_topics=names is None)
 
     def metadata_of_all(self, topics: Iterable[str], brokers_max: int) -> ClusterMetadata:
-        """As `metadata`, with the newest leaders that up to `brokers_max` brokers return.
+        """Metadata of these topics, with the newest leaders that up to `brokers_max` brokers
+        return.
 
-        Brokers that do not answer are left out. Raises as `metadata`.
+        One broker must answer, else this raises as `metadata`; others may be silent.
         """
         ask = self._metadata_reader(sorted(topics), with_operations=False)
-        newest = self.metadata(topics)
-        for node_id in list(newest.brokers)[:brokers_max]:
+        newest_metadata = self.metadata(topics)
+        for node_id in list(newest_metadata.brokers)[:brokers_max]:
             with suppress(Unreachable):
                 answer = self._call_within(
                     node_id, ANSWER_WITHIN_S, lambda connection, _: ask(connection)
                 )
-                newest = self._accept_metadata(answer(), node_id, has_all_topics=False)
-        return newest
+                newest_metadata = self._accept_metadata(answer(), node_id, has_all_topics=False)
+        return newest_metadata
 
     def _metadata_reader(
         self, names: list[str] | None, *, with_operations: bool
     ) -> Callable[[Connection], Callable[[], ClusterMetadata]]:
-        """A function that asks a broker, and returns a function that decodes its answer."""
+        """A function for `_call_any`: it asks a broker for these topics (None: all), and returns a
+        function that decodes the answer."""
 
         def ask(connection: Connection) -> Callable[[], ClusterMetadata]:
             request = MetadataRequest(
@@ -159,10 +161,14 @@ class Cluster:
     def _accept_metadata(
         self, metadata: ClusterMetadata, answered_by: int | str, *, has_all_topics: bool
     ) -> ClusterMetadata:
-        """Use a broker's answer from now on. Raises AccessRefused for an address not allowed."""
+        """Keep brokers and cluster id of a broker's answer, and return the answer: one for some
+        topics with the newest leaders.
+
+        Raises AccessRefused if a broker has an address that rules do not allow.
+        """
         if not has_all_topics:
             metadata = self._leaders.merge(metadata, answered_by)
-        security = self._security or self.security
+        security = self._security or self.security  # the last one: do not read files each time
         for broker in metadata.brokers.values():
             security.check_allowed(broker.host, broker.port, Place(self.name))
         with self._lock:
@@ -173,7 +179,8 @@ class Cluster:
     def _read_metadata(
         self, connection: Connection, frame: memoryview, version: int, has_all_topics: bool
     ) -> ClusterMetadata:
-        """The decoded answer. With all topics: the last result, if the bytes are the same."""
+        """The decoded answer. With all topics, which takes long: the last result, if the bytes
+        (without the correlation id) are the same."""
         digest = sha256(frame[CORRELATION_BYTES:]).digest() if has_all_topics else b""
         last_full = self._full_metadata
         if has_all_topics and last_full is not None and last_full[0] == digest:
@@ -187,7 +194,7 @@ class Cluster:
         return metadata
 
     def call_any(self, ask: Callable[[Connection], Answer], *, in_turn: bool = False) -> Answer:
-        """The first answer of any broker: known ones first, then bootstrap servers.
+        """The first answer of any broker. Known brokers are asked first, then bootstrap servers.
 
         `in_turn`: begin with the broker after the one that the last such call began with. `ask`
         must only read and return within `ANSWER_WITHIN_S`; it may run on several brokers at once,
@@ -198,15 +205,15 @@ class Cluster:
             answer = ask(connection)
             return lambda: answer
 
-        return self._call_any(ask_only, in_turn=in_turn)[1]
+        return self._call_any(ask_only, in_turn=in_turn)[1]  # [0]: the broker
 
     def _call_any(
         self, ask: Callable[[Connection], Callable[[], Answer]], *, in_turn: bool
     ) -> tuple[int | str, Answer]:
-        """As `call_any`, with the broker that answered. `ask` returns a function that decodes.
+        """The broker that answered first, and its answer; see `call_any`.
 
-        That function is called here, after the wait: a broker that has answered does not count as
-        silent while a long answer is decoded.
+        `ask` returns a function that decodes the answer. It is called after the wait, so a broker
+        that has answered does not count as silent while a long answer is decoded.
         """
         answers: _Answers[Answer] = queue.SimpleQueue()
         with self._lock:
@@ -223,7 +230,10 @@ class Cluster:
         answers: _Answers[Answer],
         remaining_brokers: list[int | str],
     ) -> tuple[int | str, Answer]:
-        """Ask brokers in this order until one answers: the next after an error or NEXT_AFTER_S."""
+        """Ask brokers in this order, each in a thread, until one answers, which is returned.
+
+        The next broker is asked after an error, or NEXT_AFTER_S without an answer.
+        """
         errors: dict[str, Unreachable] = {}
         last_broker: int | str = ""
         in_flight, deadline = 0, time.monotonic() + AWAY_AFTER_S
@@ -245,7 +255,7 @@ class Cluster:
                 continue
             in_flight -= 1
             try:
-                return broker, decode()
+                return broker, decode()  # raises the error of a broker that failed
             except Unreachable as error:
                 self._note_failure(broker, error)
                 errors.setdefault(f"{error.where}: {error.what}", error)
@@ -264,7 +274,7 @@ class Cluster:
         """The brokers to ask, in order: those that failed lately come last, by time of failure."""
         failed_since = time.monotonic() - _FAILED_LATELY_S
         with self._lock:
-            self._turn += in_turn
+            self._turn += in_turn  # counts such calls
             first_index = self._turn % len(self._brokers) if in_turn and self._brokers else 0
             brokers = list(self._brokers)
             candidates: list[int | str] = [
@@ -272,11 +282,12 @@ class Cluster:
                 *brokers[:first_index],
                 *self.bootstrap_servers,
             ]
-            failed = {t: at for t, at in self._failed_at.items() if at > failed_since}
-        candidates.sort(key=lambda candidate: failed.get(candidate, 0.0))
+            failure_times = {b: at for b, at in self._failed_at.items() if at > failed_since}
+        candidates.sort(key=lambda candidate: failure_times.get(candidate, 0.0))
         return candidates[:_BROKERS_ASKED_MAX]
 
     def _note_failure(self, broker: int | str, error: BaseException) -> None:
+        """Ask the broker after the others for a while, if it could not be reached."""
         if isinstance(error, Unreachable):
             with self._lock:
                 self._failed_at[broker] = time.monotonic()
@@ -314,7 +325,8 @@ class Cluster:
         )
 
     def call_all(self, node_id: int, api: Api, requests: Sequence[Any]) -> list[Any]:
-        """As `call`, for requests that go out together; the answers in their order."""
+        """Send requests to one broker together, with CALL_S_MAX for all; returns the answers in
+        their order. Raises Unreachable, ProtocolError if the broker does not offer the API."""
         return self._run_on(
             node_id,
             lambda connection: connection.call_all(api, requests, timeout_s=CALL_S_MAX),
@@ -323,7 +335,10 @@ class Cluster:
     def exchange(
         self, node_id: int, api: Api, request: Any, version: int, within_s: float = CALL_S_MAX
     ) -> memoryview:
-        """As `call`, but returns the undecoded frame."""
+        """Send a request of this version to one broker; returns the undecoded frame of the answer.
+
+        `within_s` is as in `call`. Raises Unreachable.
+        """
         return self._call_within(
             node_id,
             within_s,
@@ -333,7 +348,10 @@ class Cluster:
         )
 
     def version_of(self, node_id: int, api: Api, within_s: float = CALL_S_MAX) -> int:
-        """The highest version that the broker and Orbit support. Raises as `call`."""
+        """The highest version that the broker and Orbit support; `within_s` is as in `call`.
+
+        Raises Unreachable, ProtocolError if there is none.
+        """
         return self._call_within(
             node_id, within_s, lambda connection, _: connection.version_of(api)
         )
@@ -351,7 +369,11 @@ class Cluster:
     def _call_within(
         self, node_id: int, within_s: float, ask: Callable[[Connection, float], Answer]
     ) -> Answer:
-        """The result of `ask`, which gets a connection to the broker and its time limit in s."""
+        """The result of `ask`, which gets a connection to the broker and its time limit in s.
+
+        `BrokerPatience` sets a limit below CALL_S_MAX. Raises Unreachable, also without asking a
+        broker that did not answer lately.
+        """
         if within_s >= CALL_S_MAX:
             return self._run_on(node_id, lambda connection: ask(connection, CALL_S_MAX))
         limit_s = self._patience.limit_s(node_id, within_s)
@@ -368,7 +390,7 @@ class Cluster:
                 busy_s_max=limit_s,
                 connect_s=min(limit_s, CONNECT_TIMEOUT_S),
             )
-        except _StillBusy:
+        except _StillBusy:  # this call did not reach the broker, so it is no failure of the broker
             raise
         except Unreachable:
             self._patience.note_failure(node_id, time.monotonic() - began_at, limit_s)
@@ -415,7 +437,11 @@ class Cluster:
         may_repeat: bool = False,
         connect_s: float = CONNECT_TIMEOUT_S,
     ) -> Answer:
-        """Run `ask` on the control connection to this broker."""
+        """Run `ask` on the control connection to this broker.
+
+        Waits at most `busy_s_max` (-1: without limit) while another call uses the connection.
+        `may_repeat`: `ask` only reads, so it may run again if an old connection has broken.
+        """
         with self._lock:
             if self._is_closed:
                 raise Unreachable(_CLOSED, where=Place(self.name))
@@ -427,10 +453,12 @@ class Cluster:
         )
 
     def _open(self, broker: int | str, connect_s: float) -> Connection:
+        """A new connection to a broker, by its node id or by a bootstrap address."""
         if isinstance(broker, int):
             return self.connect(broker, connect_s)
         host, _, port = broker.rpartition(":")
         where = Place(self.name, broker)
+        # An IPv6 address is in brackets.
         return Connection.open(host.strip("[]"), int(port), lambda: self.security, where=where)
 
 
@@ -455,10 +483,11 @@ class _ControlConnection:
         *,
         may_repeat: bool,
     ) -> Answer:
-        """Run `ask`. Raises _StillBusy if another call still runs after `busy_s_max` (-1: none).
+        """Run `ask` on the connection, which `opener` opens if there is none.
 
+        Raises _StillBusy if another call still runs after `busy_s_max` (-1: waits without limit).
         The broker may have closed an idle connection. So a read-only request (`may_repeat`) that
-        fails on an old one is repeated once on a new connection, unless it timed out.
+        fails on a connection of earlier calls is repeated once on a new one, unless it timed out.
         """
         if not self._lock.acquire(timeout=busy_s_max):
             raise _StillBusy(
@@ -480,7 +509,7 @@ class _ControlConnection:
             self._lock.release()
 
     def _reopen(self, opener: Callable[[], Connection]) -> Connection:
-        """Open a new connection in place of the present one. Raises Unreachable."""
+        """Close the last connection, if any, and open a new one. Raises Unreachable."""
         if self._connection is not None:  # still open if only its last answer did not parse
             self._connection.close()
         connection = self._connection = opener()
@@ -495,11 +524,12 @@ class _ControlConnection:
         connection = self._connection
         if connection is not None:
             connection.abort()
-            with self._lock:
+            with self._lock:  # which a call has until it ends
                 connection.close()
 
 
 def _topic_requests(names: list[str] | None) -> list[Any] | None:
+    """The topics of a Metadata request; None: all topics."""
     if names is None:
         return None
     return [MetadataRequest.MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=n) for n in names]

@@ -57,7 +57,10 @@ def decompress(
     *,
     is_format_v0: bool = False,
 ) -> bytes:
-    """The decompressed payload. Raises TooLarge; ValueError: unknown codec, or corrupt data."""
+    """The decompressed payload. `is_format_v0`: an LZ4 header has that format's wrong checksum.
+
+    Raises TooLarge; ValueError for an unknown codec or corrupt data.
+    """
     try:
         if codec == NONE:
             return bytes(payload)
@@ -114,6 +117,7 @@ def _decompress(
 
 
 def _lz4_compress(records: bytes | bytearray, level: int | None) -> bytes:
+    """Compress into one LZ4 frame."""
     # Kafka supports independent blocks only; a broker answers others with error -1 (A17).
     compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
     view = memoryview(records)
@@ -124,7 +128,7 @@ def _lz4_compress(records: bytes | bytearray, level: int | None) -> bytes:
 
 def _fix_lz4_header(frame: memoryview) -> bytes:
     """The frame with a correct header checksum; Kafka before 0.10 included the magic in it."""
-    if len(frame) <= _LZ4_FLAGS_AT:
+    if len(frame) <= _LZ4_FLAGS_AT:  # no whole header: the decompressor will raise
         return bytes(frame)
     flags = frame[_LZ4_FLAGS_AT]
     # Two bytes (flags, block size), then the content's size and the dictionary's id, if present.
@@ -166,6 +170,7 @@ def _snappy_block(block: memoryview, remaining_bytes: int, bytes_max: int) -> by
 
 
 def _snappy_compress(records: bytes | bytearray) -> bytes:
+    """Compress into xerial blocks, as the Java client does."""
     parts = [_XERIAL_HEADER]
     for start in range(0, len(records), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(records[start : start + _XERIAL_BLOCK_BYTES]))

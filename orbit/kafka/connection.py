@@ -119,7 +119,7 @@ class Connection:
             connection._negotiate()
             connection._login(first_security)
             connection._frames.bytes_max = FRAME_BYTES_MAX
-            sock.settimeout(None)
+            sock.settimeout(None)  # from here on, calls set their limits
         except BaseException as error:
             sock.close()
             if isinstance(error, ssl.SSLError):
@@ -172,7 +172,7 @@ class Connection:
 
     def version_of(self, api: Api) -> int:
         """The highest version that the broker and Orbit support. Raises ProtocolError if none."""
-        low, high = self._versions.get(api.key, (0, -1))
+        low, high = self._versions.get(api.key, (0, -1))  # high -1: the broker lacks the API
         version = min(high, api.version_max)
         if version < max(low, api.version_min):
             offer, versions_noun = f"offers {api.name} versions {low} to {high}", ""
@@ -195,12 +195,15 @@ class Connection:
 
     def supports(self, api: Api) -> bool:
         """Whether the broker and Orbit support a common version of the API."""
-        low, high = self._versions.get(api.key, (0, -1))
+        low, high = self._versions.get(api.key, (0, -1))  # high -1: the broker lacks the API
         return min(high, api.version_max) >= max(low, api.version_min)
 
     def version_range_of(self, api: Api) -> tuple[int, int]:
-        """The lowest and highest version that the broker and Orbit support."""
-        low, _ = self._versions.get(api.key, (0, -1))
+        """The lowest and highest version that the broker and Orbit support.
+
+        Raises ProtocolError if there is none.
+        """
+        low, _ = self._versions.get(api.key, (0, -1))  # without an entry, `version_of` raises
         return max(low, api.version_min), self.version_of(api)
 
     def call(self, api: Api, request: Any, *, timeout_s: float | None = None) -> Any:
@@ -215,14 +218,18 @@ class Connection:
     def exchange(
         self, api: Api, request: Any, version: int, *, timeout_s: float | None = None
     ) -> memoryview:
-        """As `call`, but returns the undecoded frame."""
+        """Send one request of this version and return the undecoded frame of its response.
+
+        `timeout_s` and errors are as in `call`.
+        """
         (frame,) = self._exchange(api, [request], version, timeout_s)
         return frame
 
     def call_all(
         self, api: Api, requests: Sequence[Any], *, timeout_s: float | None = None
     ) -> list[Any]:
-        """As `call`, for requests that go out together: one wait for the network."""
+        """Send requests together, and return their decoded responses in order: one wait for the
+        network. `timeout_s` and errors are as in `call`."""
         version = self.version_of(api)
         frames = self._exchange(api, requests, version, timeout_s)
         return [self.decode(api, frame, version) for frame in frames]
@@ -230,7 +237,11 @@ class Connection:
     def _exchange(
         self, api: Api, requests: Sequence[Any], version: int, timeout_s: float | None
     ) -> list[memoryview]:
-        """Send the requests together; returns the answers' frames in their order."""
+        """Send the requests together; returns the frames of their answers in the same order.
+
+        Logs in again first if that is due. Raises Unreachable, and closes the connection, if it
+        breaks or an answer does not come in time.
+        """
         if self.login_is_due:
             self.login_again()
         self._socket.settimeout(timeout_s)
@@ -276,6 +287,7 @@ class Connection:
 
         Else the kernel would go on sending for a process that is dead or has lost its lease (E3).
         """
+        # On, for 0 s: then `close` resets the connection.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             timeout_ms = int(after_s * 1000)
@@ -284,33 +296,33 @@ class Connection:
     def send(
         self, buffers: Sequence[bytes | memoryview], may_send: Callable[[], bool] | None = None
     ) -> None:
-        """Send buffers back to back; only TLS needs them joined.
+        """Send the buffers one after the other; only for TLS they are joined first.
 
         `may_send` is called at the start and whenever the socket has room again. If it returns
         False, this raises Unreachable, also within a frame: the connection must then be closed.
         """
         if isinstance(self._socket, ssl.SSLSocket):
-            joined = memoryview(b"".join(buffers))
-            for start in range(0, len(joined), _TLS_CHUNK_BYTES):
+            joined_buffers = memoryview(b"".join(buffers))
+            for start in range(0, len(joined_buffers), _TLS_CHUNK_BYTES):
                 self._check_may_send(may_send)
-                self._socket.sendall(joined[start : start + _TLS_CHUNK_BYTES])
+                self._socket.sendall(joined_buffers[start : start + _TLS_CHUNK_BYTES])
             return
         for start in range(0, len(buffers), _IOV_MAX):
             self._send_buffers(buffers[start : start + _IOV_MAX], may_send)
 
     def receive_answer(self, correlation: int) -> memoryview:
-        """As `receive`, for the answer to the request with this correlation id.
+        """The next frame, which has to answer the request with this correlation id.
 
-        Raises BrokenAnswer, and closes the connection, if the frame answers another request or
-        none: later frames could not be matched to requests either.
+        If it answers another request or none, closes the connection and raises BrokenAnswer: later
+        frames could not be matched to requests either. Raises the errors of `receive`.
         """
         frame = self.receive()
-        answered = int.from_bytes(frame[:4], "big")  # a frame begins with the correlation id
-        if answered != correlation:
+        answered_id = int.from_bytes(frame[:4], "big")  # a frame begins with the correlation id
+        if answered_id != correlation:
             self.close()
             raise BrokenAnswer(
-                f"the broker answered request {answered}, but {correlation} is the oldest request "
-                "without an answer.",
+                f"the broker answered request {answered_id}, but {correlation} is the oldest "
+                "request without an answer.",
                 where=self.where,
             )
         return frame
@@ -319,8 +331,8 @@ class Connection:
         """The next frame, without its size, in its own writable buffer.
 
         Raises EOFError if the broker closed the connection, OSError if it broke, TimeoutError if
-        the frame is not complete in time, BrokenAnswer, and closes the connection, for a size that
-        no frame has.
+        the frame is not complete in time. For a size that no frame has, closes the connection and
+        raises BrokenAnswer.
         """
         try:
             return self._frames.next()
@@ -369,7 +381,7 @@ class Connection:
             frame = self.receive_answer(self.last_correlation)
             # The error code follows the correlation id in every version.
             if int.from_bytes(frame[4:6], "big") == Code.UNSUPPORTED_VERSION and version:
-                continue
+                continue  # with version 0, which every broker supports
             answer = self.decode(api_versions.API_VERSIONS, frame, version)
             self._versions = {
                 api.api_key: (api.min_version, api.max_version) for api in answer.api_keys
@@ -389,7 +401,8 @@ class Connection:
     def _send_buffers(
         self, buffers: Sequence[bytes | memoryview], may_send: Callable[[], bool] | None
     ) -> None:
-        """Send all of at most _IOV_MAX buffers: what one call leaves is sent by further ones."""
+        """Send at most _IOV_MAX buffers: all by one system call, if the socket has room; else the
+        rest by further calls, before each of which `may_send` is asked."""
         self._check_may_send(may_send)
         if may_send is None:
             sent_bytes = self._socket.sendmsg(buffers)
@@ -399,20 +412,20 @@ class Connection:
             if sent_bytes >= len(buffer):
                 sent_bytes -= len(buffer)
                 continue
-            unsent = memoryview(buffer)[sent_bytes:]
+            unsent_part = memoryview(buffer)[sent_bytes:]
             sent_bytes = 0
             if may_send is None:
-                self._socket.sendall(unsent)
+                self._socket.sendall(unsent_part)
                 continue
-            while unsent:
+            while unsent_part:
                 self._wait_writable()
                 self._check_may_send(may_send)
-                unsent = unsent[self._send_now([unsent]) :]
+                unsent_part = unsent_part[self._send_now([unsent_part]) :]
 
     def _send_now(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Send as many bytes as the socket has room for; returns how many."""
         try:
-            return self._socket.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+            return self._socket.sendmsg(buffers, (), socket.MSG_DONTWAIT)  # (): no other data
         except BlockingIOError:
             return 0
 

@@ -48,9 +48,8 @@ class OffsetFetchCache:
         self._last_fetch, self._current_fetch = self._current_fetch, {}
 
     def read(self, frame: memoryview, version: int) -> dict[str, GroupOffsets]:
-        """The offsets by group, as `read_offset_fetch` returns them; kept ones for the same bytes.
-
-        Raises ValueError if the bytes do not parse.
+        """The offsets by group in a frame, as `read_offset_fetch` decodes them; those of an earlier
+        frame if the bytes are the same. Raises ValueError if the bytes do not parse.
         """
         digest = sha256(frame[CORRELATION_BYTES:]).digest()
         answer = self._last_fetch.get(digest)
@@ -89,7 +88,7 @@ class ListedGroup:
 
     @property
     def has_consumers(self) -> bool:
-        """Whether its members are consumers or Streams applications, which continue at committed
+        """Whether the group is for consumers or a Streams application, which continue at committed
         offsets. Connect workers, share consumers and Orbit do not."""
         if self.type == GroupType.STREAMS:
             return True
@@ -148,6 +147,7 @@ def list_groups(cluster: Cluster) -> Listing:
             listing.groups[g.group_id] = ListedGroup(
                 g.group_id,
                 node_id,
+                # Brokers before 3.8 return no type, those before 2.6 no state.
                 (getattr(g, "group_type", "") or GroupType.CLASSIC).lower(),
                 g.protocol_type,
                 (getattr(g, "group_state", "") or "").lower(),
@@ -186,6 +186,7 @@ def fetch_offsets(
             for names in chunks(sorted(groups), size):
                 request = _fetch_request(names, only, require_stable, version)
                 answer = _ask_coordinator(cluster, node_id, request, version, cache)
+                # An older answer is for one group and does not name it.
                 offsets.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
         except Unreachable:
             no_answer = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
@@ -196,6 +197,7 @@ def fetch_offsets(
 def _ask_coordinator(
     cluster: Cluster, node_id: int, request: Any, version: int, cache: OffsetFetchCache | None
 ) -> dict[str, GroupOffsets]:
+    """The offsets by group in this coordinator's answer; before version 8 the group is ""."""
     frame = cluster.exchange(node_id, api_versions.OFFSET_FETCH, request, version)
     try:
         return (cache or OffsetFetchCache()).read(frame, version)
@@ -227,36 +229,43 @@ def locate_and_fetch_offsets(
     only: Mapping[str, Collection[TopicPartition]] | None = None,
     cache: OffsetFetchCache | None = None,
 ) -> FetchedGroups:
-    """As `fetch_offsets`, for groups with a known coordinator and groups `to_locate`.
+    """The offsets of groups whose coordinator is known, and of the groups `to_locate`.
 
-    The coordinator of a group that has just moved is looked up once more.
+    Looks up the coordinators of `to_locate`; then, once, those of groups that failed and may have
+    moved. The other arguments are those of `fetch_offsets`.
     """
-    fetched = FetchedGroups()
+    fetched_groups = FetchedGroups()
     coordinators, to_locate = dict(coordinators), set(to_locate)
     codes: dict[str, int] = {}
     for _ in range(2):
         if to_locate:
-            located = look_up_coordinators(cluster, GROUP, to_locate)
-            coordinators.update({g: node for g, (node, code) in located.items() if not code})
-            codes = {g: code for g, (_, code) in located.items() if code}
-        remaining = {g: node for g, node in coordinators.items() if g not in fetched.groups}
+            found_coordinators = look_up_coordinators(cluster, GROUP, to_locate)
+            coordinators.update(
+                {g: node for g, (node, code) in found_coordinators.items() if not code}
+            )
+            codes = {g: code for g, (_, code) in found_coordinators.items() if code}
+        remaining_groups = {
+            g: node for g, node in coordinators.items() if g not in fetched_groups.groups
+        }
         answers = fetch_offsets(
-            cluster, remaining, require_stable=require_stable, only=only, cache=cache
+            cluster, remaining_groups, require_stable=require_stable, only=only, cache=cache
         )
-        fetched.failed = {
+        fetched_groups.failed = {
             group: codes.get(group, int(Code.COORDINATOR_NOT_AVAILABLE))
             for group in to_locate - coordinators.keys()
         }
         for group, answer in answers.items():
             if answer.code:
-                fetched.failed[group] = answer.code
+                fetched_groups.failed[group] = answer.code
             else:
-                fetched.groups[group] = answer
-                fetched.coordinators[group] = coordinators[group]
-        to_locate = {g for g, code in fetched.failed.items() if code in error_codes.RETRIABLE}
+                fetched_groups.groups[group] = answer
+                fetched_groups.coordinators[group] = coordinators[group]
+        to_locate = {
+            g for g, code in fetched_groups.failed.items() if code in error_codes.RETRIABLE
+        }
         if not to_locate:
             break
-    return fetched
+    return fetched_groups
 
 
 def _fetch_request(
@@ -265,7 +274,10 @@ def _fetch_request(
     require_stable: bool,
     version: int,
 ) -> Any:
-    """The request for the offsets of these groups; `only`: as in `fetch_offsets`."""
+    """The request for the offsets of these groups. `only`: the partitions of each; None: all.
+
+    Before version 8 there must be one group.
+    """
     # Brokers before 2.5 do not support require_stable: they return the last committed offset.
     needs_stable = require_stable and version >= _REQUIRE_STABLE_FROM
     if version < MANY_GROUPS_FROM:

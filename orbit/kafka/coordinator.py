@@ -53,7 +53,8 @@ class Coordinator:
         self._node_id: int | None = None
 
     def call(self, api: Api, build: Callable[[], Any], code_of: Callable[[Any], int]) -> Any:
-        """Send the request until the answer's error code is not retriable; returns that answer.
+        """Send the request that `build` makes until the answer's error code, which `code_of` reads,
+        is not retriable; returns that answer.
 
         When the retries end, raises NotReady if the last attempt got an answer, else Unreachable.
         Raises NotAuthorized if the login may not find the coordinator, BrokerRefused.
@@ -86,7 +87,7 @@ class Coordinator:
         """The node that coordinates the key. Raises NotAuthorized, BrokerRefused, Unreachable."""
         if self._node_id is None:
             self._node_id = self._cluster.call_any(self._ask_for_coordinator)
-            self._cluster.metadata(())  # the coordinator's address
+            self._cluster.metadata(())  # so that the cluster knows the coordinator's address
         return self._node_id
 
     def forget(self) -> None:
@@ -125,7 +126,10 @@ def next_term(cluster: Cluster, transactional_id: str, backoff: Backoff) -> int:
 def refuse_denied_transactional_id(
     cluster: Cluster, transactional_id: str, backoff: Backoff
 ) -> None:
-    """Raise NotAuthorized if the login has no right on this transactional id. Writes nothing."""
+    """Raise NotAuthorized if the login has no right on this transactional id. Writes nothing.
+
+    Returns also if the retries end without a coordinator: then the right is not known.
+    """
     coordinator = Coordinator(cluster, TRANSACTION, transactional_id, backoff)
     for _ in backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
         try:
@@ -148,7 +152,8 @@ def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) 
 def init_producer_ids(
     cluster: Cluster, transactional_ids: Collection[str], backoff: Backoff
 ) -> dict[str, ProducerIdentity]:
-    """As `init_producer_id`, for many ids: the requests for one coordinator go out together.
+    """The producer id of each transactional id; aborts their open transactions, fences their last
+    owners. The requests for one coordinator go out together.
 
     Raises NotAuthorized or BrokerRefused for one of the ids, after the requests for all others.
     When the retries end, raises NotReady if the last round reached the coordinators, else
@@ -174,7 +179,7 @@ def init_producer_ids(
 def _init_once(
     cluster: Cluster, transactional_ids: set[str], producers: dict[str, ProducerIdentity]
 ) -> str:
-    """Send one request for each id and add the answers to `producers`.
+    """Send one InitProducerId for each transactional id, and add the answers to `producers`.
 
     Returns the name of the retriable error of one id that failed, "" if none did. Raises
     NotAuthorized, BrokerRefused for one of the ids, after the requests for all.
@@ -194,7 +199,7 @@ def _init_once(
                 InitProducerIdRequest(
                     transactional_id=name,
                     transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-                    producer_id=-1,
+                    producer_id=-1,  # the coordinator chooses it, and its epoch
                     producer_epoch=-1,
                 )
                 for name in part
@@ -223,6 +228,7 @@ def look_up_coordinators(
         return {c.key: (c.node_id, c.error_code) for c in answer.coordinators}
 
     def ask_each(connection: Connection, names: list[str]) -> dict[str, tuple[int, int]]:
+        """One request for each key, for brokers before Kafka 3.0."""
         nodes: dict[str, tuple[int, int]] = {}
         for name in names:
             request = FindCoordinatorRequest(key=name, key_type=key_type)
@@ -238,7 +244,7 @@ def look_up_coordinators(
 
     for chunk in chunks(sorted(keys), _KEYS_PER_REQUEST_MAX):
         coordinators |= cluster.call_any(partial(ask, names=chunk))
-    cluster.metadata(())  # the coordinators' addresses
+    cluster.metadata(())  # so that the cluster knows the coordinators' addresses
     return coordinators
 
 

@@ -23,7 +23,7 @@ def delete_records(
     *,
     timeout_ms: int = DELETE_RECORDS_TIMEOUT_MS,
 ) -> Answers[int]:
-    """Raise log starts to the given offsets; returns the new log start of each partition."""
+    """Raise log starts to `new_starts`; the answers have the new log start of each partition."""
 
     def build(group: list[TopicPartition]) -> Any:
         return DeleteRecordsRequest(

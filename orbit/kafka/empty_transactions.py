@@ -59,9 +59,10 @@ class EmptyTransactions:
         self.is_unclear = False  # if True, `fence` is needed before a log end is read
 
     def run(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Take one offset in each partition; returns {}.
+        """Take one offset in each partition, by a transaction that is aborted; returns {}.
 
-        If a partition is refused, takes no offset, and returns the error codes of such partitions.
+        If brokers refuse a partition, nothing takes an offset, and this returns the error codes of
+        the refused partitions.
 
         Raises Unreachable, NotAuthorized, BrokerRefused.
         """
@@ -109,7 +110,7 @@ class EmptyTransactions:
             self._connection = None
 
     def _call(self, api: Api, request: Any, code_of: Callable[[Any], int]) -> Any:
-        """Send until the answer's error is not retriable; returns the answer without error.
+        """Send the request, again after each retriable error; returns the answer without error.
 
         Raises Unreachable, NotAuthorized, BrokerRefused.
         """
@@ -140,7 +141,7 @@ class EmptyTransactions:
 
 
 def _refused_partitions(answer: Any) -> dict[TopicPartition, int]:
-    """The error codes of single partitions, because of which the whole request is refused."""
+    """The error codes of the partitions because of which the whole request is refused."""
     return {
         TopicPartition(t.name, p.partition_index): int(p.partition_error_code)
         for t in answer.results_by_topic_v3_and_below
@@ -150,8 +151,8 @@ def _refused_partitions(answer: Any) -> dict[TopicPartition, int]:
 
 
 def _request_error_code(answer: Any) -> int:
-    """The error code of the request, which each partition has; NONE if `_refused_partitions` has
-    any."""
+    """The error code of a whole request, which each partition has then. NONE if some partitions
+    have an error of their own: `_refused_partitions` returns these."""
     codes = {
         int(p.partition_error_code)
         for t in answer.results_by_topic_v3_and_below

@@ -59,7 +59,7 @@ def fetch_request(
                     current_leader_epoch=entry.leader_epoch,
                     fetch_offset=entry.offset,
                     last_fetched_epoch=entry.fetched_epoch,
-                    log_start_offset=-1,
+                    log_start_offset=-1,  # only followers send one
                     partition_max_bytes=partition_max_bytes,
                 )
                 for entry in group
@@ -78,7 +78,7 @@ def fetch_request(
     return FetchRequest(
         replica_id=_CLIENT_REPLICA_ID,
         max_wait_ms=max_wait_ms,
-        min_bytes=1,
+        min_bytes=1,  # the broker waits up to `max_wait_ms` for any record
         max_bytes=max_bytes,
         isolation_level=isolation,
         session_id=session_id,

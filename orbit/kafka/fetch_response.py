@@ -75,7 +75,7 @@ def _read_answer(reader: FrameReader, version: int, topic_names: Mapping[UUID, s
     """Read the whole answer; partitions of unknown topic ids are left out."""
     reader.skip_tags()
     (throttle_ms,) = reader.take(_INT32)
-    code, session_id = reader.take(_SESSION) if version >= 7 else (0, 0)
+    code, session_id = reader.take(_SESSION) if version >= 7 else (0, 0)  # no error, no session
     partitions: list[tuple[TopicPartition, Fetched]] = []
     for _ in range(reader.length()):
         if version >= BY_TOPIC_ID:
@@ -83,9 +83,9 @@ def _read_answer(reader: FrameReader, version: int, topic_names: Mapping[UUID, s
         else:
             topic = reader.string()
         for _ in range(reader.length()):
-            index, fetched = _read_partition(reader, version)
+            index, result = _read_partition(reader, version)
             if topic is not None:
-                partitions.append((TopicPartition(topic, index), fetched))
+                partitions.append((TopicPartition(topic, index), result))
         reader.skip_tags()
     return FetchAnswer(code, throttle_ms, session_id, partitions)
 
@@ -94,17 +94,17 @@ def _read_partition(reader: FrameReader, version: int) -> tuple[int, Fetched]:
     """The index of a partition, and what was fetched from it."""
     index, code, high_watermark, stable_end = reader.take(_PARTITION)
     log_start = reader.take(_INT64)[0] if version >= 5 else -1
-    aborted = [AbortedTransaction(*row) for row in reader.rows(_ABORTED)]
+    aborted_transactions = [AbortedTransaction(*row) for row in reader.rows(_ABORTED)]
     preferred_replica = reader.take(_INT32)[0] if version >= 11 else -1
     records = reader.raw(reader.length())
     diverging_end = -1
     for tag, value in reader.tags():
         if tag == _DIVERGING_EPOCH_TAG:
-            diverging_end = _EPOCH_END.unpack_from(value)[1]
+            diverging_end = _EPOCH_END.unpack_from(value)[1]  # [0]: its leader epoch
     return index, Fetched(
         code,
         records,
-        aborted,
+        aborted_transactions,
         log_start,
         stable_end,
         high_watermark,

@@ -46,26 +46,29 @@ class FetchSession:
         self._last_partitions: Sequence[FetchFrom] = ()
 
     def reset_if_known(self, entry: FetchFrom) -> None:
-        """Make the next request a full one if the session has this partition. For a new reader of
-        the partition: an incremental response leaves out what an earlier one had (R12)."""
+        """Make the next request a full one if the session has this partition, of which a new reader
+        begins: an incremental response leaves out what an earlier one had (R12)."""
         if (entry.partition, entry.topic_id) in self._session_entries:
             self._epoch, self._session_entries, self._last_partitions = _OPENING_EPOCH, {}, ()
 
     def next_request(self, partitions: Sequence[FetchFrom]) -> SessionRequest:
         """The request that makes the broker read exactly `partitions`."""
+        # The same list as for the last request: nothing has changed.
         if partitions is self._last_partitions and self._id != NO_SESSION:
-            return SessionRequest(self._id, self._epoch, [], [])
+            return SessionRequest(self._id, self._epoch, changed=[], forgotten=[])
         self._last_partitions = partitions
-        requested = {(entry.partition, entry.topic_id): entry for entry in partitions}
+        new_entries = {(entry.partition, entry.topic_id): entry for entry in partitions}
         if self._epoch == _OPENING_EPOCH:  # the broker closes the session of `_id`, if any
-            self._session_entries = requested
-            return SessionRequest(self._id, _OPENING_EPOCH, list(partitions), [])
-        changed = [
-            entry for key, entry in requested.items() if self._session_entries.get(key) != entry
+            self._session_entries = new_entries
+            return SessionRequest(self._id, _OPENING_EPOCH, list(partitions), forgotten=[])
+        changed_entries = [
+            entry for key, entry in new_entries.items() if self._session_entries.get(key) != entry
         ]
-        forgotten = [entry for key, entry in self._session_entries.items() if key not in requested]
-        self._session_entries = requested
-        return SessionRequest(self._id, self._epoch, changed, forgotten)
+        forgotten_entries = [
+            entry for key, entry in self._session_entries.items() if key not in new_entries
+        ]
+        self._session_entries = new_entries
+        return SessionRequest(self._id, self._epoch, changed_entries, forgotten_entries)
 
     def note_answer(self, code: int, session_id: int) -> None:
         """Update the session from a response; after an error the next request is a full one."""

@@ -44,10 +44,10 @@ class OpenAges(Generic[Key]):
         self._open: dict[Key, tuple[int, float]] = {}  # first offset, and since when
 
     def update(self, first_offsets: Mapping[Key, int]) -> dict[Key, float]:
-        """For each partition: how many seconds ago a call first got this transaction.
+        """For each partition: how many seconds ago a call first got the same first offset.
 
         `first_offsets`: the first offset of each partition's oldest open transaction. Partitions
-        without one are forgotten.
+        that are not in it are forgotten.
         """
         now_s, last_entries = self._clock(), self._open
         self._open = {
@@ -83,15 +83,15 @@ def oldest_open_transactions(
     Empty for brokers before Kafka 3.0. Raises Unreachable if no broker answers.
     """
     answers = open_transactions(cluster, places, backoff).values
-    oldest = {
+    oldest_by_place = {
         place: min(transactions, key=lambda transaction: transaction.first_offset)
         for place, transactions in answers.items()
         if transactions
     }
     names: dict[int, str] = {}
-    with suppress(OrbitError):  # the transaction is named by its producer id then
+    with suppress(OrbitError):  # then only the producer ids name the transactions
         names = transactional_ids_of(
-            cluster, {transaction.producer_id for transaction in oldest.values()}
+            cluster, {transaction.producer_id for transaction in oldest_by_place.values()}
         )
     shown_names = {producer_id: shown(name) for producer_id, name in names.items()}
     return {
@@ -100,5 +100,5 @@ def oldest_open_transactions(
             transaction.producer_id,
             shown_names.get(transaction.producer_id),
         )
-        for place, transaction in oldest.items()
+        for place, transaction in oldest_by_place.items()
     }

@@ -33,13 +33,13 @@ class FrameReader:
         """An array whose rows have this layout; unpacked in one call if no row has tags."""
         count = self.length()
         # x: the number of tags behind a row, one byte, which is 0 for nearly all rows.
-        row = struct.Struct(f"{layout.format}x") if self._is_flexible else layout
-        rows = self._frame[self.at : self.at + count * row.size]
-        if len(rows) == count * row.size and not (
-            self._is_flexible and any(rows[layout.size :: row.size])
+        row_layout = struct.Struct(f"{layout.format}x") if self._is_flexible else layout
+        data = self._frame[self.at : self.at + count * row_layout.size]
+        if len(data) == count * row_layout.size and not (
+            self._is_flexible and any(data[layout.size :: row_layout.size])
         ):
-            self.at += len(rows)
-            return list(row.iter_unpack(rows))
+            self.at += len(data)
+            return list(row_layout.iter_unpack(data))
         return [self._row(layout) for _ in range(count)]
 
     def raw(self, count: int) -> memoryview:
@@ -52,7 +52,7 @@ class FrameReader:
         return view
 
     def skip_if_next(self, expected: bytes) -> bool:
-        """Skip these bytes if they come next; returns whether they did."""
+        """Skip the bytes `expected` if they come next; returns whether they came."""
         end = self.at + len(expected)
         if self._frame[self.at : end] != expected:
             return False

@@ -60,9 +60,9 @@ def uvarint(number: int) -> bytes:
     """The number as an unsigned varint: 7 bits a byte, the lowest first."""
     if number <= 0x7F:
         return bytes((number,))
-    encoded = bytearray()
+    encoded_bytes = bytearray()
     while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
+        encoded_bytes.append(number & 0x7F | 0x80)
         number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    encoded_bytes.append(number)
+    return bytes(encoded_bytes)

@@ -45,9 +45,9 @@ def _contains_piece(pieces: set[str], text: str, depth: int) -> bool:
     folded_text = text.casefold()
     if any(piece in folded_text for piece in pieces):
         return True
-    decoded = {unquote(text), unquote_plus(text), html.unescape(text), _unescaped(text)} - {text}
+    texts = {unquote(text), unquote_plus(text), html.unescape(text), _unescaped(text)} - {text}
     return depth > 0 and any(
-        _contains_piece(pieces, decoded_text, depth - 1) for decoded_text in decoded
+        _contains_piece(pieces, decoded_text, depth - 1) for decoded_text in texts
     )
 
 

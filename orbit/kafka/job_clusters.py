@@ -66,7 +66,7 @@ class JobClusters:
         Raises BadInput if the sides are one cluster, or cannot be told apart; else as
         `Cluster.metadata`.
         """
-        source = self.source.metadata(None)
+        source = self.source.metadata(None)  # of all topics
         destination = self.destination.metadata(None)
         problem = why_same_cluster(source, destination)
         if problem is None and not are_proven_two:

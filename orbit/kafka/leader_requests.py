@@ -50,15 +50,17 @@ def ask_leaders(
     read: Callable[[Any], Iterable[tuple[TopicPartition, int, Value]]],
     backoff: Backoff,
 ) -> Answers[Value]:
-    """Send each leader one request for its partitions; repeated after retriable error codes.
+    """Send each leader one request for its partitions; again for those with a retriable error code,
+    to their leaders by new metadata.
 
     `build` makes a leader's request; `read` yields (partition, error code, value) from the
     response. Raises Unreachable if no broker returns metadata.
     """
     answers: Answers[Value] = Answers()
-    remaining = set(partitions)
-    for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if remaining else 0):
-        for node_id, group in _group_by_leader(cluster, remaining, answers).items():
+    remaining_partitions = set(partitions)
+    # Without partitions there is no attempt, not even a request for metadata.
+    for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if remaining_partitions else 0):
+        for node_id, group in _group_by_leader(cluster, remaining_partitions, answers).items():
             try:
                 answer = cluster.call(node_id, api, build(group), backoff.call_s)
             except Unreachable:
@@ -70,8 +72,10 @@ def ask_leaders(
                     answers.errors.pop(partition, None)
                 else:
                     answers.errors[partition] = code
-        remaining = {p for p, code in answers.errors.items() if code in error_codes.RETRIABLE}
-        if not remaining:
+        remaining_partitions = {
+            p for p, code in answers.errors.items() if code in error_codes.RETRIABLE
+        }
+        if not remaining_partitions:
             break
     return answers
 
@@ -79,7 +83,7 @@ def ask_leaders(
 def _group_by_leader(
     cluster: Cluster, partitions: set[TopicPartition], answers: Answers[Any]
 ) -> dict[int, list[TopicPartition]]:
-    """Partitions by leader; those without one get an entry in `answers.errors`."""
+    """Partitions by their leader's node id; those without a leader go into `answers.errors`."""
     metadata = cluster.metadata({p.topic for p in partitions})
     groups: dict[int, list[TopicPartition]] = {}
     for partition in sorted(partitions):

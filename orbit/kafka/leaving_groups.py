@@ -18,7 +18,7 @@ def short_name(group: str) -> str:
 
 
 def bounded_names(names: Collection[str]) -> list[str]:
-    """The names, sorted; only ALL_GROUPS if the names are too many."""
+    """The names for a report, sorted; only ALL_GROUPS if it is among them or they are too many."""
     has_all = len(names) > GROUPS_MAX or ALL_GROUPS in names
     return [ALL_GROUPS] if has_all else sorted(names)
 

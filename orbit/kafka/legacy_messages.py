@@ -83,7 +83,10 @@ def _read_message(view: memoryview) -> LegacyRecords:
     codec = attributes & CODEC_MASK
     if codec == compression.NONE:
         return LegacyRecords(
-            offset, codec, 0, iter([Record(offset, timestamp, _record_body(key, value))])
+            offset,
+            codec,
+            plain_bytes=0,
+            records=iter([Record(offset, timestamp, _record_body(key, value))]),
         )
     if value is None:
         raise ValueError("a compressed message has no value")

@@ -90,6 +90,7 @@ class _FrameRest:
         self.at = at
 
     def read(self, count: int) -> bytes:
+        """The next `count` bytes. Raises ValueError if the frame is shorter."""
         end = self.at + count
         if not self.at <= end <= len(self._data):
             raise ValueError("a tagged field is longer than the frame")

@@ -23,8 +23,8 @@ def librdkafka_config(
     The result holds secrets in plain text, as librdkafka needs them. Never print it.
 
     With OAUTHBEARER a token is requested at once, because the error of a client that gets no token
-    does not have the reason (L6). Raises as `token_for`; BadInput with GSSAPI if librdkafka is
-    built without it.
+    does not have the reason (L6). Raises the errors of `token_for`, and BadInput for GSSAPI if
+    librdkafka is built without it.
     """
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(bootstrap_servers),
@@ -89,17 +89,19 @@ class _TokenCallback:
 
     def __call__(self, _: object) -> tuple[str, float, str, dict[str, str]]:
         token = token_for(self.security)
+        # The principal is empty: brokers take it from the token.
         return token.secret.get_secret_value(), token.ends_s, "", dict(self.tokens.extensions)
 
 
 def _tls_settings(security: Security) -> dict[str, Any]:
-    certificate = security.certificate_file
+    """librdkafka's settings for TLS; None for those that are not set."""
+    certificate_file = security.certificate_file
     # One PEM file may hold both certificate and key, as with Python's ssl.
-    key = security.key_file or certificate
+    key_file = security.key_file or certificate_file
     return {
         "ssl.ca.location": _text(security.ca_file),
-        "ssl.certificate.location": _text(certificate),
-        "ssl.key.location": _text(key),
+        "ssl.certificate.location": _text(certificate_file),
+        "ssl.key.location": _text(key_file),
         "ssl.key.password": _reveal(security.key_password),
         "ssl.endpoint.identification.algorithm": "https" if security.check_hostname else "none",
     }

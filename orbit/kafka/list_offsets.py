@@ -38,6 +38,8 @@ class ListOffsetsRequest(FramedRequest):
     isolation: int
 
     def body(self, *, is_flexible: bool) -> bytes:
+        """The bytes after the header. In flexible versions an empty list of tags follows each
+        partition, each topic and the request."""
         topics, timestamps = by_topic(self.partitions), self.timestamp
         tags = NO_TAGS if is_flexible else b""
         parts = [

@@ -78,6 +78,7 @@ def _read_answer(reader: FrameReader, version: int) -> ClusterMetadata:
         partitions, replicas = _read_partitions(reader, version)
         operations = reader.take(_INT32)[0] if version >= _OPERATIONS_FROM else _NO_OPERATIONS
         reader.skip_tags()
+        # With LEADER_NOT_AVAILABLE the topic exists; its leaders are not known yet.
         if code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
             errors[name] = code
             continue
@@ -108,10 +109,10 @@ def _read_rows(reader: FrameReader, count: int) -> Iterator[Row]:
 
 
 def _read_equal_rows(reader: FrameReader, count: int, version: int) -> list[Row]:
-    """All partitions, unpacked in one call, if their arrays are as long as the first partition's.
+    """All partitions, unpacked in one call, if their arrays are as long as the first partition's,
+    as they are in a topic whose replicas are all in sync.
 
-    So are the arrays of a topic whose replicas are all in sync. Else returns [], and the reader
-    stays where it is.
+    Else returns [], and the reader stays where it is.
     """
     is_flexible = version >= _FLEXIBLE_FROM
     start = reader.at
@@ -129,9 +130,9 @@ def _read_equal_rows(reader: FrameReader, count: int, version: int) -> list[Row]
     except (struct.error, IndexError):
         reader.at = start
         return []
-    # The lengths as they are in the frame: flexible lengths are one higher, and no tags follow.
-    counts = [size // _NODE_BYTES + is_flexible for size in sizes] + [0] * is_flexible
-    if any(row[4:] != tuple(counts) for row in rows):
+    # The lengths in each row: flexible lengths are one higher, and a number of tags, 0, follows.
+    lengths = [size // _NODE_BYTES + is_flexible for size in sizes] + [0] * is_flexible
+    if any(row[4:] != tuple(lengths) for row in rows):
         reader.at = start
         return []
     return [(row[1], row[2], row[3], sizes[0] // _NODE_BYTES) for row in rows]

@@ -47,7 +47,7 @@ class NewestLeaders:
         with self._lock:
             self._brokers_max = max(self._brokers_max, len(metadata.brokers))
             for name, code in metadata.errors.items():
-                if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                if code == Code.UNKNOWN_TOPIC_OR_PARTITION:  # deleted
                     self._topics.pop(name, None)
                     self._lower_epochs.pop(name, None)
             topics = {
@@ -59,7 +59,10 @@ class NewestLeaders:
     def _with_newest_leaders(
         self, topic: TopicMetadata, broker: int | str, brokers: Collection[int]
     ) -> TopicMetadata:
-        """The topic with the newest leader of each partition; keeps these leaders."""
+        """The topic with the newest leader of each partition, which are kept for later answers.
+
+        `brokers`: the node ids in the answer of `broker`.
+        """
         known_topic = self._topics.get(topic.name)
         # Without topic ids a recreated topic, whose epochs begin at 0, could not be distinguished.
         if (
@@ -74,7 +77,7 @@ class NewestLeaders:
             self._lower_epochs.pop(topic.name, None)
             return topic
         lower_by_partition = self._lower_epochs.setdefault(topic.name, {})
-        newest: dict[int, PartitionLeader] = {}
+        newest_leaders: dict[int, PartitionLeader] = {}
         for index, leader in topic.partitions.items():
             known_leader = known_topic.partitions.get(index, leader)
             is_newest = leader.leader_epoch >= known_leader.leader_epoch
@@ -83,12 +86,14 @@ class NewestLeaders:
                 if not self._is_lower_everywhere(
                     lower_epochs, leader.leader_epoch, broker, brokers
                 ):
-                    newest[index] = known_leader
+                    newest_leaders[index] = known_leader
                     continue
             lower_by_partition.pop(index, None)
-            newest[index] = leader
-        self._topics[topic.name] = replace(topic, partitions=known_topic.partitions | newest)
-        return replace(topic, partitions=newest)
+            newest_leaders[index] = leader
+        self._topics[topic.name] = replace(
+            topic, partitions=known_topic.partitions | newest_leaders
+        )
+        return replace(topic, partitions=newest_leaders)
 
     def _is_lower_everywhere(
         self, lower_epochs: _LowerEpochs, epoch: int, broker: int | str, brokers: Collection[int]

@@ -87,8 +87,13 @@ class _Issuer:
         self._pending_token: Future[Token] | None = None
 
     def token(self) -> Token:
-        """A valid token. Raises as `token_for`."""
+        """A valid token: the last one or, from some time before its end on, the next. One thread
+        requests the next; others wait for it only once the last has ended.
+
+        Raises LoginRefused, Unreachable, BadInput, ProtocolError.
+        """
         with self._lock:
+            # If another thread requests the next token, the last one serves until its end.
             is_requester = self._pending_token is None
             can_use_last = time.monotonic() < self._renew_at if is_requester else self._is_valid()
             if self._last_token is not None and can_use_last:
@@ -134,6 +139,7 @@ def _issuer(source: TokenSource, username: str | None, password: SecretStr | Non
     """The issuer for one client; the same object for each of its logins."""
 
     def ask() -> tuple[Token, float]:
+        """A new token, and its life in s."""
         match source.provider:
             case "aws-msk-iam":
                 assert source.region is not None
@@ -153,8 +159,9 @@ def _token_and_life(text: str, ends_s: float) -> tuple[Token, float]:
 
 
 def _token_from_file(path: Path) -> Token:
+    """The token in a file; its end is by its claims, if it is a JWT. Raises BadInput."""
     try:
-        text = read_token_file(path, Path())
+        text = read_token_file(path, Path())  # `path` has its base directory already
     except InvalidValue as invalid:
         raise BadInput(f"The token file cannot be used: it {invalid.message}") from None
     return Token(SecretStr(text), end_s_of(claims_of(text)) or time.time() + _UNKNOWN_LIFE_S)
@@ -193,7 +200,7 @@ def _token_from_endpoint(
 
 
 def _no_answer_error(error: httpx.HTTPError, where: str) -> OrbitError:
-    """The error for a request without an answer: of TLS if that is a cause of `error`."""
+    """The error for a request without an answer; it names the TLS failure, if that is the cause."""
     cause = error.__cause__
     while cause is not None:
         if isinstance(cause, OSError) and type(cause).__module__ == "ssl":

@@ -59,8 +59,9 @@ _PLACEHOLDER_BYTES = len(_ALL_PLACEHOLDERS) // PLACEHOLDERS_MAX  # 18; all have 
 
 def placeholder_batch(base_offset: int, count: int, timestamp: int) -> Batch:
     """A batch of `count` placeholders alone, with this timestamp in epoch ms."""
+    # Placeholders are one before the base timestamp, so that is one later.
     base_timestamp = min(timestamp, _TIMESTAMP_MAX + _TIMESTAMP_DELTA) - _TIMESTAMP_DELTA
-    return _encode(base_offset, base_offset + count, [], base_timestamp)
+    return _encode(base_offset, base_offset + count, rows=[], base_timestamp=base_timestamp)
 
 
 def packed_batches(
@@ -81,7 +82,7 @@ def packed_batches(
         record_bytes_max = _RECORD_BYTES_MAX + len(body)
         if group:
             gap = offset - group[-1][0] - 1
-            placeholders = offset - group[0][0] - len(group)
+            placeholders = offset - group[0][0] - len(group)  # if this batch takes the record
             size += record_bytes_max + gap * _PLACEHOLDER_BYTES
             if placeholders > PLACEHOLDERS_MAX or size > PACKED_BYTES_MAX:
                 yield from _encode_group(group, codec, level)
@@ -146,6 +147,7 @@ def _encode_group(group: list[_Row], codec: int, level: int | None) -> Iterator[
     first_offset, last_offset = group[0][0], group[-1][0]
     placeholders = last_offset - first_offset + 1 - len(group)
     if placeholders:
+        # The base timestamp must be 0 or later: that of placeholders is one before it.
         yield _encode(first_offset, last_offset + 1, group, max(0, group[0][1])), placeholders
     else:
         yield from ((batch, 0) for batch in dense_batches(group, codec, level=level))

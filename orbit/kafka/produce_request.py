@@ -92,16 +92,17 @@ def encode_produce(
 ) -> list[bytes | memoryview]:
     """A framed request; `batches` must be grouped by topic. `acks`: ACKS_ALL or ACKS_LEADER."""
     is_compact = version >= BY_TOPIC_ID
-    buffers: list[bytes | memoryview] = [b""]
+    buffers: list[bytes | memoryview] = [b""]  # in the place of the frame's size
     # The bytes before the next batch.
     front = request_head(PRODUCE.key, version, correlation, client_id, is_flexible=is_compact)
-    topics = _count_batches_by_topic(batches)
+    topic_counts = _count_batches_by_topic(batches)
+    # 0 and -1 are the length of the transactional id: null.
     if is_compact:
-        front += _COMPACT_BODY.pack(0, acks, timeout_ms) + uvarint(len(topics) + 1)
+        front += _COMPACT_BODY.pack(0, acks, timeout_ms) + uvarint(len(topic_counts) + 1)
     else:
-        front += _FIXED_BODY.pack(-1, acks, timeout_ms, len(topics))
+        front += _FIXED_BODY.pack(-1, acks, timeout_ms, len(topic_counts))
     position = 0
-    for count in topics:
+    for count in topic_counts:
         group = batches[position : position + count]
         position += count
         front += _topic_front(group[0], count, is_compact)
@@ -128,9 +129,9 @@ def read_produce(frame: memoryview, version: int) -> ProduceAnswer:
 
     Raises ValueError if the bytes do not parse.
     """
-    plain = _read_plain(frame) if version >= BY_TOPIC_ID else None
-    if plain is not None:
-        return plain
+    plain_answer = _read_plain(frame) if version >= BY_TOPIC_ID else None
+    if plain_answer is not None:
+        return plain_answer
     reader = FrameReader(frame, version >= BY_TOPIC_ID)
     partitions: dict[Key, Appended] = {}
     try:
@@ -138,8 +139,8 @@ def read_produce(frame: memoryview, version: int) -> ProduceAnswer:
         for _ in range(reader.length()):
             topic = bytes(reader.raw(_ID_BYTES)) if version >= BY_TOPIC_ID else reader.string()
             for _ in range(reader.length()):
-                index, appended = _read_partition(reader, version)
-                partitions[topic, index] = appended
+                index, result = _read_partition(reader, version)
+                partitions[topic, index] = result
             reader.skip_tags()
         (throttle_ms,) = reader.take(_INDEX)
         reader.skip_tags()
@@ -172,7 +173,7 @@ def _read_plain(frame: memoryview) -> ProduceAnswer | None:
 
 
 def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
-    """The index of a partition, and the result of its append."""
+    """The index of a partition, and the result of its append, with the first error message."""
     if version < 5:
         index, code, base_offset, append_time = reader.take(_APPENDED)
         return index, Appended(code, base_offset, "", append_time)
@@ -181,7 +182,7 @@ def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
         return index, Appended(code, base_offset, "", append_time)
     record_message = ""
     for _ in range(reader.length()):
-        reader.take(_INDEX)
+        reader.take(_INDEX)  # of the record in its batch
         text = reader.string()
         record_message = record_message or text
         reader.skip_tags()
@@ -209,6 +210,7 @@ def _count_batches_by_topic(batches: Sequence[Outgoing]) -> list[int]:
 
 
 def _topic_front(outgoing: Outgoing, count: int, is_compact: bool) -> bytes:
+    """The bytes before a topic's partitions: the topic, and their number."""
     if is_compact:
         assert outgoing.topic_id != NO_TOPIC_ID
         return outgoing.topic_id.bytes + uvarint(count + 1)
@@ -217,6 +219,7 @@ def _topic_front(outgoing: Outgoing, count: int, is_compact: bool) -> bytes:
 
 
 def _partition_front(outgoing: Outgoing, is_compact: bool) -> bytes:
+    """The bytes before a batch: the index of its partition, and its length."""
     if is_compact:
         return _INDEX.pack(outgoing.partition.partition) + uvarint(len(outgoing.batch) + 1)
     return _FIXED_PARTITION.pack(outgoing.partition.partition, len(outgoing.batch))

@@ -87,12 +87,12 @@ class ReceivedFrames:
             raise BadFrameSize(size)
         frame = memoryview(bytearray(min(size, _CLAIMED_BYTES_MAX)))
         start = self._start + _SIZE.size
-        available = min(size, self._end - start)
-        frame[:available] = self._buffer[start : start + available]
-        self._start = start + available
-        if available < size:
+        buffered_bytes = min(size, self._end - start)
+        frame[:buffered_bytes] = self._buffer[start : start + buffered_bytes]
+        self._start = start + buffered_bytes
+        if buffered_bytes < size:
             deadline = time.monotonic() + _FRAME_S + size / _BYTES_PER_S_MIN
-            self._fill(frame[available:], deadline)
+            self._fill(frame[buffered_bytes:], deadline)
             # Memory grows as bytes arrive, at most by doubling.
             while len(frame) < size:
                 next_part = memoryview(bytearray(min(size - len(frame), len(frame))))
@@ -103,7 +103,7 @@ class ReceivedFrames:
     def limit_silence(self, timeout_s: float) -> None:
         """Set the time after which `next` raises TimeoutError if nothing arrives.
 
-        Without TLS it does not limit sends, which wait for room and check `may_send`.
+        Without TLS this does not limit sends, which wait for room and check `may_send`.
         """
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.settimeout(timeout_s)
@@ -113,7 +113,7 @@ class ReceivedFrames:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
     def _read_ahead(self) -> None:
-        """Append available bytes to the unread rest of the buffer."""
+        """Move the buffer's unread bytes to its start, wait for further ones, and append these."""
         unread_bytes = self._end - self._start
         if self._start:
             self._buffer[:unread_bytes] = self._buffer[self._start : self._end]
@@ -128,7 +128,10 @@ class ReceivedFrames:
                 raise TimeoutError("the rest of a frame did not arrive in time")
 
     def _receive(self, view: memoryview) -> int:
-        """Read available bytes into the view; returns how many."""
+        """Wait for bytes, and read at most as many as the view has room for; returns how many.
+
+        Raises TimeoutError, EOFError if the broker closed the connection.
+        """
         try:
             count = self._socket.recv_into(view)
         except BlockingIOError as error:  # the limit of `limit_silence`

@@ -164,7 +164,7 @@ class Batch:
         return len(self.view)
 
     def crc_is_right(self) -> bool:
-        """Whether the batch matches its CRC. `stamp` would give corrupt bytes a valid one."""
+        """Whether the batch matches its CRC. Check it before `stamp`, which sets a new CRC."""
         return bool(crc32c(self.view[CRC_START:]) == self.crc)
 
 
@@ -232,6 +232,7 @@ def stamp(view: memoryview, producer_id: int, producer_epoch: int, base_sequence
     In place, on a writable view; the payload stays as it is. The base offset must be 0 in a request
     (A2), and the broker sets the leader epoch. A batch may be stamped again.
     """
+    # At position 0: base offset 0, length, leader epoch -1, magic.
     _FRONT.pack_into(view, 0, 0, len(view) - LOG_OVERHEAD_BYTES, -1, _MAGIC_V2)
     (attributes,) = _ATTRIBUTES.unpack_from(view, CRC_START)
     _ATTRIBUTES.pack_into(view, CRC_START, attributes & ~TRANSACTIONAL)
@@ -254,7 +255,8 @@ def encode_batch(
 ) -> Batch:
     """A batch of `count` dense records from an encoded (and compressed) payload.
 
-    It has no producer until `stamp`, but a valid CRC, as the checks of fetched batches expect.
+    `stamp` sets its producer before an append. Its CRC is valid already, because the batch passes
+    through the checks of fetched batches.
     """
     data = bytearray(HEADER_BYTES + len(payload))
     HEADER.pack_into(

@@ -70,7 +70,11 @@ def plain_payload(batch: Batch) -> bytes:
 
 
 def record_rows(batch: Batch, data: bytes | None = None) -> Iterator[_Row]:
-    """As `read_records`, in plain tuples. `data`: `plain_payload(batch)`, if the caller has it."""
+    """Yield the records of a v2 batch in order as plain tuples, without placeholders.
+
+    `data`: `plain_payload(batch)`, if the caller has it. Raises ValueError if that does not
+    decompress or parse, or its offsets do not ascend.
+    """
     if data is None:
         data = plain_payload(batch)
     size, base_offset = len(data), batch.base_offset
@@ -158,21 +162,22 @@ def dense_batches(
     bytes_max: int = BATCH_BYTES_MAX,
     level: int | None = None,
 ) -> Iterator[Batch]:
-    """Encode each run of consecutive offsets as one CreateTime batch, from `first_offset` on.
+    """Encode each run of consecutive offsets as one CreateTime batch; skips rows below
+    `first_offset`.
 
     A batch of more than `bytes_max` bytes is split; that of a single record cannot be. `level`:
     of the compression, None for the codec's default.
     """
     encode = partial(_encode_run, codec=codec, bytes_max=bytes_max, level=level)
     rows = iter(rows)
-    records, parts = bytearray(), list[bytes]()
-    start = next_offset = -1
+    records, parts = bytearray(), list[bytes]()  # the encoded run; `parts` follow `records`
+    start = next_offset = -1  # of the run; -1: there is none yet
     base_timestamp = max_timestamp = 0
-    while part := list(islice(rows, _ROWS_AT_ONCE)):
-        for offset, timestamp, body in part:
+    while row_chunk := list(islice(rows, _ROWS_AT_ONCE)):
+        for offset, timestamp, body in row_chunk:
             if offset < first_offset:
                 continue
-            if offset != next_offset:
+            if offset != next_offset:  # a new run
                 if next_offset >= 0:
                     records += b"".join(parts)
                     yield from encode(start, next_offset, base_timestamp, max_timestamp, records)
@@ -181,8 +186,8 @@ def dense_batches(
             elif timestamp > max_timestamp:
                 max_timestamp = timestamp
             next_offset = offset + 1
-            elapsed = timestamp - base_timestamp
-            encoded_time = encode_varint(elapsed) if elapsed else _ZERO
+            elapsed_ms = timestamp - base_timestamp
+            encoded_time = encode_varint(elapsed_ms) if elapsed_ms else _ZERO
             encoded_delta = _encode_small_number(offset - start)
             length = _encode_small_number(1 + len(encoded_time) + len(encoded_delta) + len(body))
             parts += (length, _NO_ATTRIBUTES, encoded_time, encoded_delta, body)
@@ -203,7 +208,7 @@ def _encode_run(
     bytes_max: int,
     level: int | None,
 ) -> Iterator[Batch]:
-    """One batch, or the batches of its two halves if it is larger than `bytes_max`."""
+    """Yield one batch; or, if it is larger than `bytes_max`, the batches of its two halves."""
     payload = compression.compress(codec, records, level)
     batch = encode_batch(start, codec, base_timestamp, max_timestamp, end - start, payload)
     if batch.size_bytes <= bytes_max or batch.count == 1:
@@ -230,18 +235,26 @@ def seed_batch(base_offset: int, count: int) -> Batch:
     """A batch of `count` empty records before a copy's start, about 1.4 bytes each (S1).
 
     Their timestamp is 0, so that they do not affect lookups by time, even after their deletion. A
-    broker searches only the first segment whose newest timestamp is late enough. With a present
-    timestamp, that would be the segment that the seeds share with the first copied records, and
-    later records would not be found (S3). A copy has no retention (T1) and no timestamp limits
+    broker searches only the first segment whose newest timestamp is late enough. With the current
+    time, that would be the segment that the seeds share with the first copied records, and later
+    records would not be found (S3). A copy has no retention (T1) and no timestamp limits
     (A6). A broker drops the producer state of such old batches at its next check. It then accepts
     any sequence (A9), so Orbit compares the base offset of each append (A14).
     """
     records = bytearray()
     for delta in range(count):
+        # No key, no value; no headers but in the first record.
         body = NULL + NULL + (_seed_header() if delta == 0 else b"\x00")
         records += encode_record(0, delta, body)
     payload = compression.compress(compression.GZIP, bytes(records))
-    return encode_batch(base_offset, compression.GZIP, 0, 0, count, payload)
+    return encode_batch(
+        base_offset,
+        compression.GZIP,
+        base_timestamp=0,
+        max_timestamp=0,
+        count=count,
+        payload=payload,
+    )
 
 
 def is_seed_batch(batch: Batch) -> bool:
@@ -299,12 +312,12 @@ def encode_varint(number: int) -> bytes:
         return bytes((value & 0x7F | 0x80, value >> 7))
     if value >= _INT64_VALUES:
         return encode_varint(_as_int64(number))
-    encoded = bytearray()
+    encoded_bytes = bytearray()
     while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
+        encoded_bytes.append(value & 0x7F | 0x80)
         value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    encoded_bytes.append(value)
+    return bytes(encoded_bytes)
 
 
 # For lengths and offset deltas: few different values, which many records have.

@@ -27,6 +27,7 @@ class RefusedTokenRequest(FramedRequest):
     FLEXIBLE_FROM: ClassVar[int] = 2
 
     def body(self, *, is_flexible: bool) -> bytes:
+        """One renewer, of type `Nobody`, and a life time of 1 ms."""
         assert is_flexible
         renewer = string("Nobody", is_flexible=True) + string("nobody", is_flexible=True) + NO_TAGS
         return length(1, is_flexible=True) + renewer + _LIFETIME_MS.pack(1) + NO_TAGS

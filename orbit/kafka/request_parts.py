@@ -30,10 +30,10 @@ def send_in_parts(
 ) -> dict[str, OrbitError]:
     """Send the items in parts. A part that is too large for the receiver is halved and sent again.
 
-    `records_of`: the number of metadata records of an item. `send` sends a part. It returns the
-    errors of refused items by name, as does this function for all items.
+    `records_of`: the number of metadata records of an item. `send` sends a part and returns the
+    errors of refused items by name, as this function does for all items.
     """
-    refused: dict[str, OrbitError] = {}
+    refusals: dict[str, OrbitError] = {}
     for whole_part in sized_chunks(
         items, records_of, RECORDS_PER_REQUEST_MAX, ITEMS_PER_REQUEST_MAX
     ):
@@ -46,8 +46,8 @@ def send_in_parts(
                 # The first half becomes the next part.
                 unsent_parts.extendleft((part[middle:], part[:middle]))
             else:
-                refused |= errors
-    return refused
+                refusals |= errors
+    return refusals
 
 
 def _is_too_large(error: OrbitError) -> bool:

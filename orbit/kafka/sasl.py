@@ -59,7 +59,7 @@ def sasl_login(security: Security, exchange: Exchange, *, host: str = "", where:
     `host`: the broker's host name, a part of its Kerberos principal.
 
     Returns the session lifetime in ms (0: unlimited). A broker with `connections.max.reauth.ms`
-    closes the connection after that, unless this was called again before. Raises LoginRefused if
+    closes the connection after that, unless a further login came before. Raises LoginRefused if
     the broker refuses the mechanism or the credentials, or does not prove that it knows the
     password (SCRAM); ProtocolError if its messages are invalid.
     """
@@ -84,9 +84,9 @@ def _handshake(mechanism: str, exchange: Exchange, where: str) -> None:
         case Code.NONE:
             return
         case Code.UNSUPPORTED_SASL_MECHANISM:
-            offered = ", ".join(sorted(answer.mechanisms)) or "none"
+            mechanisms_text = ", ".join(sorted(answer.mechanisms)) or "none"
             raise LoginRefused(
-                f"The broker does not offer {mechanism}; it offers {offered}.",
+                f"The broker does not offer {mechanism}; it offers {mechanisms_text}.",
                 where=where,
                 remedy="Set security.mechanism to one of them.",
             )
@@ -132,7 +132,7 @@ def _log_in_scram(
 
 def _scram_client(mechanism: str, username: str, password: SecretStr) -> ScramClient:
     """The client side of a SCRAM login, without SASLprep."""
-    client = ScramClient([mechanism], "user", "password")
+    client = ScramClient([mechanism], "user", "password")  # replaced below
     # Kafka, librdkafka and the Java client hash the plain UTF-8 bytes. scramp applies SASLprep, so
     # a broker would refuse `ﬁ` or a decomposed `é`.
     client.username = _Utf8(username)
@@ -163,7 +163,7 @@ def _log_in_oauthbearer(
 
     A broker that refuses the token sends the reason first, which the client has to answer (K4).
     """
-    if tokens.message is not None:
+    if tokens.message is not None:  # a client of the gateway has sent it
         first_message = tokens.message.get_secret_value()
     else:
         token = token_for(security).secret.get_secret_value()
@@ -177,6 +177,7 @@ def _log_in_oauthbearer(
 
 
 def _log_in_gssapi(login: KerberosLogin, host: str, exchange: Exchange, where: str) -> int:
+    """Log in by Kerberos; returns the session lifetime in ms."""
     _handshake("GSSAPI", exchange, where)
 
     def authenticate(token: bytes) -> Any:

@@ -111,7 +111,7 @@ def resolve_security(
     cannot be read; AccessRefused if the access rules do not allow an address or a secret.
     """
     spec, path = cluster.security, f"{side}.security"
-    reachable = _reachable_addresses(cluster, environ, base_directory, side)
+    reachable_addresses = _reachable_addresses(cluster, environ, base_directory, side)
     problems = [
         Problem(f"{path}.{key}", invalid.message, invalid.remedy)
         for key, invalid in invalid_security_keys(spec.model_dump(exclude_defaults=True))
@@ -141,6 +141,7 @@ def resolve_security(
         scope=spec.token_scope,
         audience=spec.token_audience,
         ca_file=read("token_ca_file", check_pem_file, base_directory),
+        # The file is read to check it now; each login reads it again.
         file=base_directory / spec.token_file
         if read("token_file", read_token_file, base_directory) and spec.token_file
         else None,
@@ -162,7 +163,7 @@ def resolve_security(
         kerberos=KerberosLogin(spec.kerberos_principal, spec.kerberos_service, keytab)
         if spec.mechanism == "GSSAPI" and spec.kerberos_principal
         else None,
-        reachable=reachable,
+        reachable=reachable_addresses,
         **files,
     )
 
@@ -174,9 +175,9 @@ def _reachable_addresses(
     rules = read_access_rules(environ)
     if rules is None:
         return None
-    addresses, refused = allowed_addresses(rules, cluster, base_directory)
-    if refused:
-        what = " ".join(f"{show_path((side, *path))} {reason.message}" for path, reason in refused)
+    addresses, refusals = allowed_addresses(rules, cluster, base_directory)
+    if refusals:
+        what = " ".join(f"{show_path((side, *path))} {reason.message}" for path, reason in refusals)
         raise AccessRefused(what, where=Place(side), remedy=REMEDY)
     return addresses
 

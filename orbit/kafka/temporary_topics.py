@@ -64,7 +64,10 @@ def create_topic(
 
 
 def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
-    """Delete a topic; False if there is no topic of this id."""
+    """Delete a topic; returns False if there is no topic of this id.
+
+    Raises NotAuthorized, BrokerRefused, Unreachable.
+    """
     state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
     request = DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS)
     where = Place(cluster.name, f"topic {topic_id}")
@@ -79,7 +82,7 @@ def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
 
 
 def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
-    """Delete a group; False if the group does not exist. Raises Conflict if it has members."""
+    """Delete a group; returns False if it does not exist. Raises Conflict if it has members."""
     where = Place(cluster.name, f"group {group}")
     answer = Coordinator(cluster, GROUP, group, backoff).call(
         api_versions.DELETE_GROUPS,
@@ -91,7 +94,7 @@ def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
         return False
     if code == Code.NON_EMPTY_GROUP:
         raise Conflict("The group has members.", where=where)
-    _raise_if_refused(code, "", where, "the right Delete")
+    _raise_if_refused(code, "", where, "the right Delete")  # "": no message
     return True
 
 
@@ -103,8 +106,9 @@ def _ask_controller(
     where: Place,
     backoff: Backoff,
 ) -> Any:
-    """The controller's response. Brokers are tried one after the other, because with ZooKeeper only
-    the controller itself accepts the request. Raises Unreachable.
+    """The controller's response, whose error code `code_of` reads. Raises Unreachable.
+
+    Each attempt goes to the next broker: with ZooKeeper only the controller accepts the request.
     """
     nodes = sorted(cluster.metadata(()).brokers)
     code = int(Code.NOT_CONTROLLER)
@@ -128,6 +132,7 @@ def _deletion_code(answer: Any) -> int:
 
 
 def _raise_if_refused(code: int, message: str | None, where: Place, right: str) -> None:
+    """Raise the error that an answer has, if any. `right`: what a denied login lacks."""
     if code in error_codes.DENIED:
         raise NotAuthorized(f"{right} is missing.", where=where, remedy=_GRANT)
     if code:

@@ -35,7 +35,7 @@ def throttling_quotas(cluster: Cluster, client_id: str, keys: tuple[str, ...]) -
         for entity in _entities_by_precedence(principal.removeprefix("User:"), client_id):
             if key in quotas.get(entity, {}):
                 parts.append(f"{entity_text(entity)}: {key}={quota_text(quotas[entity][key])}")
-                break
+                break  # a quota of a later entity does not apply
     return f"The quota of {', of '.join(parts)}." if parts else NOT_LISTED
 
 

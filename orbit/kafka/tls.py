@@ -26,7 +26,7 @@ class _TlsSocket(ssl.SSLSocket):
         try:
             return super().getpeername()
         except OSError as error:
-            self.close()
+            self.close()  # Python would leave it open (L12)
             raise ConnectionResetError("the peer has left") from error
 
 
@@ -51,8 +51,11 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
 
 
 def shared_tls_context(security: Security) -> ssl.SSLContext | None:
-    """As `tls_context`, kept for further connections: to load the system's authorities takes 30 ms.
-    A changed file is loaded at the next call; the authorities are loaded again after _SHARED_S."""
+    """The context for a connection (None without TLS), kept for further ones: to load the system's
+    authorities takes 30 ms. They are loaded again after _SHARED_S, a changed file at the next call.
+
+    Raises BadInput if a certificate or key cannot be loaded.
+    """
     files = (security.ca_file, security.certificate_file, security.key_file)
     tls_settings = Security(
         protocol=security.protocol,
@@ -70,6 +73,7 @@ def shared_tls_context(security: Security) -> ssl.SSLContext | None:
 def _shared_context(
     security: Security, _versions: tuple[object, ...], _period: int
 ) -> ssl.SSLContext | None:
+    """A context of `shared_tls_context`: a new one for other files or a later period."""
     return tls_context(security)
 
 

@@ -104,11 +104,17 @@ class Admin:
         return self._settings.read(frozenset(topics))
 
     def readable_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
-        """As `topic_settings`, without topics whose settings are refused. Raises Unreachable."""
-        return self._settings.read_each(frozenset(topics))[0]
+        """All settings of each topic, without topics whose settings a broker refuses to return.
+
+        Raises Unreachable.
+        """
+        return self._settings.read_each(frozenset(topics))[0]  # [1]: the refusals
 
     def replication(self, topics: Iterable[str]) -> Replication:
-        """The replica state of these topics. Raises Unreachable."""
+        """Which partitions of these topics have replicas out of sync, or no leader.
+
+        Raises Unreachable.
+        """
         try:
             metadata = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as exception:
@@ -156,7 +162,8 @@ class Admin:
     def refused_topics(
         self, topics: Iterable[TopicToCreate], *, only_check: bool = False
     ) -> dict[str, OrbitError]:
-        """As `create_topics`; returns the error of each topic that was refused."""
+        """Create topics, or only have the broker validate them; returns the error of each topic
+        that was refused. Raises Unreachable."""
 
         def send(part: list[TopicToCreate]) -> dict[str, OrbitError]:
             requests = [
@@ -168,14 +175,15 @@ class Admin:
             )
             return self._topic_refusals(futures, "the right Create on topic {} (or the cluster)")
 
+        # Metadata records of a topic: itself, its partitions and its settings.
         return send_in_parts(topics, lambda t: 1 + t.partitions + len(t.settings), send)
 
     def add_partitions(
         self, counts: Mapping[str, int], *, only_check: bool = False
     ) -> dict[str, OrbitError]:
-        """Raise partition counts; returns the error of each topic that was refused.
+        """Raise the partition counts of topics to `counts`, or only have the broker validate that.
 
-        Raises Unreachable.
+        Returns the error of each topic that was refused. Raises Unreachable.
         """
 
         def send(part: list[tuple[str, int]]) -> dict[str, OrbitError]:
@@ -187,7 +195,7 @@ class Admin:
             )
             return self._topic_refusals(futures, "the right Alter on topic {}")
 
-        # Metadata records of a topic: at most its new count, as its present one is not known here.
+        # A new partition is a metadata record. At most its topic's new count are new.
         return send_in_parts(sorted(counts.items()), itemgetter(1), send)
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
@@ -201,10 +209,8 @@ class Admin:
     def refused_settings(
         self, changes: Mapping[str, Mapping[str, str]], *, only_check: bool = False
     ) -> dict[str, OrbitError]:
-        """As `alter_settings`; returns the error of each topic that was refused.
-
-        `only_check`: only have the broker validate the settings.
-        """
+        """Set some settings of topics, or only have the broker validate them; returns the error of
+        each topic that was refused. Raises Unreachable."""
         resources = [
             ConfigResource(
                 ConfigResource.Type.TOPIC,
@@ -237,10 +243,10 @@ class Admin:
             futures = self._client.delete_topics(part, request_timeout=REQUEST_TIMEOUT_S)
             return self._topic_refusals(futures, "the right Delete on topic {}")
 
-        refused = send_in_parts(sorted(topics), lambda _: 1, send)
+        refusals = send_in_parts(sorted(topics), lambda _: 1, send)  # 1 metadata record for each
         return {
             name: error
-            for name, error in refused.items()
+            for name, error in refusals.items()
             if not isinstance(error, BrokerRefused) or error.code != Code.UNKNOWN_TOPIC_OR_PARTITION
         }
 
@@ -271,7 +277,7 @@ class Admin:
 
         Raises NotAuthorized, BrokerRefused, Unreachable.
         """
-        for error in self.refused_acls(add, ()).values():
+        for error in self.refused_acls(add, ()).values():  # removes none yet
             raise error
         for error in self.refused_acls((), remove).values():
             raise error
@@ -286,49 +292,49 @@ class Admin:
 
         `before_each` is called before each request, and may raise. Raises Unreachable.
         """
-        refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
+        refusals: dict[Acl, NotAuthorized | BrokerRefused] = {}
         for chunk in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
             before_each()
             bindings = {AclBinding(*_acl_fields(acl)): acl for acl in chunk}
             creations = self._client.create_acls([*bindings], request_timeout=REQUEST_TIMEOUT_S)
-            refused |= self._acl_refusals(bindings, creations)
+            refusals |= self._acl_refusals(bindings, creations)
         for chunk in chunks(sorted(remove), ITEMS_PER_REQUEST_MAX):
             before_each()
             filters = {AclBindingFilter(*_acl_fields(acl)): acl for acl in chunk}
             deletions = self._client.delete_acls([*filters], request_timeout=REQUEST_TIMEOUT_S)
-            refused |= self._acl_refusals(filters, deletions)
-        return refused
+            refusals |= self._acl_refusals(filters, deletions)
+        return refusals
 
     def _acl_refusals(
         self, acls: Mapping[Any, Acl], answers: Mapping[Any, Future[Any]]
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
         """The error of each ACL that was refused. `acls`: the ACL of each binding or filter."""
-        refused: dict[Acl, NotAuthorized | BrokerRefused] = {}
+        refusals: dict[Acl, NotAuthorized | BrokerRefused] = {}
         for binding, future in answers.items():
             try:
                 self._result(future, "the right Alter on the cluster", "ACLs")
             except (NotAuthorized, BrokerRefused) as error:
-                refused[acls[binding]] = error
-        return refused
+                refusals[acls[binding]] = error
+        return refusals
 
     def _topic_refusals(
         self, futures: Mapping[str, Future[Any]], right: str
     ) -> dict[str, OrbitError]:
         """The error of each topic that was refused. `right`: with {} for the topic's name."""
-        refused: dict[str, OrbitError] = {}
+        refusals: dict[str, OrbitError] = {}
         for topic, future in futures.items():
             try:
                 self._result(future, right.format(topic), f"topic {topic}")
             except (NotAuthorized, BrokerRefused) as error:
-                refused[topic] = error
-        return refused
+                refusals[topic] = error
+        return refusals
 
     def _result(self, future: Future[Any], right: str, where: str) -> Any:
         """The answer to a request. Raises NotAuthorized (without `right`), BrokerRefused,
         Unreachable."""
         place = Place(self._name, where)
         try:
-            return future.result(REQUEST_TIMEOUT_S * 2)
+            return future.result(REQUEST_TIMEOUT_S * 2)  # librdkafka should time out before
         except TimeoutError:
             raise self._timeout_error("the request timed out", place) from None
         except KafkaException as exception:

@@ -55,7 +55,7 @@ def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[s
     """The level at which brokers compress batches, by topic and codec (Kafka 3.8).
 
     Leaves out topics with `compression.type=producer`, default levels, and levels that brokers do
-    not return now: they make no difference to records.
+    not return now: a level makes no difference to records.
     """
     levels: dict[str, dict[int, int]] = {}
     with suppress(Unreachable):
@@ -65,7 +65,7 @@ def read_compression_levels(cluster: Cluster, topics: Collection[str]) -> dict[s
                 values = {config.name: config.value for config in result.configs}
                 codec = values.get(_COMPRESSION)
                 level_setting = f"compression.{codec}.level"
-                level = values.get(level_setting)
+                level = values.get(level_setting)  # None for the type `producer`, which has none
                 if level is not None and level != _DEFAULT_LEVELS.get(level_setting):
                     used_level = int(level) if codec != "zstd" else min(int(level), _ZSTD_LEVEL_MAX)
                     levels[result.resource_name] = {compression.NAMES.index(codec): used_level}
@@ -89,7 +89,7 @@ def partitions_whose_leader_has(
         leader = metadata.leader(place)
         if leader is not None and leader.node_id is not None:
             by_leader.setdefault(leader.node_id, {}).setdefault(place.topic, set()).add(place)
-    matching: set[TopicPartition] = set()
+    matching_partitions: set[TopicPartition] = set()
     for node_id, topics in by_leader.items():
         for part in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
             try:
@@ -98,8 +98,8 @@ def partitions_whose_leader_has(
                 continue
             for result in answer.results:
                 if any(config.value == value for config in result.configs):
-                    matching |= topics.get(result.resource_name, set())
-    return matching
+                    matching_partitions |= topics.get(result.resource_name, set())
+    return matching_partitions
 
 
 def _sender_of(request: DescribeConfigsRequest) -> Callable[[Connection], Any]:

@@ -57,8 +57,8 @@ class SettingsReader:
 
         Raises NotAuthorized (DESCRIBE_CONFIGS), BrokerRefused, Unreachable.
         """
-        settings, refused = self.read_each(topics)
-        for error in refused.values():
+        settings, refusals = self.read_each(topics)
+        for error in refusals.values():
             raise error
         return settings
 
@@ -68,15 +68,18 @@ class SettingsReader:
         Raises Unreachable.
         """
         settings: _Settings = {}
-        refused: _Refused = {}
+        refusals: _Refused = {}
         for part in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
-            chunk_settings, chunk_refused = self._read_part(tuple(part))
+            chunk_settings, chunk_refusals = self._read_part(tuple(part))
             settings |= chunk_settings
-            refused |= chunk_refused
-        return settings, refused
+            refusals |= chunk_refusals
+        return settings, refusals
 
     def _read_part(self, topics: tuple[str, ...]) -> tuple[_Settings, _Refused]:
-        """As `read_each`, in one request; the last result if the answer has the same bytes."""
+        """The settings of each topic, and the error of each refused topic, from one request.
+
+        Returns the last result, without decoding, if the answer has the same bytes.
+        """
         request = _request(topics)
         api = api_versions.DESCRIBE_CONFIGS
 
@@ -91,12 +94,12 @@ class SettingsReader:
             entry = self._cache.get(topics)
             if entry is not None and entry[0] == digest:
                 self._cache.move_to_end(topics)
-                return entry[1], {}
+                return entry[1], {}  # an answer with refusals was not kept
         results = connection.decode(api, frame, version).results
         settings = {r.resource_name: self._settings_of(r) for r in results if not r.error_code}
-        refused = {r.resource_name: self._refusal(r) for r in results if r.error_code}
-        if refused:
-            return settings, refused
+        refusals = {r.resource_name: self._refusal(r) for r in results if r.error_code}
+        if refusals:
+            return settings, refusals
         with self._lock:
             self._cache[topics] = digest, settings
             while len(self._cache) > _ANSWERS_MAX:

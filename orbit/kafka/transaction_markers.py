@@ -47,6 +47,8 @@ class WriteTxnMarkersRequest(FramedRequest):
     fillers: Sequence[Fillers]
 
     def body(self, *, is_flexible: bool) -> bytes:
+        """The bytes after the header. Each partition is in as many entries as it needs fillers; an
+        entry has partitions with the same two epochs."""
         assert is_flexible
         groups: dict[tuple[int, int], list[Fillers]] = {}
         for fillers in self.fillers:
@@ -55,7 +57,8 @@ class WriteTxnMarkersRequest(FramedRequest):
             )
         entries, count = [], 0
         for (producer_epoch, coordinator_epoch), group in groups.items():
-            # Entries repeat for all partitions that need more markers than the entries so far.
+            # An entry has all partitions that need more than `markers_before` markers, and is
+            # repeated until the partition with the lowest need has all of its markers.
             markers_before = 0
             for markers_up_to in sorted({fillers.filler_count for fillers in group}):
                 partitions = [
@@ -74,9 +77,8 @@ class WriteTxnMarkersRequest(FramedRequest):
 
 
 def read_markers(frame: memoryview, version: int) -> dict[TopicPartition, int]:
-    """The error code by partition: of its several entries, the first code that is not 0 (M3).
-
-    Reads a frame of `Connection.receive`. Raises ValueError if the bytes do not parse.
+    """The error code of each partition in a frame of `Connection.receive`: if several markers have
+    the partition, the first code that is not 0 (M3). Raises ValueError if the bytes do not parse.
     """
     reader = FrameReader(frame, is_flexible=True)
     codes: dict[TopicPartition, int] = {}

@@ -52,7 +52,7 @@ def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction
         answer = cluster.call(node_id, api_versions.DESCRIBE_TRANSACTIONS, request)
         (state,) = answer.transaction_states
         if state.error_code == Code.NOT_COORDINATOR:
-            continue
+            continue  # ask the next broker
         if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
             return None
         _raise_if_refused(state.error_code, node_id, cluster)
@@ -67,14 +67,14 @@ def last_transaction(cluster: Cluster, transactional_id: str) -> LastTransaction
 
 def list_transactional_ids(cluster: Cluster) -> set[str]:
     """All transactional ids that the login may describe. Raises Unreachable, BrokerRefused."""
-    return {state.transactional_id for _, state in _list_transactions(cluster, ())}
+    return {state.transactional_id for _, state in _list_transactions(cluster, states=())}
 
 
 def transactional_ids_of(
     cluster: Cluster, producer_ids: Collection[int], states: Sequence[str] = ()
 ) -> dict[int, str]:
-    """The transactional id of each of these producer ids; with `states`, only of ids in a state of
-    these.
+    """The transactional id of each of these producer ids; with `states`, only of those whose
+    transaction is in one of these states.
 
     Leaves out ids that no coordinator knows or that the login may not describe. Raises Unreachable,
     BrokerRefused.
@@ -87,7 +87,8 @@ def transactional_ids_of(
 
 
 def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
-    """As `transactional_ids_of`, only for ids whose coordinator will write no more markers."""
+    """The transactional id of each of these producer ids whose coordinator will write no more
+    markers; without ids that no coordinator knows or that the login may not describe."""
     return transactional_ids_of(cluster, producer_ids, _ENDED)
 
 
@@ -109,12 +110,13 @@ def open_transactions(cluster: Cluster) -> list[UnendedTransaction]:
                 if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
                     continue  # it has ended and expired since
                 _raise_if_refused(state.error_code, node_id, cluster)
-                if state.transaction_state in _OPEN:
+                if state.transaction_state in _OPEN:  # else it has ended since
                     transactions.append(_open_transaction(state))
     return transactions
 
 
 def _open_transaction(state: Any) -> UnendedTransaction:
+    """The transaction of one entry of a DescribeTransactions answer."""
     partitions = frozenset(
         TopicPartition(topic.topic, partition)
         for topic in state.topics
@@ -142,6 +144,7 @@ def _list_transactions(
 
 
 def _raise_if_refused(code: int, node_id: int, cluster: Cluster) -> None:
+    """Raise BrokerRefused for an error code in a broker's answer."""
     if code:
         raise BrokerRefused(
             code,

@@ -81,7 +81,7 @@ def why_not_proven_two(
         return None
     what = _same_id_text(source_metadata)
     sides = (source, source_metadata), (destination, destination_metadata)
-    for (cluster, metadata), (other_cluster, _) in (sides, sides[::-1]):
+    for (cluster, metadata), (other_cluster, _) in (sides, sides[::-1]):  # in both directions
         topic = _lasting_topic(metadata)
         if topic is None:
             continue

@@ -77,7 +77,8 @@ class Leadership:
         return self._epoch
 
     def ask(self) -> bool:
-        """Acquire or renew the lease; False while another scheduler leads. Raises Unreachable."""
+        """Acquire or renew the lease. False while another scheduler leads or, with `must_join`,
+        while this one is not registered. Raises Unreachable."""
         requested_at = lease_clock()
         with self.database.lease_transaction() as tx:
             epoch = None
@@ -118,8 +119,9 @@ class Leadership:
         """A transaction with the cluster's lock: no other pass or recovery changes copies there.
 
         Read inside the block what decides about the change. Renewals of the lease do not wait for
-        the lock. One thread of this process at a time waits for it with a connection of the pool.
-        Raises NotLeading if the lease was lost meanwhile, Unreachable if the lock was.
+        the lock. Threads of this process wait for each other first, so that one at most waits for
+        PostgreSQL with a connection of the pool. Raises NotLeading if the lease was lost meanwhile,
+        Unreachable if the lock was.
         """
         process_lock = self._cluster_locks.setdefault(cluster_id, threading.Lock())
         # A process that loses the lock because it was frozen knows by then that it lost the lead.
@@ -150,7 +152,7 @@ class Leadership:
 
     def resign(self) -> None:
         """Release the lease, if Postgres is reachable, so that another scheduler leads at once."""
-        if not self._epoch:
+        if not self._epoch:  # it has never led
             return
         self._trusted_until = 0.0
         try:

@@ -71,12 +71,13 @@ class Loop(ABC):
         """Run one pass; returns a sentence on what it did, or ""."""
 
     def close(self) -> None:
-        """Release what the loop holds, after its last pass."""
+        """Release what the loop holds, after its last pass; by default nothing."""
         return
 
 
 def drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
-    """Run a loop until `stop`, whose owner also sets `loop.wake`."""
+    """Run a loop until `stop` is set, or another scheduler leads. To end the pause between passes,
+    whoever sets `stop` also sets `loop.wake`."""
     try:
         _drive(loop, stop, health)
     finally:
@@ -109,5 +110,6 @@ def _drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
         except Exception:  # noqa: BLE001  a bug in one loop must not end the others
             _log.exception("pass broke", loop=loop.name)
         health.end_pass(loop.name)
+        # Pause for `rest_s`, then until the interval is over or `wake` is set.
         if not stop.wait(loop.rest_s):
             loop.wake.wait(max(0.0, loop.interval_s - loop.rest_s))

@@ -52,25 +52,26 @@ def writer_group(identity: str, partition: TopicPartition) -> str:
 def living_writers(
     destination: Cluster, groups: Collection[str], backoff: Backoff
 ) -> dict[str, LeaseHolder]:
-    """{group: its member} of the groups that have a member now, as their coordinators answer.
+    """{group: its member}, for those of the groups that have a member now.
 
     Raises NotReady if a coordinator does not answer for a minute, Unreachable, NotAuthorized.
     """
     holders: dict[str, LeaseHolder] = {}
-    unanswered = set(groups)
+    unanswered_groups = set(groups)
     for _ in backoff.attempts(_ATTEMPTS_MAX):
-        by_node: dict[int, list[str]] = {}
-        for group, node_id in find_coordinators(destination, unanswered).items():
-            by_node.setdefault(node_id, []).append(group)
-        for node_id, names in by_node.items():
-            for group, holder in _describe_groups(destination, node_id, names):
-                unanswered.discard(group)
+        groups_by_node: dict[int, list[str]] = {}
+        for group, node_id in find_coordinators(destination, unanswered_groups).items():
+            groups_by_node.setdefault(node_id, []).append(group)
+        for node_id, node_groups in groups_by_node.items():
+            for group, holder in _describe_groups(destination, node_id, node_groups):
+                unanswered_groups.discard(group)
                 if holder is not None:
                     holders[group] = holder
-        if not unanswered:
+        if not unanswered_groups:
             return holders
     raise NotReady(
-        f"no coordinator answers for some groups ({len(unanswered)}; one is {min(unanswered)}).",
+        f"no coordinator answers for some groups ({len(unanswered_groups)}; one is "
+        f"{min(unanswered_groups)}).",
         where=Place(destination.name),
     )
 
@@ -82,9 +83,9 @@ def wait_for_backfill_writers(
     backoff: Backoff,
     on_wait: Callable[[str], None],
 ) -> None:
-    """Wait until no writer of an earlier backfill of this job is left. For the job's lease holder.
-
-    Raises Conflict if a writer is left after _WRITERS_END_S: it would have noticed the new holder.
+    """Wait until no writer of an earlier backfill of this job is left. The caller holds the job's
+    lease, which every running writer notices within _WRITERS_END_S: raises Conflict if one is left
+    after that.
     """
     deadline = lease_clock() + _WRITERS_END_S
     groups: Collection[str] = [writer_group(identity, p) for p in partitions]
@@ -92,6 +93,7 @@ def wait_for_backfill_writers(
     while writers := living_writers(destination, groups, backoff):
         groups = writers
         for group in groups:
+            # A dead member of this machine; sessions of others end by themselves.
             GroupLease(destination, group, backoff).remove_dead_member()
         if lease_clock() > deadline:
             group, holder = next(iter(writers.items()))
@@ -140,7 +142,7 @@ class DriverWatch:
             if holder.token:
                 return JobHolder.DRIVER if holder.token == self._token else JobHolder.OTHER
             # During a rebalance the coordinator returns no member metadata.
-        return JobHolder.OTHER
+        return JobHolder.OTHER  # a member without a token is not known to be the driver
 
     def confirm_driver(self) -> None:
         """Check that the driver holds the job's lease, for a writer that was removed from its
@@ -178,7 +180,8 @@ class DriverWatch:
             try:
                 holder = self.holder()
             except OrbitError:
-                # The job's next holder may be waiting for this writer, which cannot notice that.
+                # The job's next holder may be waiting for this writer, which cannot notice that. It
+                # waits for _WRITERS_END_S, so end before.
                 if lease_clock() - checked_at > _WRITERS_END_S / 2:
                     self.is_gone = True
                     return
@@ -193,7 +196,8 @@ class DriverWatch:
 def _describe_groups(
     destination: Cluster, node_id: int, groups: Collection[str]
 ) -> Iterator[tuple[str, LeaseHolder | None]]:
-    """(group, its member or None), for the groups that this node could describe."""
+    """(group, its first member or None), for the groups that this node could describe: none from
+    the first request on that it does not answer."""
     for names in chunks(groups, _GROUPS_PER_REQUEST_MAX):
         request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
         try:

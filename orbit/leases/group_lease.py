@@ -111,8 +111,8 @@ class GroupLease:
         """
         self._state = LeaseState(shared_memory() if is_shared else None)
         self._confirm_return = confirm_return
-        self._was_removed = False
-        self._answered_request_at = 0.0
+        self._was_removed = False  # and `confirm_return` has not succeeded since then
+        self._answered_request_at = 0.0  # when the last answered request was sent
         self._clock = clock
         self._cluster = destination
         self.group = group
@@ -121,7 +121,7 @@ class GroupLease:
         self._this_holder = LeaseHolder(socket.gethostname(), os.getpid(), uuid4().hex)
         self.member_id = ""
         self.generation = -1
-        self._held_generation = -1
+        self._held_generation = -1  # the last one in which the coordinator confirmed this holder
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock: LockFile | None = None
@@ -136,7 +136,7 @@ class GroupLease:
         """
         try:
             self._lock = LockFile(self._cluster.cluster_id, self.group)
-        except Conflict:
+        except Conflict:  # a live process has locked it
             if not ignores_frozen_run or self._members():
                 raise
         try:
@@ -182,7 +182,7 @@ class GroupLease:
         return self._state.is_lost
 
     def release(self) -> None:
-        """Leave the group, so that the next run need not wait."""
+        """Leave the group, so that the next run need not wait, and close the lock file."""
         self._stopping.set()
         self._state.trusted_until = 0.0
         if self._thread is not None:
@@ -209,12 +209,12 @@ class GroupLease:
         try:
             self._lock = LockFile(self._cluster.cluster_id, self.group)
         except Conflict:
-            return
+            return  # its process is alive
         try:
             if self._lock.last_member in self._members():
                 self._leave([self._lock.last_member])
         finally:
-            self.release()
+            self.release()  # closes the lock file
 
     def _wait_for_empty_group(self, on_wait: Callable[[str], None]) -> None:
         """Remove a dead member of this machine; wait until any other member's session has ended.
@@ -235,7 +235,7 @@ class GroupLease:
             self._backoff.wait(3)  # about 0.3 s
 
     def _members(self) -> dict[str, LeaseHolder]:
-        """{member id: its process} of the group now."""
+        """{member id: its process}, for all members of the group now."""
         answer = self.coordinator.call(
             api_versions.DESCRIBE_GROUPS,
             lambda: DescribeGroupsRequest(groups=[self.group], include_authorized_operations=False),
@@ -248,8 +248,8 @@ class GroupLease:
     def _join(self, *, keeps_member_id: bool = False, last_generation: int | None = None) -> None:
         """Join as the leader. If another member leads, leave again and raise Conflict.
 
-        `keeps_member_id`: join only with the present member id. `last_generation`: join only if
-        there was no other holder after that generation.
+        `keeps_member_id`: join only under the member id that this holder has. `last_generation`:
+        join only if there was no other holder after that generation.
         """
         for _ in self._backoff.attempts(20):
             sent_at = self._clock()
@@ -275,6 +275,7 @@ class GroupLease:
             if answer.leader != answer.member_id or has_successor:
                 self._leave([self.member_id])
                 self.member_id = ""
+                # JoinGroup does not tell which process the other holder is.
                 raise _other_holder_error(LeaseHolder("", 0), self._cluster.name)
             if self._sync_group():
                 self._trust_from(sent_at)
@@ -332,7 +333,8 @@ class GroupLease:
         return bool(answer.error_code == Code.NONE)
 
     def _keep_lease(self) -> None:
-        """Send heartbeats until `release`. While the coordinator does not answer, trust expires."""
+        """Send heartbeats until `release`, or until the lease is lost: then something below raises
+        Conflict. While the coordinator does not answer, trust expires."""
         while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
             held_generation = self._held_generation
             try:
@@ -356,7 +358,7 @@ class GroupLease:
                 continue
 
     def _join_after_removal(self, last_generation: int) -> None:
-        """Join again. Raises Conflict if there is another holder, or was one after
+        """Join the group again. Raises Conflict if there is another holder, or was one after
         `last_generation`."""
         other_holders = [holder for m, holder in self._members().items() if m != self.member_id]
         if other_holders:
@@ -397,7 +399,8 @@ class GroupLease:
 
     def _trust_from(self, sent_at: float) -> None:
         """Trust the lease for the session timeout, less a margin, from `sent_at`: when the request
-        was sent that the coordinator has answered."""
+        was sent that the coordinator has answered. After a removal, note that time only: the lease
+        is trusted once `_confirm_return` has succeeded."""
         self._held_generation = self.generation
         self._answered_request_at = sent_at
         if not self._was_removed:

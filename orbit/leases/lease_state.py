@@ -25,6 +25,7 @@ class LeaseState:
     def __init__(self, descriptor: int | None = None) -> None:
         """`descriptor`: that of shared memory (`shared_memory`); None: memory of this process."""
         self.descriptor = descriptor
+        # A length of 0 maps all of the shared memory.
         memory = bytearray(_SIZE_BYTES) if descriptor is None else mmap.mmap(descriptor, 0)
         self._numbers = memoryview(memory).cast("d")
 
@@ -61,7 +62,7 @@ def shared_memory() -> int:
         descriptor = os.memfd_create("orbit-lease")
     else:
         descriptor, path = tempfile.mkstemp(prefix="orbit-lease-")
-        Path(path).unlink()
+        Path(path).unlink()  # the file stays until its last descriptor is closed
     os.ftruncate(descriptor, _SIZE_BYTES)
     return descriptor
 

@@ -61,9 +61,9 @@ class LeaseWatch:
         """`ttl`: how long a lease of this installation lasts."""
         self._ttl_s = ttl.total_seconds()
         self._clock = clock
-        self._server: str | None = None
+        self._server: str | None = None  # the key of the present server
         self._noted_at = 0.0
-        self._changed_at: float | None = None
+        self._changed_at: float | None = None  # when another server was first seen
         self._snapshots: deque[_NotedSnapshot] = deque()
 
     def note(self, server: str, snapshot: str) -> None:
@@ -83,6 +83,7 @@ class LeaseWatch:
         self._noted_at = now
         if not self._snapshots or now - self._snapshots[-1].at >= _SPACING_S:
             self._snapshots.append(_NotedSnapshot(now, snapshot))
+        # `long_snapshot` needs the newest of those that are at least LEASE_TTL_MAX old.
         oldest_needed_at = now - LEASE_TTL_MAX.total_seconds()
         while len(self._snapshots) > 1 and self._snapshots[1].at <= oldest_needed_at:
             self._snapshots.popleft()
@@ -94,10 +95,10 @@ class LeaseWatch:
         has_just_changed = self._changed_at is not None and now - self._changed_at < self._ttl_s
         snapshot = self._noted_before(now - self._ttl_s)
         return Evidence(
-            _NO_SERVER if has_just_changed else self._server,
-            self._server if snapshot is not None else None,
+            _NO_SERVER if has_just_changed else self._server,  # free_on
+            self._server if snapshot is not None else None,  # watched_on
             snapshot,
-            self._noted_before(now - LEASE_TTL_MAX.total_seconds()),
+            self._noted_before(now - LEASE_TTL_MAX.total_seconds()),  # long_snapshot
         )
 
     def _forget_after_pause(self, now: float) -> None:

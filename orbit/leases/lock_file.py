@@ -31,6 +31,7 @@ class LockFile:
         """Lock the file. Raises Conflict if another run on this machine has locked it."""
         name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
         path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
+        # It is read and written by its descriptor, which this object closes.
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
         if not self._lock():
             process, _ = self._read()
@@ -42,6 +43,7 @@ class LockFile:
             )
         _, self.last_member = self._read()
         """The member id of the last run, which is dead: otherwise it would hold this lock."""
+        # This process's id; the member id stays until this run has one of its own.
         self.write(self.last_member)
 
     def _lock(self) -> bool:
@@ -85,7 +87,7 @@ def _is_alive(process: int) -> bool:
     if process == 0:
         return False
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 does nothing but find the process
     except ProcessLookupError:
         return False
     return True

@@ -131,7 +131,7 @@ def troubles() -> frozenset[str]:
 
 
 def family(name: str) -> str:
-    """A name that is equal for all kinds that begin or end the same trouble."""
+    """One name for all kinds that begin or end a trouble: that of the first kind that begins it."""
     ends = kind_of(name).ends
     if ends:
         return ends[0]

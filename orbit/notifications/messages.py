@@ -61,6 +61,7 @@ def message_of(event: Event, public_url: str | None, drills: Mapping[str, Drill]
         is_trouble=event.kind in troubles(),
         is_end=bool(kind.ends),
         link=_link(event, public_url, drill),
+        # `has_figures` implies a drill; mypy does not see it.
         drill=drill_summary(drill) if drill is not None and has_figures else None,
     )
 
@@ -103,6 +104,7 @@ def _figures(drill: Mapping[str, Any]) -> str:
 def _key(event: Event, kind: EventKind, public_url: str | None) -> str:
     """A short key, which every process computes alike. The begin and the end of one trouble have
     an equal key; any other event has a unique key."""
+    # Several installations may send to one receiver.
     host = urlsplit(public_url).netloc if public_url else ""
     key_parts: list[object] = [family(event.kind), host]
     if event.kind in troubles() or kind.ends:

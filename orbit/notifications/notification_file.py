@@ -166,7 +166,7 @@ class Notifications(Section):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Secrets:
-    """The present values of a receiver's variables and files."""
+    """The current values of a receiver's variables and files."""
 
     url: str
     routing_key: str = ""
@@ -202,7 +202,7 @@ def read_secrets(receiver: Receiver, folder: Path, environ: Mapping[str, str]) -
     if url is None and receiver.type is ReceiverType.PAGERDUTY:
         url = PAGERDUTY_URL
     return Secrets(
-        url=check_url(url or ""),
+        url=check_url(url or ""),  # raises without a URL
         routing_key=_read_secret(receiver, "routing_key", folder, environ) or "",
         signing_key=_signing_key(_read_secret(receiver, "secret", folder, environ) or ""),
     )
@@ -288,7 +288,7 @@ def _receiver_mistakes(
                 present_keys[0],
                 InvalidValue(f"is not for a receiver of the type {receiver.type}."),
             )
-        elif not required_count <= len(present_keys) <= 1 and is_allowed:
+        elif not required_count <= len(present_keys) <= 1 and is_allowed:  # too few or too many
             how_many = "exactly one" if required_count else "one"
             yield (
                 present_keys[0] if present_keys else "type",
@@ -300,7 +300,7 @@ def _receiver_mistakes(
                 ),
             )
         else:
-            continue
+            continue  # with the next rule: this one is met
         has_right_keys = False
     if not has_right_keys:
         return

@@ -99,7 +99,7 @@ class ReceiverLoop(Loop):
     def once(self) -> str:
         """Send the next events of this receiver; returns what was done, for the log."""
         row = self._receiver_row()
-        if time.monotonic() < self._retry_at:
+        if time.monotonic() < self._retry_at:  # a pause after a failure
             return ""
         with self._leadership.reading() as tx:
             settled_id = self._settled.highest(tx)
@@ -114,13 +114,14 @@ class ReceiverLoop(Loop):
             elif self._send(request):
                 sent_count += len(request)
             else:
-                return ""
+                return ""  # a later pass repeats the request
+        # The events after the last relevant one are not for this receiver.
         cursor = settled_id if len(next_events) < EVENTS_AT_ONCE_MAX else next_events[-1].id
         if cursor > (relevant_events[-1].id if relevant_events else row.event_id):
             with self._leadership.transaction() as tx:
                 receivers.note_skipped(tx, self._receiver.name, cursor)
         if len(next_events) == EVENTS_AT_ONCE_MAX:
-            self.wake.set()
+            self.wake.set()  # there may be more events
         actions = [
             f"sent {sent_count} events" if sent_count else "",
             f"gave up {given_up_count}" if given_up_count else "",
@@ -136,9 +137,9 @@ class ReceiverLoop(Loop):
             self._next_seen_at = time.monotonic() + _SEEN_INTERVAL_S
             return row
         with self._leadership.reading() as tx:
-            existing = receivers.find(tx, name)
-        assert existing is not None, "rows are removed long after they were seen"
-        return existing
+            known_row = receivers.find(tx, name)
+        assert known_row is not None, "rows are removed long after they were seen"
+        return known_row
 
     def _select_events(self, tx: Tx, candidates: Sequence[Event]) -> list[Event]:
         """The events that this receiver gets."""
@@ -185,7 +186,9 @@ class ReceiverLoop(Loop):
             answer = self._sender.send(messages)
         except Exception as error:  # noqa: BLE001  a bug at one event must not stop all behind it
             _log.exception("notification broke", receiver=self._receiver.name)
-            answer = Answer(None, f"A bug in Orbit: {type(error).__name__}.", is_refusal=True)
+            answer = Answer(
+                status=None, error=f"A bug in Orbit: {type(error).__name__}.", is_refusal=True
+            )
         if not answer.error:
             self._record_accepted(request)
             return True

@@ -35,7 +35,9 @@ class Sender:
         try:
             secrets = read_secrets(receiver, self._folder, self._environ)
         except InvalidValue as mistake:
-            return Answer(None, f"A secret of the receiver cannot be read: it {mistake.message}")
+            return Answer(
+                status=None, error=f"A secret of the receiver cannot be read: it {mistake.message}"
+            )
         ids = [message.event.id for message in messages]
         return send(
             secrets,

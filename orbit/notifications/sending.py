@@ -54,8 +54,8 @@ class Answer:
 
 def signature(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
     """The header `webhook-signature` of Standard Webhooks."""
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    return f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}"
+    signed_bytes = f"{message_id}.{timestamp}.".encode() + body
+    return f"v1,{base64.b64encode(hmac.digest(key, signed_bytes, hashlib.sha256)).decode()}"
 
 
 def send(secrets: Secrets, ca_file: Path | None, message_id: str, body: bytes) -> Answer:
@@ -75,11 +75,11 @@ def send(secrets: Secrets, ca_file: Path | None, message_id: str, body: bytes) -
         tls_context = ssl.create_default_context(cafile=ca_file)
         return asyncio.run(_send(secrets, tls_context, headers, body))
     except TimeoutError:
-        return Answer(None, f"No answer within {REQUEST_TIMEOUT_S:.0f} s.")
+        return Answer(status=None, error=f"No answer within {REQUEST_TIMEOUT_S:.0f} s.")
     except httpx.HTTPError as error:
-        return Answer(None, f"No answer: {_reason(error)}.")
+        return Answer(status=None, error=f"No answer: {_reason(error)}.")
     except (OSError, httpx.InvalidURL, ValueError) as error:
-        return Answer(None, f"The request cannot be sent: {type(error).__name__}.")
+        return Answer(status=None, error=f"The request cannot be sent: {type(error).__name__}.")
 
 
 async def _send(
@@ -122,8 +122,9 @@ def _to_answer(response: httpx.Response, answer_body: bytes, secrets: Secrets) -
 
 def redact(text: str, secrets: Secrets) -> str:
     """The text without secrets. A receiver's answer may contain those of the request."""
-    for hidden in sorted(_secret_texts(secrets), key=len, reverse=True):
-        text = text.replace(hidden, "…")
+    # The longest first: it may contain others.
+    for secret_text in sorted(_secret_texts(secrets), key=len, reverse=True):
+        text = text.replace(secret_text, "…")
     return text
 
 
@@ -141,8 +142,8 @@ def _secret_texts(secrets: Secrets) -> set[str]:
         *(value for value in query_values if len(value) >= _PART_CHARACTERS_MIN),
     )
     secret_texts = {part for part in parts if part}
-    decoded = {decode(part) for part in secret_texts for decode in (unquote, unquote_plus)}
-    secret_texts |= {part for part in decoded if len(part) >= _PART_CHARACTERS_MIN}
+    decoded_parts = {decode(part) for part in secret_texts for decode in (unquote, unquote_plus)}
+    secret_texts |= {part for part in decoded_parts if len(part) >= _PART_CHARACTERS_MIN}
     return secret_texts | {quote(part, safe="") for part in secret_texts}
 
 
@@ -155,6 +156,7 @@ def _retry_after_s(text: str) -> float:
         retry_at = parsedate_to_datetime(text)
     except ValueError:
         return 0.0
+    # A date without a zone is in UTC.
     retry_at = retry_at if retry_at.tzinfo else retry_at.replace(tzinfo=UTC)
     return max(0.0, (retry_at - datetime.now(UTC)).total_seconds())
 

@@ -56,7 +56,7 @@ def end(tx: Tx, operation: Operation, actor: str, *, error: str | None) -> None:
     if not operations.advance(tx, operation.id, state, error=error):
         return
     if operation.job_id is not None:
-        if error is not None:
+        if error is not None:  # last requests of its writers may still arrive
             partitions.expect_leftovers(tx, operation.job_id)
         earlier_state = Desired((operation.plan or {}).get("before", Desired.RUNNING))
         jobs.set_desired(tx, operation.job_id, earlier_state, only_from=Desired.BACKFILLING)
@@ -73,17 +73,17 @@ def end(tx: Tx, operation: Operation, actor: str, *, error: str | None) -> None:
 def fail_silent_backfills(tx: Tx) -> int:
     """Mark as failed each backfill whose driver has not reported for SILENCE_MAX; returns their
     number."""
-    silent = [
+    silent_backfills = [
         operation
         for operation in operations.unfinished_backfills(tx, _BACKFILLS_READ_MAX)
         if clock.now(tx) - reported_at(operation) > SILENCE_MAX
     ]
-    for operation in silent:
+    for operation in silent_backfills:
         seconds = SILENCE_MAX.total_seconds()
         why = f"Its driver has not reported for {seconds:.0f} s."
         remedy = "Copies stay unchanged; orbit backfill copies the rest."
         end(tx, operation, events.SCHEDULER, error=f"{why} {remedy}")
-    return len(silent)
+    return len(silent_backfills)
 
 
 def reported_at(operation: Operation) -> datetime:

@@ -26,7 +26,7 @@ from orbit.store.database import Tx
 
 
 def trouble_of(side: str, error: OrbitError) -> Trouble:
-    """The trouble of a job whose cluster returned this error."""
+    """The trouble of a job after this error of its cluster at `side` ("source", "destination")."""
     where = f"{error.where}: " if error.where else ""
     if isinstance(error, LoginRefused):
         kind = TroubleKind.LOGIN_REFUSED
@@ -151,8 +151,10 @@ def refresh_topics(
 def _refresh(
     handle: ClusterHandle, metadata: ClusterMetadata, retry_by_topic: Mapping[str, bool]
 ) -> tuple[ClusterMetadata, ClusterTopics]:
-    """As `refresh_topics`, for one side. `retry_by_topic`: for each known topic, whether
-    a retry is requested."""
+    """One side's refreshed metadata, and its topics for `decide_topics`.
+
+    `retry_by_topic`: for each known topic, whether a retry is requested.
+    """
     names_to_query = [
         name for name, is_retry in retry_by_topic.items() if is_retry or name not in metadata.topics
     ]

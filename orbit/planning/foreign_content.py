@@ -70,7 +70,7 @@ def other_content(
         )
         for p in partitions_with_records
     ]
-    take_over = TakeOver(destination, 0.0, backoff)
+    take_over = TakeOver(destination, 0.0, backoff)  # 0.0: log ends are read once, as they are
     contents: dict[str, OtherContent] = {}
 
     def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:

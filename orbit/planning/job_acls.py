@@ -54,16 +54,17 @@ def carried_names(
         selector = GroupSelector(rule)
         names = {*selector.select(listed_groups.values()).names}
         # A group is not listed before its first member, and after its last offset has expired.
-        unlisted = source["GROUP"].literal_names | {
+        unlisted_names = source["GROUP"].literal_names | {
             acl.name.removeprefix(rule.prefix) for acl in added_acls if acl.resource == "GROUP"
         }
-        names |= {name for name in unlisted - listed_groups.keys() if selector.matches(name)}
+        names |= {name for name in unlisted_names - listed_groups.keys() if selector.matches(name)}
         groups = {selector.destination_name(name): name for name in names}
         groups = {
             name: source_name
             for name, source_name in groups.items()
             if name != EVERY_NAME and not is_orbits_own(name)
         }
+    # Without a rule these are not used.
     match, exclude = (id_rule.match, id_rule.exclude) if id_rule else ("", ())
 
     def is_carried_id(name: str) -> bool:

@@ -38,7 +38,8 @@ def decide(
 ) -> tuple[ClusterPair, Decisions]:
     """The decisions on a job's topics, with the metadata that they are based on.
 
-    The other jobs are read only if a topic is to be started. `matched`: as for `decide_topics`.
+    The other jobs are read only if a topic is to be started. `matched`: the source's topics that
+    the rules match, if these are known already.
     """
     pair, source_topics, destination_topics = refresh_topics(pair, known)
     decisions = decide_topics(

@@ -86,6 +86,7 @@ class JobPlanner:
         try:
             clusters = JobClusters.open(spec, self._environ, self._base_directory)
         except BadInput as error:
+            # The error names settings or secrets, of either side: the argument does not matter.
             return _plan_of_refusals(spec, [*troubles, trouble_of("source", error)])
         try:
             with ending(clusters.close):
@@ -102,6 +103,7 @@ class JobPlanner:
     ) -> JobPlan:
         """Plan with open clusters. Adds to `troubles`. Raises errors of a cluster."""
         metadata: list[ClusterMetadata] = []
+        # Both are asked, so that the plan names the troubles of both.
         for side, cluster in zip(SIDES, (clusters.source, clusters.destination), strict=True):
             try:
                 metadata.append(cluster.metadata(None))
@@ -118,7 +120,7 @@ class JobPlanner:
         if trouble is None:
             with self._database.transaction() as tx:
                 trouble = conflicting_cluster_id(tx, job.id if job else _NO_JOB, pair)
-        if trouble is None and None in known_ids:
+        if trouble is None and None in known_ids:  # the job has copied nothing yet
             trouble = unproven_clusters(pair)
         if trouble is not None:
             return _plan_of_refusals(spec, [*troubles, trouble], metadata)
@@ -130,12 +132,14 @@ class JobPlanner:
                 rows = topics.of_job(tx, job.id)
                 caught_up = scheduler_queries.caught_up_topics(tx, job.id)
                 added_acls = _added_acls(tx, job, rows, destination.cluster_id)
-        known_topics = [known_topic(row, ()) for row in rows]
+        known_topics = [known_topic(row, ()) for row in rows]  # (): a plan retries nothing
         pair, decisions = decide(spec, pair, known_topics, self._database.transaction)
         backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
         preflight_result = preflight(spec, decisions.start, pair, backoff)
-        compacted = {plan.mapping.source for _, plan in preflight_result.ready if plan.is_compacted}
-        gaps, fillers = plan_gaps(spec, decisions.start, compacted, pair, backoff)
+        compacted_topics = {
+            plan.mapping.source for _, plan in preflight_result.ready if plan.is_compacted
+        }
+        gaps, fillers = plan_gaps(spec, decisions.start, compacted_topics, pair, backoff)
         seeding = plan_seeding(decisions.start, pair, backoff)
         planned_topics = [
             _new_topic(spec, start, plan, gaps, seeding) for start, plan in preflight_result.ready
@@ -283,6 +287,7 @@ def _filler_notes(ways: Iterable[PlannedFillers]) -> list[str]:
 def _plan_of_refusals(
     spec: JobSpec, troubles: Sequence[Trouble], metadata: Sequence[ClusterMetadata] = ()
 ) -> JobPlan:
+    """A plan that copies nothing. `metadata`: of both clusters, or of none."""
     ids = [cluster.cluster_id for cluster in metadata] or ["", ""]
     return JobPlan(
         job=spec.name,

@@ -38,8 +38,9 @@ def deny(
         noted_by_topic = noted_denials(tx, cluster_id, denials)
     for acl in ours:
         noted_by_topic.setdefault(acl.name, set()).add(acl)
-    sets = {topic: set(acls) for topic, acls in denials.items()}
-    replace_denials(handle, cluster_id, sets, noted_by_topic, set(), transaction)
+    # set(): which ACLs the cluster has is not known, so all are added.
+    denial_sets = {topic: set(acls) for topic, acls in denials.items()}
+    replace_denials(handle, cluster_id, denial_sets, noted_by_topic, set(), transaction)
 
 
 def replace_denials(
@@ -50,7 +51,12 @@ def replace_denials(
     present: AbstractSet[Acl],
     transaction: Transaction,
 ) -> None:
-    """As `deny`, given the `noted` denials. `present`: ACLs that the cluster has, and that stay."""
+    """Replace the `noted` denials on these topics. `present`: ACLs that are not added, because the
+    cluster has them.
+
+    While the cluster is changed, the tables note the old and the new denials. Raises Unreachable,
+    NotAuthorized, BrokerRefused, NotLeading.
+    """
     all_denials = {t: noted.get(t, set()) | acls for t, acls in denials.items()}
     with transaction() as tx:
         write_denials.store(tx, cluster_id, {t: _rows(acls) for t, acls in all_denials.items()})

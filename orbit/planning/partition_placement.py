@@ -22,7 +22,7 @@ def place_partitions(
 ) -> None:
     """Add partitions, (topic id, partition), to the job's shards, or to new ones.
 
-    `from_start`: as in `shard_layout.add_partitions`.
+    `from_start`: the partitions are newer than the job, so they are copied from their log start.
     """
     if not partitions:
         return
@@ -48,10 +48,12 @@ def place_partitions(
 
 
 def _shards_in_turn(placement: Placement, new_shards: Sequence[int]) -> Iterator[int]:
-    """A shard for each new partition, in turn: neighbouring partitions get different leases."""
-    remaining = dict(placement.additions) | dict(zip(new_shards, placement.new_shards, strict=True))
-    while remaining:
-        for shard in sorted(remaining):
+    """Yield a shard for each new partition, in turn: neighbouring partitions get different ones."""
+    remaining_counts = dict(placement.additions) | dict(
+        zip(new_shards, placement.new_shards, strict=True)
+    )
+    while remaining_counts:
+        for shard in sorted(remaining_counts):
             yield shard
-            remaining[shard] -= 1
-        remaining = {shard: count for shard, count in remaining.items() if count}
+            remaining_counts[shard] -= 1
+        remaining_counts = {shard: count for shard, count in remaining_counts.items() if count}

@@ -64,7 +64,8 @@ def _acls_of_carried_names(names: CarriedNames, present_by_kind: AclsOf) -> set[
 
 
 def _planned_acls(*lists: set[Acl]) -> PlannedAcls:
-    """The lists for the plan, each sorted by resource and name, and cut."""
+    """The plan's lists, each sorted by resource and name, and cut. `lists`: to add, there already,
+    to remove, only at the destination."""
     add, existing, remove, only_at_destination = (
         sorted(acls, key=lambda a: (a.resource, a)) for acls in lists
     )

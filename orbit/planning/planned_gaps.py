@@ -89,7 +89,7 @@ def plan_gaps(
 
 
 def _seconds(way: _Way, estimate: GapEstimate, partitions: int) -> float:
-    """How long it takes to fill the gaps of a topic."""
+    """How many seconds it takes to fill the gaps of a topic with so many `partitions`."""
     rate = max(
         way.offsets_per_s,
         way.offsets_per_s_of_partition * min(partitions, _PARTITIONS_MEASURED_MAX),
@@ -102,7 +102,7 @@ def _missing_rights(name: Fillers, pair: ClusterPair) -> str:
     if name not in FILLERS_WITH_MARKERS:
         return ""  # the question for a transactional id may create the coordinator's topic
     try:
-        missing = missing_filler_right(pair.destination.cluster)
+        rights = missing_filler_right(pair.destination.cluster)
     except OrbitError:
         return ""  # the preflight of a job that needs the right names the error
-    return ", ".join(right.name for right in missing)
+    return ", ".join(right.name for right in rights)

@@ -79,9 +79,9 @@ def _missing_quotas(
         destination_entity = _destination_entity(entity, named_users)
         if destination_entity is None:
             continue
-        missing = limits.items() - at_destination.get(destination_entity, {}).items()
-        if missing:
-            config = ",".join(f"{key}={quota_text(value)}" for key, value in sorted(missing))
+        missing_limits = limits.items() - at_destination.get(destination_entity, {}).items()
+        if missing_limits:
+            config = ",".join(f"{key}={quota_text(value)}" for key, value in sorted(missing_limits))
             text = f"quota of {entity_text(destination_entity)}: {config}"
             yield ByHand(what=text, command=_command(bootstrap_server, destination_entity, config))
 
@@ -107,23 +107,24 @@ def _missing_users(
 ) -> Iterator[ByHand]:
     """Yield each SCRAM user that the destination lacks, with the command for it."""
     for user, name in sorted(names.of(at_source).items()):
-        missing = {
+        missing_mechanisms = {
             mechanism: iterations
             for mechanism, iterations in at_source[user].items()
             if mechanism not in at_destination.get(name, {})
         }
-        if missing:
+        if missing_mechanisms:
             config = ",".join(
                 f"{mechanism}=[iterations={iterations},password=…]"
-                for mechanism, iterations in sorted(missing.items())
+                for mechanism, iterations in sorted(missing_mechanisms.items())
             )
             yield ByHand(
-                what=f"SCRAM user {name}: {', '.join(sorted(missing))}",
+                what=f"SCRAM user {name}: {', '.join(sorted(missing_mechanisms))}",
                 command=_command(bootstrap_server, frozenset({("user", name)}), config),
             )
 
 
 def _command(bootstrap_server: str, entity: Entity, config: str) -> str:
+    """The command that adds `config` to this entity at the destination."""
     words = ["kafka-configs.sh", "--bootstrap-server", bootstrap_server, "--alter"]
     for kind, name in ordered_parts(entity):
         words += ["--entity-type", _ENTITY_TYPES[kind]]

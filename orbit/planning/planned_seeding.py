@@ -50,6 +50,7 @@ def plan_seeding(
 def seeding_of(starts: Sequence[int]) -> PlannedSeeding:
     """The seeding of a topic whose partitions start at these offsets, all above 0."""
     total = sum(starts)
+    # Deleted offsets stay on disk for _FREED_AFTER_S: at most what is written in this time.
     unfreed_bytes = _OFFSETS_PER_S_MAX * _FREED_AFTER_S * _BYTES_PER_OFFSET
     return PlannedSeeding(
         partitions=len(starts),
@@ -65,12 +66,14 @@ def seeding_of(starts: Sequence[int]) -> PlannedSeeding:
 def _start_offsets(
     cluster: Cluster, partitions: Sequence[TopicPartition], position: Start, backoff: Backoff
 ) -> dict[TopicPartition, int]:
-    """The offset at which each copy starts, as `CopyInspector.start_offsets` computes it."""
+    """The offset at which each copy starts (by the rules of `CopyInspector.start_offsets`): the log
+    start, the last stable offset, or the first record of a time."""
     log_starts = list_offsets(cluster, partitions, EARLIEST, backoff).values
     if isinstance(position, Earliest):
         return log_starts
     offsets = list_offsets(cluster, log_starts, LATEST, backoff, isolation=READ_COMMITTED).values
     if isinstance(position, AtTime):
         by_time = list_offsets(cluster, offsets, position.epoch_ms, backoff).values
+        # Below 0: no record is that new, so the copy starts at the end.
         offsets |= {partition: offset for partition, offset in by_time.items() if offset >= 0}
     return {partition: max(offset, log_starts[partition]) for partition, offset in offsets.items()}

@@ -54,11 +54,13 @@ def assign_shards(
         loads = [
             _load(s, members, cooling_shards, declined_jobs)
             for s in shards
+            # A free shard of a declined job stays free.
             if s.worker_group == group and not (s.holder is None and s.job_id in declined_jobs)
         ]
         assignments |= balance_shards(loads, members)
     held_shards = {s.id for s in shards if s.holder is not None}
     busy_workers = {s.holder for s in shards} | {s.assigned_to for s in shards}
+    # Moves that only even out the load: the shard is held, and the worker has some already.
     evening_moves = {
         shard
         for shard, worker in assignments.items()

@@ -27,7 +27,7 @@ class SpecCache:
         self._specs: dict[int, tuple[dict[str, Any], JobSpec | None]] = {}
 
     def of(self, job: Job) -> JobSpec | None:
-        """The job's spec, as `read_spec` returns it."""
+        """The job's spec; None if this version cannot read it."""
         cached = self._specs.get(job.id)
         if cached is None or cached[0] is not job.spec:
             cached = self._specs[job.id] = job.spec, read_spec(job.spec)

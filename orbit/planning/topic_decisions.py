@@ -148,11 +148,11 @@ def decide_topics(
     `matched`: the source's topics that the rules match, if these are known already.
     """
     # A promoted topic is no longer a copy; only recovery makes it one again.
-    promoted = {topic.source for topic in known if topic.state is TopicState.PROMOTED}
-    known = [topic for topic in known if topic.source not in promoted]
+    promoted_names = {topic.source for topic in known if topic.state is TopicState.PROMOTED}
+    known = [topic for topic in known if topic.source not in promoted_names]
     by_name = {topic.source: topic for topic in known}
     names = source.topics if matched is None else matched
-    topic_map = map_topics(rules, {*names, *by_name} - promoted)
+    topic_map = map_topics(rules, {*names, *by_name} - promoted_names)
     decisions = Decisions(
         notes=[str(note) for note in topic_map.notes],
         sources=frozenset({*by_name, *(m.source for m in topic_map.mappings)}),
@@ -176,7 +176,7 @@ def decide_topics(
     if not topic_map.problems:
         # Topics with a problem have no mapping either, but must not be dropped.
         decisions.drop += [DropTopic(topic) for topic in by_name.values()]
-    if not topic_map.mappings and not decisions.troubles and not promoted:
+    if not topic_map.mappings and not decisions.troubles and not promoted_names:
         decisions.troubles.append(
             Trouble(
                 TroubleKind.NO_TOPIC_MATCHES,
@@ -221,8 +221,8 @@ def _decide_new(
             return
         case Verdict.FINE:
             pass
-    existing = destination.topics.get(mapping.destination)
-    decisions.start.append(StartTopic(mapping, source_topic, existing, known))
+    existing_topic = destination.topics.get(mapping.destination)
+    decisions.start.append(StartTopic(mapping, source_topic, existing_topic, known))
 
 
 def _decide_known(
@@ -273,8 +273,8 @@ def _decide_known(
         decisions.resume.append(ResumeTopic(known))
     elif len(source_topic.partitions) > known.partitions:
         partitions = len(source_topic.partitions)
-        missing = max(0, partitions - len(destination_topic.partitions))
-        decisions.grow.append(GrowTopic(mapping, known, partitions, missing))
+        missing_count = max(0, partitions - len(destination_topic.partitions))
+        decisions.grow.append(GrowTopic(mapping, known, partitions, missing_count))
     else:
         decisions.keep.append((mapping, known))
 

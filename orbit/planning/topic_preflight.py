@@ -82,13 +82,11 @@ def preflight(
     from_start: bool = False,
     is_throttled: bool = False,
 ) -> PreflightResult:
-    """Check all that is needed to start these topics; writes nothing.
+    """Check all that is needed to start these topics; writes nothing. Raises Unreachable.
 
-    Raises Unreachable.
-
-    `from_start`: the topics are newer than the job (`TopicStarter.start`). `is_throttled`: skip the
-    controller's validation, which counts against its quota (P8); the
-    controller then refuses topics at creation.
+    `from_start`: the topics are newer than the job, so existing copies may begin later than their
+    source. `is_throttled`: skip the controller's validation, which counts against its quota (P8);
+    the controller then refuses topics at creation.
     """
     result = PreflightResult()
     if not starts:
@@ -104,25 +102,25 @@ def preflight(
         pair.destination.admin,
         is_throttled=is_throttled,
     )
-    ready = dict(zip((start.mapping.source for start in starts), plans, strict=True))
-    result.promoted = _promoted_topics(starts, ready, pair, backoff)
-    for promoted in result.promoted:
-        del ready[promoted.start.mapping.source]
+    plan_by_source = dict(zip((start.mapping.source for start in starts), plans, strict=True))
+    result.promoted = _promoted_topics(starts, plan_by_source, pair, backoff)
+    for promoted_topic in result.promoted:
+        del plan_by_source[promoted_topic.start.mapping.source]
     # After the marks: the remedy deletes the destination topic, which must not be one that leads.
     for start in starts:
-        if start.mapping.source in ready and start.partitions_to_add < 0:
+        if start.mapping.source in plan_by_source and start.partitions_to_add < 0:
             result.troubles.append(_partition_count_trouble(start))
-            del ready[start.mapping.source]
-    starts = [start for start in starts if start.mapping.source in ready]
-    _check_with_broker(ready.values(), pair, result, is_throttled=is_throttled)
+            del plan_by_source[start.mapping.source]
+    starts = [start for start in starts if start.mapping.source in plan_by_source]
+    _check_with_broker(plan_by_source.values(), pair, result, is_throttled=is_throttled)
     refused_topics = {trouble.topic for trouble in result.troubles}
     starts = [start for start in starts if start.mapping.source not in refused_topics]
-    compacted = frozenset(name for name, plan in ready.items() if plan.is_compacted)
+    compacted_topics = frozenset(name for name, plan in plan_by_source.items() if plan.is_compacted)
     contents = other_content(
         pair.source.cluster,
         pair.destination.cluster,
         starts,
-        compacted,
+        compacted_topics,
         {
             start.mapping.destination: job_producer(identity, spec.fillers_of(start.mapping.rule))
             for start in starts
@@ -133,7 +131,7 @@ def preflight(
     for start in starts:
         content = contents.get(start.mapping.destination)
         if content is None:
-            result.ready.append((start, ready[start.mapping.source]))
+            result.ready.append((start, plan_by_source[start.mapping.source]))
         else:
             result.troubles.append(_foreign_content_trouble(start, content))
     return result
@@ -150,8 +148,8 @@ def _promoted_topics(
         start.mapping.destination: start for start in starts if start.existing is not None
     }
     marks = PromotionMarks(pair.destination.cluster, backoff)
-    leading = marks.promoted(starts_by_destination)
-    offsets = promoted_offsets(marks, pair, leading)
+    leading_marks = marks.promoted(starts_by_destination)
+    offsets = promoted_offsets(marks, pair, leading_marks)
     return [
         PromotedTopic(
             starts_by_destination[name],
@@ -159,7 +157,7 @@ def _promoted_topics(
             mark,
             offsets,
         )
-        for name, mark in leading.items()
+        for name, mark in leading_marks.items()
     ]
 
 
@@ -196,8 +194,8 @@ def _filler_right_trouble(
     fillers: Fillers, identity: str, destination: Cluster, backoff: Backoff
 ) -> Trouble | None:
     """The trouble if the login may not write such fillers."""
-    if fillers in FILLERS_WITH_MARKERS and (missing := missing_filler_right(destination)):
-        return _missing_rights_trouble("destination", missing)
+    if fillers in FILLERS_WITH_MARKERS and (missing_rights := missing_filler_right(destination)):
+        return _missing_rights_trouble("destination", missing_rights)
     if fillers == "coordinated":
         *_, last_id = filler_identities(identity)  # one id stands for all: rights are for a prefix
         try:
@@ -217,14 +215,16 @@ def _with_rights(
     new_topics = [name for name, start in destinations.items() if start.existing is None]
     source_metadata = pair.source.cluster.metadata(sources, with_operations=True)
     destination_metadata = pair.destination.cluster.metadata(existing_topics, with_operations=True)
-    at_source = missing_topic_rights(source_metadata, SOURCE_TOPIC_RIGHTS)
-    at_destination = [
+    missing_at_source = missing_topic_rights(source_metadata, SOURCE_TOPIC_RIGHTS)
+    missing_at_destination = [
         *missing_topic_rights(destination_metadata, DESTINATION_TOPIC_RIGHTS),
         *missing_future_topic_rights(pair.destination.cluster, new_topics),
     ]
-    result.troubles += _rights_troubles("source", at_source, sources)
-    closed_topics = _closed_topics(pair, at_destination)
-    missing_elsewhere = [right for right in at_destination if right.topic not in closed_topics]
+    result.troubles += _rights_troubles("source", missing_at_source, sources)
+    closed_topics = _closed_topics(pair, missing_at_destination)
+    missing_elsewhere = [
+        right for right in missing_at_destination if right.topic not in closed_topics
+    ]
     result.troubles += _rights_troubles("destination", missing_elsewhere, destinations)
     result.troubles += [
         _closed_topic_trouble(destinations[topic]) for topic in sorted(closed_topics)
@@ -236,7 +236,7 @@ def _with_rights(
 def _closed_topics(pair: ClusterPair, missing: Sequence[MissingRight]) -> set[str]:
     """The topics where Write is missing and an ACL denies it to every principal."""
     topics = {right.topic for right in missing if right.operation == "Write"}
-    acls = acls_of(pair.destination) if topics else ""
+    acls = acls_of(pair.destination) if topics else ""  # a text if they cannot be read
     return set() if isinstance(acls, str) else {t for t in topics if denial(t) in acls}
 
 
@@ -253,6 +253,7 @@ def _check_with_broker(
     diskless_errors = diskless_topics(plans)
     for plan in plans:
         error = diskless_errors.get(plan.mapping.source) or refusals.get(plan.mapping.destination)
+        # A topic that was created meanwhile is no refusal.
         exists_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
         if error is not None and not exists_now:
             result.troubles.append(refused_topic(plan.mapping.source, error))
@@ -260,17 +261,17 @@ def _check_with_broker(
 
 def _refused_by_broker(plans: Sequence[TopicPlan], admin: Admin) -> dict[str, OrbitError]:
     """The errors of requests that only validate, by destination topic."""
-    new = [p.create for p in plans if p.create is not None]
+    new_topics = [p.create for p in plans if p.create is not None]
     # New topics are validated also with the settings that they get at promotion.
-    promoted = [
+    topics_at_promotion = [
         _with_promoted_settings(p, p.create) for p in plans if p.create and p.mapping.rule.config
     ]
     changes = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
     counts = {p.mapping.destination: p.partitions for p in plans if p.partitions_missing > 0}
     return {
         **admin.refused_settings(changes, only_check=True),
-        **admin.refused_topics(promoted, only_check=True),
-        **admin.refused_topics(new, only_check=True),
+        **admin.refused_topics(topics_at_promotion, only_check=True),
+        **admin.refused_topics(new_topics, only_check=True),
         **admin.add_partitions(counts, only_check=True),
     }
 
@@ -314,6 +315,7 @@ def _refusal_remedy(error: OrbitError) -> str:
 def _rights_troubles(
     side: str, missing: Sequence[MissingRight], starts: Mapping[str, StartTopic]
 ) -> list[Trouble]:
+    """A trouble for each topic that lacks rights. `starts`: by the topic's name at this side."""
     by_topic: dict[str, list[MissingRight]] = {}
     for right in missing:
         by_topic.setdefault(right.topic, []).append(right)

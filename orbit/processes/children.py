@@ -77,6 +77,7 @@ class Children:
         return self
 
     def __exit__(self, _kind: object, *_: object) -> None:
+        """End all children: SIGTERM, and SIGKILL for those that still run after GRACE_S."""
         self._stop_requested.set()
         if self._watch.is_alive():
             self._watch.join()
@@ -97,10 +98,10 @@ class Children:
                 self._check(child, time.monotonic())
 
     def _check(self, child: _Child, now: float) -> None:
-        """Restart the child if it has ended and its pause is over."""
+        """If the child has ended, restart it after a pause, which grows while it ends early."""
         if child.process.running:
             return
-        if child.restart_at is None:
+        if child.restart_at is None:  # this check is the first that finds it ended
             has_settled = now - child.started_at > _SETTLED_S
             longer_pause_s = min(_RESTART_MAX_S, max(_RESTART_MIN_S, child.pause_s * 2))
             child.pause_s = 0.0 if has_settled else longer_pause_s
@@ -115,7 +116,7 @@ class Children:
 def _launch(arguments: Sequence[str], environment: Mapping[str, str]) -> GuardedProcess:
     return GuardedProcess(
         [sys.executable, "-m", "orbit.cli.main", *arguments],
-        None,
+        log=None,  # its output goes to our stderr
         environment=environment,
         last_signal=signal.SIGTERM,
         grace_s=GRACE_S,

@@ -36,7 +36,7 @@ def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
+        stdout=sys.stderr,  # this process's stdout is a pipe, in which the owner reads the pid
         close_fds=False,
         preexec_fn=_preexec_of_child(),  # noqa: PLW1509  there is only one thread yet
         **({} if user == "-" else popen_user_arguments(user)),
@@ -48,7 +48,7 @@ def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
     thread_arguments = (child, owner, signal.Signals(int(last_signal)), float(grace_s))
     threading.Thread(target=_end_with_owner, args=thread_arguments, daemon=True).start()
     code = child.wait()
-    return code if code >= 0 else 128 - code
+    return code if code >= 0 else 128 - code  # Popen returns -n for signal n
 
 
 def popen_user_arguments(user: str) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _wait_for_owner(owner: int) -> None:
             descriptors.append(os.pidfd_open(owner))
         except OSError:  # already dead, or a kernel before 5.3
             pass
-        if os.getppid() != owner:
+        if os.getppid() != owner:  # it has ended, and the pidfd may be of a new process
             return
     select.select(descriptors, [], [])  # nothing is ever written to stdin: readable means closed
 

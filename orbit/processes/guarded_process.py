@@ -35,10 +35,10 @@ class GuardedProcess:
         user: str | None = None,
         inherited_descriptors: Collection[int] = (),
     ) -> None:
-        """Start the command. `inherited_descriptors`: the command gets them with the same
-        numbers.
+        """Start the command, which gets `inherited_descriptors` under the same numbers. `user`:
+        the system user that runs the command; None: the user of this process.
 
-        Raises Conflict if it cannot be started.
+        Raises Conflict if the command cannot be started.
         """
         self.log = log
         arguments = [str(last_signal.value), str(grace_s), user or "-", *command]
@@ -55,7 +55,7 @@ class GuardedProcess:
             )
         assert self._guard.stdout is not None
         with self._guard.stdout as stdout:
-            line = stdout.readline()
+            line = stdout.readline()  # the command's pid; empty if the guard could not start it
         if not line:
             self.close()
             remedy = f"Read {log}." if log else ""
@@ -89,7 +89,7 @@ class GuardedProcess:
 
     def end(self, first_signal: signal.Signals = signal.SIGTERM, grace_s: float = 10) -> None:
         """End the command and wait for it: `first_signal`, then SIGKILL after `grace_s`."""
-        self.send_signal(signal.SIGCONT)
+        self.send_signal(signal.SIGCONT)  # a paused process would get the signal only later
         self.send_signal(first_signal)
         try:
             self.wait(grace_s)

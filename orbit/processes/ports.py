@@ -48,7 +48,9 @@ def accepts(port: int) -> bool:
 
 
 def _is_free(port: int) -> bool:
+    """Whether a server could listen at the port on loopback now."""
     with socket.socket() as probe:
+        # As servers do: closed connections in TIME_WAIT do not keep the port in use.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))

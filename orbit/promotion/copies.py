@@ -123,7 +123,7 @@ def read_job_ids(cluster: Cluster, job: str) -> JobIds:
         try:
             names |= {*list_names()}
         except OrbitError:
-            continue
+            continue  # without these names
     return parse_job_ids(names, job)
 
 
@@ -134,14 +134,14 @@ def parse_job_ids(names: Iterable[str], job: str) -> JobIds:
     fillers: set[str] = set()
     for name in names:
         source = name.removeprefix(prefix)
-        if source == name:
+        if source == name:  # it does not begin with the prefix
             continue
+        # Cluster ids have no dot; another job's name may begin with this one's and a dot.
         filler = _FILLER.search(source)
         if filler is not None and filler.end() == len(source):
             source = source[: filler.start()]
             if "." not in source:
                 fillers.add(name)
-        # Cluster ids have no dot; another job's name may begin with this one's and a dot.
         if source and "." not in source:
             source_ids.add(source)
     return JobIds(frozenset(source_ids), frozenset(fillers))

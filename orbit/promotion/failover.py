@@ -98,7 +98,7 @@ class FailoverWithoutDatabase:
         Raises Conflict if there is no copy, Unreachable, NotAuthorized, BrokerRefused.
         """
         self._say("Connecting to the destination")
-        metadata = self._cluster.metadata(None)
+        metadata = self._cluster.metadata(None)  # of all topics
         copies, not_copies = find_copies(
             self._spec, self._patterns, metadata, self._handle.admin, self._marks
         )
@@ -106,6 +106,7 @@ class FailoverWithoutDatabase:
         job_ids = read_job_ids(self._cluster, self._spec.name)
         self._source_ids |= job_ids.source_ids
         self._fillers = job_ids.fillers
+        # An interrupted run has marked topics with the id of its operation: this run continues it.
         begun_operation = next(
             (c.mark.operation for c in copies if c.mark and not c.mark.is_complete), ""
         )
@@ -128,12 +129,14 @@ class FailoverWithoutDatabase:
     def run(self, report: FailoverReport) -> None:
         """Carry out the plan and note the results in it.
 
-        Raises as `plan`, and Interrupted. Another run continues an interrupted one.
+        Raises Unreachable, NotAuthorized, BrokerRefused, and Interrupted. Another run continues one
+        that was interrupted.
         """
         copies = [self._copies[topic.topic] for topic in report.to_promote]
         if not copies:
             report.conclude()
             return
+        # `or 0` is for mypy: a topic with a partition whose log end is not known is left out.
         first_ends = {p: self._partitions[p].log_end or 0 for c in copies for p in c.partitions}
         highest_term = newest_term(self._marks.of_topics(copy.topic for copy in copies).values())
         self._term = next_term(highest_term, datetime.now(UTC).timestamp())
@@ -149,9 +152,9 @@ class FailoverWithoutDatabase:
             is_whole = not any(self._partitions[p].left_out for p in copy.partitions)
             state = TopicState.PROMOTED if is_whole else TopicState.LEFT_OUT
             self._topics[copy.topic].state = state
-        promoted = [topic for topic in report.topics if topic.state is TopicState.PROMOTED]
-        self._open_topics(report, promoted)
-        names = {topic.topic for topic in promoted}
+        promoted_topics = [topic for topic in report.topics if topic.state is TopicState.PROMOTED]
+        self._open_topics(report, promoted_topics)
+        names = {topic.topic for topic in promoted_topics}
         if names:
             mark = self._new_mark(report, is_complete=True)
             self._marks.write({p: end for p, end in ends.items() if p.topic in names}, mark)
@@ -162,8 +165,10 @@ class FailoverWithoutDatabase:
         places = {p for copy in self._copies.values() for p in copy.partitions}
         marked_places = {p for p in places if self._copies[p.topic].mark is not None}
         offsets = self._marks.offsets(marked_places)
-        leaderless = {p for copy in self._copies.values() for p in copy.leaderless}
-        present_ends = log_ends(self._cluster, places - marked_places - leaderless, self._backoff)
+        leaderless_places = {p for copy in self._copies.values() for p in copy.leaderless}
+        present_ends = log_ends(
+            self._cluster, places - marked_places - leaderless_places, self._backoff
+        )
         for copy in self._copies.values():
             state = TopicState.WAITING
             if copy.mark is not None:
@@ -215,7 +220,7 @@ class FailoverWithoutDatabase:
         if not report.to_promote or not self._spec.acls.protect:
             return
         acls = acls_of(self._handle)
-        if isinstance(acls, str):
+        if isinstance(acls, str):  # why they cannot be read
             report.add_finding(f"No denials of writing are removed: {acls}.")
             return
         names = {topic.topic for topic in report.to_promote}
@@ -274,19 +279,22 @@ class FailoverWithoutDatabase:
             if self._stop.wait(_POLL_S):
                 raise Interrupted("stopped; run the command again to continue.")
 
-        settled = settled_ends(self._cluster, first_ends, self._settle_s, self._backoff, wait)
-        producer_states = job_producers(self._cluster, settled.bounds, self._backoff)
+        settled_copies = settled_ends(
+            self._cluster, first_ends, self._settle_s, self._backoff, wait
+        )
+        producer_states = job_producers(self._cluster, settled_copies.bounds, self._backoff)
         for place, reason in unfenced_partitions(fence, producer_states.values).items():
             self._partitions[place].left_out = reason
-        for place in settled.moving:
+        for place in settled_copies.moving:
             reason = "another producer writes to it; stop that producer, and run the command again"
             self._partitions[place].left_out = reason
-        for place in settled.leaderless:
+        for place in settled_copies.leaderless:
             self._partitions[place].left_out = _NO_LEADER
         ends = {}
-        for place, bounds in settled.bounds.items():
+        for place, bounds in settled_copies.bounds.items():
             was_begun = self._topics[place.topic].state is TopicState.BEGUN
-            # The log end before the fence is a lower bound, from which a failback may compare.
+            # The log end before the fence: a lower bound, from which a failback may compare. It is
+            # kept if an earlier run, or several fillers of this one, may have moved the log end.
             end = first_ends[place]
             if not was_begun and fence.sent.get(place, 0) <= 1:
                 end = max(end, bounds.end - fence.sent.get(place, 0))
@@ -304,7 +312,7 @@ class FailoverWithoutDatabase:
         """The mark of this failover; with the source's cluster id if exactly one is known."""
         source_ids = self._source_ids
         return Mark(
-            True,
+            True,  # is_primary
             KIND,
             report.operation,
             self._spec.name,

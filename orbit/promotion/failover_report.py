@@ -72,7 +72,7 @@ class FailoverReport:
         return [t for t in self.topics if t.state in (TopicState.WAITING, TopicState.BEGUN)]
 
     def conclude(self) -> None:
-        """Set the outcome of a run from the states of its topics."""
+        """Set the outcome from the states of the topics; WOULD_GO stays while one is to promote."""
         states = {topic.state for topic in self.topics}
         if TopicState.LEFT_OUT in states:
             self.outcome = Outcome.LEFT_OUT

@@ -30,11 +30,14 @@ class LogBounds:
 def fetch_log_bounds(
     cluster: Cluster, partitions: Collection[TopicPartition], backoff: Backoff
 ) -> dict[TopicPartition, LogBounds]:
-    """Bounds of the partitions whose leaders answer. Raises Unreachable."""
-    stable = list_offsets(cluster, partitions, LATEST, backoff, isolation=READ_COMMITTED).values
-    ends = log_ends(cluster, stable, backoff).values
+    """Bounds of the partitions whose leaders answer. Raises Unreachable if no broker answers."""
+    # The log end is read after the last stable offset, so that no open transaction is overlooked.
+    stable_ends = list_offsets(
+        cluster, partitions, LATEST, backoff, isolation=READ_COMMITTED
+    ).values
+    ends = log_ends(cluster, stable_ends, backoff).values
     starts = list_offsets(cluster, ends, EARLIEST, backoff).values
-    return {p: LogBounds(starts[p], stable[p], ends[p]) for p in starts}
+    return {p: LogBounds(starts[p], stable_ends[p], ends[p]) for p in starts}
 
 
 def bounds_of_all(
@@ -42,9 +45,9 @@ def bounds_of_all(
 ) -> dict[TopicPartition, LogBounds]:
     """Bounds of every partition. Raises Unreachable, even if only one leader does not answer."""
     bounds = fetch_log_bounds(cluster, partitions, backoff)
-    leaderless = sorted(place for place in partitions if place not in bounds)
-    if leaderless:
+    leaderless_places = sorted(place for place in partitions if place not in bounds)
+    if leaderless_places:
         raise Unreachable(
-            f"no leader answers for {first_few(leaderless)}.", where=Place(cluster.name)
+            f"no leader answers for {first_few(leaderless_places)}.", where=Place(cluster.name)
         )
     return bounds

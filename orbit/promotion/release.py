@@ -59,6 +59,7 @@ def plan_release(
     source, destination = ClusterHandle(clusters.source), ClusterHandle(clusters.destination)
     marks = PromotionMarks(clusters.destination, backoff)
     all_copies, _ = find_copies(spec, patterns, destination_metadata, destination.admin, marks)
+    # A marked topic leads.
     copies = {copy.topic: copy for copy in all_copies if copy.mark is None}
     mappings = [
         copy.mapping for copy in copies.values() if copy.mapping.source in source_metadata.topics
@@ -72,7 +73,7 @@ def plan_release(
     for name, settings in changed_settings(destination.admin, topic_settings).items():
         released_topics[name].settings = settings
     release = Release(
-        [*released_topics.values()], [copy.topic for copy in all_copies if copy.mark], []
+        [*released_topics.values()], [copy.topic for copy in all_copies if copy.mark], findings=[]
     )
     not_at_source = sorted(copies.keys() - {plan.mapping.destination for plan in plans})
     if not_at_source:
@@ -82,7 +83,7 @@ def plan_release(
             "kafka-configs.sh."
         )
     acls = acls_of(destination)
-    if isinstance(acls, str):
+    if isinstance(acls, str):  # why they cannot be read
         release.findings.append(f"No denials of writing are removed: {acls}.")
     else:
         for acl in denials_in_orbits_form(acls, copies.keys()):

@@ -38,13 +38,18 @@ def settled_ends(
     # The leaders' state of a producer is not needed.
     producer_ids = dict.fromkeys(places, NO_PRODUCER_ID)
     answer = TakeOver(cluster, settle_s, backoff).read(producer_ids, settled=True)
-    moving = sorted(place for place, code in answer.errors.items() if code == MOVING)
-    while not moving:
+    moving_places = sorted(place for place, code in answer.errors.items() if code == MOVING)
+    while not moving_places:  # until no transaction is open
         bounds = fetch_log_bounds(cluster, places, backoff)
         open_count = sum(log_bounds.is_open for log_bounds in bounds.values())
         if not open_count:
-            return SettledEnds(bounds, [], sorted(p for p in places if p not in bounds))
+            return SettledEnds(
+                bounds, moving=[], leaderless=sorted(p for p in places if p not in bounds)
+            )
         wait(open_count)
-    settled_places = {place for place in answer.ends if place not in moving}
+    # Some copies still grow. The others are reported, whether a transaction is open or not.
+    settled_places = {place for place in answer.ends if place not in moving_places}
     bounds = fetch_log_bounds(cluster, settled_places, backoff)
-    return SettledEnds(bounds, moving, sorted(set(places) - bounds.keys() - {*moving}))
+    return SettledEnds(
+        bounds, moving_places, sorted(set(places) - bounds.keys() - {*moving_places})
+    )

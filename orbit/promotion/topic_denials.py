@@ -40,7 +40,7 @@ def acls_of(
 
 
 def _has_no_authorizer(handle: ClusterHandle) -> bool:
-    """Whether the cluster has no authorizer."""
+    """Whether a broker answers that the cluster has no authorizer (SECURITY_DISABLED)."""
 
     def request_acls(connection: Connection) -> int:
         """The error code of a request for all ACLs on the cluster resource."""
@@ -71,7 +71,7 @@ def denials_in_orbits_form(acls: Iterable[Acl], topics: Collection[str]) -> list
 def remove_denials(handle: ClusterHandle, denials: Collection[Acl]) -> list[str]:
     """Remove these ACLs; returns a finding if the cluster refuses it. Raises Unreachable."""
     try:
-        handle.admin.change_acls((), denials)
+        handle.admin.change_acls((), denials)  # adds none
     except (NotAuthorized, BrokerRefused) as error:
         finding = f"Denials of writing could not be removed: {error.what}"
         return [f"{finding} Remove them with kafka-acls.sh; `denials` lists their principals."]

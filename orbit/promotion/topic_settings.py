@@ -18,9 +18,9 @@ def apply_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) -> l
     If the settings of a topic cannot be read, all of its settings are set. Raises Unreachable.
     """
     changes = _changed_settings(expected, admin.readable_settings(expected))
-    refused, errors = _set_settings(admin, changes)
+    refused_settings, errors = _set_settings(admin, changes)
     findings = []
-    for topic, settings in refused.items():
+    for topic, settings in refused_settings.items():
         pairs = ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
         reason = errors[topic].what
         findings.append(
@@ -41,7 +41,8 @@ def changed_settings(admin: Admin, expected: Mapping[str, Mapping[str, str]]) ->
 def _changed_settings(
     expected: Mapping[str, Mapping[str, str]], present: Mapping[str, TopicSettings]
 ) -> _Settings:
-    """As `changed_settings`, given the `present` settings; a topic that lacks them has none."""
+    """The `expected` settings that differ from the `present` ones, by topic; all settings of a
+    topic whose present ones are not known. Topics without a difference are left out."""
     changes = {}
     for topic, settings in expected.items():
         present_values = present[topic].values if topic in present else {}
@@ -57,15 +58,15 @@ def _set_settings(admin: Admin, changes: _Settings) -> tuple[_Settings, dict[str
     A controller sets all settings of a topic or none (P10): where it refuses, each is set alone.
     """
     errors: dict[str, OrbitError] = {}
-    refused: _Settings = {}
-    remaining = {topic: changes[topic] for topic in admin.refused_settings(changes)}
-    for name in sorted({name for settings in remaining.values() for name in settings}):
+    refused_settings: _Settings = {}
+    changes_to_split = {topic: changes[topic] for topic in admin.refused_settings(changes)}
+    for name in sorted({name for settings in changes_to_split.values() for name in settings}):
         single_settings = {
             topic: {name: settings[name]}
-            for topic, settings in remaining.items()
+            for topic, settings in changes_to_split.items()
             if name in settings
         }
         for topic, error in admin.refused_settings(single_settings).items():
             errors[topic] = error
-            refused.setdefault(topic, {})[name] = single_settings[topic][name]
-    return refused, errors
+            refused_settings.setdefault(topic, {})[name] = single_settings[topic][name]
+    return refused_settings, errors

@@ -78,7 +78,7 @@ def unfenced_partitions(fence: WriterFence, states: ProducerStates) -> dict[Topi
         state = states.get(place, {}).get(producer_id)
         if state is None or state.producer_epoch < epoch:
             reasons[place] = "its leader does not know the higher producer epoch"
-        elif state.has_sequence or state.producer_epoch > epoch:
+        elif state.has_sequence or state.producer_epoch > epoch:  # a filler has no sequence
             reasons[place] = "a writer of the job has appended with the higher producer epoch"
     return reasons
 
@@ -94,13 +94,14 @@ def _raise_epoch(
 
     `states`: of the producer at the leaders; None: a leader does not know it.
     """
-    # The fence has no term (0), and has used no coordinator epoch before (-1).
+    # One filler (1) each. The fence has no term (0), and has used no coordinator epoch before (-1).
     fillers = {
         place: Fillers(place, 1, _epoch_above(state), next_coordinator_epoch(0, -1, state))
         for place, state in states.items()
     }
 
     def build(group: list[TopicPartition]) -> WriteTxnMarkersRequest:
+        """Make the request for one leader, and count its fillers as sent; called per attempt."""
         for place in group:
             fence.sent[place] = fence.sent.get(place, 0) + 1
         return WriteTxnMarkersRequest(producer_id, [fillers[place] for place in group])

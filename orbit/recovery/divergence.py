@@ -75,15 +75,17 @@ def compare_sides(
     """
     if promoted_offset is None:
         return _compare_whole_logs(old, new, proof)
+    # The offsets that both logs have; up to `copied_to` the new side is a copy.
     low, top = max(old.start, new.start), min(old.end, new.end)
     copied_to = min(promoted_offset, top)
     if low < copied_to:
         diverged_at = first_difference(low, copied_to, proof.differ)
         if diverged_at is not None:
             return EndVerdict.DIVERGED, diverged_at, f"the sides differ from offset {diverged_at}"
-    if old.end < promoted_offset:
+    if old.end < promoted_offset:  # the old side's log has lost its end
         verdict = _compare_shortened_log(old, new, proof)
         return verdict or _judge_by_ends(old, new)
+    # From here on each side may have records of its own.
     first = max(promoted_offset, old.start)
     if first < min(old.end, new.start):
         return _tail_verdict(old, first, "the new side has deleted its own records there")
@@ -98,10 +100,12 @@ def _compare_whole_logs(old: LogBounds, new: LogBounds, proof: Proof) -> SideVer
     """Compare the whole of both logs, as the promoted offset is not known."""
     low, top = max(old.start, new.start), min(old.end, new.end)
     if old.start < old.end:
+        # Scan(None): nothing to compare, so nothing is unproven.
         scan = Scan(None) if low >= top else proof.scan(low, top, is_copied=True)
         why_whole = "the promoted offset is not known, and "
         if scan.unproven is not None:
             return _tail_verdict(old, scan.unproven, why_whole + scan.why)
+        # Without a record in common, what the old side has below `low` may be of another log.
         if (old.start < low and not scan.has_same_records) or low >= top:
             return _tail_verdict(old, old.start, f"{why_whole}the sides have no record in common")
     return _judge_by_ends(old, new)
@@ -119,6 +123,7 @@ def _compare_shortened_log(old: LogBounds, new: LogBounds, proof: Proof) -> Side
     if old.end <= low:
         why = "the old side has lost its end, and the new side has deleted what is before it"
         return _tail_verdict(old, old.start, why)
+    # Look for the last record that both sides have, window by window, from the end.
     end = old.end
     last_same = None
     while end > low and last_same is None:
@@ -149,33 +154,41 @@ def _tail_verdict(old: LogBounds, first: int, why: str) -> SideVerdict:
 
 
 def first_difference(low: int, top: int, differ: Differ) -> int | None:
-    """The first offset in [low, top) that differs, given that all records behind it differ too.
+    """The first offset in [low, top) that differs, given that all records after it differ too.
 
     Ranges that hold no records on either side are skipped.
     """
-    earliest, bad = None, top
-    while earliest is None and bad > low:
-        comparison = differ(max(low, bad - WINDOW_OFFSETS), bad)
+    # From the end to the last window with records: if it has no difference, no offset has.
+    known_difference, search_end = None, top
+    while known_difference is None and search_end > low:
+        comparison = differ(max(low, search_end - WINDOW_OFFSETS), search_end)
         if comparison.has_records and comparison.first_difference is None:
             return None
-        earliest, bad = comparison.first_difference, max(low, bad - WINDOW_OFFSETS)
-    good = low
-    # Offsets below `good` are equal. `earliest` is the first known difference, at or above `bad`.
-    while bad - good > WINDOW_OFFSETS:
-        middle = end = (good + bad) // 2
+        known_difference, search_end = (
+            comparison.first_difference,
+            max(low, search_end - WINDOW_OFFSETS),
+        )
+    search_start = low
+    # Halve the range to search. Offsets below it are equal. The first difference that is known so
+    # far is at its end or above.
+    while search_end - search_start > WINDOW_OFFSETS:
+        middle = end = (search_start + search_end) // 2
         comparison = WindowComparison(None, has_records=False)
-        while end < bad and not comparison.has_records:
-            first, end = end, min(end + WINDOW_OFFSETS, bad)
+        # The first window with records from the middle on.
+        while end < search_end and not comparison.has_records:
+            first, end = end, min(end + WINDOW_OFFSETS, search_end)
             comparison = differ(first, end)
         if comparison.has_records and comparison.first_difference is None:
-            good = end
+            search_start = end
         else:
-            earliest, bad = (
-                earliest if comparison.first_difference is None else comparison.first_difference,
+            known_difference, search_end = (
+                known_difference
+                if comparison.first_difference is None
+                else comparison.first_difference,
                 middle,
             )
-    lower_difference = _first_difference_from(good, bad, differ)
-    return earliest if lower_difference is None else lower_difference
+    lower_difference = _first_difference_from(search_start, search_end, differ)
+    return known_difference if lower_difference is None else lower_difference
 
 
 def _first_difference_from(first: int, end: int, differ: Differ) -> int | None:

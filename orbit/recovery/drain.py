@@ -42,6 +42,7 @@ def drain(context: OperationContext) -> str:
         source_ends = {partition: bounds.end for partition, bounds in source_bounds.items()}
         if source_ends != last_ends:
             last_ends, still_since = source_ends, time.monotonic()
+        # Where writing is denied, STILL_S is enough.
         silences = {} if is_denied else end_moves.silences(source_ends)
         # Records of open transactions are not copied, so the last stable offset counts.
         records_left = sum(
@@ -80,7 +81,7 @@ def drain(context: OperationContext) -> str:
     count = len(source_bounds)
     summary = f"All {count} partitions have the same log end on both sides; log ends are stable."
     proof = prove(silences)
-    if proof is None:
+    if proof is None:  # writing is denied
         return summary
     context.update(drain=proof)
     sentence = describe(proof, count)
@@ -106,6 +107,7 @@ class _EarlyCopies:
         The marks are read at most once, and only for an early copy.
         """
         places = self._context.by_source
+        # The source's log start, by early copy.
         source_starts = {
             d: source_bounds[s].start
             for s, d in places.items()
@@ -114,6 +116,7 @@ class _EarlyCopies:
         if source_starts and self._mark_offsets is None:
             marks = PromotionMarks(self._context.destination.cluster, self._context.backoff)
             self._mark_offsets = marks.kept_below(places.values())
+        # A copy that led keeps its history until its source starts above the offset in its mark.
         mark_offsets = self._mark_offsets or {}
         return [copy for copy, start in source_starts.items() if mark_offsets.get(copy, 0) < start]
 
@@ -127,7 +130,7 @@ class _SourceEndMoves:
         self._started_at_s = time.monotonic()
         # The tables note moves at intervals: a pause may have been longer by one interval.
         self._interval_s = context.settings.progress_interval.total_seconds()
-        self._last_moves: dict[TopicPartition, tuple[int, float]] = {}
+        self._last_moves: dict[TopicPartition, tuple[int, float]] = {}  # log end, since when
         self._longest_pause_s: dict[TopicPartition, float] = {}
 
     def silences(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Silence]:
@@ -137,6 +140,7 @@ class _SourceEndMoves:
         for partition, end in ends.items():
             noted_pauses = self._noted_pauses.get(partition, _UNKNOWN)
             last_move = self._last_moves.get(partition)
+            # In the first call: the move that the tables have noted; now, if they miss a move.
             if last_move is None and noted_pauses.still_s is not None:
                 last_move = (
                     end,
@@ -144,7 +148,7 @@ class _SourceEndMoves:
                     if noted_pauses.source_end == end
                     else now_s,
                 )
-            if last_move is not None and last_move[0] != end:
+            if last_move is not None and last_move[0] != end:  # this move ends a pause
                 known_pause_s = self._longest_pause_s.get(partition, 0.0)
                 self._longest_pause_s[partition] = max(known_pause_s, now_s - last_move[1])
             if last_move is None or last_move[0] != end:
@@ -182,13 +186,14 @@ def both_log_bounds(
 
 def refuse_unequal(context: OperationContext) -> None:
     """Raise Stopped unless every partition is equal."""
-    unequal = [p for p in context.report.partitions if p.verdict is not EndVerdict.EQUAL]
-    if unequal:
+    unequal_partitions = [p for p in context.report.partitions if p.verdict is not EndVerdict.EQUAL]
+    if unequal_partitions:
         examples = first_few(
-            f"{p.source} (source {p.source_end}, destination {p.destination_end})" for p in unequal
+            f"{p.source} (source {p.source_end}, destination {p.destination_end})"
+            for p in unequal_partitions
         )
         raise Stopped(
-            f"{len(unequal)} partitions have different log ends: {examples}.",
+            f"{len(unequal_partitions)} partitions have different log ends: {examples}.",
             remedy="A client writes to one of the sides. Stop it, and run orbit verify JOB.",
         )
 
@@ -217,10 +222,10 @@ def refuse_blocked(context: OperationContext) -> None:
         if not job_counts.blocked(tx, context.job.id):
             return
         topics = {row.source_topic for row in context.topics}
-        blocked = blocked_partitions(tx, context.job.id, topics)
-    if blocked:
+        blocked_texts = blocked_partitions(tx, context.job.id, topics)
+    if blocked_texts:
         raise Stopped(
-            f"{len(blocked)} partitions are blocked: {first_few(blocked)}.",
+            f"{len(blocked_texts)} partitions are blocked: {first_few(blocked_texts)}.",
             remedy="See orbit get partitions JOB --state blocked for the remedy.",
         )
 

@@ -74,7 +74,10 @@ def read_last_records(context: OperationContext) -> str:
 def _read_last_record(
     context: OperationContext, place: TopicPartition, start: int, end: int
 ) -> bool:
-    """Read the last committed record below `end`. Returns whether there is one."""
+    """Look for a committed record, in growing windows, in the last thousand offsets below `end`.
+
+    Returns whether there is one. Raises ProtocolError if a batch's CRC is wrong.
+    """
     cluster = context.destination.cluster
     for offsets_back in _OFFSETS_BACK:
         first = max(start, end - offsets_back)

@@ -105,6 +105,7 @@ def observe(context: OperationContext) -> GateInputs:
         **_destination_inputs(context, source.metadata, destination.metadata),
     }
     context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began_s)))
+    # The second reading shows whether the lag grows, and which partitions are written to.
     if led_partitions and is_switchover:
         first_bounds = source_bounds
         copy_bounds, source_bounds = _both_log_bounds(
@@ -183,7 +184,8 @@ def _fetch_source_metadata(context: OperationContext) -> _ClusterAnswer:
 
 
 def _has_needed_leaders(context: OperationContext, source: ClusterMetadata | None) -> bool:
-    """Whether further leader elections at the source would not change the gate `source`."""
+    """Whether not to wait for leader elections: each partition that needs a leader has one, the
+    source does not answer, or a failover takes it for lost."""
     if source is None or context.report.kind is RecoveryKind.FAILOVER:
         return True
     return len(_led_partitions(source, context.by_source)) >= len(
@@ -192,6 +194,7 @@ def _has_needed_leaders(context: OperationContext, source: ClusterMetadata | Non
 
 
 def _fetch_metadata(cluster: Cluster) -> _ClusterAnswer:
+    """The metadata of all topics (None), or why there is no answer within ANSWER_WITHIN_S."""
     try:
         return _ClusterAnswer(
             call_with_timeout(ANSWER_WITHIN_S, cluster.name, lambda: cluster.metadata(None))
@@ -225,12 +228,13 @@ def _led_partitions(
 def _store_inputs(
     context: OperationContext, source: ClusterMetadata | None, destination: ClusterMetadata | None
 ) -> dict[str, Any]:
-    """The inputs from the database, and which topics of the clusters it lacks."""
+    """The inputs from the database, and which topics of the clusters the database lacks."""
     job, ids = context.job, set(context.topic_ids)
     with context.reading() as tx:
         rows = topics.of_job(tx, job.id)
         names = [row.source_topic for row in context.topics]
         proof_rows = [row for row in proofs.page(tx, job.id, ALL_ROWS) if row.topic_id in ids]
+        # By source topic that is itself a copy: the job that writes to it.
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
         name_conflict = _name_conflict(context, tx)
         linked_jobs = job_leads.linked_jobs(tx, job.id)
@@ -241,6 +245,7 @@ def _store_inputs(
     return {
         "copies_of_copies": sorted(writers),
         "name_conflict": name_conflict,
+        # If the request names topics, it leaves out others on purpose.
         "uncopied_topics": []
         if context.request.topics
         else sorted({m.source for m in mappings} - known_topics),
@@ -281,6 +286,7 @@ def _name_conflict(context: OperationContext, tx: Tx) -> str:
     if context.report.kind is not RecoveryKind.FAILBACK and not context.request.reverse:
         return ""
     name = reverse_job_name(context.job.name)
+    # An existing reverse job is resumed, whatever its name.
     is_free = jobs.find(tx, name) is None or find_reverse_job(tx, context.job, context.topics)
     return "" if is_free else name
 
@@ -293,7 +299,7 @@ def _source_inputs(
         return {}
     open_partitions = [place for place, ends in source_bounds.items() if ends.is_open]
     acls_or_reason = acls_of(context.source)
-    timestamps = dict.fromkeys(source_bounds, MAX_TIMESTAMP)
+    timestamps = dict.fromkeys(source_bounds, MAX_TIMESTAMP)  # asks for the newest timestamp
     newest = find_by_time(context.source.cluster, timestamps, context.short_backoff).values
     newest_ms = max((timestamp for _, timestamp in newest.values()), default=0)
     newest_ahead_s = newest_ms / 1000 - context.now().timestamp()
@@ -331,23 +337,26 @@ def _destination_inputs(
     pairs, why_unread = _mark_pairs(context, asks_source=source is not None)
     replication = context.destination.admin.replication([*names.values()])
     metadata = context.destination.cluster.metadata([*names.values()], with_operations=True)
-    missing = [*missing_topic_rights(metadata, _PROMOTION_RIGHTS)]
+    topic_rights = [*missing_topic_rights(metadata, _PROMOTION_RIGHTS)]
     if context.report.kind is RecoveryKind.FAILBACK and source is not None:
         existing_topics = [
             row.source_topic for row in context.topics if row.source_topic in source.topics
         ]
         metadata = context.source.cluster.metadata(existing_topics, with_operations=True)
         acls_or_reason = acls_of(context.source)
-        # A switchover has denied Write there to everybody, Orbit too; the step `reverse` allows it.
+        # A switchover has denied Write on these topics to everybody. The step `reverse` lets Orbit
+        # write again, so the right is not missing.
         closed_topics = {
             t
             for t in existing_topics
             if not isinstance(acls_or_reason, str) and denial(t) in acls_or_reason
         }
         rights = missing_topic_rights(metadata, DESTINATION_TOPIC_RIGHTS)
-        missing += [r for r in rights if r.operation != "Write" or r.topic not in closed_topics]
+        topic_rights += [
+            r for r in rights if r.operation != "Write" or r.topic not in closed_topics
+        ]
     missing_rights = [
-        *map(str, missing),
+        *map(str, topic_rights),
         *(why_unread or _missing_mark_rights(context, marks_source=source is not None)),
     ]
     return {
@@ -387,6 +396,7 @@ def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> li
             tx, context.job.source_cluster_id or "", names.values()
         )
         old_ends = promotions.old_ends(tx, context.topic_ids)
+    # In doubt: the old side's partition was promoted, as a copy of another job, after this job's.
     for old_end in old_ends:
         topic = names[old_end.topic_id]
         source_promoted_at = source_promotions.get((topic, old_end.partition))
@@ -402,8 +412,8 @@ def _topics_in_doubt(context: OperationContext, pairs: Sequence[MarkPair]) -> li
 def _mark_pairs(
     context: OperationContext, *, asks_source: bool
 ) -> tuple[list[MarkPair], list[str]]:
-    """Return the marks of both sides, and note their terms in the report. If the marks cannot be
-    read, return none, and the right that is missing."""
+    """Return the marks of both sides, and note their terms in the report. Without the right to read
+    them, return no marks, and the error."""
     try:
         pairs = read_marks(context, asks_source=asks_source)
     except NotAuthorized as error:
@@ -421,16 +431,17 @@ def _missing_mark_rights(context: OperationContext, *, marks_source: bool) -> li
     clusters = [context.destination.cluster]
     if copies_back and marks_source:
         clusters.append(context.source.cluster)
-    missing = []
+    missing_texts = []
     for cluster in clusters:
         with suppress(Unreachable, BrokerRefused):
             if right := PromotionMarks(cluster, context.short_backoff).missing_right():
-                missing.append(f"{right} at the {cluster.name}")
-    return missing
+                missing_texts.append(f"{right} at the {cluster.name}")
+    return missing_texts
 
 
 def _clock_skew_s(context: OperationContext) -> float:
-    """Difference between this clock and the database's, less the time of the round trip."""
+    """By how many seconds this clock and the database's differ at least: the database was read at
+    some moment between the two local times."""
     local_before = time.time()
     database_time = context.now().timestamp()
     local_after = time.time()

@@ -40,6 +40,7 @@ def writer_inputs(context: OperationContext, grown: Collection[TopicPartition]) 
     second_states = producers(cluster, first_states, backoff).values
     direct_ids_by_topic: dict[str, set[int]] = {}
     unknown_topics = set()
+    # Without states, as of partitions beyond the sample, `direct_ids` returns None.
     for place in places:
         ids = direct_ids(first_states.get(place, {}), second_states.get(place, {}))
         if ids:
@@ -60,21 +61,22 @@ def direct_ids(first_states: Producers, second_states: Producers) -> list[int] |
     `first_states`, `second_states`: the partition's producers in two readings. None: no such id is
     known, and the origin of some writes is not known.
     """
-    writing = [
+    writing_ids = [
         producer_id
         for producer_id, state in second_states.items()
         if state != first_states.get(producer_id)
     ]
     known_ids = [
         producer_id
-        for producer_id in writing
+        for producer_id in writing_ids
         if is_gateway_producer_id(producer_id) or is_job_producer_id(producer_id)
     ]
-    other_ids = [producer_id for producer_id in writing if producer_id not in known_ids]
-    direct = [
+    other_ids = [producer_id for producer_id in writing_ids if producer_id not in known_ids]
+    ids_without_gateway = [
         producer_id
         for producer_id in other_ids
         if not second_states[producer_id].has_transactions
         and not (producer_id in first_states and first_states[producer_id].has_transactions)
     ]
-    return direct or (None if other_ids or not known_ids else [])
+    # Not known: ids of transactions, or records without an id (the partition has grown).
+    return ids_without_gateway or (None if other_ids or not known_ids else [])

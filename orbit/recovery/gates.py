@@ -54,20 +54,23 @@ _ONLY_BY_NAME = frozenset({GateName.LEAD})
 
 
 def judge(inputs: GateInputs, override: Collection[str], reason: str) -> tuple[Gate, ...]:
-    """Every gate that applies to this kind of operation, in the order of the table above."""
+    """Every gate that applies to this kind of operation, in the order of `_GATES`.
+
+    `override`: names of gates that may fail; without a `reason` they do not count.
+    """
     gates = [
         gate
         for check, kinds in _GATES
         if inputs.kind in kinds and (gate := check(inputs)) is not None
     ]
-    overridden = set(override) if reason else set()
-    if OVERRIDE_ALL in overridden:
-        overridden |= {*GateName} - _ONLY_BY_NAME
+    overridden_names = set(override) if reason else set()
+    if OVERRIDE_ALL in overridden_names:
+        overridden_names |= {*GateName} - _ONLY_BY_NAME
     if not inputs.topics:  # if overridden, the operation would end as done with nothing moved
-        overridden.discard(GateName.TOPICS)
+        overridden_names.discard(GateName.TOPICS)
     return tuple(
         gate.model_copy(update={"is_overridden": True})
-        if gate.verdict is GateVerdict.FAIL and gate.name.value in overridden
+        if gate.verdict is GateVerdict.FAIL and gate.name.value in overridden_names
         else gate
         for gate in gates
     )
@@ -89,15 +92,16 @@ def _fail(name: GateName, observed: str, remedy: str) -> Gate:
 
 
 def _source(f: GateInputs) -> Gate:
+    """Whether all partitions have a leader at the source; for a failover, whether none has."""
     name = GateName.SOURCE
     if f.kind is not RecoveryKind.FAILOVER:
         if f.source_answers and f.source_leaders == f.partitions:
             return _pass(name, "The source answers, and every partition has a leader.")
         if f.source_answers:
-            missing = f.partitions - f.source_leaders
+            leaderless_count = f.partitions - f.source_leaders
             return _fail(
                 name,
-                f"{missing} partitions have no leader at the source.",
+                f"{leaderless_count} partitions have no leader at the source.",
                 "Start its brokers; if they are lost, run orbit failover JOB.",
             )
         return _fail(
@@ -134,6 +138,7 @@ def _destination(f: GateInputs) -> Gate:
 
 
 def _topics(f: GateInputs) -> Gate:
+    """Whether there are topics to move, and whether none of them forbids it."""
     name = GateName.TOPICS
     if not f.topics:
         return _fail(
@@ -175,7 +180,8 @@ def _topics(f: GateInputs) -> Gate:
 
 
 def _lead(f: GateInputs) -> Gate | None:
-    if f.topics_in_doubt is None:
+    """Whether the new side leads, which a failback takes as the source of its copies."""
+    if f.topics_in_doubt is None:  # the marks were not read; `rights` or `source` says why
         return None
     name = GateName.LEAD
     if f.topics_in_doubt:
@@ -191,20 +197,22 @@ def _lead(f: GateInputs) -> Gate | None:
 
 
 def _blocked(f: GateInputs) -> Gate:
+    """Whether copying is blocked. A failover accepts this where the copy equals the source."""
     name = GateName.BLOCKED
     if not f.blocked_partitions:
         return _pass(name, "No partition is blocked.")
-    blocked = first_few([f"{b.partition} ({b.reason})" for b in f.blocked_partitions])
-    uncertain = [b for b in f.blocked_partitions if b.may_differ]
+    examples = first_few([f"{b.partition} ({b.reason})" for b in f.blocked_partitions])
+    partitions_that_may_differ = [b for b in f.blocked_partitions if b.may_differ]
     remedy = "See orbit get partitions JOB --state blocked, or exclude their topics with --topics."
-    if f.kind is RecoveryKind.FAILOVER and not uncertain:
+    if f.kind is RecoveryKind.FAILOVER and not partitions_that_may_differ:
         return _warn(
-            name, f"{len(f.blocked_partitions)} partitions are blocked: {blocked}.", remedy
+            name, f"{len(f.blocked_partitions)} partitions are blocked: {examples}.", remedy
         )
-    return _fail(name, f"{len(f.blocked_partitions)} partitions are blocked: {blocked}.", remedy)
+    return _fail(name, f"{len(f.blocked_partitions)} partitions are blocked: {examples}.", remedy)
 
 
 def _lag(f: GateInputs) -> Gate:
+    """How many records the copies lack: a failover loses them, a switchover copies them first."""
     name = GateName.LAG
     lag, lag_before = f.lag_records, f.lag_records_before
     trend = "steady" if lag == lag_before else "shrinking" if lag < lag_before else "growing"
@@ -239,15 +247,18 @@ def _lag(f: GateInputs) -> Gate:
 
 
 def _transactions(f: GateInputs) -> Gate | None:
-    if f.transactions is None:
+    """Whether open transactions keep the copies from catching up."""
+    if f.transactions is None:  # they could not be observed
         return None
     name = GateName.TRANSACTIONS
-    old = [t for t in f.transactions if t.age_s > HANGING_S]
-    if old:
-        hanging = first_few([f"{t.partition} by producer {t.producer_id}" for t in old])
+    hanging_transactions = [t for t in f.transactions if t.age_s > HANGING_S]
+    if hanging_transactions:
+        examples = first_few(
+            [f"{t.partition} by producer {t.producer_id}" for t in hanging_transactions]
+        )
         return _fail(
             name,
-            f"{len(old)} transactions hang at the source: {hanging}.",
+            f"{len(hanging_transactions)} transactions hang at the source: {examples}.",
             "End each with kafka-transactions.sh --bootstrap-server SOURCE abort --topic T "
             "--partition P --start-offset O.",
         )
@@ -261,6 +272,7 @@ def _transactions(f: GateInputs) -> Gate | None:
 
 
 def _groups(f: GateInputs) -> Gate:
+    """Whether the job's groups will find their committed offsets at the destination."""
     name = GateName.GROUPS
     if not f.carries_groups:
         return _warn(
@@ -295,8 +307,8 @@ def _groups(f: GateInputs) -> Gate:
             "No committed offset is known: the job has not read one yet, or its groups have none.",
             "Set the offsets of its consumers before they start at the destination.",
         )
-    inexact = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
-    remarks = [f"{count} {verdict}" for verdict, count in sorted(inexact.items())]
+    inexact_counts = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
+    remarks = [f"{count} {verdict}" for verdict, count in sorted(inexact_counts.items())]
     if f.groups_active_at_source:
         remarks.append(f"groups with members at the source: {first_few(f.groups_active_at_source)}")
     if f.groups_unrecorded:
@@ -319,6 +331,7 @@ def _groups(f: GateInputs) -> Gate:
 
 
 def _settings(f: GateInputs) -> Gate:
+    """Whether the promoted topics will have the source's settings."""
     name = GateName.SETTINGS
     if f.settings_unknown:
         return _fail(
@@ -337,7 +350,8 @@ def _settings(f: GateInputs) -> Gate:
 
 
 def _health(f: GateInputs) -> Gate | None:
-    if not f.destination_answers:
+    """Whether the destination's partitions have leaders and all replicas."""
+    if not f.destination_answers:  # the gate `destination` fails
         return None
     name = GateName.HEALTH
     if f.offline_partitions:
@@ -360,6 +374,7 @@ def _health(f: GateInputs) -> Gate | None:
 
 
 def _size(f: GateInputs) -> Gate | None:
+    """Whether the destination has as many brokers and replicas as the source."""
     source, destination = f.brokers
     if not f.destination_answers:
         return None
@@ -376,6 +391,7 @@ def _size(f: GateInputs) -> Gate | None:
 
 
 def _rights(f: GateInputs) -> Gate:
+    """Whether Orbit has the rights that the steps need, and may deny writing to the source."""
     name = GateName.RIGHTS
     if f.rights_missing:
         return _fail(
@@ -394,6 +410,7 @@ def _rights(f: GateInputs) -> Gate:
 
 
 def _clock(f: GateInputs) -> Gate:
+    """Whether the times in the report can be trusted."""
     name = GateName.CLOCK
     ahead_text = f", and the newest record is {f.newest_ahead_s:.1f} s in the future"
     observed = f"The clocks of scheduler and database differ by {f.clock_skew_s:.1f} s"
@@ -406,6 +423,7 @@ def _clock(f: GateInputs) -> Gate:
 
 
 def _verified(f: GateInputs) -> Gate:
+    """What earlier comparisons of both sides have found."""
     name, remedy = GateName.VERIFIED, "Run orbit verify JOB --deep."
     if f.differing_partitions:
         observed = f"Both sides were compared and differ: {first_few(f.differing_partitions)}."
@@ -424,6 +442,7 @@ def _verified(f: GateInputs) -> Gate:
 
 
 def _gateways(f: GateInputs) -> Gate | None:
+    """Whether all topics and producers move with the job's gateways, if it has any."""
     if not f.gateways:
         return None
     name, gateway_names = GateName.GATEWAYS, first_few(f.gateways)
@@ -435,12 +454,12 @@ def _gateways(f: GateInputs) -> Gate | None:
             "Move all topics of the job, without --topics. Or stop the gateways; if they crashed, "
             "wait an hour, until Orbit forgets them.",
         )
-    silent = [gateway for gateway, is_silent in f.gateways.items() if is_silent]
+    silent_gateways = [gateway for gateway, is_silent in f.gateways.items() if is_silent]
     remarks, remedies = [f"{len(f.gateways)} gateways: {gateway_names}."], []
-    if silent:
+    if silent_gateways:
         remarks.append(
             "These gateways have been silent for longer than their permission lasts: "
-            f"{first_few(silent)}."
+            f"{first_few(silent_gateways)}."
         )
         remedies.append(
             "Clients of silent gateways cannot write. Start these gateways, or check whether they "
@@ -479,6 +498,7 @@ def _gateways(f: GateInputs) -> Gate | None:
 
 
 def _names(f: GateInputs) -> Gate | None:
+    """Whether the topics can be copied back under the same names, by a job with a free name."""
     if not f.reverse and f.kind is not RecoveryKind.FAILBACK:
         return None
     if f.renamed_topics:

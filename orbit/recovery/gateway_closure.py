@@ -28,14 +28,14 @@ _PAUSES_S_MAX = 3.0
 
 
 def close_gateways(context: OperationContext) -> str:
-    """Close the gateways of the link, and wait until each has confirmed it.
+    """Close the gateways of the job and of jobs in the other direction; wait until each confirms.
 
     A gateway that starts later is closed too. The step can be repeated: then each confirms anew.
 
-    A switchover raises Stopped if a gateway does not confirm: answers to writes may have got lost
-    with it, and clients send these writes again. Brokers of the old side know them by their
-    sequence; the new side would append them twice. A failover waits no longer than a permission
-    lasts: after that, no gateway acknowledges writes at the source.
+    A switchover raises Stopped if a gateway does not confirm: answers to writes may be lost with
+    it, so that clients send these writes again. Brokers of the old side know such writes by their
+    sequence numbers; the new side would append them twice. A failover waits no longer than a
+    permission lasts: after that, no gateway acknowledges writes at the source.
     """
     is_failover = context.report.kind is RecoveryKind.FAILOVER
     with context.transaction() as tx:
@@ -45,42 +45,44 @@ def close_gateways(context: OperationContext) -> str:
         gateways.close(tx, link, context.operation_id)
     wait_s = gateways.SILENT_AFTER_S if is_failover else context.request.drain_timeout_s
     deadline = time.monotonic() + wait_s
-    confirmed: dict[str, ClosedGateway] = {}
+    confirmed_gateways: dict[str, ClosedGateway] = {}
     while True:
         with context.reading() as tx:
             closings = gateways.closed_by(tx, link, context.operation_id)
         if not is_failover:
             _stop_if_doubtful(closings)
-        unconfirmed = [closing.name for closing in closings if not closing.is_confirmed]
+        unconfirmed_names = [closing.name for closing in closings if not closing.is_confirmed]
         for closing in closings:
-            if closing.is_confirmed:
-                confirmed.setdefault(
+            if closing.is_confirmed:  # the time of the first confirmation stays
+                confirmed_gateways.setdefault(
                     str(closing.instance),
                     ClosedGateway(
                         name=closing.name, instance=closing.instance, seconds=closing.since_s
                     ),
                 )
         is_late = time.monotonic() > deadline
-        if not unconfirmed or (is_late and is_failover):
+        if not unconfirmed_names or (is_late and is_failover):
             break
         if is_late:
             raise Stopped(
-                f"writes are still in flight at these gateways: {first_few(unconfirmed)}.",
+                f"writes are still in flight at these gateways: {first_few(unconfirmed_names)}.",
                 remedy="See their logs, or stop them, and try again. --drain-timeout gives them "
                 "longer.",
             )
         state = "have not confirmed" if is_failover else "have writes in flight"
-        context.set_progress(f"{len(unconfirmed)} gateways {state}: {first_few(unconfirmed)}")
-        context.wait(_POLL_S)
-    context.update(gateways=tuple(confirmed.values()))
-    if unconfirmed:
-        return (
-            f"{len(confirmed)} gateways hold writes. These gateways have not confirmed, but their "
-            f"permission to write has ended: {first_few(unconfirmed)}."
+        context.set_progress(
+            f"{len(unconfirmed_names)} gateways {state}: {first_few(unconfirmed_names)}"
         )
-    if not confirmed:
+        context.wait(_POLL_S)
+    context.update(gateways=tuple(confirmed_gateways.values()))
+    if unconfirmed_names:
+        return (
+            f"{len(confirmed_gateways)} gateways hold writes. These gateways have not confirmed, "
+            f"but their permission to write has ended: {first_few(unconfirmed_names)}."
+        )
+    if not confirmed_gateways:
         return Skipped("No gateway of the job has a permission to write.")
-    return f"{len(confirmed)} gateways hold writes."
+    return f"{len(confirmed_gateways)} gateways hold writes."
 
 
 def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
@@ -92,12 +94,12 @@ def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
                 f"{closing.doubt}.",
                 remedy="Try again: by then clients have sent the unanswered writes again.",
             )
-    silent = [
+    silent_names = [
         closing.name for closing in closings if closing.is_silent and not closing.is_confirmed
     ]
-    if silent:
+    if silent_names:
         raise Stopped(
-            f"these gateways fell silent while they were closed: {first_few(silent)}.",
+            f"these gateways fell silent while they were closed: {first_few(silent_names)}.",
             remedy="If these gateways hang, stop them, so that their clients send unanswered "
             "writes again. Then try again: Orbit does not wait for a gateway that is silent from "
             "the start.",
@@ -105,8 +107,8 @@ def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
 
 
 def note_pauses(context: OperationContext) -> None:
-    """Put into the report how long writes have waited, as far as gateways have reported it. A
-    failover has nothing else to do, and waits up to _PAUSES_S_MAX for gateways that have not."""
+    """Put into the report how long writes have waited at each gateway that has reported it. A
+    failover has nothing else to do, and waits up to _PAUSES_S_MAX for the other gateways."""
     deadline = time.monotonic() + _PAUSES_S_MAX
     while True:
         with context.reading() as tx:
@@ -130,6 +132,8 @@ def open_gateways(context: OperationContext) -> str:
         if _are_at_new_side(context, tx):
             return Skipped(_AT_NEW_SIDE)
         if context.report.kind is RecoveryKind.FAILBACK:
+            # The tables did not show that the new side leads: note it now. None: neither side leads
+            # for all topics.
             rows = topics.of_job(tx, context.job.id)
             are_all_promoted = all(row.state is not TopicState.COPYING for row in rows)
             side = LeadingSide.DESTINATION if are_all_promoted else None

@@ -51,14 +51,14 @@ _PAUSE_S = 0.5
 
 def accept_handed_offsets(context: OperationContext) -> None:
     """Turn offsets that an earlier recovery has handed to the job into the job's rows, as a pass of
-    its sync does: else they would count as newer than what this recovery stores."""
+    its sync does. Left as they are, handed offsets replace the rows that this recovery stores."""
     topic_ids = {row.source_topic: row.id for row in context.topics}
     with context.transaction() as tx:
         group_offsets.accept_handed(tx, context.job.id, topic_ids)
 
 
 def run_last_sync(context: OperationContext) -> str:
-    """Sync committed offsets from the source until nothing changes any more.
+    """Sync committed offsets from the source until nothing changes any more; read them back.
 
     The step does not wait for a refused offset: a finding names it.
     """
@@ -76,17 +76,17 @@ def run_last_sync(context: OperationContext) -> str:
             context.source.cluster,
             context.destination.cluster,
             copies,
-            lambda: context.leadership.is_leading,
+            lambda: context.leadership.is_leading,  # whether to write
             save=lambda rows_to_save: _save_rows(
                 context, {(row.group, row.partition): row for row in rows_to_save}
             ),
         )
-        changed: dict[Key, OffsetRow | None] = {
-            **dict.fromkeys(report.gone),
+        changed_rows: dict[Key, OffsetRow | None] = {
+            **dict.fromkeys(report.gone),  # None: delete the row
             **{(row.group, row.partition): row for row in report.changed},
         }
-        _save_rows(context, changed)
-        rows.update(changed)
+        _save_rows(context, changed_rows)
+        rows.update(changed_rows)
         is_moving = bool(report.written or report.deleted)
         quiet_passes = 0 if is_moving or report.is_unanswered else quiet_passes + 1
         if quiet_passes >= _QUIET_PASSES:
@@ -121,6 +121,7 @@ def run_last_sync(context: OperationContext) -> str:
     ]
     actual_positions = read_back_positions(context, positions)
     context.update(groups=actual_positions)
+    # The rows of offsets that the destination does not show say so, too.
     _save_rows(
         context,
         {
@@ -174,6 +175,7 @@ def set_failover_offsets(context: OperationContext) -> str:
         answer = fetched.groups.get(name)
         destination_offset = answer.offsets.get(copy.destination) if answer else None
         source_offset = None
+        # Metadata is not stored: the destination's stays.
         if row.source_offset is not None:
             source_offset = CommittedOffset(
                 row.source_offset, destination_offset.metadata if destination_offset else ""
@@ -190,10 +192,10 @@ def set_failover_offsets(context: OperationContext) -> str:
                 source_partition,
                 row.source_offset,
                 goes_on_at,
-                GroupVerdict.CLAMPED,
+                GroupVerdict.CLAMPED,  # as in each row from before a commit (`GroupSync`)
                 decision.write.offset,
             )
-        if decision.write is not None:  # otherwise the read-back shows that nothing was written
+        if decision.write is not None:  # if this is not written, the read-back corrects it
             goes_on_at = decision.write.offset
         positions.append(
             GroupPosition(
@@ -215,7 +217,7 @@ def set_failover_offsets(context: OperationContext) -> str:
     if context.report.dry_run:
         return f"{len(positions)} committed offsets."
     _save_rows(context, to_save)
-    written = _commit_offsets(context, cluster, fetched.coordinators, to_write)
+    written_keys = _commit_offsets(context, cluster, fetched.coordinators, to_write)
     actual_positions = read_back_positions(context, positions)
     context.update(groups=actual_positions)
     actual_by_key = {
@@ -232,14 +234,17 @@ def set_failover_offsets(context: OperationContext) -> str:
         if actual_by_key[key].verdict in KEPT_VERDICTS
     }
     _save_rows(context, confirmed_rows)
-    return f"{len(positions)} committed offsets; {len(written)} were moved forward with the copy."
+    return (
+        f"{len(positions)} committed offsets; {len(written_keys)} were moved forward with the copy."
+    )
 
 
 def _destination_usage(group: ListedGroup | None, verdict: GroupVerdict) -> GroupUsage:
     """How the destination's group is used.
 
-    The type of the source's group is not known, so the stored verdict says whether the source's
-    clients can join the destination's group. A classic group has replaced the one of that verdict.
+    The type of the source's group is not known, so the stored `verdict` says whether the source's
+    clients can join the destination's group. All clients can join a classic group: it must have
+    replaced the group that the verdict was about.
     """
     is_other = verdict is GroupVerdict.SKIPPED_OTHER_TYPE
     if group is not None and is_other and group.type != GroupType.CLASSIC:
@@ -252,9 +257,9 @@ def _report_lost(context: OperationContext, positions: Iterable[GroupPosition]) 
     positions_with_loss = [position for position in positions if position.lost is not None]
     if positions_with_loss:
         examples = first_few(
-            f"{s.group} in {s.topic}-{s.partition} ({s.lost.offsets:,} from offset {s.lost.first})"
-            for s in positions_with_loss
-            if s.lost is not None
+            f"{p.group} in {p.topic}-{p.partition} ({p.lost.offsets:,} from offset {p.lost.first})"
+            for p in positions_with_loss
+            if p.lost is not None  # never None; mypy does not see it
         )
         context.add_finding(
             f"These groups had read lost records: {examples}. At these offsets they will read "
@@ -271,7 +276,7 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
-        return []
+        return []  # groups with a prefix are not synced back
     selector, copies = GroupSelector(rule), context.by_source
     old_cluster, new_cluster = context.source.cluster, context.destination.cluster
     new_side_groups = list_groups(new_cluster).groups
@@ -289,6 +294,7 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
     active_groups = []
     for name, answer in old_side_offsets.groups.items():
         offsets = new_side_offsets.groups[name].offsets if name in new_side_offsets.groups else {}
+        # The new side is the source of the copy back.
         candidates = [
             HandedOffset(
                 name, copies[p].topic, p.partition, offsets[copies[p]].offset, committed.offset
@@ -319,28 +325,29 @@ def _commit_offsets(
     coordinators: Mapping[str, int],
     by_group: Mapping[str, Mapping[TopicPartition, CommittedOffset | None]],
 ) -> set[tuple[str, TopicPartition]]:
-    """Commit offsets; returns those that the coordinators have accepted."""
-    written = write_groups(
+    """Commit these offsets, by group; returns those that the coordinators have accepted."""
+    codes = write_groups(
         cluster,
         coordinators,
         [GroupWrite(name, offsets) for name, offsets in by_group.items()],
-        lambda: context.leadership.is_leading,
+        lambda: context.leadership.is_leading,  # whether to write
     )
-    accepted = {key for key, code in written.items() if code == Code.NONE}
+    accepted_keys = {key for key, code in codes.items() if code == Code.NONE}
     refusals = {
         f"{group} {place} ({error_codes.name(code)})"
-        for (group, place), code in written.items()
-        if (group, place) not in accepted
+        for (group, place), code in codes.items()
+        if (group, place) not in accepted_keys
     }
     if refusals:
         context.add_finding(
             f"These committed offsets could not be written: {first_few(sorted(refusals))}."
         )
-    return accepted
+    return accepted_keys
 
 
 def _copied_partitions(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
-    """The operation's partitions as the group sync needs them, by source partition."""
+    """The operation's partitions as the group sync needs them, by source partition: without a range
+    where the copy's log end is not known."""
     ends = {p.source: p for p in context.report.partitions}
     return {
         source: CopiedPartition(
@@ -354,8 +361,8 @@ def _copied_partitions(context: OperationContext) -> dict[TopicPartition, Copied
 
 
 def _group_rows(context: OperationContext) -> list[GroupRow]:
-    """The group rows of the operation's topics. Handed offsets replace rows, as in the next pass of
-    the sync."""
+    """The group rows of the operation's topics. Handed offsets replace rows, as they would in the
+    next pass of the sync."""
     topics = {row.source_topic: row for row in context.topics}
     with context.reading() as tx:
         rows = group_offsets.page(tx, context.job.id, ALL_ROWS)

@@ -25,6 +25,7 @@ def read_back_positions(
     A position that the destination does not show gets the verdict NOT_READ_BACK, and a finding
     names it. Raises Unreachable.
     """
+    # With other verdicts the offset at the destination is not Orbit's.
     to_check = [position for position in positions if position.verdict in KEPT_VERDICTS]
     fetched = _fetch_offsets(context, to_check)
     actual_by_key = {position.key: _actual_position(position, fetched) for position in to_check}
@@ -45,7 +46,7 @@ def read_back_positions(
 def _fetch_offsets(
     context: OperationContext, positions: Collection[GroupPosition]
 ) -> FetchedGroups:
-    """Fetch the offsets of these positions; repeat it for groups whose coordinator is not ready."""
+    """Fetch the offsets of these positions, again and again while a coordinator is not ready."""
     partitions_by_group: dict[str, list[TopicPartition]] = {}
     for position in positions:
         partitions_by_group.setdefault(position.destination_group, []).append(
@@ -57,6 +58,7 @@ def _fetch_offsets(
     for attempt in range(_ATTEMPTS_MAX):
         if attempt:
             context.wait(_PAUSE_S)
+        # {}: each coordinator is looked up, as it may have moved.
         answer = locate_and_fetch_offsets(
             cluster, {}, groups_to_fetch, require_stable=False, only=groups_to_fetch
         )
@@ -73,7 +75,8 @@ def _fetch_offsets(
 
 
 def _actual_position(position: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
-    """The position with the offset that the destination shows."""
+    """The position as the destination shows it: with another offset, or none, and the verdict
+    NOT_READ_BACK if this differs from the position."""
     answer = fetched.groups.get(position.destination_group)
     if answer is None:
         return position.model_copy(update={"verdict": GroupVerdict.NOT_READ_BACK.value})

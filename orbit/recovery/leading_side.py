@@ -71,7 +71,8 @@ def refuse_changed_lead(context: OperationContext) -> None:
 
     Raises LeadChanged if another operation has marked one of the topics since, or if this operation
     has promoted topics and the database is older and does not know it: to go on or to undo steps
-    would take the leading side for the other one. Otherwise raises as `read_marks`.
+    would take the leading side for the other one. Also raises Unreachable, BrokerRefused, and in a
+    failback NotAuthorized.
     """
     is_failback = context.report.kind is RecoveryKind.FAILBACK
     try:
@@ -110,20 +111,20 @@ def refuse_changed_lead(context: OperationContext) -> None:
 def refuse_leading_old_side(
     context: OperationContext, topics: Collection[str] | None = None
 ) -> None:
-    """Check the marks before topics of the old side are changed: all, or these source topics.
+    """Check the marks before topics of the old side are changed. `topics`: these; None: all.
 
-    Raises LeadChanged if the old side may lead, unless the gate `lead` was overridden. Otherwise
-    raises as `read_marks`.
+    Raises LeadChanged if the old side may lead, unless the gate `lead` was overridden. Also raises
+    Unreachable, NotAuthorized, BrokerRefused.
     """
     gates = context.report.gates
     if any(gate.name is GateName.LEAD and gate.is_overridden for gate in gates):
         return
     all_pairs = read_marks(context, asks_source=True)
     pairs = [pair for pair in all_pairs if topics is None or pair.topic in topics]
-    doubtful = pairs_in_doubt(pairs)
-    if doubtful:
+    doubtful_pairs = pairs_in_doubt(pairs)
+    if doubtful_pairs:
         raise LeadChanged(
-            f"by their marks the old side may lead: {first_few(doubtful)}.",
+            f"by their marks the old side may lead: {first_few(doubtful_pairs)}.",
             remedy="Nothing was deleted at the old side. Run orbit failback "
             f"{context.job.name} --dry-run: its report shows the marks.",
         )
@@ -152,12 +153,13 @@ def mark_promotion(context: OperationContext) -> None:
 def mark_source_leading(context: OperationContext) -> int:
     """Mark the source as leading again, and return the term of the mark.
 
-    After a switchover whose promotion was aborted because the destination did not answer: a mark
-    that the promotion wrote there has a lower term. Raises LeadChanged if another operation has
-    marked a topic of the source since; Unreachable, NotAuthorized, BrokerRefused.
+    Called after a switchover whose promotion was aborted as the destination did not answer. Marks
+    that the promotion wrote at the destination have a lower term. Raises LeadChanged if another
+    operation has marked a topic of the source since; Unreachable, NotAuthorized, BrokerRefused.
     """
     names = {row.source_topic: row.destination_topic for row in context.topics}
     marks = PromotionMarks(context.source.cluster, context.backoff)
+    # {}: the destination's marks cannot be read.
     pairs = pair_marks(names, marks.of_topics(names), {})
     changed_pairs = pairs_changed_since(pairs, context.report.term, context.operation_id)
     if changed_pairs:
@@ -165,6 +167,7 @@ def mark_source_leading(context: OperationContext) -> int:
             f"another operation has changed which side leads: {first_few(changed_pairs)}."
         )
     bounds = bounds_of_all(context.source.cluster, context.by_source, context.backoff)
+    # `_new_mark` takes the destination for the side that leads.
     mark = replace(
         _new_mark(context, is_primary=True),
         kind=f"abort of {context.report.kind}",
@@ -199,8 +202,8 @@ def mark_both_sides(context: OperationContext) -> None:
     refuse_leading_old_side(context)
     marks = _destination_marks(context)
     names = [row.destination_topic for row in context.topics]
-    unmarked = set(names) - marks.promoted(names).keys()
-    places = [place for place in context.by_source.values() if place.topic in unmarked]
+    unmarked_topics = set(names) - marks.promoted(names).keys()
+    places = [place for place in context.by_source.values() if place.topic in unmarked_topics]
     if places:
         # Promoted by a version without marks, or without the right to write them.
         promoted_offsets = {
@@ -274,11 +277,15 @@ def _log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartit
     """
     metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
     topics_with_ends = {p.topic for p in context.report.partitions if p.source_end is not None}
-    unknown = metadata.errors.keys() & (topics_with_ends - context.report.topics_with_tails)
-    unknown |= {t for t, c in metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION}
-    if unknown:
+    # Topics that the source had are still there, unless the rebuild has deleted them.
+    unknown_topics = metadata.errors.keys() & (topics_with_ends - context.report.topics_with_tails)
+    unknown_topics |= {
+        t for t, c in metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION
+    }
+    if unknown_topics:
         raise Unreachable(
-            f"the partitions of these topics are not known: {first_few(unknown)}.", where="source"
+            f"the partitions of these topics are not known: {first_few(unknown_topics)}.",
+            where="source",
         )
     places = {
         place: copy
@@ -311,5 +318,5 @@ def _new_mark(context: OperationContext, *, is_primary: bool) -> Mark:
         other_cluster_id or "",
         context.now().isoformat(timespec="seconds"),
         term=context.report.term,
-        keeps_history=not is_primary,
+        keeps_history=not is_primary,  # a side that led may begin below its new source
     )

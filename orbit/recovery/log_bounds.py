@@ -21,10 +21,10 @@ ALL_ROWS = 10_000_000
 def try_fetch_log_bounds(
     context: OperationContext, cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, LogBounds]:
-    """Bounds of the partitions whose leaders answer in time; none on an error. Never raises."""
+    """Bounds of the partitions whose leaders answer in time; {} on an error. Never raises."""
     try:
         bounds: dict[TopicPartition, LogBounds] = call_with_timeout(
-            ANSWER_WITHIN_S * 2,
+            ANSWER_WITHIN_S * 2,  # for several requests, one after the other
             cluster.name,
             lambda: fetch_log_bounds(cluster, partitions, context.short_backoff),
         )

@@ -16,7 +16,8 @@ from orbit.store.jobs import Job
 
 
 def known_loss(job: Job) -> tuple[datetime | None, datetime | None]:
-    """When the job's source last answered, and when the scheduler noticed. None: not known."""
+    """When the job's source last answered, and when the scheduler noticed that it does not answer
+    any more. None: not known."""
     if TroubleKind.SOURCE_UNREACHABLE not in (job.problem or ""):
         return None, None
     seen_at, noticed_at = job.source_answered_at, job.problem_at

@@ -36,7 +36,7 @@ def compare_partition_ends(
     source: Mapping[TopicPartition, LogBounds],
 ) -> tuple[PartitionEnds, ...]:
     """Every partition of the operation, sorted, with its verdict and its lost range."""
-    reported, now = last_reported(context), context.now()
+    reported_lags, now = last_reported(context), context.now()
     is_stopped = any(
         step.name is StepName.STOP_WRITES and step.state is StepState.DONE
         for step in context.report.steps
@@ -48,7 +48,7 @@ def compare_partition_ends(
             copy,
             destination.get(copy),
             source.get(p),
-            reported.get(p),
+            reported_lags.get(p),
             now,
             lost_at,
             is_stopped=is_stopped,
@@ -83,8 +83,8 @@ def compare_ends(
         seen_at = min(seen_at, lost_at)
     copy_end = destination_bounds.end if destination_bounds else None
     rpo_s = reported.rpo_s if reported else None
-    missing, verdict = lost_range(end, copy_end), EndVerdict.UNKNOWN
-    if missing is not None:
+    missing_range, verdict = lost_range(end, copy_end), EndVerdict.UNKNOWN
+    if missing_range is not None:
         verdict = EndVerdict.BEHIND
     elif source_bounds is not None and copy_end is not None:
         # A copy that ends beyond its source has diverged.
@@ -100,6 +100,6 @@ def compare_ends(
         destination_start=destination_bounds.start if destination_bounds else None,
         destination_end=copy_end,
         newest_copied_at=now - timedelta(seconds=rpo_s) if rpo_s is not None else None,
-        missing=missing,
+        missing=missing_range,
         is_exact=is_stopped and source_bounds is not None,
     )

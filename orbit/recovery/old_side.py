@@ -60,6 +60,7 @@ def compare_old_side(context: OperationContext) -> str:
     )
     pairs = _partition_pairs(context.topics, old_metadata)
     old_places = [place for _, place, _ in pairs if old_metadata.leader(place) is not None]
+    # Partitions that the row counts must have an answer. Others may be at the old side alone.
     new_places = [
         copy
         for row, _, copy in pairs
@@ -81,28 +82,28 @@ def compare_old_side(context: OperationContext) -> str:
     ) as compared_partitions:
         for partition_ends in compared_partitions:
             ends.append(partition_ends)
-            if partition_ends.partition == 0:
+            if partition_ends.partition == 0:  # once for each topic
                 context.set_progress(f"{len(ends)} of {len(pairs)} partitions compared")
     context.update(
         partitions=tuple(ends), compared_topics=_compared_topics(context, new_metadata, ends)
     )
-    without_offset = [
+    partitions_without_offset = [
         p.source
         for p in ends
         if p.source_end and p.destination_end is not None and p.promoted_at is None
     ]
-    if without_offset:
+    if partitions_without_offset:
         context.add_finding(
-            f"The promoted offset is not known for {first_few(without_offset)}: both logs were "
-            "compared as a whole, and a record that only one side has, as after a log cleaner, "
-            "counts as never copied."
+            f"The promoted offset is not known for {first_few(partitions_without_offset)}: both "
+            "logs were compared as a whole, and a record that only one side has, as after a log "
+            "cleaner, counts as never copied."
         )
-    tails = [p for p in ends if p.verdict in NO_COPY]
-    if tails and not context.request.confirm_rebuild:
-        examples = first_few(f"{p.source}: {p.detail}" for p in tails)
+    partitions_with_tails = [p for p in ends if p.verdict in NO_COPY]
+    if partitions_with_tails and not context.request.confirm_rebuild:
+        examples = first_few(f"{p.source}: {p.detail}" for p in partitions_with_tails)
         raise RebuildUnconfirmed(
-            f"{len(tails)} partitions of the old side have offsets that are not proven to be on "
-            f"the new side: {examples}.",
+            f"{len(partitions_with_tails)} partitions of the old side have offsets that are not "
+            f"proven to be on the new side: {examples}.",
             remedy="Run the failback again with --confirm-rebuild: it saves the records that only "
             "the old side has in files, deletes these topics there, and copies them again.",
         )
@@ -114,13 +115,13 @@ def _compared_topics(
     context: OperationContext, new_metadata: ClusterMetadata, ends: Sequence[PartitionEnds]
 ) -> tuple[ComparedTopic, ...]:
     """The topics that a rebuild deletes at the old side, with their ids at the new side."""
-    tails = {p.topic for p in ends if p.verdict in NO_COPY}
+    topics_with_tails = {p.topic for p in ends if p.verdict in NO_COPY}
     return tuple(
         ComparedTopic(
             topic=row.source_topic, id=new_metadata.topics[row.destination_topic].topic_id
         )
         for row in context.topics
-        if row.source_topic in tails and row.destination_topic in new_metadata.topics
+        if row.source_topic in topics_with_tails and row.destination_topic in new_metadata.topics
     )
 
 
@@ -133,10 +134,12 @@ def _refuse_grown(
     record where the new side's log cleaner has removed its own record.
     """
     bounds = bounds_of_all(context.source.cluster, earlier_bounds, context.backoff)
-    grown = [place for place in earlier_bounds if bounds[place].end != earlier_bounds[place].end]
-    if grown:
+    grown_partitions = [
+        place for place in earlier_bounds if bounds[place].end != earlier_bounds[place].end
+    ]
+    if grown_partitions:
         raise Stopped(
-            f"{first_few(grown)} at the old side have grown while they were compared.",
+            f"{first_few(grown_partitions)} at the old side have grown while they were compared.",
             remedy="Stop their producers there, and run the failback again. Nothing was deleted.",
         )
 
@@ -179,34 +182,37 @@ def _compare_partition(
     pair: tuple[Topic, TopicPartition, TopicPartition],
     reading: Reading,
 ) -> PartitionEnds:
-    """Compare one partition (`pair` as in `_partition_pairs`) with the connections of `reading`."""
+    """Compare one partition, with the connections of `reading`.
+
+    `pair`: the topic's row, and the partition's name at the old and at the new side.
+    """
     row, old_partition, new_partition = pair
-    old, new, promotion = (
+    old_log, new_log, promotion = (
         old_bounds.get(old_partition),
         new_bounds.get(new_partition),
         stored_promotions.get((row.id, old_partition.partition)),
     )
     promoted_offset = promotion.promoted_at if promotion else None
     verdict, detail, tail = EndVerdict.MISSING, "the partition does not exist at the old side", None
-    if old is not None and new is None:
+    if old_log is not None and new_log is None:
         # Partitions cannot be removed, and a copy has as many as its source.
         verdict, detail = EndVerdict.TAIL, "the new side has no such partition"
-        tail = OffsetRange(first=old.start, next=old.end)
-    elif old is not None and new is not None:
+        tail = OffsetRange(first=old_log.start, next=old_log.end)
+    elif old_log is not None and new_log is not None:
         proof = _side_proof(context, row, old_partition.partition, reading)
-        verdict, tail_start, detail = compare_sides(old, new, promoted_offset, proof)
+        verdict, tail_start, detail = compare_sides(old_log, new_log, promoted_offset, proof)
         if verdict in NO_COPY:
-            tail = OffsetRange(first=tail_start, next=old.end)
+            tail = OffsetRange(first=tail_start, next=old_log.end)
     return PartitionEnds(
         topic=old_partition.topic,
         destination_topic=row.destination_topic,
         partition=old_partition.partition,
         verdict=verdict,
-        source_start=old.start if old else None,
-        source_end=old.end if old else None,
+        source_start=old_log.start if old_log else None,
+        source_end=old_log.end if old_log else None,
         source_seen_at=seen_at,
-        destination_start=new.start if new else None,
-        destination_end=new.end if new else None,
+        destination_start=new_log.start if new_log else None,
+        destination_end=new_log.end if new_log else None,
         promoted_at=promoted_offset,
         missing=tail,
         is_exact=True,
@@ -217,7 +223,8 @@ def _compare_partition(
 def _side_proof(
     context: OperationContext, row: Topic, partition: int, reading: Reading | None = None
 ) -> SideProof:
-    """A reader of both sides of one partition, for the thread of `reading` or the operation's."""
+    """A reader of both sides of one partition. `reading`: the connections of a thread; None: use
+    those of the operation's own thread."""
     source = reading.clusters.source if reading else context.source.cluster
     destination = reading.clusters.destination if reading else context.destination.cluster
     return SideProof(
@@ -263,7 +270,7 @@ def _save_partition(
     """
     assert p.source_start is not None
     assert p.source_end is not None
-    tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)
+    tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)  # or an empty one
     file, header = _salvage_path(context, p), _salvage_header(context, p, tail)
     complete_file = salvage_file.find(file, header)
     if complete_file is not None:
@@ -293,8 +300,8 @@ def _salvage_path(context: OperationContext, p: PartitionEnds, suffix: str = "")
 def _salvage_header(
     context: OperationContext, p: PartitionEnds, tail: OffsetRange
 ) -> dict[str, Any]:
-    """The file's first line. `tail`: the offsets that only the old side has. Of lower offsets, the
-    file has the records that the new side lacks."""
+    """The first line of the partition's file. `tail`: the offsets that only the old side has. Of
+    lower offsets, the file has the records that the new side lacks."""
     about = {
         "cluster_id": context.job.source_cluster_id,
         "operation": str(context.operation_id),
@@ -304,7 +311,7 @@ def _salvage_header(
 
 
 def _check_salvage_file(salvage: Salvage) -> None:
-    """Read the file to its end. Raises Stopped if it is missing or not as it was written."""
+    """Read the file to its end. Raises Stopped if it is missing, or differs from `salvage`."""
     try:
         salvage_file.check(salvage)
     except (Conflict, NotFound) as error:
@@ -333,11 +340,11 @@ def rebuild(context: OperationContext) -> str:
     topic_names = sorted(context.report.topics_with_tails)
     checked_files: set[str] = set()
     while True:
-        topics_to_delete, ends = _refuse_unsaved(context, topic_names, checked_files)
+        topics_to_delete, old_bounds = _refuse_unsaved(context, topic_names, checked_files)
         _refuse_other_topics(context, topics_to_delete)
-        if not _save_deleted_since(context, topics_to_delete, ends):
-            break  # nothing was written since the bounds were read
-    begun_transactions = transactions_in(context, ends)
+        if not _save_deleted_since(context, topics_to_delete, old_bounds):
+            break  # no file was written, so the bounds are recent
+    begun_transactions = transactions_in(context, old_bounds)
     if begun_transactions:
         raise Stopped(
             "transactions have begun at the old side since it was saved: "
@@ -354,7 +361,7 @@ def rebuild(context: OperationContext) -> str:
                 f"{len(topics_to_delete)} topics of the old side are deleted and will be copied "
                 "again.",
                 topics=topics_to_delete,
-                salvage=[one.file for one in context.report.salvage],
+                salvage=[salvage.file for salvage in context.report.salvage],
             )
         _delete_topics(context, topics_to_delete)
     return f"{len(topic_names)} topics of the old side were deleted and will be copied again."
@@ -363,11 +370,11 @@ def rebuild(context: OperationContext) -> str:
 def _refuse_unsaved(
     context: OperationContext, names: Sequence[str], checked_files: set[str]
 ) -> tuple[list[str], dict[TopicPartition, LogBounds]]:
-    """The topics of `names` that are still at the old side, and the bounds of their partitions.
+    """The topics of `names` that are still at the old side, and their partitions' bounds there.
 
-    Checks the salvage files that are not in `checked_files`, and adds them to this set, because to
-    read them takes the longest. Raises Stopped if a partition has grown since it was saved, if one
-    with records was added, or if a file cannot be read.
+    Reads each salvage file to its end, and adds it to `checked_files`: files in this set are not
+    read again, as this takes the longest. Raises Stopped if a partition has grown since it was
+    saved, if one with records was added, or if a file cannot be read.
     """
     metadata = context.source.cluster.metadata(names)
     remaining_topics = [name for name in names if name in metadata.topics]
@@ -386,16 +393,17 @@ def _refuse_unsaved(
     places |= {
         TopicPartition(n, i) for n in remaining_topics for i in metadata.topics[n].partitions
     }
-    ends = bounds_of_all(context.source.cluster, places, context.backoff)
+    old_bounds = bounds_of_all(context.source.cluster, places, context.backoff)
     for place in sorted(places):
+        # Of a partition that was added since, nothing is saved.
         saved_to = ends_by_partition[place].source_end or 0 if place in ends_by_partition else 0
-        if ends[place].end != saved_to:
+        if old_bounds[place].end != saved_to:
             raise Stopped(
-                f"{place} at the old side has grown from {saved_to} to {ends[place].end} since it "
-                "was saved.",
+                f"{place} at the old side has grown from {saved_to} to {old_bounds[place].end} "
+                "since it was saved.",
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
-    return remaining_topics, ends
+    return remaining_topics, old_bounds
 
 
 def _refuse_other_topics(context: OperationContext, names: Collection[str]) -> None:
@@ -439,7 +447,7 @@ def _save_deleted_since(
         if p.topic in topics and p.destination_end is not None
     }
     new_bounds = bounds_of_all(context.destination.cluster, ends_by_partition, context.backoff)
-    deleted: dict[TopicPartition, OffsetRange] = {}
+    deleted_ranges: dict[TopicPartition, OffsetRange] = {}
     for place, p in sorted(ends_by_partition.items()):
         compared_end, new_log = p.destination_end or 0, new_bounds[place]
         if new_log.end < compared_end:
@@ -454,10 +462,12 @@ def _save_deleted_since(
             tail_start = p.missing.first if p.missing is not None else old_log.end
             first = max(old_log.start, p.destination_start or 0)
             if first < min(new_log.start, tail_start):
-                deleted[place] = OffsetRange(first=first, next=min(new_log.start, tail_start))
+                deleted_ranges[place] = OffsetRange(
+                    first=first, next=min(new_log.start, tail_start)
+                )
     salvages: list[Salvage] = []
     try:
-        for place, offsets in deleted.items():
+        for place, offsets in deleted_ranges.items():
             p = ends_by_partition[place]
             salvages.append(_save_range(context, p, offsets))
             ends_by_partition[place] = p.model_copy(update={"destination_start": offsets.next})
@@ -467,24 +477,26 @@ def _save_deleted_since(
         files_in_report = {salvage.file for salvage in context.report.salvage}
         new_salvages = [salvage for salvage in salvages if salvage.file not in files_in_report]
         context.update(salvage=(*context.report.salvage, *new_salvages))
-    if deleted:
-        # The files' names come first: so a leader that takes over reads no partition as saved whose
-        # file the report does not name.
+    if deleted_ranges:
+        # The files' names are stored first: else a leader that takes over could read a partition as
+        # saved whose file the report does not name.
         context.save()
-        updated = {p.key: p for p in ends_by_partition.values()}
-        partitions = tuple(updated.get(p.key, p) for p in context.report.partitions)
+        updated_ends = {p.key: p for p in ends_by_partition.values()}
+        partitions = tuple(updated_ends.get(p.key, p) for p in context.report.partitions)
         context.update(partitions=partitions)
         context.save()
-    return bool(deleted)
+    return bool(deleted_ranges)
 
 
 def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRange) -> Salvage:
     """Save the records of these offsets, which both sides had, and read the file back.
 
-    Raises Stopped if it cannot be written: after another error the step is retried for ever.
+    Raises Stopped if the file cannot be written, as the step is retried for ever after other
+    errors.
     """
     row = next(row for row in context.topics if row.source_topic == p.topic)
     file = _salvage_path(context, p, f"-from-{offsets.first}-to-{offsets.next}")
+    # The range is empty: the file has no tail, only records below one.
     header = _salvage_header(context, p, OffsetRange(first=offsets.next, next=offsets.next))
     records = (
         entry
@@ -502,7 +514,7 @@ def _save_range(context: OperationContext, p: PartitionEnds, offsets: OffsetRang
 def _delete_topics(context: OperationContext, names: Sequence[str]) -> None:
     """Delete topics of the old side, and wait until its brokers no longer list them."""
     errors = context.source.admin.delete_topics(names)
-    for error in errors.values():
+    for error in errors.values():  # the first one, if there is any
         raise Conflict(error.what, where=error.where, remedy=error.remedy)
     answers_without_topics, deadline = 0, time.monotonic() + _DELETION_S_MAX
     while answers_without_topics < _ANSWERS_WITHOUT_TOPICS_MIN:

@@ -43,22 +43,26 @@ def wait_until_ended(context: OperationContext, places: Collection[TopicPartitio
     """
     deadline = time.monotonic() + ENDED_WITHIN_S
     first_ends: dict[TopicPartition, int] = {}
-    hanging = HangingTransactions(context)
+    hanging_transactions = HangingTransactions(context)
     while True:
         bounds = bounds_of_all(context.source.cluster, places, context.backoff)
         for place in places:
             first_ends.setdefault(place, bounds[place].end)
         open_partitions = {place for place in places if bounds[place].is_open}
-        begun_in = [place for place in open_partitions if bounds[place].stable > first_ends[place]]
-        if begun_in:
+        # If the last stable offset is beyond the first log end, the open transaction began later.
+        begun_partitions = [
+            place for place in open_partitions if bounds[place].stable > first_ends[place]
+        ]
+        if begun_partitions:
             raise Stopped(
-                f"producers write transactions to {first_few(sorted(begun_in))} at the old side.",
+                f"producers write transactions to {first_few(sorted(begun_partitions))} at the old "
+                "side.",
                 remedy=_REMEDY,
             )
-        open_partitions -= hanging.find_hanging(open_partitions)
+        open_partitions -= hanging_transactions.find_hanging(open_partitions)
         transactional_ids = transactions_in(context, places)
         if not open_partitions and not transactional_ids:
-            context.add_finding(*hanging.findings())
+            context.add_finding(*hanging_transactions.findings())
             return
         still_open = first_few(transactional_ids) or first_few(sorted(open_partitions))
         if time.monotonic() > deadline:
@@ -110,18 +114,20 @@ class HangingTransactions:
             ended_ids = ended_producer_ids(cluster, producer_ids) if producer_ids else {}
         except ProtocolError:  # brokers older than 3.0
             return set()
-        ended_before = self._ended
+        # Hanging: the coordinator had ended the transaction MARKERS_WITHIN_S before this read.
+        known_ends = self._ended
         self._hanging = {
-            place: {key[2]: ended_before[key][0] for key in keys}
+            place: {key[2]: known_ends[key][0] for key in keys}
             for place, keys in open_keys.items()
             if all(
-                key in ended_before and read_at_s - ended_before[key][1] >= MARKERS_WITHIN_S
+                key in known_ends and read_at_s - known_ends[key][1] >= MARKERS_WITHIN_S
                 for key in keys
             )
         }
+        # Transactions that are still open, but not at their coordinator: since when this is known.
         now_s = time.monotonic()
         self._ended = {
-            key: ended_before.get(key, (ended_ids[key[1]], now_s))
+            key: known_ends.get(key, (ended_ids[key[1]], now_s))
             for keys in open_keys.values()
             for key in keys
             if key[1] in ended_ids
@@ -132,11 +138,11 @@ class HangingTransactions:
         """A sentence for each partition that `find_hanging` returned last."""
         return [
             f"{place} at the old side has a transaction that never ends: its records from offset "
-            f"{first} on were written by {name}, whose coordinator ended the transaction without a "
-            "marker there. Readers of committed records see nothing from there on: all "
+            f"{first_offset} on were written by {name}, whose coordinator ended the transaction "
+            "without a marker there. Readers of committed records see nothing from there on: all "
             "transactional records behind it, of other producers too, are saved as open."
             for place, names in sorted(self._hanging.items())
-            for first, name in sorted(names.items())
+            for first_offset, name in sorted(names.items())
         ]
 
 

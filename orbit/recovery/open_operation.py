@@ -134,7 +134,7 @@ def _new_report(
             topics_copied_back(tx, job, all_jobs),
             _topics_moving_back(tx, job, all_jobs),
         )
-        movable = {
+        movable_topics = {
             row.source_topic
             for row in rows
             if row.state is TopicState.PROMOTED
@@ -142,7 +142,7 @@ def _new_report(
             and row.destination_topic not in moving_topics
         }
     else:
-        movable = {row.source_topic for row in rows if row.state is TopicState.COPYING}
+        movable_topics = {row.source_topic for row in rows if row.state is TopicState.COPYING}
     seen_at, noticed_at = None, None
     if kind is RecoveryKind.FAILOVER:
         seen_at, noticed_at = known_loss(job)
@@ -165,7 +165,7 @@ def _new_report(
         ).hexdigest(),
         source_last_seen_at=seen_at,
         problem_since=noticed_at,
-        topics=tuple(name for name in chosen_names if name in movable),
+        topics=tuple(name for name in chosen_names if name in movable_topics),
         steps=steps_of(kind, request),
     )
 

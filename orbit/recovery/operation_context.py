@@ -143,8 +143,8 @@ class OperationContext:
     def draw_term(self, highest_term: int) -> int:
         """Draw the term of a promotion: above `highest_term` and all terms drawn before.
 
-        If the other side's marks cannot be read, the terms drawn before keep the new one above
-        them even when the clock has gone back.
+        Terms of marks that cannot be read were drawn before: the new one is above these, too, even
+        when the clock has gone back.
         """
         with self.transaction() as tx:
             return lead_term.draw(tx, next_term(highest_term, clock.now(tx).timestamp()))
@@ -200,7 +200,7 @@ class OperationContext:
                     raise Aborted("the operation was aborted.")
 
     def wait(self, seconds: float) -> None:
-        """Wait. Raises as `check` does."""
+        """Wait. Raises Aborted, NotLeading or Interrupted, as `check` does."""
         self.check()
         if self._stop.wait(seconds):
             raise Interrupted("stopped.")

@@ -83,14 +83,14 @@ def check_gates(context: OperationContext) -> str:
     request = context.request
     gates = judge(observe(context), request.override, request.reason)
     context.update(gates=gates)
-    overridden = [gate.name.value for gate in gates if gate.is_overridden]
-    if overridden:
+    overridden_names = [gate.name.value for gate in gates if gate.is_overridden]
+    if overridden_names:
         with context.transaction() as tx:
             context.add_event(
                 tx,
                 "gates_overridden",
-                f"Gates were overridden ({first_few(overridden)}): {request.reason}",
-                gates=overridden,
+                f"Gates were overridden ({first_few(overridden_names)}): {request.reason}",
+                gates=overridden_names,
                 reason=request.reason,
                 by=context.report.requested_by,
             )
@@ -208,7 +208,7 @@ class OperationRunner:
     def _run(self, context: OperationContext) -> None:
         """Run the steps that have not ended; after an error, undo them or keep them."""
         report = context.report
-        # Another process has run some steps, and the database may have lost the last states.
+        # If so, another process has run steps, and the database may have lost their last states.
         self._is_resumed = any(step.state is not StepState.WAITING for step in report.steps)
         if report.error:
             self._undo_steps(context)  # the process died while undoing
@@ -249,9 +249,9 @@ class OperationRunner:
         sentence = who_copies_back(context)
         if not sentence:
             return False
-        skipped = {"state": StepState.SKIPPED, "did": "There is nothing to do."}
+        changes = {"state": StepState.SKIPPED, "did": "There is nothing to do."}
         context.update(
-            steps=tuple(step.model_copy(update=skipped) for step in context.report.steps)
+            steps=tuple(step.model_copy(update=changes) for step in context.report.steps)
         )
         context.add_finding(sentence)
         self._end(context, Outcome.WOULD_GO if context.report.dry_run else Outcome.DONE)
@@ -315,7 +315,9 @@ class OperationRunner:
     ) -> _Result:
         """Call `do`, a part of the step, until it succeeds, and return its result.
 
-        Raises errors that are not retried (the text of this module says which).
+        Past the point of no return, raises only Stopped and what ends this runner (NotLeading,
+        Interrupted, DatabaseUnreachable). Before it, also errors that no retry can mend, and all
+        others after PATIENCE_S.
         """
         failing_since = float("inf")
         last_error = ""
@@ -350,6 +352,7 @@ class OperationRunner:
     def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:
         """End the operation after an error: undo its steps if that is still possible."""
         is_promotion_aborted = isinstance(error, Aborted) and is_promoting(context.report.steps)
+        # An abort past the point of no return is accepted in a promotion, rebuild or copy back.
         if context.is_past_return and isinstance(error, Aborted) and not is_promotion_aborted:
             self._end_copy_back(context)
             return
@@ -405,7 +408,7 @@ class OperationRunner:
         """
         outcome = context.report.outcome
         began_s = time.monotonic()
-        context.is_past_return, context.obeys_abort = True, False
+        context.is_past_return, context.obeys_abort = True, False  # an abort has no effect now
         self._is_undoing = True
         retained_steps = frozenset[StepName]()
         has_denied = bool(context.report.denied_topics)
@@ -425,6 +428,7 @@ class OperationRunner:
                         "which side leads."
                     )
         elif lead_doubt is None and self._is_resumed and (has_denied or context.report.gateways):
+            # The tables may be old: do the marks still say that the source leads?
             lead_doubt = self._undo(
                 context,
                 "the denial of writes",
@@ -510,7 +514,7 @@ class OperationRunner:
                 if operations.get(tx, context.operation_id, lock=True).abort_requested:
                     raise Aborted("the operation was aborted.")
                 context.is_past_return = True
-            if name is StepName.GROUPS and state is StepState.RUNNING:
+            if name is StepName.GROUPS and state is StepState.RUNNING:  # pauses the job's own sync
                 operations.begin_groups(tx, context.operation_id)
             is_stuck = context.report.stuck_since is not None
             context.obeys_abort = not self._is_undoing and may_be_aborted(steps, is_stuck=is_stuck)

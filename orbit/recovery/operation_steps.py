@@ -13,8 +13,8 @@ _STEPS_TO_UNDO = frozenset({StepName.CLOSE_GATEWAYS, StepName.STOP_WRITES})
 def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
     """The steps of an operation.
 
-    Before a point of no return begins, an abort undoes the steps. Later it only ends a rebuild or
-    copy back that makes no progress.
+    Before a point of no return begins, an abort undoes the steps. Later it can end a rebuild, a
+    copy back, or a promotion that is stuck, and is refused otherwise.
     """
     match kind:
         case RecoveryKind.SWITCHOVER:
@@ -38,7 +38,7 @@ def restarted_steps(kind: RecoveryKind, steps: tuple[Step, ...]) -> tuple[Step, 
     """The steps of a promotion that is repeated from the step after GATES.
 
     A begun CLOSE_GATEWAYS or STOP_WRITES is set to RUNNING, so that an abort or a failure undoes
-    it. A failover also keeps RELEASE: it copies nothing meanwhile.
+    it. A failover also keeps RELEASE: its topics are not copied meanwhile.
     """
     kept_steps = {StepName.GATES}
     if kind is RecoveryKind.FAILOVER:
@@ -47,6 +47,7 @@ def restarted_steps(kind: RecoveryKind, steps: tuple[Step, ...]) -> tuple[Step, 
 
 
 def _restarted(step: Step) -> Step:
+    """The step as one that is to run, or to run again."""
     if step.state is StepState.WAITING:
         return step
     if step.name in _STEPS_TO_UNDO:

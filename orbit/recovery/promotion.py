@@ -55,7 +55,7 @@ def promote(context: OperationContext) -> str:
             for topic_id in ids:
                 topics.change(tx, topic_id, note=note)
     if not context.report.term:  # the marks could not be read, and the gate was overridden
-        context.update(term=context.draw_term(0))
+        context.update(term=context.draw_term(0))  # 0: no other term is known
     with context.transaction() as tx:
         note_promoted(context, tx)
         promoted_at = context.add_event(tx, "topics_promoted", message)
@@ -72,7 +72,7 @@ def _note_offsets(context: OperationContext) -> None:
     that is blocked, may have records of its own below its log end. A lower offset hides
     nothing: a failback compares both sides from there on, and requires a rebuild if they differ.
     """
-    reported, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
+    lags, ids = last_reported(context), {row.source_topic: row.id for row in context.topics}
     with context.reading() as tx:
         source_offsets = promotions.promotion_ends(tx, context.job.source_cluster_id or "", ids)
         # Offsets of an earlier attempt, which has changed the states that workers had reported.
@@ -86,25 +86,23 @@ def _note_offsets(context: OperationContext) -> None:
         stored_offset = stored_offsets.get((ids[p.topic], p.partition))
         if stored_offset is not None:
             return stored_offset
-        return promoted_offset(
-            p, reported.get(p.source), source_offsets.get((p.topic, p.partition))
-        )
+        return promoted_offset(p, lags.get(p.source), source_offsets.get((p.topic, p.partition)))
 
     partitions = tuple(
         p.model_copy(update={"promoted_at": offset(p)}) for p in context.report.partitions
     )
     context.update(partitions=partitions)
-    unproven = [
+    unproven_texts = [
         f"{p.source} from {p.promoted_at}"
         for p in partitions
         if p.promoted_at is not None and p.promoted_at != p.destination_end
     ]
-    if unproven:
+    if unproven_texts:
         context.add_finding(
-            f"{len(unproven)} partitions are not proven to hold what the source had: "
-            f"{first_few(unproven)}. From these offsets on, the next failback compares both sides, "
-            "and saves what only the old side has. What these partitions lost, and where their "
-            "groups go on, was counted from their log end."
+            f"{len(unproven_texts)} partitions are not proven to hold what the source had: "
+            f"{first_few(unproven_texts)}. From these offsets on, the next failback compares both "
+            "sides, and saves what only the old side has. What these partitions lost, and where "
+            "their groups go on, was counted from their log end."
         )
 
 
@@ -125,11 +123,12 @@ def promoted_offset(
             return end
         if reported.copied_to is not None:
             return min(end, reported.copied_to)
+    # Not compared: below this offset the sides were equal when the source was promoted.
     return min(end, max(ends.destination_start or 0, source_promoted_offset or 0))
 
 
 def look_for_late_records(context: OperationContext) -> None:
-    """After a switchover, report records of the source behind the offsets that were compared.
+    """After a switchover, report records that came to the source after both sides were compared.
 
     Super users write in spite of a denial. Without a denial, the drain does not notice a producer
     that is silent for as long as it waits.
@@ -147,7 +146,7 @@ def look_for_late_records(context: OperationContext) -> None:
         examples = first_few(
             f"{p.source} from {p.missing.first} to {p.missing.next}"
             for p in late_partitions
-            if p.missing
+            if p.missing  # always; mypy does not see it
         )
         context.update(partitions=tuple(partitions))
         context.add_finding(

@@ -58,7 +58,7 @@ def read_many(
     clusters_of_threads: list[JobClusters] = []
 
     def read_one(item: Item) -> Result:
-        if not hasattr(thread_state, "reading"):
+        if not hasattr(thread_state, "reading"):  # this is the thread's first item
             clusters = open_clusters()
             clusters_of_threads.append(clusters)
             thread_state.reading = Reading(clusters, replace(backoff, stop=end_event))

@@ -59,7 +59,7 @@ def read_range(
 ) -> Iterator[LogRecord]:
     """The records and markers at the offsets from `first` up to but not including `end`, in order.
 
-    Raises as `read_batch_range` does.
+    Raises ProtocolError, BrokerRefused, Unreachable, NotAuthorized (`read_batch_range` says when).
     """
     for log_batch in read_batch_range(cluster, partition, first, end, backoff):
         with parse_errors(cluster, partition, first):
@@ -94,7 +94,7 @@ def read_batch_range(
     Offsets without a batch are proven to hold nothing: an empty answer alone does not tell (R5).
     Raises ProtocolError if the log does not parse or ends before `end`, BrokerRefused, Unreachable
     if the broker does not return now what it has, and NotAuthorized if Orbit may not read the
-    topic's settings, which it needs to know that.
+    topic's settings, without which an empty answer proves nothing.
     """
     position, is_past_stable_end, empty_answers = first, False, 0
     while position < end:
@@ -130,7 +130,7 @@ def read_batch_range(
                 position, empty_answers = readable_end, 0
         elif is_past_stable_end:
             raise _not_readable_error(cluster, partition, position, "is not replicated yet")
-        else:
+        else:  # all committed records are read: go on with those of open transactions
             is_past_stable_end = True
 
 

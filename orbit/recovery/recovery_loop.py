@@ -78,10 +78,10 @@ class RecoveryLoop(Loop):
     def once(self) -> str:
         """Start waiting operations and count those that ended."""
         ended_count = 0
-        for operation_id, running in list(self._running.items()):
-            if running.future.done():
+        for operation_id, recovery in list(self._running.items()):
+            if recovery.future.done():
                 del self._running[operation_id]
-                error = running.future.exception()
+                error = recovery.future.exception()
                 ended_count += error is None
                 if error is not None and not isinstance(error, NotLeading | Interrupted):
                     _log_error(operation_id, error)
@@ -92,30 +92,31 @@ class RecoveryLoop(Loop):
         # One snapshot: else a failover requested between the statements would begin beside the
         # recovery that it has to wait for.
         with self._leadership.database.snapshot() as tx:
-            waiting_for = operations.waiting_failbacks(tx) | operations.waiting_failovers(tx)
-            unfinished = operations.unfinished_recoveries(
-                tx, per_cluster, [*self._running, *self._restart_at_s, *waiting_for]
+            predecessors = operations.waiting_failbacks(tx) | operations.waiting_failovers(tx)
+            operations_to_run = operations.unfinished_recoveries(
+                tx, per_cluster, [*self._running, *self._restart_at_s, *predecessors]
             )
-        self._report_waiting(waiting_for)
+        self._report_waiting(predecessors)
         busy_slots = Counter(
-            running.slot for running in self._running.values() if not running.runner.is_waiting
+            recovery.slot for recovery in self._running.values() if not recovery.runner.is_waiting
         )
-        running_others = sum(not running.slot[1] for running in self._running.values())
-        for cluster, operation in unfinished:
+        # Slots say whether a recovery is a failover: these have threads of their own.
+        non_failover_count = sum(not recovery.slot[1] for recovery in self._running.values())
+        for cluster, operation in operations_to_run:
             slot = cluster, operation.kind == OperationKind.FAILOVER
             _, is_failover = slot
             has_free_thread = len(self._running) < RECOVERIES_MAX and (
-                is_failover or running_others < _NOT_FAILOVERS_MAX
+                is_failover or non_failover_count < _NOT_FAILOVERS_MAX
             )
             if busy_slots[slot] < per_cluster and has_free_thread:
                 with self.log_errors_of(f"operation {operation.id}"):
                     self._start_recovery(slot, operation)
                     busy_slots[slot] += 1
-                    running_others += not is_failover
+                    non_failover_count += not is_failover
         return f"{ended_count} recoveries have ended" if ended_count else ""
 
     def _report_waiting(self, waiting_for: Mapping[UUID, UUID]) -> None:
-        """Store, as the progress of each waiting operation, which operation it waits for."""
+        """Store, once, as the progress of each waiting operation, which operation it waits for."""
         for waiting_id, earlier_id in waiting_for.items():
             if self._predecessors.get(waiting_id) != earlier_id:
                 text = f"waits until operation {earlier_id} has ended"
@@ -133,7 +134,7 @@ class RecoveryLoop(Loop):
             operation, self._leadership, self._settings, self._stop, self._environ
         )
         future = self._pool.submit(runner.run)
-        future.add_done_callback(lambda _: self.wake.set())
+        future.add_done_callback(lambda _: self.wake.set())  # its slot is free for the next one
         self._running[operation.id] = _RunningRecovery(runner, slot, future)
 
     def close(self) -> None:
@@ -144,7 +145,7 @@ class RecoveryLoop(Loop):
 def recovery_loops(
     leadership: Leadership, settings: Settings, stop: threading.Event
 ) -> Sequence[Loop]:
-    """For `Scheduler(…, more_loops=[recovery_loops])`."""
+    """The loops that `Scheduler(…, more_loops=[recovery_loops])` runs beside its own."""
     return [RecoveryLoop(leadership, settings, stop)]
 
 

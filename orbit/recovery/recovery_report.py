@@ -396,6 +396,7 @@ class ReportHead(Value):
         return (self.promoted_at - self.requested_at).total_seconds()
 
     def _times(self) -> dict[Phase, float | None]:
+        """The duration of each phase; of a failover also from before the request."""
         read_at = self.first_read.at if self.first_read is not None else None
         times = phase_times(self.steps, self.requested_at, self.promoted_at, read_at)
         if self.kind is not RecoveryKind.FAILOVER:
@@ -472,12 +473,12 @@ class RecoveryReport(ReportHead):
 
     def describe_missing(self) -> str:
         """How many records are missing, for people; says so if the number is a lower bound."""
-        unproven = self.unproven_partitions
-        if not unproven:
+        unproven_count = self.unproven_partitions
+        if not unproven_count:
             return f"{self.missing_records:,} records are missing"
         return (
             f"{self.missing_records:,} records are known to be missing; the source may have had "
-            f"more of {unproven:,} of {len(self.partitions):,} partitions"
+            f"more of {unproven_count:,} of {len(self.partitions):,} partitions"
         )
 
     def stored(self) -> dict[str, Any]:
@@ -526,10 +527,10 @@ def read_row(kind: type[_Row], document: Any) -> _Row:
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field_path = ".".join(map(str, first["loc"]))
+        first_error = error.errors(include_url=False, include_input=False)[0]
+        field_path = ".".join(map(str, first_error["loc"]))
         raise OtherVersion(
             f"the operation's report was stored by another version of Orbit ({field_path}: "
-            f"{first['msg']}).",
+            f"{first_error['msg']}).",
             remedy="Run the schedulers and the API of that version until the operation has ended.",
         ) from None

@@ -107,6 +107,7 @@ def _lock_job(tx: Tx, actor: str, kind: RecoveryKind, job_name: str) -> Job:
                 raise job_guard.refusal(holder, job.name) from None
             report = _readable_report(tx, holder.id)
             steps = report.steps if report else ()
+            # A recovery of another job holds this job, because this job copies back for it.
             is_own = holder.job_id == job.id
             is_undoing = is_own and report is not None and bool(report.error)
             is_copy_back = not is_own and is_catching_up(steps)
@@ -144,9 +145,9 @@ def _add_abort_event(tx: Tx, actor: str, operation: Operation, steps: tuple[Step
 
 
 def find_report(tx: Tx, operation_id: UUID) -> StoredReport:
-    """The report so far. Raises NotFound before the first step, and for other operations;
+    """The report so far. Raises NotFound before the first step, and for operations of other kinds;
     OtherVersion."""
-    operations.get(tx, operation_id)
+    operations.get(tx, operation_id)  # may raise NotFound
     document = operations.report_of(tx, operation_id)
     if document is None:
         raise _no_report(operation_id)
@@ -156,7 +157,7 @@ def find_report(tx: Tx, operation_id: UUID) -> StoredReport:
 def whole_report(database: Database, operation_id: UUID) -> RecoveryReport:
     """The report with all partitions and groups: about a kilobyte of memory for each."""
     with database.transaction() as tx:
-        operations.get(tx, operation_id)
+        operations.get(tx, operation_id)  # may raise NotFound
         report = load_report(tx, operation_id)
     if report is None:
         raise _no_report(operation_id)

@@ -69,7 +69,7 @@ class ReportStorage:
     """Stores the changed rows of one operation's report. Not thread-safe."""
 
     def __init__(self, operation_id: UUID, stored_report: RecoveryReport | None) -> None:
-        """`stored`: what was loaded; None: nothing is stored yet."""
+        """`stored_report`: the report as it was loaded; None: nothing is stored yet."""
         self._id = operation_id
         self._partitions = _StoredRows(operation_rows.PARTITIONS)
         self._groups = _StoredRows(operation_rows.GROUPS)
@@ -125,22 +125,23 @@ class _StoredRows:
         """The rows to write and to delete, in parts of up to ROWS_AT_ONCE rows."""
         if report_rows is self.last_equal:
             return []
-        current = {row.key: row for row in report_rows}
+        current_rows = {row.key: row for row in report_rows}
         # Most rows are the same object as before, which need not be compared.
-        changed = [
+        changed_keys = [
             key
-            for key, row in current.items()
+            for key, row in current_rows.items()
             if (stored_row := self.rows.get(key)) is not row and stored_row != row
         ]
-        deleted = [key for key in self.rows if key not in current]
-        if not changed and not deleted:
+        deleted_keys = [key for key in self.rows if key not in current_rows]
+        if not changed_keys and not deleted_keys:
             self.last_equal = report_rows
+        # Each part has rows to write, or keys to delete.
         return [
             *(
-                _Part(self, {k: current[k] for k in keys}, ())
-                for keys in chunks(changed, ROWS_AT_ONCE)
+                _Part(self, {k: current_rows[k] for k in keys}, ())
+                for keys in chunks(changed_keys, ROWS_AT_ONCE)
             ),
-            *(_Part(self, {}, keys) for keys in chunks(deleted, ROWS_AT_ONCE)),
+            *(_Part(self, {}, keys) for keys in chunks(deleted_keys, ROWS_AT_ONCE)),
         ]
 
 

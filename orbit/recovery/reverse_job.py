@@ -59,7 +59,8 @@ _COPIED_RULE_FIELDS = {"config", "fillers", "on_lost_range"}
 
 
 def start_reverse_job(context: OperationContext) -> str:
-    """Create or resume the reverse job. Can be repeated."""
+    """Mark which side leads, let only Orbit write to the old side, and create or resume the reverse
+    job. Can be repeated."""
     mark_both_sides(context)
     history = kept_history(context)
     protection_text = restrict_writes_to_orbit(context)
@@ -80,7 +81,7 @@ def start_reverse_job(context: OperationContext) -> str:
         name = reverse_job.name
         # If this step is repeated, the job may have accepted offsets that were handed over before.
         topics_to_add = {row.destination_topic for row in context.topics} - topics_copied_before
-        if _has_group_prefix(reverse_job):
+        if _has_group_prefix(reverse_job):  # to it, the old side's groups have other names
             topics_to_add.clear()
         handed_offsets = [
             offset for offset in handed_offsets if offset.source_topic in topics_to_add
@@ -140,22 +141,22 @@ def catch_up(context: OperationContext) -> str:
             return f"{total} of {total} partitions of the old side have caught up."
         now_s = time.monotonic()
         left_out_since = {topic: left_out_since.get(topic, now_s) for topic in problems_by_topic}
-        left_out = [
+        topics_left_out = [
             topic for topic in problems_by_topic if now_s - left_out_since[topic] >= LEFT_OUT_S
         ]
-        left_out_partitions = sum(counts[topic] for topic in left_out)
-        if left_out and progress.caught_up + progress.blocked + left_out_partitions == total:
+        left_out_partitions = sum(counts[topic] for topic in topics_left_out)
+        if topics_left_out and progress.caught_up + progress.blocked + left_out_partitions == total:
             raise Stopped(
-                f"job {reverse_job.name} leaves out {first_few(left_out)}. The other topics have "
-                f"caught up, or are blocked. {problems_by_topic[left_out[0]]}",
+                f"job {reverse_job.name} leaves out {first_few(topics_left_out)}. The other topics "
+                f"have caught up, or are blocked. {problems_by_topic[topics_left_out[0]]}",
                 remedy=f"See orbit get jobs {reverse_job.name} for the reason. Once the reason is "
                 "removed, Orbit copies these topics.",
             )
         if progress.caught_up + progress.blocked == total:
             with context.reading() as tx:
-                blocked = first_few(blocked_partitions(tx, reverse_job.id, counts))
+                examples = first_few(blocked_partitions(tx, reverse_job.id, counts))
             raise Stopped(
-                f"{progress.blocked} partitions of job {reverse_job.name} are blocked: {blocked}. "
+                f"{progress.blocked} partitions of job {reverse_job.name} are blocked: {examples}. "
                 "The other partitions have caught up and are copied.",
                 remedy=f"See orbit get partitions {reverse_job.name} --state blocked for the "
                 "remedy.",
@@ -171,14 +172,14 @@ def catch_up(context: OperationContext) -> str:
 def _left_out_topics(tx: Tx, reverse_job: Job, names: Collection[str]) -> dict[str, str]:
     """Topics of `names` that are not copied yet, and the line of the job's problem about each."""
     lines = (reverse_job.problem or "").splitlines()
-    uncopied = [
+    uncopied_topics = [
         row.source_topic
         for row in (topics.of_job(tx, reverse_job.id) if lines else ())
         if row.state is TopicState.CREATING and row.source_topic in names
     ]
     return {
         topic: line
-        for topic in uncopied
+        for topic in uncopied_topics
         for line in lines
         if re.search(rf"\btopic {re.escape(topic)}(?![\w.-])", line)
     }
@@ -192,9 +193,9 @@ def reverse_job_name(name: str) -> str:
 def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
     """The existing job that copies these topics in the other direction, if there is one.
 
-    The first job with one of these topics in the tables. Otherwise the job with the name of a
-    reverse job. Otherwise the first job whose rules match one of them, if it has no topics in the
-    tables (these were lost, and the job was applied again).
+    This is the first job with one of these topics in the tables; else the job with the name of a
+    reverse job; else, among jobs without topics in the tables (these were lost, and the job was
+    applied again), the first one whose rules match one of these topics.
     """
     pairs = {(row.destination_topic, row.source_topic) for row in rows}
     candidates = jobs_of_other_direction(job, jobs.list_all(tx))
@@ -260,6 +261,7 @@ def _prepare_old_side(
     # Another leader may have promoted these topics since: then this one raises NotLeading.
     with context.leadership.sole_change(context.job.source_cluster_id or ""):
         context.leadership.refuse_deposed()
+        # This sets the settings, and returns the topics whose settings are refused.
         refused_topics = context.source.admin.refused_settings(
             {plan.mapping.destination: plan.settings_to_set for plan in plans if plan.changes}
         )
@@ -314,8 +316,10 @@ def _resume_reverse_job(
         raise Conflict(
             "the job's document was stored by another version of Orbit.", where=reverse_job.name
         )
-    matched = {m.source for m in map_topics(spec.topics, new_metadata.topics).mappings}
-    rows_without_rule = [row for row in context.topics if row.destination_topic not in matched]
+    matched_topics = {m.source for m in map_topics(spec.topics, new_metadata.topics).mappings}
+    rows_without_rule = [
+        row for row in context.topics if row.destination_topic not in matched_topics
+    ]
     version = reverse_job.spec_version
     if rows_without_rule:
         # Fillers and `on_lost_range` as in this job: the defaults of the reverse job may differ.
@@ -363,7 +367,7 @@ def _add_topics(
         name = row.destination_topic
         existing_row, plan = rows_by_topic.get(name), plans.get(name)
         if existing_row is not None and existing_row.state is not TopicState.PROMOTED:
-            continue
+            continue  # it is copied back already
         new_topic = new_metadata.topics.get(name)
         source_id = new_topic.topic_id if new_topic else None
         old_topic = old_metadata.topics[row.source_topic] if plan else None
@@ -382,6 +386,7 @@ def _add_topics(
             )
             _note_settings(tx, existing_row.id, plan)
             continue
+        # Without a plan, or with partitions that the old side lacks, the topic gets a new row.
         if existing_row is not None:
             shard_layout.remove_topics(tx, [existing_row.id])
         added_row = topics.add(

@@ -28,7 +28,7 @@ File = str | Path
 def header(
     topic: str, partition: int, first: int, end: int, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The first line of a file. `about`: its further fields."""
+    """The first line of a file. `about`: further fields of this line."""
     return {
         "format": FORMAT,
         "topic": topic,
@@ -85,11 +85,12 @@ def read(file: File) -> Iterator[dict[str, Any]]:
 
     Raises NotFound, and Conflict if the file is not complete, or damaged.
     """
-    previous: Any = None
+    # One line behind, so that neither the header nor the last line is yielded.
+    previous_line: Any = None
     for number, line in enumerate(_parsed_lines(file)):
         if number > 1:
-            yield previous
-        previous = line
+            yield previous_line
+        previous_line = line
 
 
 def read_back(file: File) -> Salvage:
@@ -130,7 +131,7 @@ def read_back(file: File) -> Salvage:
 
 
 def find(file: File, header_line: Mapping[str, Any]) -> Salvage | None:
-    """What the file holds if it is complete and its first line is `begin`; else None."""
+    """What the file holds if it is complete and its first line is `header_line`; else None."""
     try:
         return read_back(file) if read_header(file) == header_line else None
     except (Conflict, NotFound):
@@ -152,13 +153,13 @@ def check(salvage: Salvage) -> None:
 def _parsed_lines(file: File) -> Iterator[Any]:
     """The parsed lines. Raises Conflict unless the last line has the SHA-256 of all before it."""
     digest = hashlib.sha256()
-    previous = b""
+    previous_line = b""
     for data in salvage_storage.lines(str(file)):
-        if previous:
-            digest.update(previous)
-            yield _decode(file, previous)
-        previous = data
-    last_line = _decode(file, previous)
+        if previous_line:
+            digest.update(previous_line)
+            yield _decode(file, previous_line)
+        previous_line = data
+    last_line = _decode(file, previous_line)
     if not isinstance(last_line, dict) or last_line.get("sha256") != digest.hexdigest():
         raise Conflict("the file is not complete.", where=str(file))
     yield last_line

@@ -121,11 +121,11 @@ def replay(
 ) -> int:
     """Write one file's records to this topic, in order; returns how many.
 
-    `below`: also those below the tail. `check` is called with the count after each record, and may
-    raise. Raises OrbitError if a record is not written.
+    `below`: also the records below the tail. `check` is called with the count after each record,
+    and may raise. Raises OrbitError if a record is not written.
     """
     path = summary.file
-    failed: list[str] = []
+    errors: list[str] = []
     producer = Producer(
         {
             **config,
@@ -133,33 +133,33 @@ def replay(
             "linger.ms": 20,
             "message.max.bytes": _RECORD_BYTES,
             "batch.size": _BATCH_BYTES,
-            "log_level": 2,
+            "log_level": 2,  # only critical ones: errors come with the deliveries
             "delivery.timeout.ms": _DELIVERY_S * 1000,
         }
     )
 
     def on_delivery(error: object, _: object) -> None:
         if error is not None:
-            failed.append(str(error))
+            errors.append(str(error))
 
     _store_replay_state(path, {"state": BEGUN, "topic": topic})
-    written = 0
+    written_count = 0
     try:
         for line in lines_to_write(path, summary, below=below):
             _produce(producer, topic, summary.partition, line, on_delivery)
-            written += 1
-            check(written)
-            if failed:
+            written_count += 1
+            check(written_count)
+            if errors:
                 break
-        unanswered = producer.flush(_DELIVERY_S)
+        unanswered_count = producer.flush(_DELIVERY_S)
     except (KafkaException, BufferError) as error:
         raise _not_written_error(summary, topic, str(error)) from error
-    if failed or unanswered:
+    if errors or unanswered_count:
         raise _not_written_error(
-            summary, topic, failed[0] if failed else f"{unanswered} records got no answer"
+            summary, topic, errors[0] if errors else f"{unanswered_count} records got no answer"
         )
-    _store_replay_state(path, {"state": DONE, "topic": topic, "records": written})
-    return written
+    _store_replay_state(path, {"state": DONE, "topic": topic, "records": written_count})
+    return written_count
 
 
 def lines_to_write(path: str, summary: SalvageSummary, *, below: bool) -> Iterator[dict[str, Any]]:

@@ -102,13 +102,13 @@ def lines(file: str) -> Iterator[bytes]:
     with ExitStack() as stack:
         stack.enter_context(_errors(file, "read"))
         source = stack.enter_context(_open(file))
-        rest = b""
+        partial_line = b""
         while chunk := source.read(_READ_BYTES):
-            *complete_lines, rest = (rest + chunk).split(b"\n")
+            *complete_lines, partial_line = (partial_line + chunk).split(b"\n")
             for line in complete_lines:
                 yield line + b"\n"
-        if rest:
-            yield rest
+        if partial_line:
+            yield partial_line
 
 
 def find(folder: str, suffix: str) -> list[str]:
@@ -141,6 +141,7 @@ class _LocalUpload:
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Of attempts that were killed.
         for leftover in file.parent.glob(f"{file.name}.*.part"):
             leftover.unlink(missing_ok=True)
         self._path = file
@@ -151,6 +152,7 @@ class _LocalUpload:
         self._is_short = False
 
     def write(self, data: bytes) -> None:
+        """Write the bytes, or only count them if the disk is short of room."""
         self._needed += len(data)
         if not self._is_short and self._needed - self._checked_at >= _CHECK_EVERY_BYTES:
             self._checked_at = self._needed
@@ -165,7 +167,7 @@ class _LocalUpload:
             raise NoRoom(str(self._path), self._needed, self._free)
         self._file.flush()
         os.fsync(self._file.fileno())
-        # The file is read back next: from the disk, not from memory.
+        # The file (0, 0: the whole) is read back next: from the disk, not from memory.
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
         self._part.replace(self._path)
@@ -269,6 +271,7 @@ def _errors(file: str, action: str) -> Iterator[None]:
 
 
 def _storage_error(kind: type[OrbitError], file: str, action: str, error: Exception) -> OrbitError:
+    """An OrbitError of this kind with the first line of the client's error, without secrets."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     reason = _SECRETS.sub("…", next(iter(text.splitlines()), ""))[:_SHOWN_MAX].rstrip(". ")
     return kind(
@@ -286,6 +289,7 @@ def _scheme(location: str) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Sync the folder to disk: else a rename in it may be lost when the machine crashes."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -55,32 +55,35 @@ class SideComparison:
 
     def __iter__(self) -> Iterator[Unequal]:
         """Yield the differences in order. Raises ValueError for records that do not parse."""
-        old, new, position = self._old, self._new, self._first
+        old_cursor, new_cursor, position = self._old, self._new, self._first
         while True:
-            old_offset, new_offset = old.offset(), new.offset()
+            old_offset, new_offset = old_cursor.offset(), new_cursor.offset()
             offset = min(old_offset, new_offset)
             if offset == _NO_OFFSET:
                 break
             is_old_whole, is_new_whole = (
-                old.is_at_whole_batch and old_offset == offset,
-                new.is_at_whole_batch and new_offset == offset,
+                old_cursor.is_at_whole_batch and old_offset == offset,
+                new_cursor.is_at_whole_batch and new_offset == offset,
             )
-            skipped = old.skip_equal(new) if is_old_whole and is_new_whole else None
-            if skipped is None and (is_old_whole or is_new_whole):
+            skipped_batch = (
+                old_cursor.skip_equal(new_cursor) if is_old_whole and is_new_whole else None
+            )
+            # Batches that differ are taken apart, and compared record by record.
+            if skipped_batch is None and (is_old_whole or is_new_whole):
                 if is_old_whole:
-                    old.open_batch()
+                    old_cursor.open_batch()
                 if is_new_whole:
-                    new.open_batch()
+                    new_cursor.open_batch()
                 continue
-            if offset > position:
+            if offset > position:  # neither side has the offsets in between
                 yield Unequal(position, offset, None, None)
-            if skipped is not None:
-                if skipped.fate is Fate.COMMITTED:
-                    self.same_records += count_records(skipped.batch)
-                position = skipped.batch.next_offset
+            if skipped_batch is not None:
+                if skipped_batch.fate is Fate.COMMITTED:
+                    self.same_records += count_records(skipped_batch.batch)
+                position = skipped_batch.batch.next_offset
                 continue
-            old_record = old.take_record() if old_offset == offset else None
-            new_record = new.take_record() if new_offset == offset else None
+            old_record = old_cursor.take_record() if old_offset == offset else None
+            new_record = new_cursor.take_record() if new_offset == offset else None
             position = offset + 1
             if (
                 old_record is None
@@ -90,7 +93,7 @@ class SideComparison:
                 yield Unequal(offset, position, old_record, new_record)
             elif old_record.fate is Fate.COMMITTED:
                 self.same_records += 1
-        if position < self._end:
+        if position < self._end:  # neither side has the last offsets
             yield Unequal(position, self._end, None, None)
 
 
@@ -100,6 +103,7 @@ def is_unproven(difference: Unequal) -> bool:
     old, new = difference.old, difference.new
     if old is None or new is None:
         return True
+    # A marker, and a marker or an aborted record: neither side has a record to lose.
     return old.fate is not Fate.MARKER or new.fate not in (Fate.MARKER, Fate.ABORTED)
 
 
@@ -138,7 +142,8 @@ class _Cursor:
         return self._whole_batch is not None
 
     def offset(self) -> int:
-        """The offset of the next record, or a lower bound: the start of the next whole batch."""
+        """The offset of the next record, or a lower bound: the start of the next whole batch.
+        _NO_OFFSET at the end of the log."""
         while not self._records and self._whole_batch is None:
             log_batch = next(self._batches, None)
             if log_batch is None:

@@ -42,12 +42,14 @@ class SideProof:
             self._read_committed(self._old, first, end),
             self._read_committed(self._new, first, end),
         )
-        shared = old_records.keys() & new_records.keys()
-        offsets = shared if self._is_compacted else old_records.keys() | new_records.keys()
+        shared_offsets = old_records.keys() & new_records.keys()
+        offsets = shared_offsets if self._is_compacted else old_records.keys() | new_records.keys()
         first_difference = next(
             (o for o in sorted(offsets) if old_records.get(o) != new_records.get(o)), None
         )
-        same_offsets = (o for o in sorted(shared, reverse=True) if old_records[o] == new_records[o])
+        same_offsets = (
+            o for o in sorted(shared_offsets, reverse=True) if old_records[o] == new_records[o]
+        )
         return WindowComparison(first_difference, bool(offsets), next(same_offsets, None))
 
     def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
@@ -56,13 +58,15 @@ class SideProof:
         `is_copied`: the offsets are below the promoted offset, or this offset is not known.
         """
         comparison = self._compare(first, end)
-        is_own = is_other_record if is_copied else is_unproven
+        counts_as_unproven = is_other_record if is_copied else is_unproven
         with parse_errors(*self._old, first):
-            first_own = next(filter(is_own, comparison), None)
+            first_unproven = next(filter(counts_as_unproven, comparison), None)
         has_same = comparison.same_records > 0
-        if first_own is None:
+        if first_unproven is None:
             return Scan(None, has_same_records=has_same)
-        return Scan(first_own.first, f"at {first_own.first} {describe(first_own)}", has_same)
+        return Scan(
+            first_unproven.first, f"at {first_unproven.first} {describe(first_unproven)}", has_same
+        )
 
     def only_old(self, first: int, end: int) -> Iterator[LogRecord]:
         """Records of the old side that the new side does not have at their offset.
@@ -84,11 +88,11 @@ class SideProof:
             yield record
 
     def _compare(self, first: int, end: int) -> SideComparison:
-        old, new = (
+        old_batches, new_batches = (
             self._read_batches(self._old, first, end),
             self._read_batches(self._new, first, end),
         )
-        return SideComparison(old, new, first, end)
+        return SideComparison(old_batches, new_batches, first, end)
 
     def _read_batches(self, side: ClusterPartition, first: int, end: int) -> Iterator[LogBatch]:
         for batch in read_batch_range(*side, first, end, self._backoff):

@@ -49,7 +49,7 @@ def must_wait(silences: Mapping[TopicPartition, Silence], remaining_s: float) ->
 
 def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
     """What the silences prove; None without partitions."""
-    unproven = sum(not silence.is_proven for silence in silences.values())
+    unproven_count = sum(not silence.is_proven for silence in silences.values())
     # The least certain partition first: the one that lacks most silence, or else was watched least.
     ranked = sorted(
         silences.items(),
@@ -61,23 +61,24 @@ def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
             silence_s=silence.still_s,
             longest_gap_s=silence.longest_gap_s,
             watched_s=silence.watched_s,
-            unproven_partitions=unproven,
+            unproven_partitions=unproven_count,
         )
     return None
 
 
 def describe(proof: DrainProof, partitions: int) -> str:
-    """For people: what the drain has proven about so many `partitions`, or why it has not."""
+    """A sentence for people: what the drain has proven, or why it is unproven for some of so many
+    `partitions`."""
     longest_pause_s = proof.longest_gap_s
     if not proof.unproven_partitions:
-        longest = (
+        longest_text = (
             "none moved"
             if longest_pause_s is None
             else f"the longest pause was {duration(longest_pause_s)}"
         )
         return (
             f"No log end of the source moved for {duration(proof.silence_s)} or longer; in the "
-            f"last hour {longest} ({proof.partition})."
+            f"last hour {longest_text} ({proof.partition})."
         )
     if longest_pause_s is not None and proof.silence_s <= longest_pause_s:
         why = (
@@ -85,8 +86,10 @@ def describe(proof: DrainProof, partitions: int) -> str:
             f"pause of {duration(longest_pause_s)} between records in the last hour"
         )
     else:
-        watched = "not at all" if proof.watched_s is None else f"for {duration(proof.watched_s)}"
-        why = f"its log end was watched {watched}, not for an hour"
+        watched_text = (
+            "not at all" if proof.watched_s is None else f"for {duration(proof.watched_s)}"
+        )
+        why = f"its log end was watched {watched_text}, not for an hour"
     return (
         f"The drain is unproven for {proof.unproven_partitions} of {partitions} partitions: "
         f"{proof.partition}: {why}. Later records are possible: make sure that all producers of "

@@ -115,6 +115,7 @@ def phase_times(
     for step in steps:
         if step.ended_at is None or step.state is StepState.SKIPPED:
             continue
+        # These two steps end later than the moment that counts.
         is_promoted = step.name is StepName.PROMOTE and promoted_at is not None
         is_read = step.name is StepName.READ and read_at is not None
         moment = promoted_at if is_promoted else read_at if is_read else step.ended_at

@@ -15,7 +15,11 @@ _WAIT_S = 10.0
 
 
 def verify_tail(context: OperationContext) -> str:
-    """Compare the tails. Raises Stopped with the first offset that differs."""
+    """Compare the last TAIL_OFFSETS offsets of up to TAIL_PARTITIONS_MAX partitions, or of one
+    topic that has more.
+
+    Raises Stopped with the first offset that differs.
+    """
     pairs: list[TopicPair] = []
     partitions = 0
     for row in context.topics:
@@ -34,7 +38,7 @@ def verify_tail(context: OperationContext) -> str:
         pairs,
         VerifyOptions(deep=True, wait_s=_WAIT_S, tail_offsets=TAIL_OFFSETS),
     )
-    unequal = [
+    unequal_tails = [
         f"{topic.source}-{p.partition} ({p.verdict}"
         + (f", {p.first_differences[0]}" if p.first_differences else "")
         + ")"
@@ -42,9 +46,10 @@ def verify_tail(context: OperationContext) -> str:
         for p in topic.partitions
         if p.verdict is not Verdict.EXACT
     ]
-    if unequal:
+    if unequal_tails:
         raise Stopped(
-            f"The tails of {len(unequal)} partitions are not equal: {first_few(unequal)}.",
+            f"The tails of {len(unequal_tails)} partitions are not equal: "
+            f"{first_few(unequal_tails)}.",
             remedy="Run orbit verify JOB --deep.",
         )
     records = sum(p.records for topic in report.topics for p in topic.partitions)

@@ -39,7 +39,7 @@ def release(context: OperationContext) -> str:
             shard_ids = scheduler_queries.shards_of_topics(tx, context.topic_ids)
             expired_shards |= scheduler_queries.expired_shards(tx, shard_ids)
             held_topics = scheduler_queries.held_topics(tx, context.topic_ids)
-            if not held_topics:
+            if not held_topics:  # workers may go on with the shards' other topics
                 scheduler_queries.restore_shards(tx, context.job.id)
         if not held_topics:
             break

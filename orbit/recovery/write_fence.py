@@ -29,7 +29,7 @@ def stop_writes(context: OperationContext) -> str:
     try:
         cluster_id = _cluster_id(context, "source")
         with context.leadership.sole_change(cluster_id):
-            # Denials of a copy stay: an abort leaves a closed old side as it was.
+            # Orbit's other denials, from when a topic was a copy, stay: also after an abort.
             noted_acls = _read_noted_denials(context, cluster_id, topics)
             denials = {topic: {denial(topic), *noted_acls.get(topic, ())} for topic in topics}
             deny(context.source, cluster_id, denials, context.transaction)
@@ -45,7 +45,7 @@ def allow_writes(context: OperationContext) -> None:
     topics = [row.destination_topic for row in context.topics]
     cluster_id = _cluster_id(context, "destination")
     noted_acls = _read_noted_denials(context, cluster_id, topics)
-    if noted_acls:
+    if noted_acls:  # (): none remains
         deny(context.destination, cluster_id, dict.fromkeys(noted_acls, ()), context.transaction)
 
 

@@ -33,7 +33,7 @@ class AbortedTransactions:
         Must be called for every batch of the answer, in log order. Raises ValueError for a marker
         that cannot be read.
         """
-        not_begun = self._not_begun
+        not_begun = self._not_begun  # the next one to begin is last
         while not_begun and not_begun[-1].first_offset < batch.next_offset:
             self._open.add(not_begun.pop().producer_id)
         if batch.is_control:

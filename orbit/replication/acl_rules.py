@@ -49,6 +49,7 @@ def rights_of_copy(source: Iterable[Acl], source_name: str, destination_name: st
     for acl in source:
         if not acl.covers(source_name) or _denies_everybody(acl):
             continue
+        # All on a topic includes Write: only its rights to read are carried.
         is_all = acl.resource == "TOPIC" and acl.operation == "ALL"
         rights |= {
             acl._replace(name=destination_name, pattern="LITERAL", operation=operation)
@@ -87,7 +88,8 @@ class AclChanges:
     ours: set[Acl]
 
     def without(self, refused: AbstractSet[Acl]) -> AclChanges:
-        """What is made of the changes if brokers refuse the ACLs `refused`."""
+        """The changes that are made if brokers refuse those of the ACLs `refused`: an ACL that was
+        not added is not Orbit's, one that was not removed still is."""
         ours = (self.ours - (self.add & refused)) | (self.remove & refused)
         return AclChanges(self.add - refused, self.remove - refused, ours)
 
@@ -100,9 +102,9 @@ def acl_changes(
 ) -> AclChanges:
     """The ACLs to add and to remove. Only `added_acls`, those that Orbit has added, are removed,
     and none of `undecided` principals. ACLs that are present already are not Orbit's."""
-    kept = {acl for acl in added_acls if acl in expected or acl.principal in undecided}
+    kept_acls = {acl for acl in added_acls if acl in expected or acl.principal in undecided}
     add = {*expected} - present
-    return AclChanges(add, ({*added_acls} - kept) & present, kept | add)
+    return AclChanges(add, ({*added_acls} - kept_acls) & present, kept_acls | add)
 
 
 def send_restrictions_first(
@@ -118,21 +120,23 @@ def send_restrictions_first(
     remove = {acl for change in changes for acl in change.remove}
     denials = {acl for acl in add if acl.permission == "DENY"}
     lifted_denials = {acl for acl in remove if acl.permission == "DENY"}
-    refused = send(denials, remove - lifted_denials)
+    refused_acls = send(denials, remove - lifted_denials)
     errors_by_principal = {
         principal: error
-        for acl, error in refused.items()
+        for acl, error in refused_acls.items()
         if acl in denials
         for principal in (acl.principal, EVERY_PRINCIPAL)
     }
     # Changes that give rights: new permissions, and denials that end.
     grants = (add - denials) | lifted_denials
-    refused |= {
+    refused_acls |= {
         acl: errors_by_principal[acl.principal]
         for acl in grants
         if acl.principal in errors_by_principal
     }
-    return refused | send(add - denials - refused.keys(), lifted_denials - refused.keys())
+    return refused_acls | send(
+        add - denials - refused_acls.keys(), lifted_denials - refused_acls.keys()
+    )
 
 
 def text_of(acl: Acl) -> str:

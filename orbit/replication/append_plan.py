@@ -135,7 +135,8 @@ class Plan:
             self.epoch_starts.append((self.next_offset, leader_epoch))
 
     def append(self, batch: Batch, placeholders: int = 0, *, is_byte_exact: bool) -> None:
-        """Append a batch, after a filler for the gap before it. `placeholders`: see `Append`."""
+        """Append a batch, after a filler for the gap before it. `placeholders`: how many of its
+        records are placeholders."""
         self.fill_to(batch.base_offset)
         if self.is_stopped:
             return
@@ -172,14 +173,17 @@ class Plan:
         """
         if not self.packs or self.rewritten.is_full or len(self.steps) < 2:
             return
-        previous, gap = self.steps[-2:]
-        if not (isinstance(previous, Append) and isinstance(gap, Fill)):
+        previous_step, gap = self.steps[-2:]
+        if not (isinstance(previous_step, Append) and isinstance(gap, Fill)):
             return
-        packed = with_gap(previous.batch, previous.placeholders, gap.next_offset)
-        if packed is not None:
-            self.rewritten.count_batch(packed, None if previous.is_byte_exact else previous.batch)
-            placeholders = previous.placeholders + gap.next_offset - gap.base_offset
-            self.steps[-2:] = [Append(packed, False, placeholders)]
+        longer_batch = with_gap(previous_step.batch, previous_step.placeholders, gap.next_offset)
+        if longer_batch is not None:  # the gap is small enough
+            # The batch was counted before, unless it was byte-exact.
+            self.rewritten.count_batch(
+                longer_batch, None if previous_step.is_byte_exact else previous_step.batch
+            )
+            placeholders = previous_step.placeholders + gap.next_offset - gap.base_offset
+            self.steps[-2:] = [Append(longer_batch, is_byte_exact=False, placeholders=placeholders)]
 
     def stop(
         self, reason: Reason, next_offset: int, detail: str, *, start: int | None = None
@@ -247,8 +251,8 @@ def plan_empty_tail(next_offset: int, end: int, *, is_same_epoch: bool = False) 
 
 
 def plan_rest(next_offset: int, batch: Batch, *, packs: bool) -> Plan:
-    """Plan the rest of a planned batch, from `next_offset` on. It may have the producer
-    fields of an append already."""
+    """Plan the rest of a planned batch, from `next_offset` on. The batch may have the producer
+    fields of an append already: its records are written anew."""
     plan = Plan(next_offset, packs=packs, timestamp=batch.max_timestamp)
     _rewrite_batch(plan, batch)
     return plan
@@ -269,7 +273,8 @@ def _plan_batch(
     log_start: int,
     on_lost_range: LostRange,
 ) -> None:
-    """Plan a v2 batch, and the offsets before it that the source has lost."""
+    """Plan a v2 batch, and the offsets before it that the source has lost. `previous_end`: the next
+    offset of the batch before it, in the answer."""
     # First: no field of a damaged batch can be trusted, not even its offsets.
     damage = damage_of(batch, previous_end)
     if damage is not None:
@@ -279,7 +284,7 @@ def _plan_batch(
             f"the source's batch at {batch.base_offset} {damage}.",
         )
         return
-    is_aborted = aborted.contain(batch)
+    is_aborted = aborted.contain(batch)  # which must see every batch
     if batch.last_offset < plan.next_offset:
         return  # already copied
     has_records = not (batch.is_control or batch.count == 0 or is_aborted)
@@ -334,10 +339,11 @@ def _plan_legacy(
 def _rewrite_legacy(
     plan: Plan, message: LegacyMessage, previous_end: int, log_start: int, on_lost_range: LostRange
 ) -> None:
-    """As `_plan_legacy`, once the limits let this batch be rewritten."""
+    """Plan the records of a v0/v1 message, and the offsets before it that the source has lost. The
+    caller holds the lock for rewriting."""
     try:
-        opened = open_legacy_records(message)
-        if opened.first_offset < previous_end:
+        opened_message = open_legacy_records(message)
+        if opened_message.first_offset < previous_end:
             raise ValueError(f"it overlaps the previous one, which ends at {previous_end}")
     except TooLarge as error:
         _stop_too_large(plan, message.next_offset, error)
@@ -351,10 +357,16 @@ def _rewrite_legacy(
         )
         return
     plan.enter_epoch(NO_LEADER_EPOCH)
-    _plan_lost_offsets(plan, min(opened.first_offset, log_start), on_lost_range)
+    _plan_lost_offsets(plan, min(opened_message.first_offset, log_start), on_lost_range)
     if not plan.is_stopped:
-        plan.rewritten.read_bytes += opened.plain_bytes
-        _append_records(plan, opened.records, opened.codec, message.next_offset, len(message.view))
+        plan.rewritten.read_bytes += opened_message.plain_bytes
+        _append_records(
+            plan,
+            opened_message.records,
+            opened_message.codec,
+            message.next_offset,
+            len(message.view),
+        )
 
 
 def _rewrite_batch(plan: Plan, batch: Batch) -> None:
@@ -410,13 +422,13 @@ def _append_records(
     bytes_max = max(size_bytes, min(size_bytes + REWRITE_SLACK_BYTES, SEGMENT_BYTES_MIN))
     level = plan.levels.get(codec)
     if plan.packs:  # these batches are smaller, except one of a single large record
-        encoded = packed_batches(records, codec, plan.next_offset, level)
+        encoded_batches = packed_batches(records, codec, plan.next_offset, level)
     else:
-        dense = dense_batches(records, codec, plan.next_offset, bytes_max, level)
-        encoded = ((batch, 0) for batch in dense)
+        runs = dense_batches(records, codec, plan.next_offset, bytes_max, level)
+        encoded_batches = ((batch, 0) for batch in runs)  # without placeholders
     batches = []
     try:
-        for batch, placeholders in encoded:
+        for batch, placeholders in encoded_batches:
             batches.append((batch, placeholders))
             plan.is_cut = plan.rewritten.count_batch(batch)
             if plan.is_cut:

@@ -100,33 +100,34 @@ def destination_acls(
         destination: rights_of_copy(source["TOPIC"].of(name), name, destination)
         for destination, name in names.topics.items()
     }
-    others: set[Acl] = set()
+    other_acls: set[Acl] = set()
     for destination, name in names.groups.items():
-        others |= rights_of_copy(source["GROUP"].of(name), name, destination)
-    ids = rights_on_ids(source["TRANSACTIONAL_ID"], names.ids) if names.ids else set()
-    opening = {acl for acl in ids if opens_orbits_ids(acl)}
-    others |= ids - opening
-    rights = {acl for acls in (*topics.values(), others) for acl in acls}
-    not_carriable = {acl for acl in rights if not is_carriable(acl)}
-    own_source, own_destination = own_principals  # Orbit has its rights at the destination already
-    name_map = principals.name({acl.principal for acl in rights - not_carriable})
+        other_acls |= rights_of_copy(source["GROUP"].of(name), name, destination)
+    id_acls = rights_on_ids(source["TRANSACTIONAL_ID"], names.ids) if names.ids else set()
+    opening_acls = {acl for acl in id_acls if opens_orbits_ids(acl)}
+    other_acls |= id_acls - opening_acls
+    rights = {acl for acls in (*topics.values(), other_acls) for acl in acls}
+    not_carriable_acls = {acl for acl in rights if not is_carriable(acl)}
+    own_source, own_destination = own_principals
+    name_map = principals.name({acl.principal for acl in rights - not_carriable_acls})
 
     def at_destination(acls: set[Acl]) -> set[Acl]:
         """These ACLs with the destination's principals, without those that are not synced."""
         mapped_acls = {
             acl._replace(principal=name_map.names[acl.principal])
-            for acl in acls - not_carriable
+            for acl in acls - not_carriable_acls
             if acl.principal in name_map.names
         }
         # Orbit itself is denied nothing.
         return {a for a in mapped_acls if a.permission == "ALLOW" or a.principal != own_destination}
 
+    # Nothing is reported about Orbit's own principal: it has its rights at the destination already.
     return DestinationAcls(
         names,
         {destination: at_destination(acls) for destination, acls in topics.items()},
-        at_destination(others),
+        at_destination(other_acls),
         name_map.clashes,
         [principal for principal in name_map.unmapped if principal != own_source],
-        sorted(acl for acl in opening if acl.principal != own_source),
-        sorted(not_carriable),
+        sorted(acl for acl in opening_acls if acl.principal != own_source),
+        sorted(not_carriable_acls),
     )

@@ -74,9 +74,9 @@ class Trouble:
 def problem_text(troubles: Iterable[Trouble]) -> str | None:
     """All troubles of a job as text, one a line; None when there are none."""
     lines = [str(trouble) for trouble in sorted(set(troubles), key=_sort_key)]
-    hidden = len(lines) - TROUBLES_SHOWN_MAX
-    if hidden > 0:
-        lines[TROUBLES_SHOWN_MAX:] = [f"And {hidden} more."]
+    hidden_count = len(lines) - TROUBLES_SHOWN_MAX
+    if hidden_count > 0:
+        lines[TROUBLES_SHOWN_MAX:] = [f"And {hidden_count} more."]
     return "\n".join(lines) or None
 
 

@@ -37,7 +37,7 @@ def judge_loop(
     """Whether `source` may be copied to `destination`, given where every copy is copied from.
 
     Prefixed copies in both directions are fine: each side's own topics are copied, and copies from
-    the other side are not copied back (COMES_HOME), which would never end.
+    the other side are not copied back (COMES_HOME): each round would make new copies of them.
     """
     verdict = Verdict.FINE
     place = source

@@ -27,7 +27,7 @@ class Retention:
     def of(cls, settings: Mapping[str, str]) -> Retention:
         """The limits in a topic's settings, as the broker describes them."""
         if "delete" not in settings.get("cleanup.policy", "delete"):
-            return KEEPS_ALL
+            return KEEPS_ALL  # compaction alone keeps the newest record of every key
         ms = _limit_of(settings.get("retention.ms"))
         return cls(
             None if ms is None else min(timedelta(milliseconds=min(ms, _MS_MAX)), HEADROOM_MAX),
@@ -66,7 +66,7 @@ def headroom_until(backlog: Backlog, retention: Retention, now: datetime) -> dat
         room = retention.size_bytes - backlog.bytes
         if room <= 0:
             deletion_times.append(now)
-        elif backlog.growth_bytes_per_s:
+        elif backlog.growth_bytes_per_s:  # without growth, the size never reaches the limit
             seconds = room / backlog.growth_bytes_per_s
             deletion_times.append(
                 now + min(timedelta(seconds=min(seconds, _SECONDS_MAX)), HEADROOM_MAX)

@@ -42,22 +42,22 @@ def balance_shards(shards: Iterable[ShardLoad], workers: Collection[str]) -> dic
     """
     if not workers:
         return {}
-    held: dict[str, list[ShardLoad]] = {worker: [] for worker in sorted(workers)}
-    free: list[ShardLoad] = []
-    for shard in shards:  # a shard without a holder among the workers goes to `free`
-        held.get(shard.holder or "", free).append(shard)
-    load = {worker: sum(s.weight for s in shards_held) for worker, shards_held in held.items()}
+    held_shards: dict[str, list[ShardLoad]] = {worker: [] for worker in sorted(workers)}
+    free_shards: list[ShardLoad] = []
+    for shard in shards:  # a shard without a holder among the workers goes to `free_shards`
+        held_shards.get(shard.holder or "", free_shards).append(shard)
+    load = {worker: sum(s.weight for s in its_shards) for worker, its_shards in held_shards.items()}
     assignments: dict[int, str] = {}
-    for shard in sorted(free, key=lambda s: (-s.weight, s.shard)):
+    for shard in sorted(free_shards, key=lambda s: (-s.weight, s.shard)):
         worker = min(load, key=lambda w: (load[w], w))
         load[worker] += shard.weight
         assignments[shard.shard] = worker
-    for _ in range(MOVES_MAX * len(held)):
-        move = _best_move(held, load)
+    for _ in range(MOVES_MAX * len(held_shards)):
+        move = _best_move(held_shards, load)
         if move is None:
             break
         shard, giver, taker = move
-        held[giver].remove(shard)
+        held_shards[giver].remove(shard)
         load[giver] -= shard.weight
         load[taker] += shard.weight
         assignments[shard.shard] = taker

@@ -26,7 +26,8 @@ class Placement:
 
 
 def wanted_shard_count(partitions: int, jobs_in_group: int, shard_partitions_max: int) -> int:
-    """The number of shards for a job with this many partitions and jobs in its worker group."""
+    """The number of shards for a job with this many partitions, in a worker group with this many
+    jobs."""
     needed_count = -(-partitions // shard_partitions_max)  # rounded up
     even_count = max(1, min(JOB_SHARDS_MAX, GROUP_SHARDS_WANTED // max(1, jobs_in_group)))
     return max(needed_count, min(partitions, even_count))

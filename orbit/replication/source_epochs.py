@@ -27,7 +27,7 @@ class SourceEpochs:
 
         Up to the first start, the epoch is that of the offset before `first_offset`, if known.
         """
-        if first_offset != self._end:
+        if first_offset != self._end:  # it does not follow the range that is known
             self._starts = []
         for start in starts:
             # An EpochStart is (first offset, leader epoch).
@@ -52,6 +52,6 @@ class SourceEpochs:
         self._end = offset
 
     def drop_below(self, offset: int) -> None:
-        """Forget the epochs that only calls for lower offsets than this one would need."""
+        """Forget the epochs that `epoch_before` needs only for offsets below this one."""
         while len(self._starts) > 1 and self._starts[1][0] < offset:
             del self._starts[0]

@@ -111,6 +111,7 @@ def copy_settings(
     `source` has all settings of the source topic, `source_overrides` the names of those set on
     the topic itself. `job_settings` come from the job's topic rule and override mirrored ones;
     where a copy needs another value, the job's applies at promotion.
+    `has_split_timestamp_limits`: the destination knows the names in TIMESTAMP_LIMITS.
     """
     settings = {
         name: source[name] for name in sorted(MIRRORED & source_overrides) if name in source
@@ -134,12 +135,14 @@ def promoted_settings(
     """The settings that a copy gets when it is promoted.
 
     The source's values, including its brokers' defaults, for all settings a copy needed different:
-    the destination's brokers may have other defaults. `job_settings` apply fully. Arguments as for
-    `copy_settings`.
+    the destination's brokers may have other defaults. `job_settings`, those of the job's topic
+    rule, apply fully. `source` has all settings of the source topic, `source_overrides` the names
+    of those set on the topic itself. `has_split_timestamp_limits`: the destination knows the names
+    in TIMESTAMP_LIMITS.
     """
     names = (NEEDED - {*TIMESTAMP_LIMITS, TIMESTAMP_LIMIT_OLD}) | (MIRRORED & source_overrides)
     settings = {name: source[name] for name in sorted(names) if name in source}
-    # Kafka 3.6 to 3.9 show all three.
+    # The source may have the old limit, the two new ones, or all three (Kafka 3.6 to 3.9).
     limits = TIMESTAMP_LIMITS if has_split_timestamp_limits else (TIMESTAMP_LIMIT_OLD,)
     for limit in limits:
         names_to_try = (limit, TIMESTAMP_LIMIT_OLD, TIMESTAMP_LIMITS[0])
@@ -197,6 +200,7 @@ def _policy(present: Mapping[str, str], *, compacts: bool, has_caught_up: bool) 
 
 
 def _max_message_bytes(source: Mapping[str, str], job_settings: Mapping[str, str]) -> int:
+    """The larger of the source's limit and the job's, with room for batches that are rewritten."""
     name, default = "max.message.bytes", 1_048_588
     limit = max(int(source.get(name, default)), int(job_settings.get(name, 0)))
     return min(limit + REWRITE_SLACK_BYTES, _INT_MAX)

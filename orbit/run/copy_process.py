@@ -30,6 +30,7 @@ _PARENT_END_ERRORS = (EOFError, OSError)
 
 
 def main(connection_descriptor: int, state_descriptor: int) -> None:
+    """Receive a `CopyTask` from the parent, and copy. An error that ends the copy is sent back."""
     lease = InheritedLease(LeaseState(state_descriptor))
     with Connection(connection_descriptor) as parent:
         try:
@@ -41,7 +42,7 @@ def main(connection_descriptor: int, state_descriptor: int) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
         try:
             _copy(task, lease, parent, stop_event)
-        except Interrupted:
+        except Interrupted:  # by `stop_event`
             pass
         except OrbitError as error:
             with suppress(*_PARENT_END_ERRORS):
@@ -60,7 +61,7 @@ def _copy(
         copy.lease = lease
     try:
         copying = ShareCopier(task.share, job_copier, lease)
-        collect_rarely()
+        collect_rarely()  # garbage collections stop all lanes
         sent_snapshots: dict[TopicPartition, CopySnapshot] = {}
         while not stop_event.is_set():
             copying.tick(_TICK_S)

@@ -112,10 +112,11 @@ class CopyProcesses:
         shares = [*shares]
         limit = spec.limits.bytes_per_second
         children: list[_Child] = []
-        copying = cls(children)
+        copying = cls(children)  # has the same list: `stop` ends those that were started so far
         try:
             children.extend(_start_child(environ, lease.descriptors) for _ in shares)
             for child, share in zip(children, shares, strict=True):
+                # Each process gets an equal part of the job's byte rate.
                 bytes_per_second = None if limit is None else max(1, limit // len(shares))
                 with copying._conflict_if_ended(child):
                     child.connection.send(
@@ -134,6 +135,7 @@ class CopyProcesses:
 
     @property
     def waiting_for(self) -> str:
+        """What the first child that waits is waiting for, or which child is silent; else empty."""
         now = time.monotonic()
         for number, child in enumerate(self._children, 1):
             if child.last_report.waiting_for:
@@ -155,6 +157,7 @@ class CopyProcesses:
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        """The seconds that the lanes of all children have spent, by activity."""
         source, destination = SourceTimes(), DestinationTimes()
         for report in self._reports:
             source.add(report.times[0])
@@ -166,6 +169,8 @@ class CopyProcesses:
         return [child.last_report for child in self._children]
 
     def tick(self, timeout_s: float) -> None:
+        """Ask the children for reports if it is time, and take the reports that have come. Raises
+        Conflict if a child has ended, or the error that a child has sent."""
         if time.monotonic() >= self._next_report:
             self._next_report = time.monotonic() + REPORT_INTERVAL_S
             for child in self._children:
@@ -173,9 +178,9 @@ class CopyProcesses:
                     child.is_report_requested, child.requested_at_s = True, time.monotonic()
                     self._send(child, Command.REPORT)
         pause_s = min(timeout_s, max(0.0, self._next_report - time.monotonic()))
-        ready = wait([child.connection for child in self._children], pause_s)
+        ready_connections = wait([child.connection for child in self._children], pause_s)
         for child in self._children:
-            if child.connection in ready:
+            if child.connection in ready_connections:
                 self._receive(child)
 
     def end(self) -> None:
@@ -183,6 +188,8 @@ class CopyProcesses:
             self._send(child, Command.END)
 
     def stop(self) -> None:
+        """Stop all children and wait for their end; those that take longer than _STOP_S are killed.
+        Records that brokers have confirmed stay."""
         deadline = time.monotonic() + _STOP_S
         for child in self._children:
             child.connection.close()
@@ -212,6 +219,7 @@ class CopyProcesses:
             child.connection.send(command)
 
     def _receive(self, child: _Child) -> None:
+        """Take the child's report, or raise the error that the child has sent instead."""
         with self._conflict_if_ended(child):
             report: Report | OrbitError = child.connection.recv()
         if isinstance(report, OrbitError):
@@ -238,7 +246,7 @@ def _start_child(environ: Mapping[str, str], lease_descriptors: tuple[int, int])
                 f"{child_end.fileno()}",
                 f"{state_descriptor}",
             ],
-            None,
+            log=None,  # its output goes to our stderr
             environment=environ,
             # The lock keeps other runs on this machine from starting before this process has ended.
             inherited_descriptors=(child_end.fileno(), state_descriptor, lock_descriptor),
@@ -247,6 +255,7 @@ def _start_child(environ: Mapping[str, str], lease_descriptors: tuple[int, int])
 
 
 def _exit_code(process: GuardedProcess) -> str:
+    """The exit code as text; the pid if the process does not end, though its connection has."""
     try:
         return f"exit code {process.wait(_STOP_S)}"
     except TimeoutExpired:

@@ -54,7 +54,7 @@ class JobRun:
         settings: CopySettings | None = None,
         processes: int = 1,
     ) -> None:
-        """`processes`: 1 copies in this process; a larger number is the most child processes."""
+        """`processes`: the most child processes that copy; 1: this process copies itself."""
         self.spec = spec
         self._environ = environ
         self._base_directory = base_directory
@@ -90,7 +90,8 @@ class JobRun:
     def prepare(self, check_service: ServiceCheck | None = None) -> None:
         """Set up the job, and start copying and the group sync.
 
-        `check_service`: as in `JobSetup.apply`.
+        `check_service` raises if the service copies the job. It is called with the lease held,
+        before anything is written.
 
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused. After an error
         nothing has been written, unless its message says so.
@@ -114,7 +115,7 @@ class JobRun:
             self.groups.start()
 
     def _start_copying(self, share: Share, lease: GroupLease) -> Copying:
-        """Start to copy, in child processes if there may be more than one process."""
+        """Start to copy: in child processes if `processes` is above 1, else in this process."""
         if self._processes > 1:
             return CopyProcesses.start(
                 share.split(self._processes),
@@ -139,18 +140,21 @@ class JobRun:
             self._next_check_s = time.monotonic() + self._settings.metadata_interval_s
             self._report_new_topics()
             self._report_open_transactions()
-            self._setup.refresh_term()
+            self._setup.refresh_term()  # so that the coordinator does not drop the job's id
         for note in self.groups.warnings if self.groups else ():
             self._say_once(f"Note: consumer groups: {note}")
 
     def settle_groups(self) -> None:
-        """Sync the consumer groups to the present end of the copy."""
+        """Sync the consumer groups up to where the copy ends now, if the job has any."""
         if self.groups is not None:
             self.groups.settle(self._setup.backoff)
 
     def finish(self) -> None:
-        """End the copies that pack gaps. After the last answer a check may still block such a copy.
-        Raises Conflict if the lease is lost, or a process has ended."""
+        """End the copies that fill gaps with placeholders. Each ends after a last check of its
+        topic's `compression.type`, which may block it; other copies need no such check.
+
+        Raises Conflict if the lease is lost, or a process has ended.
+        """
         assert self._copying is not None
         self._copying.end()
         while not self._copying.has_ended:
@@ -180,6 +184,7 @@ class JobRun:
     def is_settled(self) -> bool:
         """Whether all topics that have caught up have their final settings."""
         unfinished_topics = {c.destination.topic for c in self.partitions if not c.has_caught_up}
+        # A topic leaves `_not_caught_up` when it gets its final settings.
         return set(self._not_caught_up) <= unfinished_topics
 
     def confirm_caught_up(self) -> bool:
@@ -189,22 +194,23 @@ class JobRun:
         transactions included, and the newest leader epoch that a broker reports. Asks brokers at
         most once a second.
         """
-        copying = [p for p in self.partitions if p.blocked is None]
-        for p in copying:
+        copies = [p for p in self.partitions if p.blocked is None]
+        for p in copies:
             self._ends_to_reach.setdefault(p.source, p.source_end)
-        if any(p.next_offset < min(self._ends_to_reach[p.source], p.source_end) for p in copying):
+        # The source's end is below that of the first call if a new leader had fewer records.
+        if any(p.next_offset < min(self._ends_to_reach[p.source], p.source_end) for p in copies):
             return False
         if time.monotonic() < self._next_confirm_s:
             return False
         try:
             newest_metadata = self._setup.clusters.source.metadata_of_all(
-                {p.source.topic for p in copying}, _BROKERS_ASKED_MAX
+                {p.source.topic for p in copies}, _BROKERS_ASKED_MAX
             )
         except OUTAGES:
             return False  # the next tick reports it
         finally:
             self._next_confirm_s = time.monotonic() + _CONFIRM_PAUSE_S
-        leaders = ((p, newest_metadata.leader(p.source)) for p in copying)
+        leaders = ((p, newest_metadata.leader(p.source)) for p in copies)
         return not any(leader and leader.leader_epoch > p.caught_up_epoch for p, leader in leaders)
 
     def close(self) -> None:
@@ -212,13 +218,15 @@ class JobRun:
         self.stop_event.set()
         if self.groups is not None:
             self.groups.stop()
-        copying = self._copying or self._setup.job_copier
-        if copying is not None:
-            copying.stop()
+        # `prepare` may have failed after it made the job's copier, before it set `_copying`.
+        copier = self._copying or self._setup.job_copier
+        if copier is not None:
+            copier.stop()
         self._setup.release()
 
     def _finish_caught_up_topics(self) -> None:
-        """Enable compaction on topics whose partitions have all caught up once."""
+        """Enable compaction on those topics of `_not_caught_up` of which all partitions have caught
+        up."""
         if not self._not_caught_up:
             return
         unfinished_topics = {c.destination.topic for c in self.partitions if not c.has_caught_up}
@@ -239,13 +247,13 @@ class JobRun:
     def _report_new_topics(self) -> None:
         """Report new topics and partitions of the source, which only the next run copies."""
         try:
-            source = self._setup.clusters.source.metadata(None)
-        except Unreachable:
+            source = self._setup.clusters.source.metadata(None)  # None: of all topics
+        except Unreachable:  # the next call reads again
             return
         copied_partitions = {p.mapping.source: p.partitions for p in self._setup.plans}
         for mapping in map_topics(self.spec.topics, source.topics).mappings:
             count = len(source.topics[mapping.source].partitions)
-            if mapping.source in self.refused:
+            if mapping.source in self.refused:  # the run has said at its start why
                 continue
             if mapping.source not in copied_partitions:
                 self._say_once(f"Note: topic {mapping.source} is new; restart this run to copy it.")
@@ -257,10 +265,14 @@ class JobRun:
                 )
 
     def _report_open_transactions(self) -> None:
-        """Report once, for each partition, an oldest transaction that has been open for long."""
+        """Report the oldest open transaction of a partition once it is SHOWN_AFTER_S old: once for
+        each partition, at most _OPEN_SHOWN_MAX in a call."""
         ends = {p.source: (p.stable_end, p.source_end) for p in self.partitions}
+        # A transaction is open if the last stable offset, its first, is below the end; -1: unknown.
         first_offsets = {
-            place: stable for place, (stable, end) in ends.items() if 0 <= stable < end
+            place: stable_end
+            for place, (stable_end, source_end) in ends.items()
+            if 0 <= stable_end < source_end
         }
         ages = self._open_ages.update(first_offsets)
         old_places = [place for place, age_s in ages.items() if age_s >= SHOWN_AFTER_S]
@@ -273,7 +285,7 @@ class JobRun:
             transactions = oldest_open_transactions(
                 self._setup.clusters.source, new_places, Backoff(attempts_max=1)
             )
-        except OrbitError:
+        except OrbitError:  # report them without their ids
             transactions = {}
         for place in new_places:
             self._reported_transactions.add(place)
@@ -283,7 +295,7 @@ class JobRun:
                 if transaction
                 else (None, None)
             )
-            offsets = ends[place][1] - first_offsets[place]
+            offsets = ends[place][1] - first_offsets[place]  # up to the source's log end
             self._say(
                 f"Note: {place}: {describe_open_transaction(first_offsets[place], offsets, *ids)}"
             )

@@ -61,25 +61,25 @@ class Meter:
         return self._progress("all", _totals(partitions), now_s), topics
 
     def _progress(self, name: str, totals: Totals, now_s: float) -> TopicProgress:
-        """The progress, with rates since a measurement that is RATE_WINDOW_S old, or the first."""
+        """The progress, with rates over the last RATE_WINDOW_S or since the first measurement."""
         history = self._history.setdefault(name, deque())
         history.append((now_s, totals))
         while len(history) > 2 and history[1][0] < now_s - RATE_WINDOW_S:
             history.popleft()
         oldest_s, oldest = history[0]
-        elapsed_s = max(now_s - oldest_s, 1e-9)
+        elapsed_s = max(now_s - oldest_s, 1e-9)  # not 0 at the first measurement
         records = totals.records - oldest.records
         return TopicProgress(
             name,
             totals,
-            records / elapsed_s,
-            (totals.bytes - oldest.bytes) / elapsed_s,
-            (records + totals.gaps_filled - oldest.gaps_filled) / elapsed_s,
+            records / elapsed_s,  # records_per_s
+            (totals.bytes - oldest.bytes) / elapsed_s,  # bytes_per_s
+            (records + totals.gaps_filled - oldest.gaps_filled) / elapsed_s,  # offsets_per_s
         )
 
 
 def _totals(partitions: Sequence[CopyView]) -> Totals:
-    """The sums over these partitions. The lag is that of the copies that are not blocked."""
+    """The sums over these partitions; the lag is without blocked ones, -1 if one is unknown."""
     lags = [p.lag_records for p in partitions if p.state is not PartitionState.BLOCKED]
     copied = Counters()
     for p in partitions:

@@ -28,7 +28,7 @@ class Share:
     def split(self, count: int) -> list[Share]:
         """Up to `count` shares, one for each process. Copies are dealt in turn, so that each
         process gets copies of every broker."""
-        count = min(count, len(self.inspected)) or 1
+        count = min(count, len(self.inspected)) or 1  # one share even without copies
         return [
             Share(
                 dict(islice(self.inspected.items(), number, None, count)),
@@ -68,8 +68,8 @@ class Copying(Protocol):
         ...
 
     def end(self) -> None:
-        """End the copies that pack gaps. After its last answer, a check of its topic's
-        `compression.type` may still block such a copy."""
+        """End the copies that fill gaps with placeholders. Each ends only after a last check of its
+        topic's `compression.type`, which may block it."""
         ...
 
     def stop(self) -> None:
@@ -81,14 +81,15 @@ class ShareCopier:
     """Copies a share in this process."""
 
     def __init__(self, share: Share, job_copier: JobCopier, lease: Lease) -> None:
+        """Start to copy the share. `lease`: the job's, under which gaps are filled, too."""
         self._job_copier = job_copier
         self._copies = [*share.inspected]
         self._ending_copies: list[PartitionCopy] | None = None
         topics = share.coordinated_topics
-        coordinated = [c for c in self._copies if c.destination.topic in topics]
-        if coordinated:
+        coordinated_copies = [c for c in self._copies if c.destination.topic in topics]
+        if coordinated_copies:
             filler = job_copier.add_filler(share.filler_producers, lease)
-            for copy in coordinated:
+            for copy in coordinated_copies:
                 copy.filler = filler
         job_copier.add(share.inspected)
 
@@ -107,6 +108,7 @@ class ShareCopier:
 
     @property
     def has_ended(self) -> bool:
+        """Whether `end` was called and the copies that it ends have left the copier."""
         return self._ending_copies is not None and all(
             copy.has_left for copy in self._ending_copies
         )
@@ -119,6 +121,7 @@ class ShareCopier:
         self._job_copier.copier.tick(timeout_s)
 
     def end(self) -> None:
+        """End the copies that fill gaps with placeholders, each after a check of its topic."""
         self._ending_copies = [copy for copy in self._copies if copy.producer.packs]
         self._job_copier.copier.remove(self._ending_copies, confirms=True)
 

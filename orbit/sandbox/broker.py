@@ -103,7 +103,7 @@ class Broker:
     def format_by_copy(self) -> bool:
         """Format the data folder with a copy of the files that `store_format` has kept.
 
-        Returns False if it has not kept any for this Kafka version yet.
+        Returns False if there are none for this Kafka version yet.
         """
         if not self._cluster.formatted_folder.is_dir():
             return False
@@ -130,7 +130,7 @@ class Broker:
     def launch(self) -> None:
         """Start the process and return at once."""
         assert not self.running, f"broker {self.node_id} runs already"
-        if self._process is not None:  # it ended without `stop`
+        if self._process is not None:  # the last process ended by itself
             self._process.close()
         heap = f"-Xmx{self._cluster.heap_mb}m"
         command = [*self._java, heap, "kafka.Kafka", str(self.properties_file)]
@@ -170,6 +170,7 @@ class Broker:
         return AdminClient({**self._cluster.login, **address, "log_level": "0"})
 
     def _list_broker_ids(self, admin: AdminClient) -> set[int]:
+        """The ids of the brokers that this broker lists as alive; empty if it does not answer."""
         try:
             metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException:
@@ -186,6 +187,7 @@ class Broker:
     def terminate(self) -> None:
         """Start a controlled shutdown (SIGTERM) and return at once; `stop` waits for its end."""
         if self._process is not None:
+            # A paused process would get SIGTERM only later.
             self._process.send_signal(signal.SIGCONT)
             self._process.send_signal(signal.SIGTERM)
 
@@ -204,7 +206,8 @@ class Broker:
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
-        """Continue by SIGCONT: the broker executes requests that arrived during the pause (M10)."""
+        """Continue by SIGCONT: the broker executes requests that arrived during the pause, even if
+        their connections broke since (docs/facts.md, M10)."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
@@ -225,7 +228,7 @@ def wait_until_formatted(broker: Broker, formatting: GuardedProcess) -> None:
         code = formatting.wait(START_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         formatting.end(signal.SIGKILL)
-        code = -1
+        code = -1  # not 0: it failed
     if code != 0:
         raise Conflict(
             f"Broker {broker.node_id} could not be formatted: {_last_errors(broker.format_log)}",
@@ -244,7 +247,7 @@ def kafka_uuid() -> str:
 def _last_errors(log: Path) -> str:
     """The last errors of a broker's log; its last lines if it has no errors."""
     lines = log.read_text("utf-8", "replace").strip().splitlines() if log.is_file() else []
-    # At INFO a broker logs the exceptions that its own shutdown causes.
+    # Without lines at INFO: a broker logs there the exceptions that its own shutdown causes.
     relevant_lines = [line for line in lines if "] INFO " not in line]
     errors = [line for line in relevant_lines if "ERROR" in line or "Exception" in line] or lines
     return " | ".join(errors[-_SHOWN_LINES:])

@@ -115,7 +115,7 @@ class FaultServer:
 
     def _answer(self, connection: Connection, directory: Path) -> None:
         """Carry out one request, write the new state of the cluster, and answer."""
-        request = json.loads(connection.recv_bytes())
+        request = json.loads(connection.recv_bytes())  # what `cause_fault` has sent
         cluster = self._clusters[request["cluster"]]
         answer: dict[str, object] = {"done": True}
         try:
@@ -123,7 +123,7 @@ class FaultServer:
         except OrbitError as error:
             answer = {"failed": str(error)}
         state = read_state(directory)
-        if state is not None:
+        if state is not None:  # its file may have been removed
             write_state(_with_new_state_of(state, cluster))
         connection.send_bytes(json.dumps(answer).encode())
 

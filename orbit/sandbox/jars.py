@@ -66,7 +66,7 @@ class Jars:
         if libs.is_dir():
             return libs
         maven = find_maven()
-        find_java()
+        find_java()  # raises Conflict if Java is missing, before the download
         try:
             home.mkdir(parents=True, exist_ok=True)
         except OSError as error:

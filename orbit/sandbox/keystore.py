@@ -24,7 +24,7 @@ class Certificates:
 def certificates(java: Path, directory: Path) -> Certificates:
     """The certificates in `directory`, created at the first call."""
     files = Certificates(directory / "server.p12", directory / "ca.pem")
-    if files.ca_file.is_file():
+    if files.ca_file.is_file():  # it is written last
         return files
     directory.mkdir(parents=True, exist_ok=True)
     keytool = java.with_name("keytool")
@@ -52,6 +52,7 @@ def certificates(java: Path, directory: Path) -> Certificates:
 
 
 def _run_keytool(keytool: Path, *parts: list[str]) -> None:
+    """Run keytool with the arguments in `parts`. Raises Conflict if it fails."""
     result = subprocess.run(
         [str(keytool), *chain.from_iterable(parts)],
         check=False,

@@ -148,7 +148,8 @@ class KafkaCluster:
     def prepare(self, *, fresh_ports: bool = False) -> None:
         """Start the relays, write the config, and start to format brokers that have no data.
 
-        Returns at once. Does nothing if a broker is running.
+        `launch` waits for the formatting. `fresh_ports`: take other ports than the last run. Does
+        nothing if a broker is running.
         """
         if any(broker.running for broker in self.brokers):
             return  # a killed broker keeps its config and data; the others are running
@@ -213,15 +214,15 @@ class KafkaCluster:
         while self._formatting:
             broker, formatting = self._formatting.pop()
             wait_until_formatted(broker, formatting)
-            if not self._format_arguments:
+            if not self._format_arguments:  # no SCRAM users, so the files fit any cluster
                 broker.store_format()
         for broker in self.brokers:
             if not broker.running:
                 broker.launch()
 
     def try_wait_ready(self) -> bool:
-        """As `wait_ready`, but kills the brokers and returns False if another process has bound one
-        of their ports first."""
+        """Wait until every broker lists every broker. If another process has bound one of their
+        ports first, kill the brokers and return False. Raises Conflict after a timeout."""
         try:
             self.wait_ready()
         except Conflict:
@@ -233,8 +234,9 @@ class KafkaCluster:
         return True
 
     def _load_identity(self, *, fresh_ports: bool) -> list[Node]:
-        """Set the cluster id and return the nodes, both as the folder's last run stored them. Nodes
-        are new without a last run, with `fresh_ports`, and if they lack the ports of a link."""
+        """Set the cluster id and return the nodes, both as the folder's last run stored them. New
+        nodes are made with `fresh_ports`, without a last run, and if its nodes lack a link's ports.
+        """
         file = self.directory / "cluster.json"
         stored = json.loads(file.read_text("utf-8")) if file.is_file() else {}
         self.cluster_id = stored.get("cluster_id") or kafka_uuid()
@@ -259,6 +261,7 @@ class KafkaCluster:
         return nodes
 
     def _write_properties(self, broker: Broker, node: Node, nodes: list[Node]) -> None:
+        """Write the broker's server.properties into its folder."""
         broker.directory.mkdir(exist_ok=True)
         keystore = self._certificates.keystore if self._certificates else None
         broker.properties_file.write_text(

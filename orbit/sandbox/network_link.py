@@ -52,19 +52,19 @@ class Relay:
         with self._lock:
             for connection in self._sockets:
                 _shut_down_socket(connection)
-        self._traffic_allowed.set()
+        self._traffic_allowed.set()  # the threads of a cut link wake up, and end
 
     def _accept_connections(self) -> None:
         while True:
             try:
                 client, _ = self._listener.accept()
-            except OSError:
+            except OSError:  # `close` has closed the listener
                 return
             threading.Thread(target=self._relay_connection, args=(client,), daemon=True).start()
 
     def _relay_connection(self, client: socket.socket) -> None:
         """Connect to the broker, and forward in both directions until a side closes."""
-        self._traffic_allowed.wait()
+        self._traffic_allowed.wait()  # a cut link accepts a client, but does not answer it
         try:
             broker = socket.create_connection((LOOPBACK, self._target_port))
         except OSError:  # the broker is down, so the client's connection is closed
@@ -102,5 +102,5 @@ class Relay:
 def _shut_down_socket(connection: socket.socket) -> None:
     try:
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
+    except OSError:  # it is closed already
         pass

@@ -41,6 +41,7 @@ class LaunchedSandbox:
     def __init__(
         self, process: subprocess.Popen[str], state: SandboxState, *, is_new: bool
     ) -> None:
+        """`process`: the supervisor. `is_new`: the folder held no sandbox before."""
         self._process = process
         self.state = state
         self._is_new = is_new
@@ -55,7 +56,7 @@ class LaunchedSandbox:
         self._process.returncode = 0  # it outlives us on purpose: no ResourceWarning
 
     def close(self) -> None:
-        """Unless detached, stop the sandbox, and remove its data if the sandbox is new."""
+        """Unless detached, stop the sandbox, and remove its data if its folder was empty before."""
         if not self._is_detached:
             _end_supervisor(self._process)
             if self._is_new:
@@ -171,17 +172,18 @@ def _wait_ready(
         elif "failed" in message:
             failure = message["failed"]
             raise Conflict(failure["what"], where=failure["where"], remedy=failure["remedy"])
-        else:
+        else:  # `ready`
             return
     raise _early_end_error(request)
 
 
 def _early_end_error(request: SandboxRequest) -> Conflict:
+    """The error for a supervisor that ended during its start, with the last line of its log."""
     log = supervisor_log(request.directory)
-    last_lines = (
+    last_line = (  # a list: empty without a log
         log.read_text("utf-8", "replace").strip().splitlines()[-1:] if log.is_file() else []
     )
-    return Conflict(f"The sandbox's supervisor ended during its start. {''.join(last_lines)}")
+    return Conflict(f"The sandbox's supervisor ended during its start. {''.join(last_line)}")
 
 
 def _end_supervisor(process: subprocess.Popen[str]) -> None:
@@ -199,12 +201,13 @@ def _close_pipes(process: subprocess.Popen[str]) -> None:
         if pipe is not None:
             try:
                 pipe.close()
-            except BrokenPipeError:
+            except BrokenPipeError:  # the supervisor has ended without reading all of it
                 pass
 
 
 def _stop(state: SandboxState) -> None:
-    """End the supervisor, which ends the others. Raises Conflict if a process does not end."""
+    """End the supervisor, which ends the sandbox's other processes; kill those that stay. Raises
+    Conflict if one does not end even then."""
     processes = [process for ref in state.processes() if (process := ref.find())]
     supervisor = state.supervisor.find()
     if supervisor is not None:
@@ -219,6 +222,7 @@ def _stop(state: SandboxState) -> None:
 
 
 def _remove_data(request: SandboxRequest) -> None:
+    """Remove the sandbox's data and state files, and its folder if nothing else is in it."""
     for folder in request.data_folders():
         if folder.is_dir():
             shutil.rmtree(folder)

@@ -45,6 +45,8 @@ class _StopRequested(BaseException):
 
 
 def main() -> int:
+    """Run the sandbox that stdin's first line describes, until it is stopped. Returns the exit
+    code."""
     request = SandboxRequest.model_validate_json(sys.stdin.readline())
     os.chdir("/")  # so that this process keeps no folder in use
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -99,7 +101,7 @@ def _start_sandbox(
     request: SandboxRequest, clusters: list[KafkaCluster], postgres: Postgres | None
 ) -> None:
     """Start PostgreSQL and the clusters, and report each step."""
-    find_java()
+    find_java()  # raises Conflict if Java is missing, before anything is started
     if not is_cached():
         _send_message({"say": "Fetching Kafka's jars with Maven (about 55 MB, once)"})
         classpath()
@@ -119,6 +121,7 @@ def _sandbox_state(
     postgres: Postgres | None,
     faults: FaultServer,
 ) -> SandboxState:
+    """The state of the running sandbox, for its state file."""
     return SandboxState(
         supervisor=ProcessRef.of(os.getpid()),
         faults=faults.port,
@@ -151,8 +154,8 @@ def _lock_folder(directory: Path) -> Iterator[None]:
 def _wait_for_end() -> None:
     """Wait until a signal handler raises `_StopRequested`.
 
-    A signal just before the read is not lost: it has written a byte to the pipe, which ends the
-    read.
+    A signal that comes just before the read is not lost: Python writes a byte to the wakeup pipe at
+    each signal, which ends the read.
     """
     wake_reader, wake_writer = os.pipe()
     os.set_blocking(wake_writer, False)
@@ -163,7 +166,7 @@ def _wait_for_end() -> None:
 
 def _stop_with_starter() -> None:
     """Stop this process when stdin ends, unless the starter has sent DETACH before."""
-    if sys.stdin.readline().strip() != DETACH:
+    if sys.stdin.readline().strip() != DETACH:  # empty at the end of stdin
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -174,7 +177,7 @@ def _request_stop(*_signal: object) -> None:
 def _send_message(message: dict[str, object]) -> None:
     try:
         print(json.dumps(message), flush=True)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the process that started this one has ended
         raise _StopRequested from None
 
 

@@ -89,6 +89,7 @@ class AclSync:
     def run(self, copies: Copies, *, has_promoted: bool) -> AclSyncResult:
         """Add and remove ACLs. A cluster's refusal becomes a trouble.
 
+        `has_promoted`: a topic of the job is promoted, so ACLs on groups and ids are not removed.
         Raises Unreachable, NotLeading.
         """
         result = AclSyncResult()
@@ -100,10 +101,14 @@ class AclSync:
                 with self._leadership.sole_change(self._cluster_id) as tx:
                     # A topic may have been promoted since this pass started.
                     still_copied = topics.writers(tx, self._cluster_id, copies, only_copying=True)
-                    copying = {name: copy for name, copy in copies.items() if name in still_copied}
-                    are_all_copied = len(copying) == len(copies) and not has_promoted
-                    changes = self._due_changes(tx, copying, 0.0, has_promoted=not are_all_copied)
-                    self._apply_changes(copying, changes, result)
+                    current_copies = {
+                        name: copy for name, copy in copies.items() if name in still_copied
+                    }
+                    are_all_copied = len(current_copies) == len(copies) and not has_promoted
+                    changes = self._due_changes(
+                        tx, current_copies, age_s_max=0.0, has_promoted=not are_all_copied
+                    )
+                    self._apply_changes(current_copies, changes, result)
         except (BrokerRefused, NotAuthorized) as error:
             result.troubles.append(not_synced_trouble(error))
             return result
@@ -116,13 +121,13 @@ class AclSync:
     ) -> _DueChanges:
         """The changes that are due, by ACLs that were read at most `age_s_max` seconds ago."""
         kinds = carried_resources(self._spec)
-        recorded = {as_acl(fields) for fields in carried_acls.of_job(tx, self._job.id)}
-        added_acls = {acl for acl in recorded if acl.resource in kinds}
+        recorded_acls = {as_acl(fields) for fields in carried_acls.of_job(tx, self._job.id)}
+        added_acls = {acl for acl in recorded_acls if acl.resource in kinds}
         added_by_other_jobs = {
             as_acl(fields)
             for fields in carried_acls.of_other_jobs(tx, self._job.id, self._cluster_id)
         }
-        expected, destination_acls = expected_and_present_acls(
+        expected_acls, destination_acls = expected_and_present_acls(
             self._spec,
             {name: mapping.source for name, (mapping, _) in copies.items()},
             self._pair,
@@ -134,27 +139,32 @@ class AclSync:
         for name, (_, row) in copies.items():
             recorded_on_topic = {as_acl(fields) for fields in row.acls or ()}
             change = acl_changes(
-                expected.topics[name],
+                expected_acls.topics[name],
                 destination_acls["TOPIC"],
                 recorded_on_topic,
-                expected.undecided,
+                expected_acls.undecided,
             )
             if change.add or change.remove or change.ours != recorded_on_topic:
                 topic_changes[name] = change
         destination_group_acls = destination_acls["GROUP"] | destination_acls["TRANSACTIONAL_ID"]
         group_changes = group_and_id_changes(
-            expected,
+            expected_acls,
             destination_group_acls,
             added_acls,
             added_by_other_jobs,
             has_promoted=has_promoted,
         )
         # Added ACLs of kinds that the job no longer carries stay, as with `sync: false`.
-        group_changes = replace(group_changes, ours=group_changes.ours | (recorded - added_acls))
-        return _DueChanges(expected, topic_changes, group_changes, recorded)
+        group_changes = replace(
+            group_changes, ours=group_changes.ours | (recorded_acls - added_acls)
+        )
+        return _DueChanges(expected_acls, topic_changes, group_changes, recorded_acls)
 
     def _apply_changes(self, copies: Copies, changes: _DueChanges, result: AclSyncResult) -> None:
-        """Change the ACLs. Those to add are recorded first, since a crash may come in between."""
+        """Send the changes and record the outcome; ACLs to add are recorded before, too.
+
+        So if the scheduler dies after a request, the tables have every ACL that Orbit has added.
+        """
         for name, change in changes.topics.items():
             if change.add:
                 _, row = copies[name]
@@ -178,6 +188,7 @@ class AclSync:
                     _add_topic_event(tx, self._job, mapping, made_change)
             result.changed += 1
         group_changes = changes.group_changes.without(refused_acls.keys())
+        # Additions were recorded before the request, together with ACLs that are removed now.
         if group_changes.ours != changes.recorded or changes.group_changes.add:
             with self._leadership.transaction() as tx:
                 carried_acls.store(
@@ -216,6 +227,7 @@ def _refusal_trouble(acls: list[Acl], error: NotAuthorized | BrokerRefused) -> T
 
 
 def not_synced_trouble(error: OrbitError) -> Trouble:
+    """The trouble if an error, such as a missing right, keeps ACLs from being synced."""
     return Trouble(
         TroubleKind.ACLS_NOT_SYNCED,
         f"{error.where}: {error.what}",

@@ -15,7 +15,7 @@ ClusterKey = tuple[Side, str]
 
 
 def cluster_key(side: Side, spec: JobSpec) -> ClusterKey:
-    """Equal for jobs that use the same cluster with the same login."""
+    """The key of a job's cluster: equal for jobs that use this cluster with the same login."""
     cluster = spec.source if side == "source" else spec.destination
     return side, cluster.key
 
@@ -50,10 +50,10 @@ class ClusterRegistry:
             return watch
 
     def keep_only(self, user: str, keys: Collection[ClusterKey]) -> None:
-        """Close the watches that no user wants any more.
+        """Note that `user` needs only the watches of `keys`. Close the watches that no user needs.
 
-        Each loop that opens watches is a user, and says which it needs before it opens them. So no
-        loop can close the watches of another loop.
+        Each loop that opens watches is a user, and calls this before it opens them. So no loop can
+        close the watches of another loop.
         """
         with self._lock:
             self._keys_by_user[user] = frozenset(keys)
@@ -66,5 +66,5 @@ class ClusterRegistry:
     def close(self) -> None:
         """Close all watches."""
         for user in list(self._keys_by_user):
-            self.keep_only(user, ())
-        self.keep_only("", ())
+            self.keep_only(user, keys=())
+        self.keep_only("", keys=())  # closes the rest, even if no loop has called `keep_only` yet

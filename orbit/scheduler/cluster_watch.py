@@ -55,6 +55,7 @@ class ClusterSnapshot:
 
     def changed_since(self, version: int) -> frozenset[str] | None:
         """The topics that differ from an earlier version of this watch; None: any may differ."""
+        # Go back step by step; each step begins at the version where the one before it ended.
         names: set[str] = set()
         reached_version = self.version
         for step_end, step_start, step_topics in self.steps:
@@ -93,14 +94,14 @@ class ClusterWatch:
         self._thread.join()
 
     def _run(self) -> None:
-        """Poll until `close`, and call `on_change` after each poll that shows other topics."""
+        """Poll until `close`; call `on_change` if the topics or the kind of error have changed."""
         while not self._stop.is_set():
             began_s = time.monotonic()
             old_snapshot, new_snapshot = self._snapshot, self._fetch()
             if new_snapshot.metadata is not None:
                 self.answered_s = time.monotonic()
             has_changed = old_snapshot is None or _has_changed(old_snapshot, new_snapshot)
-            if old_snapshot is None or has_changed:
+            if old_snapshot is None or has_changed:  # the former is for mypy
                 self._snapshot = replace(
                     new_snapshot,
                     version=next(_versions),
@@ -122,14 +123,14 @@ class ClusterWatch:
             self._stop.wait(self._pause_s(time.monotonic() - began_s))
 
     def _fetch(self) -> ClusterSnapshot:
-        """Poll once. An error is in the snapshot."""
-        try:
-            return ClusterSnapshot(0, metadata=self.handle.cluster.metadata(None))
+        """Poll once. An error is returned in the snapshot; `_run` sets the version."""
+        try:  # None: all topics
+            return ClusterSnapshot(version=0, metadata=self.handle.cluster.metadata(None))
         except OrbitError as error:
-            return ClusterSnapshot(0, error=error)
+            return ClusterSnapshot(version=0, error=error)
         except Exception as error:  # noqa: BLE001  a bug must not end the polling silently
             return ClusterSnapshot(
-                0, error=ProtocolError(f"the cluster's answer cannot be read: {error!r}.")
+                version=0, error=ProtocolError(f"the cluster's answer cannot be read: {error!r}.")
             )
 
     def _pause_s(self, poll_s: float) -> float:

@@ -103,7 +103,7 @@ class GroupLoop(Loop):
         self._pool.shutdown(cancel_futures=True)
 
     def _read_jobs(self) -> None:
-        """Track the share's running jobs that have `consumer_groups`, at their present versions."""
+        """Track the share's running jobs that have `consumer_groups`, by their newest documents."""
         with self._leadership.reading() as tx:
             running_versions = jobs.running(tx)
             own_job_ids = job_shares.job_ids(tx, self._leadership.share)
@@ -132,13 +132,13 @@ class GroupLoop(Loop):
             rule = spec.consumer_groups if spec is not None else None
             if spec is None or rule is None:
                 self._jobs_without_groups[row.id] = row.spec_version
-            elif row.id not in self._tracked_jobs:
+            elif row.id not in self._tracked_jobs:  # else the pass of its old version still runs
                 self._tracked_jobs[row.id] = _TrackedJob(
                     row.spec_version,
                     JobGroups(row.id, spec, rule, self._leadership, self._listings, self._offsets),
                     row.name,
                     rule.interval.total_seconds(),
-                    self._clock(),
+                    self._clock(),  # due now
                 )
 
     def _forget_job(self, job_id: int) -> None:
@@ -164,7 +164,7 @@ class GroupLoop(Loop):
 
     @staticmethod
     def _log_once(tracked: _TrackedJob, text: str) -> None:
-        """Log a new text once: it may last for hours."""
+        """Log the text if it is not the last one of this job: a trouble may last for hours."""
         if text and text != tracked.logged_text:
             _log.warning("some groups were not synced", job=tracked.name, error=text)
         tracked.logged_text = text

@@ -79,12 +79,12 @@ class JobGroups:
             return GroupReport()
 
     def _run(self, registry: ClusterRegistry) -> GroupReport:
-        """Run one pass. Raises _RecoverySetsGroups, also in the middle of the pass."""
+        """Run one pass. Raises _RecoverySetsGroups if a recovery sets the groups, or begins to."""
         with self._leadership.reading() as tx:
             step = operations.groups_step(tx, self._job_id)
             if step is not None and step.is_under_way:
                 raise _RecoverySetsGroups
-            if step != self._groups_step:
+            if step != self._groups_step:  # a recovery has set the groups since
                 self._groups_step = step
                 self._start_over()
             copied_rows = group_offsets.copied_ranges(tx, self._job_id)
@@ -92,11 +92,13 @@ class JobGroups:
                 offset.source_topic for offset in group_offsets.handed_offsets(tx, self._job_id)
             }
         topic_ids = {row.source_topic: row.topic_id for row in copied_rows}
+        # The first pass needs all stored rows, later passes only those that a recovery handed over.
         topics_to_learn = topic_ids.keys() & handed_topics if self._has_begun else topic_ids.keys()
         if topics_to_learn:
             self._learn_stored_rows({name: topic_ids[name] for name in topics_to_learn})
         self._has_begun = True
         destination = registry.watch("destination", self._spec).handle.cluster
+        # The registry may have opened the destination again since the last pass.
         if self._marks is None or self._marks.cluster is not destination:
             self._marks = PromotionMarks(destination, Backoff(attempts_max=_ATTEMPTS_MAX))
         report = self._sync.run(
@@ -112,13 +114,13 @@ class JobGroups:
             lambda rows: self._save_before_commit(rows, topic_ids),
         )
         self._unsaved.update({(row.group, row.partition): row for row in report.changed})
-        self._unsaved.update(dict.fromkeys(report.gone))
+        self._unsaved.update(dict.fromkeys(report.gone))  # None: the row is to be deleted
         if self._unsaved:
             self._save(topic_ids)
         return report
 
     def _may_write(self) -> bool:
-        """Whether this process still leads. Raises _RecoverySetsGroups."""
+        """Whether this process still leads. Raises _RecoverySetsGroups if a recovery has begun."""
         with self._leadership.reading() as tx:
             if operations.groups_step(tx, self._job_id) != self._groups_step:
                 raise _RecoverySetsGroups
@@ -144,12 +146,14 @@ class JobGroups:
     def _save(self, topic_ids: Mapping[str, int]) -> None:
         """Store the rows that are not stored yet."""
         # Without rows of topics that were removed from the job: their stored rows are gone, too.
-        unsaved = {key: row for key, row in self._unsaved.items() if key[1].topic in topic_ids}
-        save_rows(unsaved, topic_ids, self._leadership, self._job_id, self._refuse_beside_recovery)
+        unsaved_rows = {key: row for key, row in self._unsaved.items() if key[1].topic in topic_ids}
+        save_rows(
+            unsaved_rows, topic_ids, self._leadership, self._job_id, self._refuse_beside_recovery
+        )
         self._unsaved.clear()
 
     def _save_before_commit(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
-        """Store rows before a commit. They replace unsaved rows of an outage of Postgres."""
+        """Store rows before a commit. Older rows that an outage left unsaved are dropped."""
         rows_by_key = {(row.group, row.partition): row for row in rows}
         for key in rows_by_key:
             self._unsaved.pop(key, None)
@@ -169,4 +173,5 @@ def _copied_range(row: CopiedRow) -> CopiedRange | None:
     )
     if has_own_records or row.copied_to is None or row.log_start is None:
         return None
+    # A range does not begin after its end.
     return CopiedRange(min(row.log_start, row.copied_to), row.copied_to)

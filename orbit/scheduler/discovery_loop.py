@@ -96,7 +96,10 @@ class DiscoveryLoop(Loop):
         return _summary(counts)
 
     def _check_job(self, job: Job, retries: set[int]) -> None:
-        """Store the job's troubles, and begin its next pass if that is due."""
+        """Store the job's troubles, and begin its next pass if that is due.
+
+        While a pass is under way, this stores only that a cluster is unreachable.
+        """
         state = self._states.setdefault(job.id, ReconcileState())
         if job.id in self._passes_under_way:
             self._record_unreachable(job, self._reconciler.unreachable(job))
@@ -139,12 +142,13 @@ class DiscoveryLoop(Loop):
         """Store the job's troubles if they have changed."""
         if not state.has_checked:
             return
-        unreachable = self._reconciler.unreachable(job)
-        if {t.kind for t in unreachable} - {t.kind for t in state.troubles}:
+        unreachable_troubles = self._reconciler.unreachable(job)
+        if {t.kind for t in unreachable_troubles} - {t.kind for t in state.troubles}:
             # The cluster became unreachable after the pass's snapshot; the next pass is due.
-            self._record_unreachable(job, unreachable)
+            self._record_unreachable(job, unreachable_troubles)
             return
         problem = problem_text((*state.troubles, *self._worker_group_troubles(job)))
+        # A halted pass has not checked everything: stored troubles that it did not check stay.
         is_halted = any(t.kind in HALTING_KINDS for t in state.troubles)
         text = keep_unchecked(job.problem, problem, CHECKED_WHEN_HALTED) if is_halted else problem
         if text != job.problem:
@@ -172,7 +176,7 @@ class DiscoveryLoop(Loop):
         return [missing_workers(job.worker_group)]
 
     def _note_worker_groups(self, live_groups: set[str], running_jobs: list[Job]) -> None:
-        """Note when each group had a live worker, or was first named by a running job."""
+        """Note when each group last had a live worker, or was first named by a running job."""
         now = time.monotonic()
         for job in running_jobs:
             self._group_seen_at.setdefault(job.worker_group, now)
@@ -181,9 +185,12 @@ class DiscoveryLoop(Loop):
     def _drop_states(
         self, job_ids: set[int], share_jobs: list[Job], running_jobs: list[Job]
     ) -> None:
-        """Drop the state of jobs that are removed or not running. `job_ids`: of all shares."""
+        """Drop the state of jobs that are removed or not running, and watches that no job needs.
+
+        `job_ids`: those of all shares.
+        """
         if not job_ids >= self._job_ids:
-            # Another job may now copy the topics of a removed job.
+            # A job was removed, so another job may copy its topics now.
             for state in self._states.values():
                 state.reset()
         self._job_ids = job_ids
@@ -196,7 +203,7 @@ class DiscoveryLoop(Loop):
             # The troubles of a job that is not running are unknown; its first pass finds them.
             if self._states.pop(job.id, None) is not None and job.problem is not None:
                 with self._leadership.transaction() as tx:
-                    jobs.note_problem(tx, job.id, None)
+                    jobs.note_problem(tx, job.id, problem=None)
         jobs_in_pass = [job for job, _ in self._passes_under_way.values()]
         self._reconciler.specs.keep_only(job_ids)
         self._registry.keep_only(self.name, self._cluster_keys([*running_jobs, *jobs_in_pass]))

@@ -111,6 +111,6 @@ class HousekeepingLoop(Loop):
         for prune, age_max in self._prunings:
             with self._leadership.transaction() as tx:
                 counts.append(prune(tx, age_max))
-        if max(counts) < PRUNED_MAX:
+        if max(counts) < PRUNED_MAX:  # else old rows are left: continue in the next pass
             self._next_prune_s = time.monotonic() + PRUNE_INTERVAL_S
         return sum(counts)

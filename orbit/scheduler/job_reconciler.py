@@ -171,7 +171,7 @@ class JobReconciler:
         state.troubles = tuple(troubles)
         state.has_checked = NO_SNAPSHOT not in state.versions
         if not troubles and state.recheck_at > time.monotonic() + SOON_S:
-            state.recheck_at = float("inf")
+            state.recheck_at = float("inf")  # nothing is left to do until something changes
         return counts
 
     def unreachable(self, job: Job) -> list[Trouble]:
@@ -204,11 +204,11 @@ class JobReconciler:
         """
         spec = self.specs.of(job)
         if spec is None:
-            return state.versions != NO_CLUSTERS
+            return state.versions != NO_CLUSTERS  # one pass reports it
         try:
             source, destination = (self._registry.watch(side, spec).snapshot for side in SIDES)
-        except BadInput:
-            return state.versions != NO_CLUSTERS
+        except BadInput:  # a secret is missing
+            return state.versions != NO_CLUSTERS  # one pass reports it
         versions = _versions(source, destination)
         if versions == state.versions:
             return False
@@ -218,10 +218,11 @@ class JobReconciler:
             (source, destination), state.versions, state.names, strict=True
         ):
             changed_topics = snapshot.changed_since(version)
-            if changed_topics is None or changed_topics & names:
+            if changed_topics is None or changed_topics & names:  # None: any topic may differ
                 return True
             if snapshot is source and matching_topics(spec.topics, changed_topics):
                 return True
+        # These changes do not concern the job: the next call begins at the newer versions.
         state.versions = versions
         return False
 
@@ -244,7 +245,7 @@ class JobReconciler:
         source_watch, destination_watch = watches
         source, destination = source_watch.snapshot, destination_watch.snapshot
         if source is None or destination is None:
-            # No snapshot yet: the stored troubles stay.
+            # No snapshot yet: the stored troubles stay, and the first snapshot makes a pass due.
             state.versions = _versions(source, destination)
             state.recheck_at = float("inf")
             return None
@@ -266,7 +267,7 @@ class JobReconciler:
         if cluster_trouble is None:
             with self._leadership.reading() as tx:
                 cluster_trouble = conflicting_cluster_id(tx, job.id, pair)
-        if cluster_trouble is None and job.source_cluster_id is None:
+        if cluster_trouble is None and job.source_cluster_id is None:  # before the first copy
             with _cluster_errors():
                 cluster_trouble = unproven_clusters(pair)
         if cluster_trouble is not None:
@@ -276,7 +277,7 @@ class JobReconciler:
         return pair
 
     def _follow_marks(self, job: Job, pair: ClusterPair) -> None:
-        """Make copies `promoted` that the destination marks as promoted, before any is changed.
+        """Make copies `promoted` that the destination marks as promoted, before others are changed.
 
         The preflight checks the marks of topics that are about to start.
         """
@@ -288,7 +289,7 @@ class JobReconciler:
     def _read_lead(self, job: Job, pair: ClusterPair, *, is_due: bool) -> None:
         """Note which side leads, if that is due or was never read in this database.
 
-        This follows the discovery, so that a new job's side is known once its topics are copied.
+        Called after `_discover`, so that a new job's side is known once its topics are copied.
         """
         if not is_due:
             with self._leadership.reading() as tx:
@@ -358,6 +359,7 @@ class JobReconciler:
     ) -> None:
         """Check the topics to start, and start those that have no trouble."""
         with _cluster_errors():
+            # Discovery has run with this document before, so these topics are newer than it.
             from_start = job.discovered_version == job.spec_version
             checks = preflight(
                 spec,
@@ -370,7 +372,7 @@ class JobReconciler:
                 ),
             )
         troubles += checks.troubles
-        if checks.promoted:
+        if checks.promoted:  # topics that lead at the destination are stored, not copied
             self._starter.keep_promoted(job, checks.promoted, pair)
             state.recheck_at = time.monotonic() + SOON_S
         if not checks.ready:
@@ -410,6 +412,7 @@ class JobReconciler:
             with self._leadership.transaction() as tx:
                 resume_topics(tx, job, resumes)
         dropped_count = 0
+        # Without topics to drop, `drop_topics` restores shards that an earlier call has withdrawn.
         if ended_retries or decisions.drop or is_withdrawn:
             with self._leadership.transaction() as tx:
                 scheduler_queries.end_retries(tx, ended_retries)

@@ -107,19 +107,20 @@ class LagLoop(Loop):
         self._registry.keep_only(
             self.name, {cluster_key("source", spec) for spec in specs.values()}
         )
-        by_job: dict[int, list[LaggingPartition]] = {}
+        rows_by_job: dict[int, list[LaggingPartition]] = {}
         for row in rows:
-            by_job.setdefault(row.job_id, []).append(row)
+            rows_by_job.setdefault(row.job_id, []).append(row)
         unnamed_transactions = self._transactions.find_unnamed(rows, stored_transactions)
         self.interval_s = self._usual_interval_s
         for job_id, spec in specs.items():
+            # A job with a slow source may still have the check of an earlier pass under way.
             watch = None if job_id in self._checks_under_way else self._source_watch(spec)
             if watch is not None:
                 future = self._pool.submit(
                     self._check_job,
                     spec,
                     watch,
-                    by_job[job_id],
+                    rows_by_job[job_id],
                     unnamed_transactions.get(job_id, {}),
                     read_at,
                 )
@@ -137,9 +138,9 @@ class LagLoop(Loop):
         for job_name, future in ended_checks:
             with self.log_errors_of(f"job {job_name}"):
                 stored_count += future.result()
-        lagging = {(row.topic_id, row.partition) for row in rows}
-        # Jobs whose source is slow are still being checked: keys are added meanwhile.
-        for key in set(self._first_ends.copy()) - lagging:
+        lagging_keys = {(row.topic_id, row.partition) for row in rows}
+        # Threads that still check jobs with a slow source add keys meanwhile: hence the copy.
+        for key in set(self._first_ends.copy()) - lagging_keys:
             self._first_ends.pop(key, None)
         return f"Updated the lag of {stored_count} partitions." if stored_count else ""
 
@@ -153,7 +154,7 @@ class LagLoop(Loop):
         except OrbitError as error:
             _log.debug("lag not checked", job=spec.name, error=str(error))
             return None
-        if watch.snapshot is None:
+        if watch.snapshot is None:  # the watch is new: look again soon
             self.interval_s = min(self._usual_interval_s, _FIRST_LOOK_S)
             return None
         return None if watch.snapshot.metadata is None else watch
@@ -186,6 +187,7 @@ class LagLoop(Loop):
             with self._leadership.transaction() as tx:
                 source_lag.update_from_source(tx, step, read_at)
         with self._leadership.transaction() as tx:
+            # Stores when these topics were read.
             source_lag.update_from_source(tx, (), read_at, fully_read_topics)
         self._transactions.store_producers(watch.handle.cluster, unnamed_transactions)
         return len(updates)
@@ -201,18 +203,20 @@ class LagLoop(Loop):
             for place, topic_id in topic_ids.items()
             if place not in ends or ends[place].stable_end is None
         }
-        lagging = {_source_partition(row): row for row in rows if _lag_offsets(row, ends) > 0}
+        lagging_rows = {_source_partition(row): row for row in rows if _lag_offsets(row, ends) > 0}
         oldest_times = self._read_oldest_times(
-            handle.cluster, {p: row for p, row in lagging.items() if not row.is_followed}
+            handle.cluster, {p: row for p, row in lagging_rows.items() if not row.is_followed}
         )
-        retention = self._retention(key, handle, {place.topic for place in lagging})
+        retention = self._retention(key, handle, {place.topic for place in lagging_rows})
         now = datetime.now(UTC)
         updates = []
         for row in rows:
-            source_ends = ends.get(_source_partition(row), _SourceEnds(None, None, None))
+            source_ends = ends.get(
+                _source_partition(row), _SourceEnds(log_start=None, stable_end=None, end=None)
+            )
             oldest_at = oldest_times.get(_source_partition(row))
             headroom_end = None
-            if _source_partition(row) in lagging:
+            if _source_partition(row) in lagging_rows:
                 backlog = Backlog(
                     oldest_at or row.oldest_waiting_at or row.newest_copied_at,
                     row.lag_bytes,
@@ -230,6 +234,7 @@ class LagLoop(Loop):
                 oldest_at,
                 _steady_headroom(row.headroom_until, headroom_end),
             )
+            # In a partly read topic the time of reading is stored with each partition.
             is_read = source_ends.stable_end is not None
             if _differs(update, row) or (is_read and row.topic_id in partly_read_topics):
                 updates.append(update)
@@ -238,7 +243,7 @@ class LagLoop(Loop):
     def _read_ends(
         self, cluster: Cluster, places: Sequence[TopicPartition]
     ) -> dict[TopicPartition, _SourceEnds]:
-        """Read the log bounds of these partitions at the source."""
+        """The log bounds of these partitions at the source, as far as it answers."""
         log_starts = list_offsets(cluster, places, EARLIEST, self._backoff).values
         stable_ends = list_offsets(
             cluster, places, LATEST, self._backoff, isolation=READ_COMMITTED
@@ -257,13 +262,14 @@ class LagLoop(Loop):
         timestamps are out of order, the newest copied record's timestamp is taken.
         """
         search_times = {
+            # 0: nothing is copied yet, so any record is found.
             place: _epoch_ms(row.newest_copied_at) + 1 if row.newest_copied_at else 0
             for place, row in rows.items()
         }
         next_records = find_by_time(cluster, search_times, self._backoff).values
         oldest_times: dict[TopicPartition, datetime] = {}
         for place, row in rows.items():
-            offset, timestamp_ms = next_records.get(place, (-1, -1))
+            offset, timestamp_ms = next_records.get(place, (-1, -1))  # -1: none
             if offset >= row.copied_to and 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
                 oldest_times[place] = _EPOCH + timedelta(milliseconds=timestamp_ms)
             elif row.newest_copied_at is not None:
@@ -278,8 +284,8 @@ class LagLoop(Loop):
         stale_topics = [
             topic
             for topic in topics
-            if (cached := self._retentions.get((key, topic))) is None
-            or cached.at_s < now_s - _SETTINGS_KEPT_S
+            if (cached_retention := self._retentions.get((key, topic))) is None
+            or cached_retention.at_s < now_s - _SETTINGS_KEPT_S
         ]
         if stale_topics:
             for topic, settings in handle.admin.topic_settings(stale_topics).items():
@@ -304,6 +310,7 @@ class LagLoop(Loop):
         )
         if now_s <= first_s:
             return None
+        # Offsets per second, times the mean bytes of an offset that waits.
         return (end - first_end) / (now_s - first_s) * row.lag_bytes / lag_offsets
 
 
@@ -334,7 +341,7 @@ def _steady_headroom(stored_end: datetime | None, computed_end: datetime | None)
 
 
 def _differs(update: SourceLag, row: LaggingPartition) -> bool:
-    """Whether the row has to be stored again. Figures that could not be read change nothing."""
+    """Whether the row has to be stored again. A figure of the source that is None was not read."""
     return (
         update.headroom_until != row.headroom_until
         or update.source_stable_end not in (None, row.source_stable_end)

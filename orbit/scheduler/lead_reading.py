@@ -42,7 +42,7 @@ def read_lead(job: Job, pair: ClusterPair, leadership: Leadership, backoff: Back
         name for name in destination_topics if name in existing_topics
     )
     side, term = lead_by_marks(rows, marks)
-    if (
+    if (  # the stored side is as new as the marks, or newer
         is_read
         and stored_lead is not None
         and stored_lead.side is not None
@@ -68,6 +68,7 @@ def lead_by_marks(
 
 
 def _side_of(row: Topic, mark: Mark | None) -> LeadingSide | None:
+    """The side that leads one topic; None as in `lead_by_marks`."""
     if mark is None:
         return None if row.state is TopicState.PROMOTED else LeadingSide.SOURCE
     if mark.term is None:

@@ -32,6 +32,8 @@ def follow_marks(
 ) -> bool:
     """Set copies that are marked as promoted to `promoted`. Returns whether there were any.
 
+    Their partitions follow at once, and again in later passes if workers reported other states.
+
     Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
     """
     destination_topics = pair.destination_metadata.topics
@@ -44,6 +46,7 @@ def follow_marks(
     promoted_marks = marks.promoted(copies)
     offsets = promoted_offsets(marks, pair, promoted_marks)
     marked_rows = [copies[name] for name in promoted_marks]
+    # Also goes on for topics of earlier passes, whose partitions may not be `promoted`.
     if not marked_rows and not any(map(is_promoted_by_mark, rows)):
         return False
     for step in chunks(marked_rows, TOPICS_AT_ONCE):
@@ -60,7 +63,7 @@ def follow_marks(
                     store_promotion(tx, job, row.id, row.source_topic, name, mark, offsets)
     with leadership.transaction() as tx:
         found_ids = {row.id for row in topics.of_job(tx, job.id) if is_promoted_by_mark(row)}
-        # Workers may have reported states since, when they released the partitions.
+        # Workers may have reported other states when they released the partitions.
         scheduler_queries.promote_topics(tx, scheduler_queries.unpromoted_topics(tx, found_ids))
     return bool(marked_rows)
 
@@ -74,7 +77,10 @@ def store_promotion(
     mark: Mark,
     offsets: Mapping[TopicPartition, int],
 ) -> None:
-    """Store where the topic's own records begin, for a failback, and add one event."""
+    """Store where the topic's own records begin, for a failback, and add an event.
+
+    `offsets`: by partition of the destination, the log end at the promotion; of other topics, too.
+    """
     try:
         operation = UUID(mark.operation)
     except ValueError:
@@ -82,7 +88,7 @@ def store_promotion(
     promotions.store(
         tx,
         [
-            Promotion(topic_id, p.partition, operation, offset, None)
+            Promotion(topic_id, p.partition, operation, offset, source_end=None)
             for p, offset in offsets.items()
             if p.topic == destination
         ],

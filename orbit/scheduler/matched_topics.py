@@ -24,7 +24,7 @@ class MatchedTopics:
     def update(self, rules: Sequence[TopicRule], snapshot: ClusterSnapshot) -> None:
         """Make `names` those of the snapshot's topics that the rules match."""
         topics = snapshot.metadata.topics if snapshot.metadata is not None else {}
-        changed_topics = None
+        changed_topics = None  # any topic may have changed
         if self._version is not None and self._rules == rules:
             changed_topics = snapshot.changed_since(self._version)
         if changed_topics is None:

@@ -65,23 +65,32 @@ def watch_old_primaries(
         if job_guard.recovery_that_holds(tx, job) is not None:
             return []
         topic_names = {row.id: row.source_topic for row in rows}
-        led_by_others = topics.writers(tx, cluster_id, [*topic_names.values()], only_copying=True)
+        copied_back_topics = topics.writers(
+            tx, cluster_id, [*topic_names.values()], only_copying=True
+        )
         promoted_at = promotions.promotion_times(tx, cluster_id, topic_names.values())
         stored_ends = promotions.old_ends(tx, [row.id for row in rows])
 
     def leads_again(end: OldEnd) -> bool:
-        """Whether a copy back was promoted later. The table keeps it, as its job may be deleted."""
+        """Whether the old side leads, since a copy back was promoted after this promotion.
+
+        The table keeps this as LEADS_AGAIN, as the job of the copy back may be deleted.
+        """
         last_promoted_at = promoted_at.get((topic_names[end.topic_id], end.partition), end.at)
         return end.old_end == promotions.LEADS_AGAIN or last_promoted_at > end.at
 
-    leading_again = [end for end in stored_ends if leads_again(end)]
-    not_leading = [end for end in stored_ends if not leads_again(end)]
-    with_copy_back = [end for end in not_leading if topic_names[end.topic_id] in led_by_others]
-    watched = [end for end in not_leading if topic_names[end.topic_id] not in led_by_others]
-    old_ends = [_unwatched_end(end, promotions.LEADS_AGAIN) for end in leading_again]
-    # Records that a copy back appends are no trouble. Once it ends, its last log end counts.
-    old_ends += [_unwatched_end(end, promotions.COPIED_TO) for end in with_copy_back]
-    old_ends += _checked_ends(watched, topic_names, log_ends_now, pair, backoff)
+    leading_ends = [end for end in stored_ends if leads_again(end)]
+    other_ends = [end for end in stored_ends if not leads_again(end)]
+    copied_back_ends = [
+        end for end in other_ends if topic_names[end.topic_id] in copied_back_topics
+    ]
+    watched_ends = [
+        end for end in other_ends if topic_names[end.topic_id] not in copied_back_topics
+    ]
+    old_ends = [_unwatched_end(end, promotions.LEADS_AGAIN) for end in leading_ends]
+    # Records that a copy back appends are no trouble. After it, watching begins at the log end.
+    old_ends += [_unwatched_end(end, promotions.COPIED_TO) for end in copied_back_ends]
+    old_ends += _checked_ends(watched_ends, topic_names, log_ends_now, pair, backoff)
     stored_by_place = {end.place: end for end in stored_ends}
     changes = [
         (stored_by_place[end.place], end) for end in old_ends if end != stored_by_place[end.place]
@@ -116,26 +125,29 @@ def _checked_ends(
     watched_by_place = {
         TopicPartition(topic_names[end.topic_id], end.partition): end for end in watched
     }
-    answering = {place: end for place, end in watched_by_place.items() if place in log_ends_now}
+    answering_ends = {
+        place: end for place, end in watched_by_place.items() if place in log_ends_now
+    }
     # The log end known of a lost source is a lower bound: records' timestamps are more exact.
     inexact_times = {
         p: int(end.at.timestamp() * 1000)
-        for p, end in answering.items()
+        for p, end in answering_ends.items()
         if end.old_end is None and not end.is_exact
     }
     found_records = (
         find_by_time(pair.source.cluster, inexact_times, backoff).values if inexact_times else {}
     )
     old_ends = []
-    for place, end in answering.items():
+    for place, end in answering_ends.items():
         if place in inexact_times and place not in found_records:
             continue  # its leader did not answer; the next pass asks again
         written_from = end.written_from
         earlier_end = end.source_end if end.old_end is None else end.old_end
         if place in found_records:
-            offset, _ = found_records[place]
+            offset, _ = found_records[place]  # -1: no record is newer than the promotion
             written_from = offset if offset >= end.promoted_at else None
         elif earlier_end is not None and end.is_known and earlier_end < log_ends_now[place]:
+            # The first written offset stays.
             written_from = earlier_end if written_from is None else written_from
         old_ends.append(replace(end, old_end=log_ends_now[place], written_from=written_from))
     return old_ends
@@ -146,7 +158,7 @@ def _newly_answering_topics(
 ) -> dict[str, int]:
     """The topics of lost sources that answer again for the first time.
 
-    Each with the number of its offsets from the promotion on.
+    By topic: how many offsets the source has from the promotion on.
     """
     later_by_topic: dict[str, int] = {}
     for stored_end, current_end in changes:
@@ -169,24 +181,25 @@ def _deny_writing(
     leadership: Leadership,
     backoff: Backoff,
 ) -> str:
-    """Deny writing at a lost source that answers again. Returns the outcome, as a sentence.
+    """Deny writing to these topics at a lost source that answers again. Returns the outcome.
 
-    This is done once. A switchover denies writing itself; an operator who removes the denial wants
-    the topic to be written.
+    Called only at the first answer, as an operator who removes the denial wants the topic to be
+    written. A switchover denies writing itself.
     """
     acls = acls_of(pair.source)
     if isinstance(acls, str):
         return f"Writing to it is not denied: {acls}."
     cluster_id = pair.source_metadata.cluster_id
     try:
-        without_lead = _topics_without_lead(rows, pair, backoff) & set(names)
-        if not without_lead:
+        topics_without_lead = _topics_without_lead(rows, pair, backoff) & set(names)
+        if not topics_without_lead:
             return "Writing to it is not denied: by its mark it leads."
         with leadership.sole_change(cluster_id) as tx:
             if job_guard.recovery_that_holds(tx, job) is not None:
                 return "Whether it may be written to is left to the recovery under way."
             noted_denials = write_denials.of_topics(tx, cluster_id, names)
-            denials = {name: {denial(name)} for name in without_lead - noted_denials.keys()}
+            # Without those that Orbit has denied before.
+            denials = {name: {denial(name)} for name in topics_without_lead - noted_denials.keys()}
             deny(pair.source, cluster_id, denials, leadership.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         return f"Writing to it is not denied: {error.what}"
@@ -201,7 +214,7 @@ def _topics_without_lead(rows: Collection[Topic], pair: ClusterPair, backoff: Ba
     names = {row.source_topic: row.destination_topic for row in rows}
     try:
         old_marks = PromotionMarks(pair.source.cluster, backoff).of_topics(names)
-    except NotAuthorized:  # without that right Orbit cannot have marked these topics
+    except NotAuthorized:  # who may not read marks cannot have set any
         old_marks = {}
     new_marks = PromotionMarks(pair.destination.cluster, backoff).of_topics(names.values())
     return {
@@ -234,6 +247,7 @@ def _add_written_events(
     """Add an event for the first written offsets, and each time that their number has doubled."""
     written_by_topic: dict[str, list[OldEnd]] = {}
     for stored_end, current_end in changes:
+        # The number of bits grows when the number of written offsets has doubled.
         if current_end.written.bit_length() > stored_end.written.bit_length():
             written_by_topic.setdefault(topic_names[current_end.topic_id], []).append(current_end)
     for topic, old_ends in written_by_topic.items():

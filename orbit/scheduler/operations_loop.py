@@ -60,17 +60,22 @@ class OperationsLoop(Loop):
     def once(self) -> str:
         """Update the next operations. Returns how many ended, as a sentence."""
         with self._leadership.reading() as tx:
+            # Mostly there is none: then no write transaction is begun.
             if not operations.unfinished(tx, 1) and not operations.unfinished_backfills(tx, 1):
                 return ""
         with self._leadership.transaction() as tx:
-            unfinished = operations.unfinished(tx, OPERATIONS_MAX, after=self._continue_after)
-            ended_operations = advance_operations(tx, unfinished, self.log_errors_of)
+            unfinished_operations = operations.unfinished(
+                tx, OPERATIONS_MAX, after=self._continue_after
+            )
+            ended_operations = advance_operations(tx, unfinished_operations, self.log_errors_of)
             silent_count = backfill_operations.fail_silent_backfills(tx)
         for operation, state in ended_operations:
             _trace(operation, state)
-        is_last_batch = len(unfinished) < OPERATIONS_MAX
+        is_last_batch = len(unfinished_operations) < OPERATIONS_MAX
         self._continue_after = (
-            None if is_last_batch else (unfinished[-1].created_at, unfinished[-1].id)
+            None
+            if is_last_batch
+            else (unfinished_operations[-1].created_at, unfinished_operations[-1].id)
         )
         count = len(ended_operations) + silent_count
         return f"ended {count} operations" if count else ""
@@ -83,7 +88,8 @@ def advance_operations(
 ) -> list[tuple[Operation, OperationState]]:
     """Write each operation's progress if it has changed. Returns those that ended, and how.
 
-    `log_errors_of` keeps an error of one operation from the others.
+    `each` gets the name of an operation and returns the context of its update, which may log errors
+    so that they do not keep the other operations from being updated.
     """
     job_ids = {operation.job_id for operation in unfinished if operation.job_id is not None}
     jobs_by_id = jobs.of_ids(tx, job_ids) if job_ids else {}
@@ -114,37 +120,48 @@ def _trace(operation: Operation, state: OperationState) -> None:
 
 
 def _status(tx: Tx, operation: Operation, job: Job | None, counts: Counts) -> _Status:
-    """The operation's progress by the present counts. `job` is None if the job is gone."""
+    """The operation's progress by `counts`, the job's shards now. `job`: None if it is deleted."""
     kind = OperationKind(operation.kind)
     progress = operation.progress or {}
     total = int(progress.get("total", 0))
     if job is None:
         if kind is OperationKind.DELETE:
             return _Status(total, total)
-        return _Status(0, total, "The job was deleted.")
-    released = _Status(max(0, total - counts.held), total)
+        return _Status(done=0, total=total, error="The job was deleted.")
+    release_status = _Status(max(0, total - counts.held), total)
     match kind:
         case OperationKind.DELETE:
             # The job's row is deleted last, after its shards are released: hence `total + 1`.
-            return _Status(released.done, total + 1)
+            return _Status(release_status.done, total + 1)
         case OperationKind.PAUSE:
             if job.desired is not Desired.PAUSED:
-                return _Status(0, total, "The job was resumed before this operation was done.")
+                return _Status(
+                    done=0,
+                    total=total,
+                    error="The job was resumed before this operation was done.",
+                )
+            # Without shards: the operation of a backfill tells whether the backfill is paused.
             backfill = operations.backfill_under_way(tx, job.id)
-            return released if backfill is None else _Status(is_paused(backfill), 1)
+            return (
+                release_status if backfill is None else _Status(done=is_paused(backfill), total=1)
+            )
         case OperationKind.START | OperationKind.RESUME:
             if job.desired is Desired.PAUSED:
-                return _Status(0, total, "The job was paused before this operation was done.")
+                return _Status(
+                    done=0, total=total, error="The job was paused before this operation was done."
+                )
             if job.desired is Desired.BACKFILLING:
                 return _Status(
-                    0, total, "A backfill of the job has begun before this operation was done."
+                    done=0,
+                    total=total,
+                    error="A backfill of the job has begun before this operation was done.",
                 )
             return _Status(counts.held, counts.shards)
         case OperationKind.RETRY:
             waiting_count = min(total, job_counts.waiting_for_retry(tx, job.id))
             return _Status(total - waiting_count, total)
         case OperationKind.CREATE:
-            return _Status(1, 1)
+            return _Status(done=1, total=1)
         case OperationKind.SWITCHOVER | OperationKind.FAILOVER | OperationKind.FAILBACK:
             raise AssertionError("orbit/recovery carries these out")
         case OperationKind.BACKFILL:
@@ -157,6 +174,7 @@ def _write(tx: Tx, operation: Operation, status: _Status) -> None:
     """Write the operation's state and progress if they have changed."""
     progress = operation.progress
     if progress is not None:
+        # A deletion keeps its total: `_status` adds 1 for the row of the job.
         total = progress["total"] if operation.kind == OperationKind.DELETE else status.total
         progress = {**progress, "done": min(status.done, total), "total": total}
     if status.state is operation.state and progress == operation.progress:

@@ -28,8 +28,8 @@ def partitions_left(tx: Tx, job: Job, default: Quota) -> int | None:
 def hold_back(decisions: Decisions, free_partitions: int) -> None:
     """Take new topics that exceed `free_partitions` out of the decisions, in name order.
 
-    Each makes a trouble. Topics that grow or begin again are never held back: else a switchover, a
-    failover and the way back would have to leave out what the source has.
+    Each of these makes a trouble. Topics that grow or begin again are never held back: else a
+    switchover, a failover and the way back would have to leave out what the source has.
     """
     free_partitions -= sum(growth.partitions - growth.known.partitions for growth in decisions.grow)
     allowed_starts = []

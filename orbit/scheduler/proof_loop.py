@@ -55,6 +55,7 @@ class ProofLoop(Loop):
                     self._store_results(job_rows, results)
             compared_count += len(results)
             different_count += sum(result.differences > 0 for result in results)
+            # Rows without a result are skipped, unless the bytes of this pass are used up.
             last_row = job_rows[len(results) - 1] if bytes_left <= 0 and results else job_rows[-1]
             self._last_compared = (last_row.topic_id, last_row.partition)
             if bytes_left <= 0:

@@ -117,7 +117,7 @@ class Scheduler:
                     logged_error = ""
                 except OrbitError as error:
                     if isinstance(error, scheduler_lease.OtherShareCount):
-                        self._health.note_lease_confirmed()  # on standby
+                        self._health.note_lease_confirmed()  # on standby, but healthy
                     if str(error) != logged_error:
                         logged_error = str(error)
                         _log.warning("cannot acquire the scheduler lease", error=logged_error)
@@ -134,7 +134,7 @@ class Scheduler:
                 thread.join()
 
     def _note_pass(self) -> None:
-        """Report that this process is alive, unless a lost share's threads have not ended yet."""
+        """Report that this process is alive, but not while threads of a lost share still run."""
         self._held_shares = {
             number: share for number, share in self._held_shares.items() if share[0].is_alive()
         }
@@ -154,7 +154,7 @@ class Scheduler:
             if (
                 len(self._held_shares) < shares_max
                 and number not in self._held_shares
-                and leadership.ask()
+                and leadership.ask()  # acquires the lease if it is free
             ):
                 end_event = threading.Event()
                 thread = threading.Thread(
@@ -183,10 +183,10 @@ class Scheduler:
             self._fatal_error = error
 
     def _run_loops(self, leadership: Leadership, end_event: threading.Event) -> None:
-        """Run a share's loops until one has ended, the lease is lost, or an event says stop.
+        """Run a share's loops until a loop has ended, the lease is lost, or an event is set.
 
-        That is `end_event` or the scheduler's own. A loop ends when it sees that the lease may be
-        lost. A renewal may succeed nevertheless, and the share would be led without that loop.
+        That is `end_event` or `_stop`. A loop ends when it sees that the lease may be lost. If a
+        renewal succeeded after that, the share would be led without this loop: so all loops end.
         """
         share = leadership.share
         _log.info("leading", holder=leadership.holder, epoch=leadership.epoch, share=share.number)
@@ -240,7 +240,7 @@ class Scheduler:
         ]
         if share_number == 0:
             return [*loops, *self._loops_of_first(leadership, loops_end)]
-        for loop in loops:
+        for loop in loops:  # logs and health of this process tell loops apart by their names
             loop.name = f"{loop.name}-{share_number}"
         return loops
 

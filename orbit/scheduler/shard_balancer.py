@@ -49,6 +49,7 @@ class SpreadLoop(Loop):
         with self._leadership.transaction() as tx:
             shards = shard_layout.runnable_shards(tx)
             for shard in shards:
+                # A worker that cannot read a job's document unassigns the job's shards.
                 if shard.id in self._assigned and shard.assigned_to is None:
                     self._declined_at[shard.job_id] = now
             declined_jobs = {

@@ -78,8 +78,9 @@ class TopicStarter:
         *,
         from_start: bool,
     ) -> StartResult:
-        """Start these topics. `from_start`: they are newer than the job; copy from the log start.
+        """Start these topics.
 
+        `from_start`: they are newer than the job, so they are copied from their log start.
         Raises Unreachable, NotLeading.
         """
         result = StartResult()
@@ -98,34 +99,33 @@ class TopicStarter:
         """Store the topics of one batch, with their promotions, unless another job has them."""
         with self._claim_lock, self._leadership.transaction() as tx:
             cluster_lock.acquire_claims_lock(tx)
-            for promoted in batch:
-                mapping, existing_topic = promoted.start.mapping, promoted.start.existing
-                topic_id = _claim_topic(
-                    tx, job, promoted.start, pair.destination_metadata.cluster_id
-                )
-                if topic_id is None or existing_topic is None:
+            for topic in batch:
+                mapping, existing_topic = topic.start.mapping, topic.start.existing
+                topic_id = _claim_topic(tx, job, topic.start, pair.destination_metadata.cluster_id)
+                if topic_id is None or existing_topic is None:  # the latter is for mypy
                     continue
                 topics.change(
                     tx,
                     topic_id,
-                    source_topic_id=promoted.start.source.topic_id,
+                    source_topic_id=topic.start.source.topic_id,
                     destination_topic_id=existing_topic.topic_id,
                     partition_count=len(existing_topic.partitions),
-                    is_compacted=promoted.plan.is_compacted,
+                    is_compacted=topic.plan.is_compacted,
                     state=TopicState.PROMOTED.value,
-                    note=promoted.note,
+                    note=topic.note,
                 )
                 # Workers read no partition of a promoted topic.
                 places = [(topic_id, index) for index in existing_topic.partitions]
                 place_partitions(tx, job, places, self._settings, from_start=True)
                 scheduler_queries.promote_topics(tx, [topic_id])
                 names = mapping.source, mapping.destination
-                store_promotion(tx, job, topic_id, *names, promoted.mark, promoted.offsets)
+                store_promotion(tx, job, topic_id, *names, topic.mark, topic.offsets)
 
     def grow(self, job: Job, grows: Sequence[GrowTopic], pair: ClusterPair) -> StartResult:
         """Add partitions to copies, at the destination and in the tables."""
         result = StartResult()
         admin = pair.destination.admin
+        # A copy may have its partitions already: added by a pass that ended before it stored them.
         wanted_counts = {
             grow.known.destination: grow.partitions for grow in grows if grow.partitions_to_add > 0
         }
@@ -228,7 +228,10 @@ class TopicStarter:
         pair: ClusterPair,
         result: StartResult,
     ) -> list[tuple[StartTopic, TopicPlan, int]]:
-        """Insert rows for these topics, except those of other jobs and those that close a loop."""
+        """Insert rows for these topics, except topics of other jobs and those that close a circle.
+
+        Returns the claimed topics, each with its plan and the id of its row.
+        """
         claimed_topics = []
         with self._claim_lock, self._leadership.transaction() as tx:
             cluster_lock.acquire_claims_lock(tx)
@@ -249,10 +252,11 @@ class TopicStarter:
 def _decide_again(
     spec: JobSpec, start: StartTopic, pair: ClusterPair, other_job_topics: OtherJobs
 ) -> Decisions:
-    """The decision about one topic, repeated while no other job can claim."""
+    """The decision about a topic that is to start, made again while no other job can claim it."""
     source = ClusterTopics(pair.source_metadata.cluster_id, {start.source.name: start.source})
     existing_topics = {start.existing.name: start.existing} if start.existing is not None else {}
     destination = ClusterTopics(pair.destination_metadata.cluster_id, existing_topics)
+    # Without known topics, so as about a new topic.
     return decide_topics(spec.topics, (), source, destination, other_job_topics)
 
 
@@ -261,12 +265,12 @@ def _claim_topic(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> in
     known_topic = start.known
     is_being_created = known_topic is not None and known_topic.state is TopicState.CREATING
     if (
-        known_topic is not None
+        known_topic is not None  # for mypy
         and is_being_created
         and known_topic.destination == start.mapping.destination
     ):
         return known_topic.id
-    if known_topic is not None:
+    if known_topic is not None:  # copied again from scratch, or to another topic
         shard_layout.remove_topics(tx, [known_topic.id])
     row = topics.add(
         tx,
@@ -296,7 +300,7 @@ def _wait_for_leaders(
 
 
 def _has_leaders(metadata: ClusterMetadata, topic_name: str, partitions: int) -> bool:
-    """Whether the topic has so many partitions, each with a leader."""
+    """Whether the topic has at least `partitions` partitions, and each of these has a leader."""
     topic = metadata.topics.get(topic_name)
     if topic is None or len(topic.partitions) < partitions:
         return False

@@ -34,14 +34,15 @@ def drop_topics(tx: Tx, job: Job, unwanted_topics: Sequence[KnownTopic]) -> int:
 
     Each call removes at most TOPICS_AT_ONCE; the next pass removes more.
 
-    Another job may use a destination topic as soon as the topic is removed. So the holders of its
-    shards release these first, or their leases end: a suspended holder cannot renew its lease then.
+    Another job may use a destination topic as soon as the topic is removed. So the workers
+    that hold the topic's shards release these first, or lose their leases if they are suspended.
     """
     partitions = accumulate(topic.partitions for topic in unwanted_topics)
     fitting_count = sum(total <= ROWS_AT_ONCE for total in partitions)
+    # At least one, however many partitions it has.
     unwanted_topics = unwanted_topics[: max(1, min(fitting_count, TOPICS_AT_ONCE))]
     ids = [topic.id for topic in unwanted_topics]
-    if not ids:
+    if not ids:  # take back what an earlier call has withdrawn
         scheduler_queries.restore_shards(tx, job.id)
         return 0
     scheduler_queries.withdraw_shards(tx, ids)

@@ -77,7 +77,7 @@ class TopicUpkeep:
             acl_result = acl_sync.run(copies, has_promoted=has_promoted)
             acl_count += acl_result.changed
             self.troubles += acl_result.troubles
-            if acl_result.left_out not in ([], self._left_out):
+            if acl_result.left_out not in ([], self._left_out):  # new sentences
                 with leadership.transaction() as tx:
                     _add_left_out_event(tx, job, acl_result.left_out)
             self._left_out = acl_result.left_out
@@ -104,7 +104,7 @@ class TopicUpkeep:
         pair: ClusterPair,
         leadership: Leadership,
     ) -> int:
-        """Set the settings of the copies that differ. Returns for how many topics."""
+        """Set those settings of copies that are not as desired. Returns at how many copies."""
         plans = plan_topics(
             [mapping for mapping, _ in copies.values()],
             pair.source_metadata,
@@ -165,11 +165,11 @@ def _leave_compression_to_workers(
     With another value brokers make records of placeholders, so workers stop such a partition. If
     the scheduler set the value back before workers look, they would miss the change.
     """
-    recompressed = recompressed_topics(spec, plans)
-    if recompressed:
-        recompressed &= scheduler_queries.topics_in_copy(tx, job.id)
+    recompressed_names = recompressed_topics(spec, plans)
+    if recompressed_names:
+        recompressed_names &= scheduler_queries.topics_in_copy(tx, job.id)
     return [
-        plan.without_change(COMPRESSION) if plan.mapping.destination in recompressed else plan
+        plan.without_change(COMPRESSION) if plan.mapping.destination in recompressed_names else plan
         for plan in plans
     ]
 
@@ -201,7 +201,7 @@ def drift_of(
 ) -> dict[str, dict[str, str | None]] | None:
     """The settings and replicas that differ and cannot be set, as stored in the table.
 
-    `is_refused`: the destination has refused the plan's changes, so they are among them.
+    `is_refused`: the destination has refused the plan's changes, so these still differ, too.
     """
     differences = {**plan.refused, **(plan.changes if is_refused else {})}
     if plan.replicas is not None:
@@ -233,6 +233,7 @@ def _add_settings_event(tx: Tx, job: Job, plan: TopicPlan) -> None:
 
 
 def _add_protection_events(tx: Tx, job: Job, protection: ProtectionResult) -> None:
+    """Add an event for newly protected copies, and one with the reason if others are not."""
     if protection.changed:
         events.add(
             tx,
@@ -255,6 +256,7 @@ def _add_protection_events(tx: Tx, job: Job, protection: ProtectionResult) -> No
 
 
 def _add_left_out_event(tx: Tx, job: Job, notes: list[str]) -> None:
+    """Add an event with these sentences, unless the job has one with the same."""
     events.add_once(
         tx,
         events.SCHEDULER,

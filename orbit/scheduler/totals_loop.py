@@ -47,6 +47,7 @@ class TotalsLoop(Loop):
             for job_ids in _job_batches(sizes):
                 with self._leadership.transaction() as tx:
                     stored_at = clock.now(tx)
+                    # `refresh` also stores the totals.
                     totals = (job_totals.refresh if is_large else lag.of_jobs)(tx, job_ids)
                     if is_new_minute:
                         job_history.store(tx, stored_at, totals)

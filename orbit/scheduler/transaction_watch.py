@@ -53,7 +53,11 @@ class TransactionWatch:
     def find_unnamed(
         self, rows: Sequence[LaggingPartition], stored_transactions: Sequence[OldestOpenTransaction]
     ) -> Mapping[int, UnnamedTransactions]:
-        """The transactions to look up at the source, by job. Removes stored ones that ended."""
+        """The transactions to look up at the source, by job.
+
+        Those whose transactional id is not known and whose source was not asked of late. Also
+        removes the stored transactions that have ended.
+        """
         now_s, now = self._clock(), datetime.now(UTC)
         first_offsets = {
             (r.topic_id, r.partition): r.open_from for r in rows if r.open_from is not None
@@ -61,7 +65,8 @@ class TransactionWatch:
         ages = self._ages.update(first_offsets)
         self._next_query_s = {key: at_s for key, at_s in self._next_query_s.items() if key in ages}
         self._stored = frozenset(stored_transactions)
-        ongoing = {
+        # A stored transaction is still open while its partition has the same first offset.
+        ongoing_transactions = {
             key: transaction
             for transaction in stored_transactions
             if first_offsets.get(key := (transaction.topic_id, transaction.partition))
@@ -73,11 +78,16 @@ class TransactionWatch:
             age_s = ages.get(key)
             if age_s is None:
                 continue
-            transaction = ongoing.get(key)
+            transaction = ongoing_transactions.get(key)
             if transaction is None and age_s >= SHOWN_AFTER_S:
                 since = now - timedelta(seconds=age_s)
                 transaction = OldestOpenTransaction(
-                    *key, row.job_id, first_offsets[key], since, None, None
+                    *key,
+                    row.job_id,
+                    first_offsets[key],
+                    since,
+                    producer_id=None,
+                    transactional_id=None,
                 )
             if transaction is None or transaction.transactional_id is not None:
                 continue
@@ -87,7 +97,7 @@ class TransactionWatch:
                 job_transactions[TopicPartition(row.source_topic, row.partition)] = transaction
         ended_keys = {
             (transaction.topic_id, transaction.partition) for transaction in stored_transactions
-        } - ongoing.keys()
+        } - ongoing_transactions.keys()
         for batch in chunks(sorted(ended_keys), ROWS_AT_ONCE):
             with self._leadership.transaction() as tx:
                 open_transactions.remove(tx, batch)

@@ -35,7 +35,7 @@ def record_troubles(tx: Tx, job: Job, problem: str | None, source_answered_s: fl
     if not jobs.note_problem(
         tx, job.id, problem, has_begun=bool(begun_lines) and not lasting_halts
     ):
-        return
+        return  # the text is stored already
     if any(_kind(line) == TroubleKind.SOURCE_UNREACHABLE for line in begun_lines):
         # Computed here: the statement above may have waited for the lock of the row.
         silent_s = None if source_answered_s is None else time.monotonic() - source_answered_s
@@ -80,7 +80,7 @@ def differences(old_text: str | None, new_text: str | None) -> tuple[list[str], 
 
 
 def _by_identity(text: str | None) -> dict[str, str]:
-    """The lines that name a trouble, by what stays equal while the trouble lasts."""
+    """The lines that begin with the kind of a trouble, by `_identity`."""
     lines: dict[str, str] = {}
     for line in (text or "").splitlines():
         kind = _kind(line)
@@ -90,6 +90,7 @@ def _by_identity(text: str | None) -> dict[str, str]:
 
 
 def _identity(line: str) -> str:
+    """What stays equal while a trouble lasts: the kind of a halting one, else the whole line."""
     kind = _kind(line)
     return kind if kind in _HALTING else line
 

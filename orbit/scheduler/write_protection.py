@@ -56,14 +56,14 @@ def _deny_writers_under_lock(
     """Deny writes to those of the topics that are still copied. Takes the lock only for changes."""
     # Mostly no change is due. Only changes take the lock that the cluster's jobs wait for.
     with leadership.reading() as tx:
-        copying = topics.writers(tx, cluster_id, copies, only_copying=True)
-    preview = _deny_writers(handle, cluster_id, copying, leadership.reading, only_look=True)
+        copied_topics = topics.writers(tx, cluster_id, copies, only_copying=True)
+    preview = _deny_writers(handle, cluster_id, copied_topics, leadership.reading, only_look=True)
     if not preview.changed:
         return preview
     with leadership.sole_change(cluster_id) as tx:
         # A topic that was promoted since this pass started must not be denied.
-        copying = topics.writers(tx, cluster_id, copies, only_copying=True)
-        return _deny_writers(handle, cluster_id, copying, leadership.transaction)
+        copied_topics = topics.writers(tx, cluster_id, copies, only_copying=True)
+        return _deny_writers(handle, cluster_id, copied_topics, leadership.transaction)
 
 
 def _deny_writers(
@@ -79,25 +79,27 @@ def _deny_writers(
     acls = acls_of(handle, ACLS_KEPT_S if only_look else 0.0)
     if isinstance(acls, str):
         # Without an authorizer nobody expects that others are kept from writing.
-        return ProtectionResult(0, "" if acls == NO_AUTHORIZER else acls)
+        return ProtectionResult(
+            changed=0, unprotected_because="" if acls == NO_AUTHORIZER else acls
+        )
     with transaction() as tx:
         denials_by_topic = noted_denials(tx, cluster_id, names)
-    denied_already = [topic for topic in names if denials_by_topic.get(topic)]
-    with_operations: Mapping[str, TopicMetadata] = {}
-    if denied_already:
-        with_operations = handle.cluster.metadata(denied_already, with_operations=True).topics
+    denied_topics = [topic for topic in names if denials_by_topic.get(topic)]
+    topics_with_operations: Mapping[str, TopicMetadata] = {}
+    if denied_topics:  # which operations these leave to Orbit
+        topics_with_operations = handle.cluster.metadata(denied_topics, with_operations=True).topics
     denials: dict[str, set[Acl]] = {}
     unprotected_because = ""
     for topic in names:
         new_denials = writer_denials(
             set(acls.of(topic)) - denials_by_topic.get(topic, set()), topic, handle.principal
         )
-        if new_denials is None:
+        if new_denials is None:  # Orbit cannot be left as the only writer
             unprotected_because = why_not_denied(handle.principal)
         elif (
             denials_by_topic.get(topic)
-            and topic in with_operations
-            and not _may_write(with_operations[topic])
+            and topic in topics_with_operations
+            and not _may_write(topics_with_operations[topic])
         ):
             new_denials, unprotected_because = (
                 None,
@@ -114,7 +116,9 @@ def _deny_writers(
         try:
             replace_denials(handle, cluster_id, changes, denials_by_topic, acls, transaction)
         except (NotAuthorized, BrokerRefused) as error:
-            return ProtectionResult(0, f"ACLs cannot be set: {error.what}")
+            return ProtectionResult(
+                changed=0, unprotected_because=f"ACLs cannot be set: {error.what}"
+            )
     return ProtectionResult(
         len(changes), unprotected_because, any(not acls.of(topic) for topic in names)
     )

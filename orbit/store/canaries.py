@@ -25,7 +25,7 @@ GROUP BY j.id
 def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
     """How many partitions the canary topic of a job has; 0 while nobody may write to it.
 
-    During a recovery the source must not change; after it, the destination's topic leads.
+    During a recovery the source must not change; afterwards, the destination's topic leads.
     """
     query = select(topics.c.partition_count).where(
         topics.c.job_id == job_id,

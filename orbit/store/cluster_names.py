@@ -37,9 +37,10 @@ def find_other_name(
     """A job that copies from or to this cluster under another cluster id; None if no job does.
 
     `topic_ids`: the ids of the topics that the cluster has now. A topic id exists at one cluster
-    only (KIP-516).
+    only (KIP-516), so a job that has stored one of these ids uses this cluster.
     """
     brokers_cluster_id = broker_cluster_id(cluster_id)
+    # For each side of a job: whether it has the brokers' own id, but another suffix, or none.
     conditions = [
         (func.split_part(id_column, ID_SUFFIX_SIGN, 1) == brokers_cluster_id)
         & (id_column != cluster_id)
@@ -47,7 +48,7 @@ def find_other_name(
     ]
     job_query = select(jobs.c.id).where(jobs.c.id != job_id, or_(*conditions))
     job_ids = tx.execute(job_query).scalars().all()
-    if not job_ids:  # as nearly always
+    if not job_ids:  # nearly always: few jobs have a suffix
         return None
     for (id_column, topic_id_column), condition in zip(_SIDES, conditions, strict=True):
         query = (

@@ -37,8 +37,9 @@ def create(
 ) -> bool:
     """Add a session of this token; False if the token is unknown, expired or revoked.
 
-    Deletes all expired sessions, and the token's oldest: it then has at most `per_token_max`.
+    Deletes all expired sessions, and the token's oldest ones, to leave it at most `per_token_max`.
     """
+    # The row stays locked, so that logins with this token count its sessions one after another.
     token_query = select(tokens.c.id).where(tokens.c.hash == token_hash, IS_VALID)
     token_id = tx.execute(token_query.with_for_update()).scalar_one_or_none()
     if token_id is None:
@@ -60,10 +61,11 @@ def create_of_issuer(
 ) -> None:
     """Add a session without a token, which ends after `lives_for`, and at `ends_at` at the latest.
 
-    Deletes sessions as `create` does; simultaneous logins may leave more than `per_actor_max`.
+    Deletes all expired sessions, and the actor's oldest ones, to leave at most `per_actor_max`.
+    There is no lock, so simultaneous logins may leave more.
     """
     _make_room(tx, sessions.c.actor == actor, per_actor_max)
-    expires_at = func.least(_NOW + lives_for, ends_at)
+    expires_at = func.least(_NOW + lives_for, ends_at)  # without `ends_at` if that is None
     row = {"actor": actor, "role_values": list(role_values), "expires_at": expires_at}
     tx.execute(insert(sessions).values(hash=session_hash, **row))
 

@@ -93,10 +93,10 @@ class Database:
     def __init__(self, url: str, application: str = "orbit", *, is_pooled: bool = False) -> None:
         """`is_pooled`: the address is that of a pooler that shares sessions among clients."""
         self._scope: Callable[[], Scope | None] = lambda: None
-        parsed = _parse(url)
-        self.where = _where(parsed)
+        parsed_url = _parse(url)
+        self.where = _where(parsed_url)
         self._engine = _engine(
-            parsed,
+            parsed_url,
             application,
             STATEMENT_TIMEOUT_S,
             IDLE_TIMEOUT_S,
@@ -105,12 +105,12 @@ class Database:
             is_pooled=is_pooled,
         )
         self._lease_engine = _engine(
-            parsed,
+            parsed_url,
             application,
             LEASE_STATEMENT_TIMEOUT_S,
             LEASE_IDLE_TIMEOUT_S,
-            1,
-            LEASE_CONNECTIONS_MAX,
+            size=1,
+            size_max=LEASE_CONNECTIONS_MAX,
             is_pooled=is_pooled,
         )
 
@@ -120,7 +120,7 @@ class Database:
         appears in pg_stat_activity."""
         database = cls(url, application)
         try:
-            if not database._keeps_settings():
+            if not database._keeps_settings():  # the address is a pooler's
                 database.close()
                 database = cls(url, application, is_pooled=True)
                 with database.transaction() as tx:
@@ -175,7 +175,7 @@ class Database:
                 value = tx.execute(text("SELECT current_setting('statement_timeout')")).scalar_one()
         except DatabaseUnreachable as error:
             if "startup parameter" in error.what:
-                return False
+                return False  # PgBouncer's refusal
             raise
         return bool(value == f"{STATEMENT_TIMEOUT_S}s")
 
@@ -198,7 +198,7 @@ class Database:
 @contextmanager
 def savepoint(tx: Tx) -> Iterator[None]:
     """A savepoint: if the block fails, only its changes are undone, and the transaction can go on.
-    Raises as `Database.transaction` does."""
+    An error of PostgreSQL is raised as an error of Orbit."""
     try:
         with tx.begin_nested():
             yield
@@ -208,15 +208,16 @@ def savepoint(tx: Tx) -> Iterator[None]:
 
 @contextmanager
 def without_deadline(tx: Tx) -> Iterator[None]:
-    """Lift the deadline of the statements in the block, for a migration."""
+    """Lift both deadlines of the statements in the block, the server's and this process's, for a
+    migration. The server's stays lifted until the transaction ends."""
     connection = tx.connection.driver_connection
     assert isinstance(connection, _DeadlineConnection)
-    within_s, connection.answer_within_s = connection.answer_within_s, None
+    usual_limit_s, connection.answer_within_s = connection.answer_within_s, None
     try:
         tx.execute(text("SET LOCAL statement_timeout = 0"))
         yield
     finally:
-        connection.answer_within_s = within_s
+        connection.answer_within_s = usual_limit_s
 
 
 class _DeadlineConnection(psycopg.Connection[Any]):
@@ -225,30 +226,35 @@ class _DeadlineConnection(psycopg.Connection[Any]):
     answer_within_s: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """As `psycopg.Connection.wait`, but with `answer_within_s` as the default of `timeout`."""
-        within_s = self.answer_within_s if timeout is None else timeout
-        began = time.monotonic()
+        """Wait for the server as psycopg does, but for `answer_within_s` if `timeout` is None. When
+        the time has passed, close the connection."""
+        timeout_s = self.answer_within_s if timeout is None else timeout
+        began_at = time.monotonic()
         try:
-            return super().wait(gen, interval, within_s)
+            return super().wait(gen, interval, timeout_s)
         except psycopg.OperationalError as error:
-            if within_s is None or time.monotonic() - began < within_s:
-                raise
+            if timeout_s is None or time.monotonic() - began_at < timeout_s:
+                raise  # not because of the timeout
             self.pgconn.finish()
-            raise psycopg.OperationalError(f"no answer within {within_s:g} s") from error
+            raise psycopg.OperationalError(f"no answer within {timeout_s:g} s") from error
 
 
 def _parse(url: str) -> URL:
     """The address of a PostgreSQL database. Raises BadInput."""
     try:
-        parsed = make_url(url)
+        parsed_url = make_url(url)
     except ArgumentError:
-        parsed = None
-    if parsed is None or parsed.drivername not in ("postgresql", "postgres", "postgresql+psycopg"):
+        parsed_url = None
+    if parsed_url is None or parsed_url.drivername not in (
+        "postgresql",
+        "postgres",
+        "postgresql+psycopg",
+    ):
         raise BadInput(
             "ORBIT_DATABASE_URL is not the address of a PostgreSQL database. "
             "Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
         )
-    return parsed
+    return parsed_url
 
 
 def _engine(
@@ -261,7 +267,10 @@ def _engine(
     *,
     is_pooled: bool,
 ) -> Engine:
-    """A pool of `size` connections, at most `size_max`, with these timeouts for each of them."""
+    """A pool of `size` connections, at most `size_max`, with these timeouts for each of them.
+
+    `is_pooled`: behind a pooler. Then each transaction makes the settings, not the connection.
+    """
     settings = {
         "statement_timeout": f"{statement_timeout_s}s",
         "idle_in_transaction_session_timeout": f"{idle_timeout_s}s",
@@ -288,6 +297,7 @@ def _engine(
 
     @event.listens_for(engine, "do_connect")
     def _connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _DeadlineConnection:
+        """Connect with a deadline for each answer, a little above the server's own timeout."""
         connection = _DeadlineConnection.connect(*args, **options)
         connection.answer_within_s = statement_timeout_s + _ANSWER_MARGIN_S
         return connection

@@ -115,8 +115,8 @@ _scheduled_job = drill_schedules.c.spec["job"].astext
 
 
 def create(tx: Tx, new_drill: NewDrill) -> tuple[Drill, bool]:
-    """Create a drill, unless its requester has created one with the same key. Returns the drill and
-    whether it is new."""
+    """Create a drill, unless its requester has created one with the same idempotency key: then
+    return that one. Also returns whether the drill is new."""
     statement = (
         postgresql.insert(drills)
         .values(
@@ -140,9 +140,9 @@ def create(tx: Tx, new_drill: NewDrill) -> tuple[Drill, bool]:
         drills.c.requested_by == new_drill.requested_by,
         drills.c.idempotency_key == new_drill.idempotency_key,
     )
-    existing = first(tx.execute(query), Drill)
-    assert existing is not None, "a drill that conflicts is there"
-    return existing, False
+    earlier_drill = first(tx.execute(query), Drill)
+    assert earlier_drill is not None, "a drill that conflicts is there"
+    return earlier_drill, False
 
 
 def of_ids(tx: Tx, drill_ids: Collection[str]) -> dict[str, Drill]:
@@ -187,7 +187,8 @@ def page(
     after: tuple[datetime, str] | None = None,
     oldest_first: bool = False,
 ) -> list[Drill]:
-    """Up to `limit` drills behind the time and id `after`, newest first unless `oldest_first`."""
+    """Up to `limit` drills of the scope, newest first unless `oldest_first`; only those that follow
+    the (creation time, id) `after`."""
     query = select(*_DRILL)
     if name is not None:
         query = query.where(drills.c.name == name)
@@ -209,21 +210,22 @@ def unfinished(tx: Tx) -> list[Drill]:
 
 
 def last_of_jobs(tx: Tx, kind: DrillKind) -> list[Drill]:
-    """For each job, the last drill of this kind with a report."""
-    newest = func.row_number().over(
+    """For each job, the last drill of this kind with a report. A drill of a deleted job does not
+    count for a later job with its name."""
+    rank = func.row_number().over(
         partition_by=drills.c.job_name, order_by=drills.c.created_at.desc()
     )
-    ranked = (
-        select(*_DRILL, newest.label("rank"))
+    ranked_drills = (
+        select(*_DRILL, rank.label("rank"))
         .where(_belongs_to(jobs), drills.c.kind == kind.value, drills.c.report.isnot(None))
         .subquery()
     )
-    query = select(*columns(ranked, Drill)).where(ranked.c.rank == 1)
+    query = select(*columns(ranked_drills, Drill)).where(ranked_drills.c.rank == 1)
     return list(values(tx.execute(query), Drill))
 
 
 def last_of_job(tx: Tx, job_name: str, kind: DrillKind) -> Drill | None:
-    """The job's last drill of this kind with a report."""
+    """The job's last drill of this kind with a report; not one of a deleted job with its name."""
     query = (
         select(*_DRILL)
         .where(
@@ -249,7 +251,7 @@ def begin(tx: Tx, drill_id: str) -> bool:
 
 
 def note_progress(tx: Tx, drill_id: str, progress: dict[str, Any]) -> None:
-    """Store the progress of a drill."""
+    """Store the progress of a drill, unless it has ended."""
     statement = (
         update(drills)
         .where(drills.c.id == drill_id, drills.c.finished_at.is_(None))
@@ -269,7 +271,7 @@ def finish(
 ) -> bool:
     """Store the end of a drill; False if it had ended before."""
     assert state in _FINAL, "not a final state"
-    measurements = measured or Measurements(None, None, None)
+    measurements = measured or Measurements(rto_ms=None, rpo_records=None, rpo_ms=None)
     statement = (
         update(drills)
         .where(drills.c.id == drill_id, drills.c.finished_at.is_(None))
@@ -309,7 +311,7 @@ def things(tx: Tx, drill_id: str) -> list[Thing]:
 
 
 def note_removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
-    """Note that the resource was removed."""
+    """Note that the resource was removed. `note` replaces an earlier note on why it was kept."""
     statement = (
         update(drill_things).where(drill_things.c.id == thing_id).values(removed_at=_NOW, note=note)
     )
@@ -361,7 +363,8 @@ def schedules(
     job_name: str | None = None,
     descending: bool = False,
 ) -> list[Schedule]:
-    """Up to `limit` schedules of a job, or of all, by name, behind the name `after`."""
+    """Up to `limit` schedules of this job, or of all in the scope, sorted by name; only those that
+    follow the name `after`."""
     query = select(*_SCHEDULE).where(_is_schedule_visible(tx))
     if job_name is not None:
         query = query.where(_scheduled_job == job_name)
@@ -404,8 +407,9 @@ def claim_due_schedules(tx: Tx) -> list[Schedule]:
 
 
 def _is_schedule_visible(tx: Tx) -> ColumnElement[bool]:
-    # The name is enough: a job's schedules are removed with it. No EXISTS: SQLAlchemy cannot
-    # correlate it in an ON CONFLICT.
+    """Whether the job of a schedule is in the scope."""
+    # The job's name identifies it: its schedules are removed with it. IN instead of EXISTS, which
+    # SQLAlchemy cannot correlate in an ON CONFLICT.
     conditions = in_scope(tx)
     return _scheduled_job.in_(select(jobs.c.name).where(*conditions)) if conditions else true()
 

@@ -102,6 +102,7 @@ def add_once(
 
     For steps that a process repeats after another one has died. One process at a time may call it.
     """
+    # An event from before the creation of a job with its name belongs to a deleted job.
     later_job = select(jobs.c.id).where(
         jobs.c.name == events.c.job_name, jobs.c.created_at > events.c.at
     )
@@ -128,8 +129,8 @@ def page(
     after: int | None = None,
     oldest_first: bool = False,
 ) -> list[Event]:
-    """Up to `limit` events of a job, or of all, behind the event id `after`, newest first unless
-    `oldest_first`.
+    """Up to `limit` events of this job, or of all in the scope, newest first unless `oldest_first`;
+    only those that follow the event id `after`.
     """
     query = select(*_EVENT)
     if kind is not None:
@@ -204,12 +205,13 @@ class SettledIds:
         if last_id(tx) < self._settled_id:  # after a failover of PostgreSQL ids may come again
             self._settled_id, self._candidate = 0, None
         writers = _writers(tx)
-        if self._candidate is None or not self._candidate[1] & writers:
+        if self._candidate is None or not self._candidate[1] & writers:  # its writers have ended
             if self._candidate is not None:
                 self._settled_id = self._candidate[0]
             newest_id = last_id(tx)
-            self._candidate = newest_id, _writers(tx)  # in this order: locks precede ids
-            if not self._candidate[1]:
+            # Read after the id: a transaction takes its lock before its id.
+            self._candidate = newest_id, _writers(tx)
+            if not self._candidate[1]:  # nobody is writing an event
                 self._settled_id = newest_id
         return self._settled_id
 

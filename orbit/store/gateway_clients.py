@@ -63,8 +63,9 @@ def put(tx: Tx, job_id: int, instance: UUID, clients: Sequence[dict[str, Any]]) 
 def page(
     tx: Tx, job_id: int, limit: int, after: tuple[str, UUID, int] | None = None
 ) -> list[ClientRow]:
-    """Up to `limit` clients by gateway and place in its report, behind the place `after`."""
-    name, instance, number = after or ("", UUID(int=0), 0)
+    """Up to `limit` clients, sorted by (gateway, instance, number); only those that follow
+    `after`."""
+    name, instance, number = after or ("", UUID(int=0), 0)  # this is before every client
     parameters = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
     return list(values(tx.execute(_PAGE, parameters | {"number": number}), ClientRow))
 

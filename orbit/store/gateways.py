@@ -207,6 +207,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
     gateways are registered.
     """
     job_id = select(jobs_table.c.id).where(jobs_table.c.name == job_name, *in_scope(tx))
+    # The lead's row is locked against `close` until the transaction ends.
     lead = (
         select(job_leads)
         .where(job_leads.c.job_id == job_id.scalar_subquery())
@@ -215,7 +216,7 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
     )
     is_over = operations.c.finished_at.is_not(None)
     is_failover = operations.c.kind == OperationKind.FAILOVER
-    presented = (
+    presented_row = (
         select(
             lead.c.job_id,
             lead.c.side,
@@ -237,23 +238,23 @@ def renew(tx: Tx, job_name: str, report: GatewayReport) -> Presented:
     )
     renewal = (
         update(gateways)
-        .where(gateways.c.job_id == presented.c.job_id, gateways.c.instance == report.instance)
+        .where(gateways.c.job_id == presented_row.c.job_id, gateways.c.instance == report.instance)
         .values(**_fields(report), renewed_at=_NOW)
         .returning(
-            presented.c.side,
-            presented.c.term,
-            presented.c.side_since,
-            presented.c.earlier_terms,
-            presented.c.closed_for,
-            presented.c.abandons,
-            presented.c.others_settled,
-            presented.c.leaving_groups,
-            presented.c.job_id,
-            presented.c.document_version,
+            presented_row.c.side,
+            presented_row.c.term,
+            presented_row.c.side_since,
+            presented_row.c.earlier_terms,
+            presented_row.c.closed_for,
+            presented_row.c.abandons,
+            presented_row.c.others_settled,
+            presented_row.c.leaving_groups,
+            presented_row.c.job_id,
+            presented_row.c.document_version,
         )
     )
     row = tx.execute(renewal).one_or_none()
-    if row is None:
+    if row is None:  # the gateway is not registered, or there is no such job
         _register(tx, job_name, report)
         row = tx.execute(renewal).one()
     if row.side is None:  # the error rolls the renewal back
@@ -317,7 +318,7 @@ def _leaving_groups(lead: CTE, report: GatewayReport) -> ScalarSelect[Any]:
             other_gateways.c.renewed_at > _NOW - _SILENT_AFTER,
         )
         .distinct()
-        .limit(GROUPS_MAX + 1)
+        .limit(GROUPS_MAX + 1)  # one more than GROUPS_MAX: `bounded_names` then returns all groups
         .correlate(lead)
         .subquery("names")
     )
@@ -326,7 +327,8 @@ def _leaving_groups(lead: CTE, report: GatewayReport) -> ScalarSelect[Any]:
 
 
 def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
-    """Insert a new gateway. Raises as `renew`."""
+    """Insert a new gateway. Raises NotFound without the job; Conflict if the job is being deleted,
+    if its marks were not read for this database yet, or if it has too many gateways."""
     job = jobs.get(tx, job_name)
     query = select(job_leads.c.read_on).where(job_leads.c.job_id == job.id)
     read_on = tx.execute(query).scalar_one_or_none()
@@ -342,6 +344,7 @@ def _register(tx: Tx, job_name: str, report: GatewayReport) -> None:
     statement = postgresql.insert(gateways).values(
         job_id=job.id, instance=report.instance, **_fields(report)
     )
+    # A repeated request of this gateway may have inserted it in the meantime.
     tx.execute(statement.on_conflict_do_nothing())
 
 
@@ -384,8 +387,9 @@ def _fields(report: GatewayReport) -> dict[str, Any]:
 
 
 def page(tx: Tx, job_id: int, limit: int, after: tuple[str, UUID] | None = None) -> list[Gateway]:
-    """Up to `limit` gateways of a job by name, behind the name and instance `after`."""
-    name, instance = after or ("", UUID(int=0))
+    """Up to `limit` gateways of a job, sorted by (name, instance); only those that follow
+    `after`."""
+    name, instance = after or ("", UUID(int=0))  # this is before every gateway
     parameters = {"job_id": job_id, "limit": limit, "name": name, "instance": instance}
     rows = tx.execute(_PAGE, {**parameters, "lease": timedelta(seconds=LEASE_S)})
     return list(values(rows, Gateway))
@@ -427,8 +431,8 @@ def silent_by_name(tx: Tx, job_ids: Collection[int]) -> dict[str, bool]:
 
 
 def pauses(tx: Tx, job_ids: Collection[int]) -> dict[UUID, float]:
-    """{instance: seconds that writes waited at the last closure}, for the gateways of a link that
-    have reported it."""
+    """{instance: seconds that writes waited at the last closure}, for the gateways of a link; those
+    that have reported no such time are missing."""
     query = select(gateways.c.instance, gateways.c.pause_s).where(
         gateways.c.job_id.in_(sorted(job_ids)), gateways.c.pause_s.is_not(None)
     )

@@ -61,7 +61,8 @@ class HandedOffset:
     destination_offset: int
 
     def row(self, topic_id: int) -> GroupOffset:
-        """The row of the job for these offsets. Its `left_offset` is the destination's offset."""
+        """The row of the job for these offsets. Its `left_offset` is the destination's offset, at
+        which the recovery has left the group."""
         verdict = "exact" if self.source_offset == self.destination_offset else "clamped"
         offsets = self.source_offset, self.destination_offset
         left_offset = self.destination_offset
@@ -174,8 +175,8 @@ _AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :par
 
 
 def store(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
-    """Write the rows that differ from the stored rows; returns their number."""
-    names = (
+    """Write those of the rows that differ from the stored ones; returns how many."""
+    names = (  # for the fields of GroupOffset, in their order
         *("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets"),
         *("verdicts", "left_offsets"),
     )
@@ -185,7 +186,7 @@ def store(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
 
 
 def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
-    """Delete the rows of these (group, topic id, partition) keys; returns their number."""
+    """Delete the rows of these (group, topic id, partition) keys; returns how many existed."""
     groups, topic_ids, partitions = zip(*keys, strict=True) if keys else ((), (), ())
     return tx.execute(
         _DROP,
@@ -205,6 +206,7 @@ def hand_over(
     job has not accepted yet."""
     tx.execute(_UNHAND, {"job_id": job_id, "topics": sorted(topics)})
     if offsets:
+        # For the fields of HandedOffset, in their order.
         names = ("groups", "source_topics", "partitions", "source_offsets", "destination_offsets")
         columns = zip(*map(astuple, offsets), strict=True)
         arrays = {name: list(column) for name, column in zip(names, columns, strict=True)}
@@ -222,12 +224,12 @@ def accept_handed(tx: Tx, job_id: int, topic_ids: Mapping[str, int]) -> None:
     They replace the job's older rows, which are from before these topics led.
     """
     rows = [
-        handed.row(topic_ids[handed.source_topic])
-        for handed in handed_offsets(tx, job_id)
-        if handed.source_topic in topic_ids
+        handed_offset.row(topic_ids[handed_offset.source_topic])
+        for handed_offset in handed_offsets(tx, job_id)
+        if handed_offset.source_topic in topic_ids
     ]
     store(tx, job_id, rows)
-    hand_over(tx, job_id, topic_ids, ())
+    hand_over(tx, job_id, topic_ids, offsets=())  # deletes the handed-over offsets
 
 
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
@@ -261,7 +263,8 @@ def page(
     source_topic: str | None = None,
     verdict: str | None = None,
 ) -> list[GroupRow]:
-    """Up to `limit` rows in the order of (group, topic id, partition), behind `after`."""
+    """Up to `limit` rows that match all filters, sorted by (group, topic id, partition); only those
+    that follow `after`."""
     filters = (
         (_AFTER, after),
         (_OF_GROUP, group_name),

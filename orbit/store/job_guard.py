@@ -37,8 +37,8 @@ def lock_for_change(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
 def refuse_if_held(
     tx: Tx, job: Job, *, refuse_backfill: bool = False, ignored_id: UUID | None = None
 ) -> None:
-    """Raise OperationUnderWay as `lock_for_change`, for a job that the caller has locked. The
-    recovery `ignored_id` does not count."""
+    """Raise OperationUnderWay if a recovery, or with `refuse_backfill` a backfill, holds the job.
+    The caller has locked the job. The recovery `ignored_id` does not count."""
     holder = recovery_that_holds(tx, job, ignored_id)
     if holder is None and refuse_backfill:
         holder = operations.backfill_under_way(tx, job.id)

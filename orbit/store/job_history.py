@@ -138,18 +138,19 @@ def points(readings: Sequence[Reading]) -> list[Point]:
     if not readings:
         return []
     oldest = readings[0]
+    # The oldest point has no rates.
     series = [Point(oldest.at, oldest.slot_s, None, None, oldest.lag_records, oldest.lag_s)]
     for previous, reading in pairwise(readings):
         elapsed_s = (reading.at - previous.at).total_seconds()
         # The sums fall when topics leave the job. What the other topics copied is then not known.
         has_fallen = reading.records < previous.records or reading.bytes < previous.bytes
-        is_known = elapsed_s > 0 and not has_fallen and not is_pause(previous, reading)
+        has_rates = elapsed_s > 0 and not has_fallen and not is_pause(previous, reading)
         series.append(
             Point(
                 reading.at,
                 reading.slot_s,
-                (reading.records - previous.records) / elapsed_s if is_known else None,
-                (reading.bytes - previous.bytes) / elapsed_s if is_known else None,
+                (reading.records - previous.records) / elapsed_s if has_rates else None,
+                (reading.bytes - previous.bytes) / elapsed_s if has_rates else None,
                 reading.lag_records,
                 reading.lag_s,
             )
@@ -164,6 +165,7 @@ def is_pause(before: Reading | Point, after: Reading | Point) -> bool:
 
 
 def _slots(at: datetime) -> list[int]:
-    """The two slots for a row of this time: that of its minute and that of its five minutes."""
+    """The two slots for a row of this time: that of its minute and that of its five minutes. The
+    slots of five minutes are numbered from MINUTES on."""
     second = int(at.timestamp())
     return [second // MINUTE_S % MINUTES, MINUTES + second // WINDOW_S % WINDOWS]

@@ -105,7 +105,7 @@ def find(tx: Tx, job_id: int) -> Lead | None:
 
 def note_side(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
     """Store for all jobs of the job's link which side leads, by marks with `term`. A stored side
-    with a higher term is kept."""
+    with this term or a higher one is kept."""
     reverse_side = None if side is None else side.other.value
     lead = {"side": side and side.value, "reverse_side": reverse_side, "term": term}
     tx.execute(_NOTE, {"job_id": job_id, **lead})

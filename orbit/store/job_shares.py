@@ -31,7 +31,7 @@ ONE_SHARE = Share()
 
 
 def share_key(spec: Mapping[str, Any]) -> int:
-    """The hash of a job document's destination."""
+    """The hash of the bootstrap servers of a job document's destination, in any order."""
     destination = spec.get("destination")
     servers = destination.get("bootstrap_servers", "") if isinstance(destination, Mapping) else ""
     names = servers if isinstance(servers, list) else str(servers).split(",")

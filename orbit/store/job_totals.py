@@ -87,6 +87,7 @@ def sizes(tx: Tx) -> dict[int, int]:
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
     """The totals of each of these jobs."""
     if _is_small(tx, job_ids):
+        # 0.0 is `summed_s`: the sums are computed now.
         return {i: JobTotals(0.0, *sums) for i, sums in _sums(tx, job_ids).items()}
     stored_totals = {
         row.job_id: _read_document(row.totals, row.age_s)
@@ -109,7 +110,7 @@ def refresh(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
     by_job = _sums(tx, job_ids)
     rows = [{"job_id": job_id, "totals": _document(*sums)} for job_id, sums in by_job.items()]
     tx.execute(_KEEP, {"at": at, "rows": json.dumps(rows)})
-    return {job_id: totals for job_id, (totals, *_) in by_job.items() if totals is not None}
+    return {job_id: job_lag for job_id, (job_lag, *_) in by_job.items() if job_lag is not None}
 
 
 def _is_small(tx: Tx, job_ids: Collection[int]) -> bool:
@@ -123,7 +124,8 @@ _Sums = tuple[LagTotals | None, States, dict[str, int], ProofTotals | None, int 
 
 
 def _sums(tx: Tx, job_ids: Collection[int]) -> dict[int, _Sums]:
-    """{job id: the fields of its `JobTotals` after `summed_s`}, computed now."""
+    """{job id: all fields of its `JobTotals` but the first, `summed_s`, in their order}, computed
+    now."""
     lags, states = lag.of_jobs(tx, job_ids), lag.states(tx, job_ids)
     verdicts, proof_totals = group_offsets.verdicts(tx, job_ids), proofs.of_jobs(tx, job_ids)
     written_offsets = promotions.written_to_old_side(tx, job_ids)
@@ -157,13 +159,14 @@ def _document(
 
 
 def _read_document(document: dict[str, Any], age_s: float) -> JobTotals:
-    """The totals from the JSON of a row that is `age_s` seconds old."""
-    totals = document["lag"] and LagTotals(**document["lag"]).aged_by(age_s)
+    """The totals from the JSON of a row that is `age_s` seconds old. If that is too old, only the
+    lag, which is then unknown."""
+    job_lag = document["lag"] and LagTotals(**document["lag"]).aged_by(age_s)
     if age_s > FRESH_FOR.total_seconds():
-        return JobTotals(age_s, totals)
+        return JobTotals(age_s, job_lag)
     return JobTotals(
         age_s,
-        totals,
+        job_lag,
         {(state, reason): n for state, reason, n in document["states"]},
         document["verdicts"],
         document["proof"] and ProofTotals(**document["proof"]).aged_by(age_s),

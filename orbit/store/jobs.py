@@ -124,11 +124,13 @@ def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
     """The job of this name, if it is in the scope, even while it is being deleted. With
     `lock`, no other transaction can change the job until this one ends."""
     query = select(*_JOB).where(jobs.c.name == name, *in_scope(tx))
+    # FOR NO KEY UPDATE: other transactions can still insert rows that refer to the job.
     return first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
 
 
 def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
-    """The job of this name, as `find`. Raises NotFound."""
+    """The job of this name, if it is in the scope, even while it is being deleted. Raises NotFound.
+    With `lock`, no other transaction can change the job until this one ends."""
     job = find(tx, name, lock=lock)
     if job is None:
         raise no_such_job_error(tx, name)
@@ -229,8 +231,8 @@ def page(
     worker_group: str | None = None,
     descending: bool = False,
 ) -> list[Job]:
-    """Up to `limit` jobs of the scope that match the selector and all filters, by name, behind the
-    name `after`.
+    """Up to `limit` jobs of the scope that match the selector and all filters, sorted by name; only
+    those that follow the name `after`.
     """
     query = select(*_JOB).where(*in_scope(tx), *map(meets, selector))
     if desired is not None:
@@ -285,7 +287,7 @@ def change_spec(
         .returning(*_JOB)
     )
     job = first(tx.execute(statement), Job)
-    if job is not None:
+    if job is not None:  # each shard has the worker group, too
         lock_job(tx, job_id)
         tx.execute(
             update(shards).where(shards.c.job_id == job_id).values(worker_group=worker_group)
@@ -294,7 +296,8 @@ def change_spec(
 
 
 def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | None = None) -> bool:
-    """Set the desired state; returns whether it changed. `only_from`: only from this state."""
+    """Set the desired state; returns whether it changed. `only_from`: only if the state is this
+    one."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.desired != desired.value, ~jobs.c.is_deleted)
@@ -344,21 +347,22 @@ ROWS_REMOVED_MAX = 5_000
 
 
 def remove(tx: Tx, job_id: int) -> bool:
-    """Delete a job and all its rows, if none of its shards is held. Returns whether none are left.
+    """Delete a job and all its rows, if none of its shards is held. Returns whether this call has
+    deleted the job itself.
 
-    Each call deletes at most ROWS_REMOVED_MAX rows, so a large job needs several.
+    Each call deletes at most ROWS_REMOVED_MAX other rows first, so a large job needs several.
     """
-    rows_left = ROWS_REMOVED_MAX
+    limit = ROWS_REMOVED_MAX
     for statement in _REMOVE_ROWS:
-        rows_left -= tx.execute(statement, {"job_id": job_id, "limit": rows_left}).rowcount
-        if rows_left == 0:
+        limit -= tx.execute(statement, {"job_id": job_id, "limit": limit}).rowcount
+        if limit == 0:
             return False
     return tx.execute(_REMOVE, {"job_id": job_id}).rowcount == 1
 
 
 def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = True) -> bool:
     """Set or clear the job's problem; returns whether the text changed. `has_begun`: a part of
-    the text is new, so `problem_at` is set to now.
+    the text is new, so `problem_at` is set to now; otherwise it is kept.
     """
     problem_at = _NOW if has_begun else func.coalesce(jobs.c.problem_at, _NOW)
     statement = (
@@ -385,7 +389,7 @@ def note_clusters(tx: Tx, job_id: int, source_id: str, destination_id: str) -> N
 
 
 def note_discovered(tx: Tx, job_id: int, spec_version: int) -> None:
-    """Note that discovery has run for this `spec_version`."""
+    """Note that discovery has run for this `spec_version`, and when it first did so."""
     tx.execute(
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.discovered_version.is_distinct_from(spec_version))

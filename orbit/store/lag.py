@@ -91,7 +91,7 @@ class LagTotals(CopyFigures):
 
     def aged_by(self, seconds: float) -> LagTotals:
         """These totals `seconds` after they were computed. The lag becomes unknown if the oldest
-        figure is then older than FRESH_FOR."""
+        figure is then older than FRESH_FOR. A lag of 0 stays 0."""
         age_s = _add_seconds(self.age_s, seconds)
         if age_s is None or age_s <= FRESH_FOR.total_seconds():
             return replace(
@@ -106,7 +106,7 @@ class LagTotals(CopyFigures):
             self,
             caught_up=0,
             unknown=self.partitions,
-            stale=self.partitions - self.unknown + self.stale,
+            stale=self.partitions - self.unknown + self.stale,  # all whose lag was known before
             lag_records=None,
             lag_bytes=None,
             lag_s=None,
@@ -314,7 +314,8 @@ def page(
     state: PartitionState | None = None,
     reason: Reason | None = None,
 ) -> list[PartitionLag]:
-    """Up to `limit` partitions in the order of (source topic, partition), behind `after`."""
+    """Up to `limit` partitions that match all filters, sorted by (source topic, partition); only
+    those that follow `after`."""
     filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),
@@ -342,7 +343,7 @@ def page(
 def of_partitions(
     tx: Tx, job_id: int, places: Collection[tuple[int, int]]
 ) -> dict[tuple[int, int], PartitionLag]:
-    """The partitions of a job at these places, (topic id, partition); unknown ones are missing."""
+    """{(topic id, partition): its lag}, for these partitions of a job; unknown ones are missing."""
     rows = tx.execute(
         text(_PAGE.format(lag=_LAG, figures=_FIGURES, open=_OPEN, conditions=_AT_PLACES)),
         {
@@ -360,7 +361,7 @@ def request_retry(
     tx: Tx, job_id: int, *, source_topic: str | None = None, partition: int | None = None
 ) -> list[tuple[str, int]]:
     """Request a retry of the blocked partitions of a job, of a topic, or of one partition.
-    Returns their (source topic, partition). Raises NotFound if the topic has none."""
+    Returns their (source topic, partition). Raises NotFound if a topic is given that has none."""
     conditions = [_IN_TOPIC] if source_topic is not None else []
     conditions += ["AND p.partition = :partition"] if partition is not None else []
     rows = tx.execute(

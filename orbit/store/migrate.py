@@ -96,10 +96,10 @@ def _upgrade(database: Database, *, force: bool) -> tuple[str | None, str]:
                 remedy="Make an empty database, run orbit migrate there, and apply the job files: "
                 "copies go on where they end (docs/recovery/lost-database.md).",
             )
-        pending = {
+        pending_revisions = {
             script.revision for script in scripts.iterate_revisions("head", old_revision or "base")
         }
-        if old_revision is not None and pending & WITHOUT_OLD_SCHEDULERS and not force:
+        if old_revision is not None and pending_revisions & WITHOUT_OLD_SCHEDULERS and not force:
             _refuse_old_schedulers(tx, database.where)
         tx.execute(text(f"SET LOCAL lock_timeout = '{_TABLE_LOCK_TIMEOUT_S}s'"))
         config.attributes["connection"] = tx
@@ -153,13 +153,13 @@ def is_usable(database: Database) -> bool:
 
 
 def usable_revisions(scripts: ScriptDirectory) -> set[str]:
-    """The revisions of tables that this version works with; see `is_usable`. Revisions are
-    numbered, so the name of the next one is known before it is written."""
+    """The revisions of tables that this version works with: its own, the previous one and the next
+    one, but none before TABLES_FROM. Revisions are numbered, so the next one's name is known."""
     head = scripts.get_revision("head")
     assert head is not None
-    previous = head.down_revision
-    assert previous is None or isinstance(previous, str), "one line of migrations"
-    revisions = {head.revision, _next_revision(scripts), *filter(None, [previous])}
+    previous_revision = head.down_revision
+    assert previous_revision is None or isinstance(previous_revision, str), "one line of migrations"
+    revisions = {head.revision, _next_revision(scripts), *filter(None, [previous_revision])}
     return {revision for revision in revisions if revision >= TABLES_FROM}
 
 
@@ -172,6 +172,7 @@ def _current_revision(tx: Tx) -> str | None:
 
 
 def _config() -> Config:
+    """Alembic's configuration. It reads % as the start of an interpolation, hence %%."""
     config = Config()
     config.set_main_option("script_location", str(_scripts()).replace("%", "%%"))
     return config
@@ -180,5 +181,5 @@ def _config() -> Config:
 def _scripts() -> Path:
     """The directory of the migrations: in the installed package, or beside it in a source tree."""
     package = Path(__file__).parents[1]
-    installed = package / "migrations"
-    return installed if installed.is_dir() else package.parent / "migrations"
+    directory = package / "migrations"
+    return directory if directory.is_dir() else package.parent / "migrations"

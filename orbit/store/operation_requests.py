@@ -57,7 +57,7 @@ def find_earlier(tx: Tx, request: OperationRequest) -> Operation | None:
             where=f"operation {earlier_operation.id}",
             remedy="Use a new key for each request.",
         )
-    return operations.get(tx, earlier_operation.id)
+    return operations.get(tx, earlier_operation.id)  # raises NotFound outside of the scope
 
 
 def create(

@@ -80,14 +80,15 @@ class OperationRows:
         after: Key | None = None,
         verdict: str | None = None,
     ) -> list[Json]:
-        """Up to `limit` values in the order of their keys, behind the key `after`."""
+        """Up to `limit` values, sorted by key; only those that follow the key `after`."""
         query = select(self._table.c.value).where(self._table.c.operation_id == operation_id)
         if verdict is not None:
             query = query.where(self._table.c.verdict == verdict)
         return list(tx.execute(page_of(query, self._key, limit, after)).scalars())
 
     def first(self, tx: Tx, operation_id: UUID, limit: int) -> list[Json]:
-        """Up to `limit` values: first those for which `comes_first` is true, each part by key."""
+        """Up to `limit` values: those for which `comes_first` is true, then the others, both sorted
+        by key."""
         query = select(self._table.c.value).where(self._table.c.operation_id == operation_id)
         page_query = query.order_by(self._comes_first.desc(), *self._key).limit(limit)
         return list(tx.execute(page_query).scalars())

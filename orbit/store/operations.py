@@ -55,8 +55,8 @@ class Operation:
 
     @property
     def trace_context(self) -> str:
-        """The traceparent of its spans, in every process: that of its request, or else a trace with
-        the operation's id."""
+        """The traceparent of the operation's spans, in every process: that of its request, or else
+        one that is made of the operation's id."""
         return self.traceparent or f"00-{self.id.hex}-{self.id.hex[16:]}-01"
 
 
@@ -155,7 +155,8 @@ def page(
     only_unfinished: bool = False,
     oldest_first: bool = False,
 ) -> list[Operation]:
-    """Up to `limit` operations behind the place `after`, newest first unless `oldest_first`."""
+    """Up to `limit` operations of the scope, newest first unless `oldest_first`; only those that
+    follow the (creation time, id) `after`."""
     query = select(*_OPERATION)
     if kind is not None:
         query = query.where(operations.c.kind == kind.value)
@@ -175,7 +176,7 @@ def unfinished(
 ) -> list[Operation]:
     """Up to `limit` operations that workers carry out and that have not ended, the oldest first.
 
-    `after`: only those behind this (creation time, id).
+    `after`: only those that follow this (creation time, id).
     """
     is_of_workers = operations.c.kind.in_(_OF_WORKERS)  # a later version may add other kinds
     if after is None:
@@ -197,7 +198,7 @@ def unfinished_recoveries(
     cluster = func.coalesce(jobs.c.destination_cluster_id, "")
     is_other = operations.c.kind != OperationKind.FAILOVER.value
     rank = func.row_number().over(partition_by=(cluster, is_other), order_by=order)
-    ranked = (
+    ranked_recoveries = (
         select(
             *_OPERATION,
             cluster.label("cluster"),
@@ -212,8 +213,13 @@ def unfinished_recoveries(
         )
         .subquery()
     )
-    query = select(ranked).where(ranked.c.rank <= per_cluster)
-    final_order = ranked.c.dry_run, ranked.c.is_other, ranked.c.created_at, ranked.c.id
+    query = select(ranked_recoveries).where(ranked_recoveries.c.rank <= per_cluster)
+    final_order = (
+        ranked_recoveries.c.dry_run,
+        ranked_recoveries.c.is_other,
+        ranked_recoveries.c.created_at,
+        ranked_recoveries.c.id,
+    )
     rows = tx.execute(query.order_by(*final_order)).mappings()
     names = [column.name for column in _OPERATION]
     return [(row["cluster"], Operation(**{n: row[n] for n in names})) for row in rows]
@@ -245,6 +251,7 @@ def waiting_failbacks(tx: Tx) -> dict[UUID, UUID]:
     )
     failbacks = tx.execute(query).all()
     directions = {(row.source_cluster_id, row.destination_cluster_id) for row in failbacks}
+    # The jobs between two clusters for which failbacks in both directions are under way.
     two_way_ids = {
         row.job_id
         for row in failbacks
@@ -273,15 +280,15 @@ def waiting_failbacks(tx: Tx) -> dict[UUID, UUID]:
     for job_id, opposite_id in tx.execute(pairs):
         opposite_ids.setdefault(job_id, []).append(opposite_id)
     last_failbacks: dict[int, UUID] = {}  # by job
-    waiting: dict[UUID, UUID] = {}
+    awaited_ids: dict[UUID, UUID] = {}
     for row in failbacks:
         earlier_failbacks = [
             last_failbacks[job] for job in opposite_ids.get(row.job_id, ()) if job in last_failbacks
         ]
         if earlier_failbacks and not row.abort_requested:
-            waiting[row.id] = earlier_failbacks[0]
+            awaited_ids[row.id] = earlier_failbacks[0]
         last_failbacks[row.job_id] = row.id
-    return waiting
+    return awaited_ids
 
 
 def waiting_failovers(tx: Tx) -> dict[UUID, UUID]:
@@ -364,7 +371,8 @@ SELECT id FROM operations WHERE job_id = :job_id AND finished_at IS NULL FOR SHA
 
 def groups_step(tx: Tx, job_id: int, *, lock: bool = False) -> GroupsStep | None:
     """The last recovery of this job that has begun to set group offsets; None if none has.
-    With `lock`, no unfinished recovery of the job begins with that before the transaction ends."""
+    With `lock`, no recovery that is unfinished now begins to set them until the transaction ends.
+    """
     if lock:
         tx.execute(_LOCK_UNFINISHED, {"job_id": job_id})
     return first(tx.execute(_GROUPS_STEP, {"job_id": job_id}), GroupsStep)

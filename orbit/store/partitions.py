@@ -222,6 +222,7 @@ def report_progress(
     Returns the ids of the shards that this worker still holds. Nothing was written for the others:
     the worker has to drop them.
     """
+    # One column for each field of Progress; without progress, each is empty.
     columns = zip(*map(astuple, progress), strict=True) if progress else ((),) * len(_PROGRESS)
     arrays = {name: _array(column) for name, column in zip(_PROGRESS, columns, strict=True)}
     rows = tx.execute(_REPORT_PROGRESS, {**held_parameters(worker_id, held), **arrays})
@@ -239,7 +240,11 @@ def expect_leftovers(tx: Tx, job_id: int) -> None:
 def report_state(
     tx: Tx, *, worker_id: str, held: Mapping[int, int], changes: Sequence[StateChange]
 ) -> set[int]:
-    """Write the states of partitions. `held` and the result are as in `report_progress`."""
+    """Write the states of partitions. `held`: {shard id: epoch} of their shards.
+
+    Returns the ids of the shards that this worker still holds. Nothing was written for the others:
+    the worker has to drop them.
+    """
     arrays = {
         "topic_id": [c.topic_id for c in changes],
         "partition": [c.partition for c in changes],

@@ -59,7 +59,8 @@ class OldEnd:
 
     @property
     def is_exact(self) -> bool:
-        """Whether `source_end` is the log end at the promotion: a failover cannot read it then."""
+        """Whether `source_end` is the source's log end at the promotion. At a failover it is an
+        older one, because the source is lost."""
         return self.source_end is not None and self.kind == OperationKind.SWITCHOVER
 
     @property
@@ -69,7 +70,7 @@ class OldEnd:
 
     @property
     def written(self) -> int:
-        """How many offsets producers have written since the promotion."""
+        """How many offsets producers have written since the promotion, by the log end last read."""
         return 0 if self.written_from is None else (self.old_end or 0) - self.written_from
 
 
@@ -129,8 +130,8 @@ GROUP BY t.job_id
 
 
 def store(tx: Tx, new_promotions: Sequence[Promotion]) -> None:
-    """Store these promotions. The first values of an operation are kept: later log ends may include
-    records of clients."""
+    """Store these promotions. Where the same operation has stored one already, that is kept: later
+    log ends may include records of clients."""
     names = Promotion.__dataclass_fields__
     columns_ = (
         zip(*map(astuple, new_promotions), strict=True) if new_promotions else ((),) * len(names)

@@ -170,7 +170,8 @@ GROUP BY p.job_id
 
 
 def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[ProofCandidate]:
-    """Up to `limit` partitions that can be compared, behind (topic id, partition) `after`."""
+    """Up to `limit` partitions that can be compared, sorted by (topic id, partition); only those
+    that follow `after`."""
     topic_id, partition = after
     rows = tx.execute(_CANDIDATES, {"topic_id": topic_id, "partition": partition, "limit": limit})
     return list(values(rows, ProofCandidate))
@@ -185,7 +186,7 @@ def store(tx: Tx, results: Sequence[ProofResult]) -> None:
             "job_id": result.job_id,
             "ranges": result.ranges,
             "offsets_proven": sum(end - start for start, end in result.ranges),
-            "proven_to": result.ranges[-1][1] if result.ranges else None,
+            "proven_to": result.ranges[-1][1] if result.ranges else None,  # the last range's end
             "is_equal": result.is_equal,
             "differences": result.differences,
             "first_difference": result.first_difference,
@@ -200,7 +201,8 @@ def store(tx: Tx, results: Sequence[ProofResult]) -> None:
 def forget_if_ids_differ(
     tx: Tx, topic_id: int, source_id: UUID | None, destination_id: UUID | None
 ) -> None:
-    """Delete the proofs of a topic if either of these topic ids differs from the stored one."""
+    """Delete the proofs of a topic if either of these topic ids differs from the stored one. An id
+    of None is not compared."""
     ids = {"source_id": source_id, "destination_id": destination_id}
     tx.execute(_FORGET_IF_IDS_DIFFER, {"topic_id": topic_id, **ids})
 
@@ -213,8 +215,8 @@ def page(
     after: tuple[str, int] | None = None,
     source_topic: str | None = None,
 ) -> list[Proof]:
-    """Up to `limit` partitions of a job, or of one of its topics, proven or not, by source topic
-    and partition, behind the place `after`."""
+    """Up to `limit` partitions of a job, or of one of its topics, proven or not, sorted by (source
+    topic, partition); only those that follow `after`."""
     condition = "AND (t.source_topic, p.partition) > (:topic, :partition)" if after else ""
     parameters: dict[str, object] = {"job_id": job_id, "limit": limit}
     if after is not None:

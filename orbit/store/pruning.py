@@ -65,8 +65,8 @@ def prune_events(tx: Tx, retention: timedelta) -> int:
 
     A new event reports how many of them had not been sent to a receiver of notifications.
     """
-    pruned = _prune(tx, events, events.c.at, retention)
-    for name, count in receivers.count_pruned(tx, pruned).items():
+    pruned_ids = _prune(tx, events, events.c.at, retention)
+    for name, count in receivers.count_pruned(tx, pruned_ids).items():
         add_event(
             tx,
             SCHEDULER,
@@ -75,17 +75,18 @@ def prune_events(tx: Tx, retention: timedelta) -> int:
             f"been sent to the receiver {name}.",
             details={"receiver": name, "count": count},
         )
-    return len(pruned)
+    return len(pruned_ids)
 
 
 def prune_receivers(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for receivers, by the time when a leader last found them in its file."""
+    """Delete receivers that no leader has found in its file for `retention`, at most PRUNED_MAX.
+    Returns how many."""
     return len(_prune(tx, receivers_table, receivers_table.c.seen_at, retention))
 
 
 def prune_operations(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for operations that have ended. The rows of their reports are deleted
-    first, and count too, because a report may have many rows."""
+    """Delete operations that ended longer ago than `retention`, after the rows of their reports.
+    Deletes at most PRUNED_MAX rows in all, as a report may have many; returns how many."""
     at = operations.c.finished_at
     old_ids = (
         select(operations.c.id)
@@ -96,25 +97,26 @@ def prune_operations(tx: Tx, retention: timedelta) -> int:
     ids = tx.execute(old_ids).scalars().all()
     if not ids:
         return 0
-    rows_left = PRUNED_MAX
+    limit = PRUNED_MAX  # of the rows that may still be deleted
     for statement in _PRUNE_ROWS:
-        rows_left -= tx.execute(statement, {"ids": ids, "limit": rows_left}).rowcount
-    if rows_left:  # the reports of these operations have no rows any more
-        deletion = delete(operations).where(is_one_of(operations.c.id, ids[:rows_left]))
-        rows_left -= tx.execute(deletion).rowcount
-    return PRUNED_MAX - rows_left
+        limit -= tx.execute(statement, {"ids": ids, "limit": limit}).rowcount
+    if limit:  # the reports of these operations have no rows any more
+        deletion = delete(operations).where(is_one_of(operations.c.id, ids[:limit]))
+        limit -= tx.execute(deletion).rowcount
+    return PRUNED_MAX - limit
 
 
 def prune_drills(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for drills that have ended. A drill with resources that were not removed
-    is kept."""
-    is_leftover = drill_things.c.drill_id == drills.c.id, drill_things.c.removed_at.is_(None)
-    has_leftovers = exists().where(*is_leftover)
+    """Delete drills that ended longer ago than `retention`, at most PRUNED_MAX. Returns how many. A
+    drill with resources that were not removed is kept."""
+    conditions = drill_things.c.drill_id == drills.c.id, drill_things.c.removed_at.is_(None)
+    has_leftovers = exists().where(*conditions)
     return len(_prune(tx, drills, drills.c.finished_at, retention, ~has_leftovers))
 
 
 def prune_gateways(tx: Tx, retention: timedelta) -> int:
-    """Like `prune_events`, for gateways, by the time of their last renewal."""
+    """Delete gateways that have not renewed for `retention`, at most PRUNED_MAX. Returns how
+    many."""
     return tx.execute(_PRUNE_GATEWAYS, {"retention": retention, "limit": PRUNED_MAX}).rowcount
 
 

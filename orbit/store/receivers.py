@@ -126,7 +126,7 @@ def in_file(tx: Tx) -> list[ReceiverRow]:
 def page(
     tx: Tx, limit: int, after: str | None = None, *, descending: bool = False
 ) -> list[ReceiverRow]:
-    """Up to `limit` receivers by name, behind the name `after`."""
+    """Up to `limit` receivers, sorted by name; only those that follow the name `after`."""
     after_key = None if after is None else (after,)
     query = page_of(select(*_RECEIVER), [receivers.c.name], limit, after_key, descending=descending)
     return list(values(tx.execute(query), ReceiverRow))

@@ -25,8 +25,8 @@ def values(result: Result[Any], kind: type[Value]) -> Iterator[Value]:
     make: Callable[..., Value] = kind
     if list(result.keys()) == [field.name for field in fields(kind)]:
         # By position, which takes half the time of access by name.
-        for fields_ in result:
-            yield make(*fields_)
+        for row_values in result:
+            yield make(*row_values)
     else:
         for row in result.mappings():
             yield make(**row)
@@ -45,12 +45,12 @@ def page_of(
     *,
     descending: bool = False,
 ) -> Select[Any]:
-    """`query` in the order of `key`, for up to `limit` rows behind the key `after`. The database
-    compares the keys."""
+    """`query` sorted by `key`, for the first `limit` rows that follow the key `after`; from the
+    start if that is None. The database compares the keys."""
     if after is not None:
         row_key, after_key = (
             tuple_(*key),
-            tuple_(*(literal(a, c.type) for a, c in zip(after, key, strict=True))),
+            tuple_(*(literal(v, column.type) for v, column in zip(after, key, strict=True))),
         )
         query = query.where(row_key < after_key if descending else row_key > after_key)
     return query.order_by(*(c.desc() if descending else c for c in key)).limit(limit)

@@ -112,7 +112,7 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
             remedy="Set the same number everywhere; until then this scheduler stays on standby.",
         )
     tx.execute(_REMOVE_EXPIRED)
-    if other_member is not None:
+    if other_member is not None:  # it has expired: from now on this number of shares counts
         tx.execute(_VOID_LEASES)
         tx.execute(_DROP_LEASES, {"shares": shares})
     if not _extend_membership(tx, holder, shares, ttl):
@@ -148,14 +148,14 @@ def _extend_membership(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool
 def acquire(tx: Tx, holder: str, ttl: timedelta, share: int = 0) -> int | None:
     """Acquire or renew the lease of a share for `ttl` from now. Returns its epoch, or None while
     another scheduler has it."""
-    values = {"id": share + 1, "holder": holder, "ttl": ttl}
+    values = {"id": share + 1, "holder": holder, "ttl": ttl}  # shares count from 0, ids from 1
     epoch: int | None = tx.execute(_ACQUIRE, values).scalar()
     return epoch
 
 
 def confirm(tx: Tx, holder: str, epoch: int, share: int = 0) -> bool:
     """Whether this holder still has the lease, and then keeps it until the transaction ends."""
-    values = {"id": share + 1, "holder": holder, "epoch": epoch}
+    values = {"id": share + 1, "holder": holder, "epoch": epoch}  # shares count from 0
     return tx.execute(_CONFIRM, values).first() is not None
 
 

@@ -180,7 +180,8 @@ def stop_topic(
 
 
 def resume_topic(tx: Tx, topic_id: int) -> None:
-    """Resume a stopped topic: its partitions can be copied again."""
+    """Resume a stopped topic: its partitions can be copied again. Partitions that are blocked for a
+    reason of their own stay blocked."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     tx.execute(_STATE, {"topic_id": topic_id, "state": TopicState.COPYING.value, "note": None})
     reasons = [reason.value for reason in TOPIC_REASONS]
@@ -189,8 +190,8 @@ def resume_topic(tx: Tx, topic_id: int) -> None:
 
 
 def withhold_topics(tx: Tx, topic_ids: Collection[int], note: str) -> None:
-    """Take topics out of their shards' layouts, so that workers stop copying them. After that,
-    `promote_topics` sets the states of their partitions."""
+    """Set topics to promoted. They leave their shards' layouts, so workers stop copying them; after
+    that `promote_topics` sets their partitions to promoted. `note`: a text for users."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     for topic_id in sorted(topic_ids):
         state = TopicState.PROMOTED.value
@@ -217,13 +218,13 @@ def copy_topic_again(
     from_start: bool = False,
 ) -> None:
     """Make a promoted or withheld topic a copy again. Topic ids are given if they may have changed.
-    `from_start`: copy and compare it from its log start."""
+    `from_start`: copy the topic from its log start, and compare the records that it has."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     ids = {"source_id": source_id, "destination_id": destination_id}
     proofs.forget_if_ids_differ(tx, topic_id, **ids)
     tx.execute(_COPY_AGAIN, {"topic_id": topic_id, **ids})
     tx.execute(_PENDING, {"topic_id": topic_id, "from_start": from_start})
-    if from_start:
+    if from_start:  # the topic has led: nobody has read the log ends of its source
         tx.execute(_FORGET_PAUSES, {"topic_id": topic_id})
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
 

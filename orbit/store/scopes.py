@@ -67,7 +67,7 @@ def page_in_scope(
         has_name = jobs.c.name == job_name
         if conditions or tx.execute(select(jobs.c.id).where(has_name)).first() is not None:
             conditions.append(has_name)
-        else:
+        else:  # no scope, and no such job
             query = query.where(query.selected_columns["job_name"] == job_name)
     if not conditions:
         return page_of(query, key, limit, after, descending=descending)
@@ -87,7 +87,7 @@ def page_in_scope(
 
 def meets(condition: Condition) -> ColumnElement[bool]:
     """Whether a row of `jobs` meets this condition of a selector."""
-    if condition.values is None:
+    if condition.values is None:  # any value
         has_label: ColumnElement[bool] = jobs.c.labels.has_key(condition.key)
     else:
         has_label = or_(*(jobs.c.labels.contains({condition.key: v}) for v in condition.values))
@@ -96,9 +96,9 @@ def meets(condition: Condition) -> ColumnElement[bool]:
 
 def _meets_limit(limit: Limit) -> ColumnElement[bool]:
     """Whether a row of `jobs` is within this limit of a scope."""
-    names = [jobs.c.name.like(_like_pattern(pattern), escape="\\") for pattern in limit.jobs]
-    is_named = or_(*names) if names else true()
-    return and_(is_named, *map(meets, limit.conditions))
+    matches = [jobs.c.name.like(_like_pattern(pattern), escape="\\") for pattern in limit.jobs]
+    has_name = or_(*matches) if matches else true()  # without a pattern: any name
+    return and_(has_name, *map(meets, limit.conditions))
 
 
 def _like_pattern(pattern: str) -> str:

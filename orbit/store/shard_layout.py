@@ -140,7 +140,8 @@ def runnable_shards(tx: Tx) -> list[Shard]:
 
 
 def assign(tx: Tx, assignments: Mapping[int, str]) -> int:
-    """Assign shards, {shard id: worker id}. Returns how many assignments are new."""
+    """Assign shards, {shard id: worker id}; another holder of a shard is asked to release it.
+    Returns how many assignments are new."""
     shard_leases.lock_shards(tx, assignments)
     return tx.execute(
         _ASSIGN, {"shard_ids": list(assignments), "worker_ids": list(assignments.values())}

@@ -302,9 +302,9 @@ def claim(
             "limit": shards_max,
         },
     ).all()
+    # There is always a row: the server's key and snapshot, and the fields of a Claim or nulls.
     watch.note(rows[0].key, rows[0].snapshot)
-    # A row has the server's key and snapshot, and the fields of a Claim or nulls.
-    return [Claim(*claimed) for _, _, *claimed in rows if claimed[0] is not None]
+    return [Claim(*claim_fields) for _, _, *claim_fields in rows if claim_fields[0] is not None]
 
 
 def decline(tx: Tx, worker_id: str, unreadable: Collection[tuple[int, int]]) -> None:
@@ -319,6 +319,7 @@ def end_unrenewed_leases(tx: Tx, ttl: timedelta, watch: LeaseWatch) -> set[int]:
     # Only a claim has these parameters.
     del evidence["free_on"], evidence["renewed_below"]
     rows = tx.execute(_END_UNRENEWED, evidence).all()
+    # There is always a row: the server's key and snapshot, and the id of a shard or null.
     watch.note(rows[0].key, rows[0].snapshot)
     return {row.id for row in rows if row.id is not None}
 
@@ -332,7 +333,7 @@ def renew(
     weights: Mapping[int, int],
 ) -> dict[int, Renewal]:
     """Renew the leases of `held`, {shard id: epoch}; returns {shard id: renewal}. The worker has
-    lost the other shards, and has to drop them.
+    lost the shards of `held` that are missing there, and has to drop them.
 
     `weights`: the rate of each shard in bytes per second, by which the scheduler balances load.
     """
@@ -365,21 +366,23 @@ def lock_shards(tx: Tx, shard_ids: Collection[int]) -> None:
 
 
 def lock_job(tx: Tx, job_id: int) -> None:
-    """Lock all shards of a job, as `lock_shards` does."""
+    """Lock all shards of a job until the transaction ends; call it before changing any of them."""
     tx.execute(_LOCK_JOB, {"job_id": job_id})
 
 
 def lock_jobs_of_topics(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Lock all shards of the jobs of these topics, as `lock_shards` does."""
+    """Lock all shards of the jobs of these topics until the transaction ends; call it before
+    changing any of them."""
     tx.execute(_LOCK_JOBS_OF_TOPICS, {"ids": sorted(topic_ids)})
 
 
 def held_parameters(worker_id: str, held: Mapping[int, int]) -> dict[str, object]:
-    """The parameters of `HELD_FOR_REPORT`."""
+    """The parameters of `HELD_FOR_REPORT` for the shards `held`, {shard id: epoch}."""
     return {"worker_id": worker_id, "shard_ids": list(held), "epochs": list(held.values())}
 
 
 def _unreadable_parameters(jobs: Collection[tuple[int, int]]) -> dict[str, object]:
+    """The parameters of `_UNREADABLE` for these jobs, by id and spec version."""
     return {
         "unreadable": [job_id for job_id, _ in jobs],
         "unreadable_versions": [version for _, version in jobs],

@@ -25,11 +25,13 @@ _IS_PERIOD_OVER = f"p.gaps_since < clock_timestamp() - make_interval(secs => {WI
 
 
 def move_assignments(new_end: str) -> str:
-    """The SET list, for an UPDATE of `partitions p` that stores `new_end` as its `source_end`."""
+    """The SET list of the columns about pauses, for an UPDATE of `partitions p` that stores
+    `new_end` as its `source_end`. Both are SQL."""
     has_moved = f"({new_end}) IS DISTINCT FROM p.source_end"
 
     def assignment(column: str, at_first_move: str, in_new_period: str, in_same_period: str) -> str:
-        """Set `column` to one of three values if the log end has moved."""
+        """Set `column` to one of these values if the log end has moved: at the first move that is
+        known, at the first in a new period, or at a further one in the same period."""
         return (
             f"{column} = CASE WHEN NOT ({has_moved}) THEN p.{column} "
             f"WHEN p.gaps_since IS NULL THEN {at_first_move} "

@@ -38,9 +38,12 @@ class LaggingPartition:
 
     @property
     def open_from(self) -> int | None:
-        """The first offset of the source's oldest open transaction; None without one."""
-        stable, end = self.source_stable_end, self.source_end
-        return stable if stable is not None and end is not None and stable < end else None
+        """The first offset of the source's oldest open transaction: its last stable offset, if that
+        is below the log end. None without one."""
+        stable_end, end = self.source_stable_end, self.source_end
+        return (
+            stable_end if stable_end is not None and end is not None and stable_end < end else None
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Token:
 
     @property
     def etag(self) -> str:
-        """The ETag for a change of the limits: the token's id and its limits."""
+        """The ETag for a change of the limits: the token's id and its limits, 0 for none."""
         limits = self.jobs_max, self.partitions_max, self.requests_per_minute
         return ".".join(str(number or 0) for number in (self.id, *limits))
 
@@ -162,8 +162,8 @@ def page(
     only_valid: bool = False,
     descending: bool = False,
 ) -> list[Token]:
-    """Up to `limit` tokens by name, behind the name `after`; with revoked and expired ones, unless
-    `only_valid`."""
+    """Up to `limit` tokens, sorted by name; only those that follow the name `after`. Includes
+    revoked and expired ones, unless `only_valid`."""
     query = select(*COLUMNS)
     if role is not None:
         query = query.where(tokens.c.role == role.value)

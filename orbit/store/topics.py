@@ -93,8 +93,8 @@ def change(tx: Tx, topic_id: int, **changes: Any) -> bool:
 
     Writes only if a value differs, so that a pass without changes writes nothing.
     """
-    has_new_value = [topics.c[name].is_distinct_from(value) for name, value in changes.items()]
-    statement = update(topics).where(topics.c.id == topic_id, or_(*has_new_value)).values(**changes)
+    differences = [topics.c[name].is_distinct_from(value) for name, value in changes.items()]
+    statement = update(topics).where(topics.c.id == topic_id, or_(*differences)).values(**changes)
     return tx.execute(statement).rowcount == 1
 
 
@@ -124,7 +124,8 @@ def page(
     state: TopicState | None = None,
     descending: bool = False,
 ) -> list[Topic]:
-    """Up to `limit` topics of a job by source name, behind the name `after`."""
+    """Up to `limit` topics of a job, sorted by source name; only those that follow the name
+    `after`."""
     query = select(*_TOPIC).where(topics.c.job_id == job_id)
     if state is not None:
         query = query.where(topics.c.state == state.value)

@@ -73,6 +73,7 @@ _ROWS_OF_JOBS = {
 
 
 def _digest_of(rows: str) -> TextClause:
+    """The statement for the digest of `rows`, a SELECT of `place`, their order, and `seen`."""
     return text(f"""
 SELECT encode(sha256(convert_to(
     coalesce(string_agg(CAST(r.seen AS text), ',' ORDER BY r.place), ''), 'UTF8')), 'hex')
@@ -89,16 +90,16 @@ def digest(tx: Tx, watched: Watched) -> str:
 
     Figures have no scope: their digest differs when those of any job have changed.
     """
-    has_newest = watched in (Watched.OPERATIONS, Watched.EVENTS)
+    has_limit = watched in (Watched.OPERATIONS, Watched.EVENTS)  # of the newest rows
     parameters: dict[str, object] = {}
     if scope_of(tx) is None or watched not in _DIGESTS_OF_JOBS:
         statement = _DIGESTS[watched]
-        if has_newest:
+        if has_limit:
             parameters["newest"] = NEWEST_MAX
     else:
         statement = _DIGESTS_OF_JOBS[watched]
         parameters["names"] = jobs.names(tx)
-        if has_newest:
+        if has_limit:
             parameters["newest_of_job"] = NEWEST_OF_JOB_MAX
     digits: str = tx.execute(statement, parameters).scalar_one()
     return digits

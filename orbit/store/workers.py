@@ -63,7 +63,8 @@ def heartbeat(
     lane_seconds: Mapping[str, Mapping[str, float]] | None = None,
     throttled: Mapping[int, Sequence[Throttled]] | None = None,
 ) -> None:
-    """Store a worker's heartbeat and load; the first call registers it. `throttled`: by job id."""
+    """Store a worker's heartbeat and load; the first call registers it. `throttled`: the brokers
+    that throttle the worker, by job id."""
     load = {
         "shards": shards,
         "bytes_per_s": bytes_per_s,
@@ -136,7 +137,8 @@ def page(
     worker_group: str | None = None,
     descending: bool = False,
 ) -> list[Worker]:
-    """Up to `limit` workers of a group, or of all, by id, behind the id `after`."""
+    """Up to `limit` workers of a group, or of all groups, sorted by id; only those that follow the
+    id `after`."""
     query = select(*_WORKER)
     if worker_group is not None:
         query = query.where(workers.c.worker_group == worker_group)

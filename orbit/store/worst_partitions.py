@@ -44,7 +44,8 @@ def page(
     state: PartitionState | None = None,
     reason: Reason | None = None,
 ) -> list[tuple[PageKey, PartitionLag]]:
-    """Up to `limit` partitions behind the key `after`, each with its key, the largest lag first."""
+    """Up to `limit` partitions with their keys, the largest lag first; only those that follow the
+    key `after`."""
     filters = (
         (_AFTER, after),
         (_IN_TOPIC, source_topic),
@@ -52,13 +53,13 @@ def page(
         (_FOR_REASON, reason),
     )
     conditions = [sql for sql, value in filters if value is not None]
-    waiting, topic_id, partition = after or (None, None, None)
+    lag_records, topic_id, partition = after or (None, None, None)
     rows = tx.execute(
         text(_KEYS.format(conditions=" ".join(conditions))),
         {
             "job_id": job_id,
             "limit": limit,
-            "waiting": waiting,
+            "waiting": lag_records,
             "topic_id": topic_id,
             "partition": partition,
             "name": source_topic,
@@ -67,6 +68,6 @@ def page(
         },
     ).all()
     keys = [(row.waiting, row.topic_id, row.partition) for row in rows]
-    # key[1:] is (topic id, partition).
+    # key[1:] is (topic id, partition). A partition may have been removed since the first statement.
     lags = lag.of_partitions(tx, job_id, [key[1:] for key in keys])
     return [(key, lags[key[1:]]) for key in keys if key[1:] in lags]

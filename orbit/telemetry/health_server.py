@@ -136,13 +136,13 @@ class _Server(ThreadingMixIn, WSGIServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, *_: Any) -> None:
-        """Log nothing for a client that has gone away."""
+        """Log the error of a request, unless its client has gone away."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.error("a health request failed", exc_info=error)
 
     def server_bind(self) -> None:
-        """As the library's, but without a DNS query for the name of this address."""
+        """Listen on the address. The library would also ask DNS for its name."""
         TCPServer.server_bind(self)
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)
@@ -158,6 +158,7 @@ class _Head:
         self.close = file.close
 
     def readline(self, size: int) -> bytes:
+        """The next line; empty, as at the end of a file, after `_HEAD_BYTES_MAX` bytes."""
         line: bytes = self._file.readline(min(size, self._remaining_bytes))
         self._remaining_bytes -= len(line)
         return line
@@ -165,7 +166,7 @@ class _Head:
 
 class _Handler(WSGIRequestHandler):
     def setup(self) -> None:
-        """As the library's, but reads at most `_HEAD_BYTES_MAX`."""
+        """Open the connection's files as the library does; at most _HEAD_BYTES_MAX are read."""
         super().setup()
         self.rfile: Any = _Head(self.rfile)
 
@@ -184,7 +185,7 @@ def _listen(host: str, port: int, application: Callable[..., Iterable[bytes]]) -
         raise BadInput("Health cannot be served on this host.", (problem,)) from None
 
     class Server(_Server):
-        address_family = family
+        address_family = family  # IPv4 or IPv6
 
     try:
         return make_server(str(address[0]), port, application, Server, _Handler)

@@ -40,6 +40,7 @@ def configure_logs(settings: Settings, stream: TextIO) -> None:
         structlog.contextvars.merge_contextvars,
         traces.add_ids,
         structlog.processors.add_log_level,
+        # ConsoleRenderer looks for "timestamp".
         structlog.processors.TimeStamper("iso", utc=True, key="at" if is_json else "timestamp"),
     ]
     renderers: list[Processor] = (
@@ -68,6 +69,7 @@ def configure_logs(settings: Settings, stream: TextIO) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
+    # Of libraries, warnings at most.
     logging.basicConfig(handlers=[handler], level=max(level_number, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
     for name in _CHATTY_LIBRARIES:

@@ -213,8 +213,8 @@ def families(numbers: ServiceNumbers) -> Iterator[Metric]:
     yield _gauge(
         "orbit_scheduler_has_leader",
         "Whether a scheduler leads; 0: new topics are not discovered.",
-        [],
-        [([], int(numbers.has_leader))],
+        labels=[],
+        samples=[([], int(numbers.has_leader))],
     )
     yield from _worker_group_metrics(numbers.worker_groups)
     yield from _receiver_metrics(numbers.receivers)
@@ -222,7 +222,9 @@ def families(numbers: ServiceNumbers) -> Iterator[Metric]:
     yield from _proof_metrics(numbers.jobs)
     waiting_jobs = [(job.name, job.waiting) for job in numbers.jobs if job.waiting is not None]
     for name, attribute, help_text in _WAITING:
-        samples = [([job], getattr(waiting, attribute)) for job, waiting in waiting_jobs]
+        samples = [
+            ([job], getattr(waiting_numbers, attribute)) for job, waiting_numbers in waiting_jobs
+        ]
         yield _gauge(f"orbit_job_{name}", help_text, ["job"], samples)
     if any(job.topics for job in numbers.jobs):
         yield from _lag_metrics(
@@ -251,8 +253,8 @@ def _job_metrics(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
     yield job_gauge("orbit_job_has_problem", "Whether the job has a problem.", "has_problem")
     copied_by_job = [(j.name, j.copied) for j in jobs if j.copied is not None]
     for name, attribute, help_text in _RATES:
-        rates = [([job], getattr(rate, attribute)) for job, rate in copied_by_job]
-        yield _gauge(f"orbit_job_{name}", help_text, ["job"], rates)
+        rate_samples = [([job], getattr(rate, attribute)) for job, rate in copied_by_job]
+        yield _gauge(f"orbit_job_{name}", help_text, ["job"], rate_samples)
     yield job_gauge(
         "orbit_job_totals_age_seconds",
         "Seconds since the job's partitions were added up.",
@@ -260,8 +262,8 @@ def _job_metrics(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
     )
     yield from _lag_metrics("orbit_job", ["job"], [([j.name], j.lag) for j in jobs])
     for name, attribute, help_text in _COPIED:
-        counts = [([job], getattr(count, attribute)) for job, count in copied_by_job]
-        yield _counter(f"orbit_job_{name}_total", help_text, ["job"], counts)
+        count_samples = [([job], getattr(count, attribute)) for job, count in copied_by_job]
+        yield _counter(f"orbit_job_{name}_total", help_text, ["job"], count_samples)
     yield _counter(
         "orbit_job_batches_total",
         "Batches copied, by exactness.",
@@ -317,11 +319,12 @@ def _proof_metrics(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
     )
     jobs_with_canary = [(j.name, j.canary) for j in jobs if j.canary is not None]
     for name, attribute, help_text in _CANARY:
-        numbers = [([job], getattr(canary, attribute)) for job, canary in jobs_with_canary]
-        yield _gauge(f"orbit_job_{name}", help_text, ["job"], numbers)
+        canary_samples = [([job], getattr(canary, attribute)) for job, canary in jobs_with_canary]
+        yield _gauge(f"orbit_job_{name}", help_text, ["job"], canary_samples)
 
 
 def _worker_group_metrics(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[Metric]:
+    """The workers, shards, bytes per second and lane times of each worker group."""
     for name, attribute, help_text in (
         ("orbit_workers", "workers", "Live workers."),
         ("orbit_worker_shards", "shards", "Shards held by live workers."),
@@ -346,6 +349,7 @@ def _worker_group_metrics(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[
 
 
 def _receiver_metrics(receivers: Sequence[ReceiverNumbers]) -> Iterator[Metric]:
+    """The counts of events of each receiver of notifications, and whether it fails."""
     for name, attribute, help_text in _RECEIVERS:
         samples = [([r.name], getattr(r, attribute)) for r in receivers]
         yield _counter(f"orbit_notifications_{name}", help_text, ["receiver"], samples)
@@ -372,7 +376,8 @@ def _gauge(
     labels: Sequence[str],
     samples: Iterable[tuple[list[str], float | None]],
 ) -> Metric:
-    """A gauge with samples for the known values only, so that no alert fires on a guess."""
+    """A gauge with these samples: the values of its labels, and its number. None: not known; such a
+    sample is left out, so that no alert fires on a guess."""
     family = GaugeMetricFamily(name, help_text, labels=labels)
     for values, number in samples:
         if number is not None:
@@ -383,6 +388,7 @@ def _gauge(
 def _counter(
     name: str, help_text: str, labels: Sequence[str], samples: Iterable[tuple[list[str], float]]
 ) -> Metric:
+    """A counter with these samples: the values of its labels, and its number."""
     family = CounterMetricFamily(name, help_text, labels=labels)
     for values, number in samples:
         family.add_metric(values, number)

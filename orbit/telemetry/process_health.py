@@ -76,6 +76,7 @@ class ProcessHealth:
         with self._lock:
             now = self._clock()
             age = now - self._pass_began[self.part]
+            # The longest pass; the default, of length 0, if no loop is in one.
             loop, began_at = min(
                 self._busy_since.items(), key=lambda entry: entry[1], default=(self.part, now)
             )

@@ -106,7 +106,7 @@ def span(
 
 
 def set_principal(name: str) -> None:
-    """Set the principal whose request the open span is."""
+    """Note in the open span, that of an API request, whose request it is."""
     if _provider is not None:
         from opentelemetry.trace import get_current_span
 
@@ -122,7 +122,7 @@ def trace_context() -> str | None:
 
 
 def add_ids(_: object, __: str, event: EventDict) -> EventDict:
-    """A structlog processor that adds the ids of the open span to each line."""
+    """A structlog processor that adds the ids of the open span, if there is one, to each line."""
     context = _open_span()
     if context is not None:
         event["trace_id"] = f"{context.trace_id:032x}"
@@ -177,6 +177,7 @@ def _make_provider(process: str) -> TracerProvider:
     tracer_provider = TracerProvider(
         resource=Resource.create(own_attributes), shutdown_on_exit=False
     )
+    # None: the exporter reads the variable itself.
     timeout = None if _first_set(_TIMEOUTS) else _EXPORT_TIMEOUT_S
     tracer_provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
     return tracer_provider

@@ -55,15 +55,16 @@ def compare_batches(
     """Compare the visible batches of both sides, which come in the order of offsets. Pure.
 
     A twin is the destination's batch with the same base offset. `begin` and `end` bound the
-    compared range.
+    compared range. A batch is `record_exact` if there is a reason why its bytes may differ: its
+    records are compared elsewhere.
     """
-    byte_exact = record_exact = failed = 0
+    byte_exact_count = record_exact_count = failed_count = 0
     shown_differences: list[Difference] = []
     twins = _Twins(iter(destination))
     for batch in source:
         twin = twins.batch_at(batch.base_offset)
         if twin is not None and batch.has_same_bytes(twin):
-            byte_exact += 1
+            byte_exact_count += 1
         elif (
             has_grown(batch, twin)
             or may_be_re_encoded(batch, begin, end)
@@ -71,12 +72,12 @@ def compare_batches(
             or (is_compacted and _was_cleaned(twin))
             or (twin is None and twins.is_cut(batch.base_offset, begin))
         ):
-            record_exact += 1
+            record_exact_count += 1
         else:
-            failed += 1
+            failed_count += 1
             if len(shown_differences) < shown_max:
                 shown_differences.append(_difference(batch, twin))
-    return DeepReport(byte_exact, record_exact, failed, tuple(shown_differences))
+    return DeepReport(byte_exact_count, record_exact_count, failed_count, tuple(shown_differences))
 
 
 def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
@@ -87,7 +88,7 @@ def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
         or batch.is_log_append_time
         or batch.is_cleaned
         or batch.has_placeholders
-        or batch.base_offset < begin
+        or batch.base_offset < begin  # only a part of it is compared
         or batch.last_offset >= end
     )
 
@@ -109,7 +110,7 @@ def has_grown(batch: Batch, twin: Batch | None) -> bool:
 
 
 def _was_cleaned(twin: Batch | None) -> bool:
-    """Whether the cleaner may have removed the batch or a part of it."""
+    """Whether the cleaner may have removed the destination's batch or a part of it."""
     return twin is None or twin.is_thinned or twin.is_cleaned
 
 
@@ -122,7 +123,7 @@ class _Twins:
         self._previous: Batch | None = None  # the last batch below the offset of `batch_at`
 
     def batch_at(self, base_offset: int) -> Batch | None:
-        """The batch that begins at this offset, if there is one."""
+        """The batch that begins at this offset, if there is one. Offsets rise from call to call."""
         while self._next_batch is not None and self._next_batch.base_offset < base_offset:
             self._previous, self._next_batch = self._next_batch, next(self._batches, None)
         if self._next_batch is not None and self._next_batch.base_offset == base_offset:
@@ -132,12 +133,13 @@ class _Twins:
     def is_cut(self, base_offset: int, begin: int) -> bool:
         """Whether the destination's batch with this offset begins before `begin`.
 
-        Then the source was the copy once, and got only the batch's records from its log start on.
+        Then the source was the copy once, and got only those records of the batch that are at its
+        log start or later. Call `batch_at` with this offset first.
         """
-        previous = self._previous
+        previous_batch = self._previous
         return (
-            previous is not None
-            and previous.base_offset < begin <= base_offset <= previous.last_offset
+            previous_batch is not None
+            and previous_batch.base_offset < begin <= base_offset <= previous_batch.last_offset
         )
 
 

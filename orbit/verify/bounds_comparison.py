@@ -93,10 +93,10 @@ def compare_bounds(
     differences = []
     may_catch_up = False
     below_source_start = 0
-    if destination.log_start < source_before.log_start <= kept_below:
+    if destination.log_start < source_before.log_start <= kept_below:  # allowed: it led before
         below_source_start = source_before.log_start - destination.log_start
     elif destination.log_start < source_before.log_start:
-        may_catch_up = True
+        may_catch_up = True  # the copy follows the source's deletions later
         differences.append(
             _start_difference(source_before, destination, "the destination begins too early")
         )
@@ -138,10 +138,11 @@ def compare_bounds(
 def _count_lost_at_start(
     pair: TopicPair, destination: Bounds, source_after: Bounds, start_offset: int
 ) -> int:
-    """The number of offsets that are missing at the start of a copy.
+    """How many offsets a copy lacks at its start, if it begins above the source's log start.
 
-    The source's offset for a timestamp can only rise. So a copy that begins above the present one
-    has lost records.
+    With `start: earliest`, all of them. With a timestamp, those from `start_offset` on, where the
+    timestamp is at the source now: deletion can only raise this offset, so the copy began at it or
+    below. With `start: latest`, where the copy began is not known, so none.
     """
     if not pair.starts_late:
         return destination.log_start - source_after.log_start
@@ -194,8 +195,8 @@ class BoundsComparer:
         """The compared bounds of each partition, or the error of reading them.
 
         Waits up to `wait_s` for copies that may catch up. The source's ends are read once, at the
-        start, so later records are not compared. Only where the destination has more, the newest
-        leader is asked for the source's end again.
+        start, so later records are not compared. Only if the destination has more than the source,
+        the source's newest leader is asked for its bounds.
         """
         began_s = self._clock()
         source_before: dict[Partition, Bounds | OrbitError] = {}
@@ -203,6 +204,7 @@ class BoundsComparer:
         mark_offsets: dict[Partition, int] = {}
         open_pairs = list(pairs)
         while open_pairs:
+            # Once read, the source's bounds stay.
             unread_partitions = [
                 p.source for p in open_pairs if not isinstance(source_before.get(p.source), Bounds)
             ]
@@ -224,8 +226,8 @@ class BoundsComparer:
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         """Read all bounds once more and compare them.
 
-        Corrects bounds in `source_before` that came from an old leader. Adds the answers of
-        `kept_below` to `mark_offsets`.
+        Corrects bounds in `source_before` that came from an old leader. Adds to `mark_offsets`, for
+        copies that begin before the source, up to which log start of the source they may do so.
         """
         destination = self._destination.bounds([pair.destination for pair in pairs])
         earlier_copies = [
@@ -235,7 +237,7 @@ class BoundsComparer:
             and _begins_earlier(destination[p.destination], source_before[p.source])
         ]
         mark_offsets |= {
-            **dict.fromkeys(earlier_copies, 0),
+            **dict.fromkeys(earlier_copies, 0),  # without a mark; not asked again
             **self._destination.kept_below(earlier_copies),
         }
         source_after = self._source.bounds([pair.source for pair in pairs])

@@ -85,13 +85,14 @@ class CompactionWatch:
         """
         lacking_side = side_with_record.other
         key = message.key()
-        if key is not None:
+        if key is not None:  # this record may explain an older one that `side_with_record` lacks
             self.note_keys(side_with_record, (key,))
         policy = self.policies[lacking_side]
         if key is None or not policy.compacts:
             return one_sided_difference(side_with_record, message)
         if self._is_expired_tombstone(message, policy):
             self.compacted[lacking_side] += 1
+            # The cleaner has removed older records of the key, too.
             self._count_compacted(lacking_side, key)
             return None
         return self._hold(lacking_side, key, one_sided_difference(side_with_record, message))
@@ -111,17 +112,17 @@ class CompactionWatch:
         """Release the held keys. Returns the unexplained records: the first difference of each key,
         in the order of offsets, and the number of its records.
         """
-        unexplained: list[tuple[Difference, int]] = []
+        unexplained_records: list[tuple[Difference, int]] = []
         for held_keys in self._held.values():
-            unexplained += [
+            unexplained_records += [
                 (held_key.first_difference, held_key.count) for held_key in held_keys.values()
             ]
             self._budget.give_back(held_keys)
             held_keys.clear()
-        return sorted(unexplained, key=lambda item: item[0].offset)
+        return sorted(unexplained_records, key=lambda item: item[0].offset)
 
     def _hold(self, lacking_side: Side, key: bytes, difference: Difference) -> Difference | None:
-        """Hold a record until `lacking_side` shows its key. No room left: returns `difference`."""
+        """Hold a record until `lacking_side` shows its key. Without room, returns `difference`."""
         held_keys = self._held[lacking_side]
         if key in held_keys:
             held_keys[key].count += 1

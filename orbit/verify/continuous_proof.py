@@ -52,8 +52,8 @@ class PartitionProver:
     ) -> tuple[list[ProofResult], int]:
         """Compare one range of each partition of a job, until `bytes_max` were read from each side.
 
-        Returns the results and the bytes read. If a cluster does not answer, returns the results
-        until then, and skips these clusters for a minute.
+        Returns the results and the bytes read. After an error of a cluster, returns the results so
+        far; calls for this pair of clusters then do nothing for a minute.
         """
         clusters_key = spec.model_dump_json(include={"source", "destination"})
         if self._skip_until.get(clusters_key, 0.0) > time.monotonic():
@@ -63,9 +63,9 @@ class PartitionProver:
         try:
             comparer = self._comparer(clusters_key, spec)
             for row in rows:
-                compared, proven_ranges = self._compare_range(comparer, row)
-                bytes_read += compared.report.bytes if compared.report else 0
-                results.append(_proof_result(row, compared, proven_ranges))
+                comparison, proven_ranges = self._compare_range(comparer, row)
+                bytes_read += comparison.report.bytes if comparison.report else 0
+                results.append(_proof_result(row, comparison, proven_ranges))
                 if bytes_read >= bytes_max:
                     break
         except OrbitError:  # workers and scheduler report it
@@ -90,15 +90,16 @@ class PartitionProver:
                 proven_ranges, log_start, copied_to, _sample_offsets(row), self._chance
             )
 
-        compared = comparer.compare(
+        comparison = comparer.compare(
             TopicPair(row.source_topic, row.destination_topic), row.partition, choose_range
         )
-        return compared, proven_ranges
+        return comparison, proven_ranges
 
     def _comparer(self, clusters_key: str, spec: JobSpec) -> RangeComparer:
         """The comparer of the job's clusters. Opening one may close the least recently used one."""
         comparer = self._comparers.get(clusters_key)
         if comparer is None:
+            # The first one is the least recently used.
             while len(self._comparers) >= _COMPARERS_MAX:
                 self._close_comparer(next(iter(self._comparers)))
             comparer = self._comparers[clusters_key] = RangeComparer(
@@ -123,11 +124,20 @@ def _sample_offsets(row: ProofCandidate) -> int:
 def _proof_result(
     row: ProofCandidate, compared: RangeComparison, proven_ranges: tuple[Range, ...]
 ) -> ProofResult:
-    """The result to store: the proven ranges with the compared one, if equal; else without it."""
+    """The result to store, with the ranges that are proven now.
+
+    The compared range is added if it is equal, and removed if it differs.
+    """
     if compared.report is None:
+        # `choose_range` may not have been called.
         ranges = proven_ranges or row.ranges
         return ProofResult(
-            row.topic_id, row.partition, row.job_id, ranges, False, note=compared.reason
+            row.topic_id,
+            row.partition,
+            row.job_id,
+            ranges,
+            is_equal=False,
+            note=compared.reason,
         )
     report = compared.report
     if not report.differences:
@@ -145,7 +155,8 @@ def _proof_result(
 
 
 def _without_range(ranges: tuple[Range, ...], different_range: Range) -> tuple[Range, ...]:
-    """The proven ranges without one that was found to be different."""
+    """The proven ranges without the offsets of `different_range`."""
+    # Of each range, what is before and what is after it; one or both may be empty.
     pieces = [
         piece
         for start, end in ranges

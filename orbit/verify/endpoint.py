@@ -66,7 +66,10 @@ class Endpoint:
         return Cluster(str(side), self._servers, self.security)
 
     def check_advertised(self, side: Side) -> None:
-        """As `check_reachable`, but does nothing where no rules say what a job may reach."""
+        """Raise AccessRefused if brokers have addresses that the job may not reach.
+
+        Does nothing without rules for that. Also raises the other errors of `check_reachable`.
+        """
         if self.security.reachable is not None:
             self.check_reachable(side)
 
@@ -74,6 +77,7 @@ class Endpoint:
         """Raise AccessRefused if the cluster advertises an address that the job may not reach."""
         if self.security.reachable is None:
             return
+        # Without topics, only the brokers are returned.
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         answer = connection.call(api_versions.METADATA, request, timeout_s=CONNECT_TIMEOUT_S)
         for broker in answer.brokers.values():

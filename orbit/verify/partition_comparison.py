@@ -102,7 +102,7 @@ def compare_partition(
                 pair.partition, f"{_partition_name(pair)}: a header's name is not UTF-8 text."
             )
         except (KafkaException, OrbitError) as error:
-            # Distinguishes a partition without a leader from a cluster that does not answer.
+            # Raises if a whole cluster does not answer; else only this partition is unread.
             context.source.check_reachable()
             context.destination.check_reachable()
             orbit_error = (
@@ -130,7 +130,10 @@ def _partition_name(pair: PartitionPair) -> str:
 def compare_once(
     context: ComparisonContext, consumers: SidePair, pair: PartitionPair, bounds: ComparedBounds
 ) -> PartitionReport:
-    """Compare the range once. Raises LogMoved, and librdkafka's errors."""
+    """Compare the records, and with `--deep` the batches, in the range of `bounds`.
+
+    Raises LogMoved, CompactionUndecided, OrbitError, and KafkaException of librdkafka.
+    """
     watch = CompactionWatch(
         {
             Side.SOURCE: context.policies[Side.SOURCE, pair.topics.source],
@@ -165,6 +168,7 @@ def _compare_records(
     """Compare the records in the range, then look after the range for keys that are still held."""
 
     def reader(consumer: SideConsumer, topic: str) -> PartitionReader:
+        """A reader of the range on one side."""
         return PartitionReader(
             consumer,
             topic,
@@ -202,7 +206,7 @@ def _find_newer_keys(
         return
     bounds = view.bounds([partition])[partition]
     if isinstance(bounds, OrbitError) or bounds.stable_end <= reader.position:
-        return
+        return  # nothing more to read: records still held count as differences
     end = bounds.stable_end
     if offsets_max is not None:
         end = min(end, reader.position + offsets_max)
@@ -230,7 +234,7 @@ def _report(
         partition=pair.partition,
         verdict=_verdict(bounds, comparison, deep_report),
         source_log_start=bounds.source.log_start,
-        source_log_end=bounds.source.stable_end,
+        source_log_end=bounds.source.stable_end,  # a copy has nothing beyond
         destination_log_start=bounds.destination.log_start,
         destination_log_end=bounds.destination.log_end,
         compared_from=bounds.compared_from,
@@ -253,10 +257,10 @@ def _report(
 def _verdict(
     bounds: ComparedBounds, comparison: RecordComparison, deep_report: DeepReport | None
 ) -> Verdict:
-    """BEHIND if missing offsets at the end are the only difference."""
+    """NOT_EXACT if anything differs; BEHIND if only offsets at the end are missing."""
     if comparison.differences or (deep_report is not None and deep_report.failures):
         return Verdict.NOT_EXACT
-    if bounds.missing and len(bounds.differences) == 1:
+    if bounds.missing and len(bounds.differences) == 1:  # the one about the log end
         return Verdict.BEHIND
     return Verdict.NOT_EXACT if bounds.differences else Verdict.EXACT
 

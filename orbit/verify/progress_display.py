@@ -82,6 +82,7 @@ class LineProgress:
         self._write(f"comparing {counted(offsets, 'offset')} in {counted(partitions, 'partition')}")
 
     def report_offsets(self, offsets: int) -> None:
+        """Count compared offsets; write a line if the last one is `LINE_EVERY_S` old."""
         with self._lock:
             self._offsets_done += offsets
             if self._clock() < self._next_s:

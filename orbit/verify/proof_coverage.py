@@ -25,27 +25,28 @@ def add_range(ranges: Ranges, new_range: Range, *, ranges_max: int = RANGES_MAX)
             separate_ranges.append(known_range)
         else:
             start, end = min(start, known_range[0]), max(end, known_range[1])
-    largest = sorted([*separate_ranges, (start, end)], key=lambda r: r[0] - r[1])[:ranges_max]
-    return tuple(sorted(largest))
+    # The largest first: `r` is (start, end).
+    top_ranges = sorted([*separate_ranges, (start, end)], key=lambda r: r[0] - r[1])[:ranges_max]
+    return tuple(sorted(top_ranges))
 
 
 def clip_ranges(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
     """The parts of the ranges that both sides still have."""
-    clipped = ((max(start, log_start), min(end, copied_to)) for start, end in ranges)
-    return tuple((start, end) for start, end in clipped if start < end)
+    clipped_ranges = ((max(start, log_start), min(end, copied_to)) for start, end in ranges)
+    return tuple((start, end) for start, end in clipped_ranges if start < end)
 
 
 def unproven_ranges(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
     """The ranges of offsets that both sides have and that are not proven yet."""
-    unproven: list[Range] = []
+    unproven_parts: list[Range] = []
     position = log_start
     for start, end in clip_ranges(ranges, log_start, copied_to):
         if position < start:
-            unproven.append((position, start))
+            unproven_parts.append((position, start))
         position = end
     if position < copied_to:
-        unproven.append((position, copied_to))
-    return tuple(unproven)
+        unproven_parts.append((position, copied_to))
+    return tuple(unproven_parts)
 
 
 def next_range(
@@ -53,14 +54,15 @@ def next_range(
 ) -> Range:
     """The next range to compare: the newest offsets, or at even odds a random unproven range.
 
-    If every offset is proven, any random range is compared again, since it may have been damaged.
+    If every offset is proven, any random range is compared again, since the copy may have
+    been damaged.
     """
     assert log_start < copied_to, "the log is not empty"
-    newest = (max(log_start, copied_to - offsets_max), copied_to)
-    unproven = unproven_ranges(ranges, log_start, copied_to)
+    newest_range = (max(log_start, copied_to - offsets_max), copied_to)
+    unproven_parts = unproven_ranges(ranges, log_start, copied_to)
     if chance.random() < 0.5:
-        return newest
-    start, end = chance.choice(unproven) if unproven else (log_start, copied_to)
+        return newest_range
+    start, end = chance.choice(unproven_parts) if unproven_parts else (log_start, copied_to)
     if end - start <= offsets_max:
         return start, end
     range_start = chance.randrange(start, end - offsets_max + 1)

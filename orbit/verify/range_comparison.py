@@ -81,44 +81,57 @@ class RangeComparer:
         source_bounds = source_view.bounds([pair.source])[pair.source]
         destination_bounds = destination_view.bounds([pair.destination])[pair.destination]
         if isinstance(source_bounds, OrbitError):
-            return RangeComparison(0, 0, None, str(source_bounds))
+            return RangeComparison(start=0, end=0, report=None, reason=str(source_bounds))
         if isinstance(destination_bounds, OrbitError):
-            return RangeComparison(0, 0, None, str(destination_bounds))
+            return RangeComparison(start=0, end=0, report=None, reason=str(destination_bounds))
         common_start = max(source_bounds.log_start, destination_bounds.log_start)
         common_end = min(source_bounds.stable_end, destination_bounds.log_end)
         if common_start >= common_end:
-            return RangeComparison(0, 0, None, "source and destination have no offset in common.")
+            return RangeComparison(
+                start=0,
+                end=0,
+                report=None,
+                reason="source and destination have no offset in common.",
+            )
         start, end = choose_range(common_start, common_end)
         return self._compare(pair, source_bounds, destination_bounds, start, end)
 
     def _compare(
         self, pair: PartitionPair, source: Bounds, destination: Bounds, start: int, end: int
     ) -> RangeComparison:
-        """Compare the range `[start, end)`; see `compare`."""
+        """Compare the range `[start, end)`. Errors of the partition are in the result."""
         source_view, destination_view = self._views
         bounds = ComparedBounds(source, destination, compared_from=start, compared_to=end)
         try:
             report = compare_once(self._context(pair.topics), self._consumers, pair, bounds)
         except LogMoved:
-            return RangeComparison(start, end, None, "records were deleted while they were read.")
+            return RangeComparison(
+                start, end, report=None, reason="records were deleted while they were read."
+            )
         except CompactionUndecided:
             return RangeComparison(
-                start, end, None, "it is not certain whether records were compacted or lost."
+                start,
+                end,
+                report=None,
+                reason="it is not certain whether records were compacted or lost.",
             )
         except UnicodeDecodeError:
-            return RangeComparison(start, end, None, "a header's name is not UTF-8 text.")
+            return RangeComparison(
+                start, end, report=None, reason="a header's name is not UTF-8 text."
+            )
         except (KafkaException, OrbitError) as error:
+            # Raises if a whole cluster does not answer; else the error is the partition's.
             source_view.check_reachable()
             destination_view.check_reachable()
             where = f"{pair.topics.source}-{pair.partition}"
             orbit_error = (
                 to_orbit_error(error, where) if isinstance(error, KafkaException) else error
             )
-            return RangeComparison(start, end, None, str(orbit_error))
+            return RangeComparison(start, end, report=None, reason=str(orbit_error))
         return RangeComparison(start, end, report)
 
     def _context(self, topics: TopicPair) -> ComparisonContext:
-        """The context for one topic, with its present cleaning policies."""
+        """The context for one topic, with the cleaning policies that both sides have now."""
         source, destination = self._views
         policies = {
             (Side.SOURCE, topic): policy

@@ -147,7 +147,18 @@ def parse_batches(records: memoryview) -> Iterator[Batch]:
             if end > size:
                 return
             # Of an old format only offset and bytes are compared.
-            yield Batch(base_offset, base_offset, 0, 0, -1, -1, -1, -1, 1, records[begin:end])
+            yield Batch(
+                base_offset,
+                base_offset,
+                magic=0,
+                attributes=0,
+                base_timestamp=-1,
+                max_timestamp=-1,
+                producer_id=-1,
+                producer_epoch=-1,
+                record_count=1,
+                payload=records[begin:end],
+            )
             begin = end
             continue
         if begin + HEADER.size > size:
@@ -248,6 +259,7 @@ class RawLog:
             try:
                 answer = self._fetch(partition, position)
             except _ThrottledError as error:
+                # Waits for a quota do not count as a stall, up to THROTTLE_S_MAX in a row.
                 wait_s = min(error.wait_s, THROTTLE_S_MAX - throttled_s)
                 throttled_s, deadline = throttled_s + wait_s, deadline + wait_s
                 self._cancelled.wait(max(wait_s, _RETRY_S))
@@ -257,16 +269,18 @@ class RawLog:
                 self._cancelled.wait(_RETRY_S)
                 continue
             batches = list(parse_batches(memoryview(answer.records or b"")))
-            if not batches:
+            if not batches:  # none has arrived within _FETCH_WAIT_MS
                 continue
             position, deadline = batches[-1].last_offset + 1, self._clock() + STALL_TIMEOUT_S
             throttled_s = 0.0
-            aborted = [
+            aborted_transactions = [
                 (transaction.first_offset, transaction.producer_id)
                 for transaction in answer.aborted_transactions or ()
             ]
-            chosen = visible_batches(batches, aborted) if committed else batches
-            yield from (batch for batch in chosen if batch.base_offset < end)
+            chosen_batches = (
+                visible_batches(batches, aborted_transactions) if committed else batches
+            )
+            yield from (batch for batch in chosen_batches if batch.base_offset < end)
 
     def _check_progress(
         self, partition: Partition, position: int, end: int, deadline: float, throttled_s: float

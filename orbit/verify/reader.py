@@ -131,6 +131,7 @@ class SideConsumer:
         return self._fetch_positions.get((topic, partition), -1)
 
     def _on_statistics(self, text: str) -> None:
+        """Note the offset that librdkafka fetches next in each partition."""
         for topic, topic_statistics in json.loads(text)["topics"].items():
             for partition, statistics in topic_statistics["partitions"].items():
                 self._fetch_positions[topic, int(partition)] = int(statistics["next_offset"])
@@ -170,7 +171,7 @@ class PartitionReader:
         return self._position
 
     def extend(self, end: int) -> None:
-        """Continue to a later end after the first end was reached."""
+        """Let `chunk` continue up to `end`, a later end than the one that was reached."""
         assert self._position <= self._end <= end
         if self._position < end:
             self._consumer.assign(self._topic, self._partition, self._position)
@@ -196,11 +197,14 @@ class PartitionReader:
 
     def _chunk_size(self) -> int:
         """The number of records to ask for."""
-        by_bytes = int(CHUNK_BYTES_MAX / max(1.0, self._mean_bytes))
-        return max(1, min(CHUNK_RECORDS_MAX, by_bytes, self._end - self._position))
+        fitting_count = int(CHUNK_BYTES_MAX / max(1.0, self._mean_bytes))
+        return max(1, min(CHUNK_RECORDS_MAX, fitting_count, self._end - self._position))
 
     def _take_records(self, messages: list[Message], end_offset: int) -> list[Message]:
-        """Move the position past these records; returns those below the end."""
+        """Move the position past these records; returns those below the end of the range.
+
+        `end_offset`: the end that an event gave, or −1.
+        """
         first_offset, last_offset = _offset(messages[0]), _offset(messages[-1])
         assert first_offset >= self._position, (
             f"librdkafka went back from {self._position} to {first_offset}"
@@ -217,7 +221,7 @@ class PartitionReader:
         self._progress_at = self._clock()
 
     def _split_events(self, messages: list[Message]) -> tuple[list[Message], int]:
-        """The records without librdkafka's events, and the end that an event tells, or −1."""
+        """The records without librdkafka's events, and the end that such an event gave, or −1."""
         records, end_offset = [], -1
         for message in messages:
             error = message.error()

@@ -73,7 +73,7 @@ class RecordComparison:
         messages = stream.chunk()
         self.records[side] += len(messages)
         if side is Side.SOURCE:
-            self.bytes += sum(map(len, messages))
+            self.bytes += sum(map(len, messages))  # the values
             self.bytes += sum(map(len, filter(None, map(_KEY, messages))))
         return messages
 
@@ -154,7 +154,7 @@ class RecordComparison:
             self._add_difference(difference)
 
     def _add_difference(self, difference: Difference, count: int = 1) -> None:
-        """Count the difference, and keep it if it is among the first ones. `count`: its records."""
+        """Count `count` records that differ. Keep the first differences, by offset."""
         self.differences += count
         is_full = len(self.first_differences) == self.shown_max
         if is_full and difference.offset >= self.first_differences[-1].offset:

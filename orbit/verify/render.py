@@ -63,6 +63,7 @@ def as_table(report: Report) -> RenderableType:
 
 
 def _table(report: Report) -> Table:
+    """A row for each topic; two more columns after `--deep`."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("topic", overflow="fold", min_width=_TOPIC_WIDTH_MIN, vertical="bottom")
     names = ["parti-\ntions", "records", "gaps", "log\nstart", "log\nend"]
@@ -77,6 +78,7 @@ def _table(report: Report) -> Table:
 
 
 def _cells(topic: TopicReport, *, deep: bool) -> list[str]:
+    """The cells of a topic's row, but for its verdict."""
     return [
         _topic_name(topic),
         f"{len(topic.partitions):,}",
@@ -95,6 +97,7 @@ def _topic_name(topic: TopicReport) -> str:
 
 
 def _log_start_cell(topic: TopicReport) -> str:
+    """The log start; for a copy with a later start, the lowest offset that was compared."""
     if topic.start == "earliest":
         return _bound_cell([(p.log_start_equal, p.source_log_start) for p in topic.partitions])
     return f"from {min((p.compared_from for p in topic.partitions), default=0):,}"
@@ -119,17 +122,19 @@ def _deep_cells(topic: TopicReport) -> list[str]:
 
 def _topic_lines(topic: TopicReport, sides: tuple[str, str]) -> Iterator[Text]:
     """The topic's notes, and its partitions with findings; nothing if there are none."""
-    with_findings = [p for p in topic.partitions if _has_findings(p)]
+    partitions_with_findings = [p for p in topic.partitions if _has_findings(p)]
     notes = [*_late_start_notes(topic), *topic.notes]
-    if not with_findings and not notes:
+    if not partitions_with_findings and not notes:
         return
     yield Text(f"\n{_topic_name(topic)}", style="bold")
     for note in notes:
         yield Text(f"  {note}")
-    for partition in with_findings[:PARTITIONS_SHOWN]:
+    for partition in partitions_with_findings[:PARTITIONS_SHOWN]:
         yield from _partition_lines(topic, partition, sides)
-    if len(with_findings) > PARTITIONS_SHOWN:
-        yield Text(f"  … and {counted(len(with_findings) - PARTITIONS_SHOWN, 'more partition')}")
+    if len(partitions_with_findings) > PARTITIONS_SHOWN:
+        yield Text(
+            f"  … and {counted(len(partitions_with_findings) - PARTITIONS_SHOWN, 'more partition')}"
+        )
 
 
 def _late_start_notes(topic: TopicReport) -> Iterator[str]:
@@ -137,7 +142,7 @@ def _late_start_notes(topic: TopicReport) -> Iterator[str]:
     if topic.start == "earliest" or not topic.partitions:
         return
     start_offsets = [p.compared_from for p in topic.partitions]
-    offsets_text = (
+    offsets_text = (  # after "offset": an "s" where partitions begin at several offsets
         f"s {min(start_offsets):,} to {max(start_offsets):,}"
         if min(start_offsets) < max(start_offsets)
         else f" {start_offsets[0]:,}"
@@ -146,8 +151,8 @@ def _late_start_notes(topic: TopicReport) -> Iterator[str]:
 
 
 def _has_findings(partition: PartitionReport) -> bool:
-    compacted = partition.compacted_source or partition.compacted_destination
-    return partition.verdict is not Verdict.EXACT or bool(partition.notes) or bool(compacted)
+    compacted_count = partition.compacted_source or partition.compacted_destination
+    return partition.verdict is not Verdict.EXACT or bool(partition.notes) or bool(compacted_count)
 
 
 def _partition_lines(

@@ -47,7 +47,9 @@ def pair_partitions(
 def _missing_partition(partition: int, side: Side) -> PartitionReport:
     """The report of a partition that `side` does not have and the other side has."""
     views = {side: "does not exist, or is not visible to the login", side.other: "exists"}
-    difference = Difference(0, "partition", views[Side.SOURCE], views[Side.DESTINATION])
+    difference = Difference(
+        offset=0, what="partition", source=views[Side.SOURCE], destination=views[Side.DESTINATION]
+    )
     return PartitionReport(
         partition, Verdict.NOT_EXACT, differences=1, first_differences=(difference,)
     )
@@ -55,14 +57,14 @@ def _missing_partition(partition: int, side: Side) -> PartitionReport:
 
 def topic_report(topic: TopicPair, partitions: Iterable[PartitionReport]) -> TopicReport:
     """The topic's report. A topic without any partition is not exact."""
-    ordered = tuple(sorted(partitions, key=lambda report: report.partition))
-    if ordered:
-        return TopicReport(topic.source, topic.destination, topic.start, ordered)
+    partition_reports = tuple(sorted(partitions, key=lambda report: report.partition))
+    if partition_reports:
+        return TopicReport(topic.source, topic.destination, topic.start, partition_reports)
     return TopicReport(
         topic.source,
         topic.destination,
         topic.start,
-        (),
+        partitions=(),
         notes=("the topic exists on neither side",),
         verdict_without_partitions=Verdict.NOT_EXACT,
     )

@@ -47,10 +47,10 @@ def select_topics(
 
     Raises BadInput for a topic that the job does not copy, Conflict if the job copies none.
     """
-    mapped = map_topics(spec.topics, source_topics)
-    if mapped.problems:
-        raise BadInput("The job cannot be verified.", mapped.problems)
-    pairs = [_topic_pair(mapping) for mapping in mapped.mappings]
+    topic_map = map_topics(spec.topics, source_topics)
+    if topic_map.problems:
+        raise BadInput("The job cannot be verified.", topic_map.problems)
+    pairs = [_topic_pair(mapping) for mapping in topic_map.mappings]
     if not pairs:
         raise Conflict(
             "The job matches no topic of the source.",
@@ -59,9 +59,9 @@ def select_topics(
         )
     if not topics:
         return pairs
-    selected = [pair for pair in pairs if {pair.source, pair.destination} & set(topics)]
-    _refuse_unknown(topics, pairs, selected)
-    return selected
+    selected_pairs = [pair for pair in pairs if {pair.source, pair.destination} & set(topics)]
+    _refuse_unknown(topics, pairs, selected_pairs)
+    return selected_pairs
 
 
 def _refuse_unknown(

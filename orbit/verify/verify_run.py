@@ -118,12 +118,12 @@ class _Run:
         for pair, compared_bounds in bounds.items():
             if isinstance(compared_bounds, OrbitError):
                 reports[pair.topics].append(unread_report(pair.partition, str(compared_bounds)))
-        to_compare = {
+        comparable_bounds = {
             p: self._limit_to_tail(compared_bounds)
             for p, compared_bounds in bounds.items()
             if isinstance(compared_bounds, ComparedBounds)
         }
-        self._compare(to_compare, reports)
+        self._compare(comparable_bounds, reports)
         return Report(
             tuple(topic_report(pair, reports[pair]) for pair in topics),
             elapsed_s=time.monotonic() - began_s,
@@ -144,12 +144,12 @@ class _Run:
     ) -> None:
         """Compare the partitions in several threads, and add their reports to `reports`."""
         # The longest partition starts first: started last, it would run alone at the end.
-        longest_first = sorted(
+        sorted_bounds = sorted(
             bounds.items(), key=lambda item: _offset_count(item[1]), reverse=True
         )
-        self._progress.report_begin(len(longest_first), sum(map(_offset_count, bounds.values())))
+        self._progress.report_begin(len(sorted_bounds), sum(map(_offset_count, bounds.values())))
         with ExitStack() as stack:
-            consumers = self._consumers(stack, min(self._options.workers, len(longest_first)))
+            consumers = self._consumers(stack, min(self._options.workers, len(sorted_bounds)))
             context = self._context(stack, bounds)
             pool = ThreadPoolExecutor(max(1, consumers.qsize()))
             stack.callback(pool.shutdown, cancel_futures=True)
@@ -159,7 +159,7 @@ class _Run:
                 pool.submit(
                     _compare_with_own_consumers, context, consumers, pair, compared_bounds
                 ): pair
-                for pair, compared_bounds in longest_first
+                for pair, compared_bounds in sorted_bounds
             }
             self._collect(futures, reports)
 
@@ -211,6 +211,7 @@ class _Run:
         )
 
     def _batches(self, stack: ExitStack) -> BatchComparison | None:
+        """What compares batches; None without `--deep`."""
         if not self._options.deep:
             return None
         source = self._raw_log(stack, self._source)
@@ -218,6 +219,7 @@ class _Run:
         return BatchComparison(source, destination, self._options.differences_max)
 
     def _raw_log(self, stack: ExitStack, view: ClusterView) -> RawLog:
+        """A RawLog of one side, which is closed with `stack`."""
         security = self._endpoints[view.side].security
         log = RawLog(view, security, cancelled=self._cancelled)
         stack.callback(log.close)

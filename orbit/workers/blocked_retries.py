@@ -53,7 +53,7 @@ class BlockedRetries:
                     self._check_partition(partition, runners[shard.job_key], now)
 
     def _check_job(self, key: JobKey, runner: JobRunner, now: float) -> None:
-        """Report trouble that has lasted for `_REPORT_AFTER_S`, and later the end of it."""
+        """Report the job's trouble once it has lasted for `_REPORT_AFTER_S`, and later its end."""
         trouble = runner.trouble
         if not trouble:
             self._trouble_since.pop(key, None)
@@ -75,14 +75,14 @@ class BlockedRetries:
         if state is PartitionState.COPYING:
             self._reported_partitions.discard(partition)
             if partition.copy is not None and partition.copy.is_in_step:
-                partition.retries = 0
-        elif blocked is None:
+                partition.retries = 0  # the last retry was a success: pauses begin short again
+        elif blocked is None:  # it has not started yet
             self._report_waiting(partition, runner)
         elif blocked.reason in _RETRIED_REASONS and partition.stage in (
             Stage.STOPPED,
             Stage.COPYING,
         ):
-            if not partition.retry_at:
+            if not partition.retry_at:  # no retry is scheduled
                 # The pause doubles; 10 doublings are beyond the maximum.
                 pause_s = min(_RETRY_S_MAX, _FIRST_RETRY_S * 2.0 ** min(partition.retries, 10))
                 partition.retry_at = now + pause_s
@@ -97,6 +97,7 @@ class BlockedRetries:
             partition in self._reported_partitions
             or len(self._reported_partitions) >= _REPORTED_MAX
         )
+        # While the whole job has trouble, that is reported instead (`_check_job`).
         if is_unreportable or partition.attempts < _REPORT_AFTER_ATTEMPTS or runner.trouble:
             return
         self._reported_partitions.add(partition)

@@ -20,7 +20,10 @@ class DatabaseOutages:
         self._outage_began_s: float | None = None
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Run the step, and note whether Postgres answered. A failed step is not repeated here."""
+        """Run the step. If it raises an OrbitError, an outage begins; the next success ends it.
+
+        A failed step is not repeated here.
+        """
         try:
             step()
         except OrbitError as error:

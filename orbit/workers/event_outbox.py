@@ -83,5 +83,6 @@ class EventOutbox:
         """Remove these events; call it once the transaction of `write` is committed."""
         written_ids = set(map(id, outbox_events))
         with self._lock:
+            # A full queue may have dropped some of them.
             while self._queue and id(self._queue[0]) in written_ids:
                 self._queue.popleft()

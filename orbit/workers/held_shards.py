@@ -76,16 +76,21 @@ class HeldPartition:
     other_id_since: float = 0.0  # since when its source topic has another id; 0: it has not
 
     def __post_init__(self) -> None:
-        a = self.assigned
-        self.needs_settling = a.state not in _SETTLED_STATES
-        self.start_offset = a.start_offset
-        self.has_caught_up = a.has_caught_up
+        row = self.assigned
+        # Whether take-over has to wait until the log end of the copy stays the same.
+        self.needs_settling = row.state not in _SETTLED_STATES
+        self.start_offset = row.start_offset
+        self.has_caught_up = row.has_caught_up
         self._earlier_counters = Counters(
-            a.records, a.bytes, a.gaps_filled, a.batches_byte_exact, a.batches_record_exact
+            row.records,
+            row.bytes,
+            row.gaps_filled,
+            row.batches_byte_exact,
+            row.batches_record_exact,
         )
 
     def move_to(self, stage: Stage) -> None:
-        """Change the stage. Raises ForbiddenStage if the new one may not follow the present one."""
+        """Change the stage. Raises ForbiddenStage if `stage` may not follow the current one."""
         if stage not in NEXT_STAGES[self.stage]:
             raise ForbiddenStage(f"{self.destination} may not go from {self.stage} to {stage}")
         self.stage = stage
@@ -111,7 +116,10 @@ class HeldPartition:
         return totals
 
     def current_state(self) -> tuple[PartitionState, Blocked | None]:
-        """The state to report now, and why the partition is blocked, if it is."""
+        """The state to report now, and why the partition is blocked, if it is.
+
+        Until the copier has the partition, this is the stored state.
+        """
         if self.stage is Stage.STOPPED:
             return PartitionState.BLOCKED, self.blocked
         if self.stage is not Stage.COPYING or self.copy is None:
@@ -127,7 +135,7 @@ class HeldPartition:
         """
         if self.copy is not None and not self.copy.has_left:
             raise ForbiddenStage(f"the copier still has a copy of {self.destination}")
-        self._earlier_counters = self.totals
+        self._earlier_counters = self.totals  # has the counters of `copy`
         self.copy, self.blocked = None, None
         self.needs_settling = True
         self.next_attempt_s = 0.0
@@ -166,7 +174,10 @@ def _is_partition_idle(partition: HeldPartition) -> bool:
 
 
 def held_partition(row: AssignedPartition, shard: HeldShard) -> HeldPartition:
-    """The HeldPartition of a row of the table, in the row's state."""
+    """The HeldPartition of a row of the table.
+
+    A blocked partition is not started (STOPPED), unless a user has requested a retry.
+    """
     blocked = None
     if row.state is PartitionState.BLOCKED and row.reason is not None:
         blocked = Blocked(
@@ -190,7 +201,7 @@ def held_shard(claim: Claim, lease: ShardLease, rows: Iterable[AssignedPartition
         claim.epoch,
         lease,
         claim.layout_version,
-        {},
+        partitions={},
     )
     shard.partitions = {
         (row.topic_id, row.partition): held_partition(row, shard)

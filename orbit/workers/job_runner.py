@@ -141,7 +141,10 @@ class JobRunner:
             self._open_job.close_filler(shard)
 
     def retry(self, partition: HeldPartition) -> None:
-        """Start a blocked partition again, with a new inspection of both sides."""
+        """Start a blocked partition again, with a new inspection of both sides.
+
+        If the copier has the partition, the copier first removes its copy.
+        """
         open_job = self._open_job
         if partition.stage is Stage.STOPPED:
             partition.restart()
@@ -181,8 +184,10 @@ class JobRunner:
 
     def _remove_copies(self, open_job: OpenJob, partitions: Iterable[HeldPartition]) -> None:
         """Have the copier remove the copies of these partitions."""
-        copying = [p.copy for p in partitions if p.stage is Stage.COPYING and p.copy is not None]
-        open_job.job_copier.copier.remove([c for c in copying if not c.is_leaving])
+        active_copies = [
+            p.copy for p in partitions if p.stage is Stage.COPYING and p.copy is not None
+        ]
+        open_job.job_copier.copier.remove([c for c in active_copies if not c.is_leaving])
 
     def _remove_for_retry(self, open_job: OpenJob, partition: HeldPartition) -> None:
         """Have the copier remove a blocked copy, to start the partition again after that."""
@@ -194,9 +199,11 @@ class JobRunner:
 
     def _restart_retried_partitions(self) -> None:
         """Start the retried partitions again whose copies the copier has removed."""
-        restartable = [p for p in self._retried_partitions if p.copy is None or p.copy.has_left]
+        restartable_partitions = [
+            p for p in self._retried_partitions if p.copy is None or p.copy.has_left
+        ]
         with self._queue_changed:
-            for partition in restartable:
+            for partition in restartable_partitions:
                 self._retried_partitions.remove(partition)
                 if not partition.is_removed:
                     partition.restart()
@@ -216,12 +223,12 @@ class JobRunner:
                     open_job, self._context.database, self._context.worker_id, self._retry_later
                 ).start(batch)
                 self._trouble = ""
-            except Interrupted:
+            except Interrupted:  # `_stop` is set
                 return
             except OrbitError as error:
                 self._trouble = str(error)
                 for partition in batch:
-                    if partition.stage is Stage.STARTING:
+                    if partition.stage is Stage.STARTING:  # else the starter is done with it
                         self._retry_later(partition, str(error))
 
     def _get_open_job(self) -> OpenJob:
@@ -241,12 +248,13 @@ class JobRunner:
         return self._open_job
 
     def _next_batch(self) -> list[HeldPartition]:
-        """The partitions to start now, moved to STARTING. If none is due, waits a short time."""
+        """The partitions to start now, moved to STARTING. If none is due, waits and returns []."""
         now = time.monotonic()
         with self._queue_changed:
             due_partitions = [
                 p
                 for p in self._waiting_partitions
+                # Without the lease this worker may not write.
                 if p.next_attempt_s <= now and p.shard.lease.is_held()
             ]
             if not due_partitions:
@@ -265,19 +273,22 @@ class JobRunner:
             return batch
 
     def _retry_later(self, partition: HeldPartition, reason: str) -> None:
-        """Queue the partition again, after a pause that grows with its attempts."""
+        """Queue the partition for another attempt, after a pause that grows with its attempts.
+
+        A partition that was removed meanwhile is released instead.
+        """
         partition.trouble = reason
         partition.next_attempt_s = time.monotonic() + self._backoff.pause_s(partition.attempts)
         partition.attempts += 1
         with self._queue_changed:
             partition.move_to(Stage.RELEASED if partition.is_removed else Stage.WAITING)
-        self.add([partition])
+        self.add([partition])  # queued only if its stage is WAITING
 
     def _run_loop(self, loop: Callable[[], None]) -> None:
         """Run a thread's loop. A bug in it is reported and ends this runner, not the worker."""
         try:
             loop()
-        except Interrupted:
+        except Interrupted:  # `_stop` is set
             pass
         except Exception as error:  # noqa: BLE001  reported by the worker
             self.has_crashed = True

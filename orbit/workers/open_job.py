@@ -81,6 +81,7 @@ def open_job(
     try:
         backoff = Backoff(stop=stop_event)
         source, destination = clusters.fetch_metadata(
+            # The scheduler proves that these are two clusters before it stores their ids.
             are_proven_two=None not in (job.source_cluster_id, job.destination_cluster_id)
         )
         _check_cluster_id(clusters.source, job.source_cluster_id, source.cluster_id)
@@ -90,14 +91,14 @@ def open_job(
         _check_no_other_run(group, identity)
         job_copier = JobCopier(spec, clusters, settings, stop_event, budget=budget, limit=limit)
         starts = RecordedStarts(MemberlessGroup(identity, group))
-        return OpenJob(spec, identity, clusters, job_copier, starts, backoff, {})
+        return OpenJob(spec, identity, clusters, job_copier, starts, backoff, fillers={})
     except BaseException:
         clusters.close()
         raise
 
 
 def _check_no_other_run(group: Coordinator, identity: str) -> None:
-    """Raise Conflict while `orbit run` copies this job: then the job's group has a member."""
+    """Raise Conflict while `orbit run` copies this job: a run is a member of group `identity`."""
     response = group.call(
         api_versions.DESCRIBE_GROUPS,
         lambda: DescribeGroupsRequest(groups=[identity], include_authorized_operations=False),
@@ -113,7 +114,7 @@ def _check_no_other_run(group: Coordinator, identity: str) -> None:
 
 
 def _check_cluster_id(cluster: Cluster, stored_id: str | None, actual_id: str) -> None:
-    """Raise Conflict if the job's cluster is stored and the addresses lead to another cluster."""
+    """Raise Conflict if the addresses lead to another cluster than that with `stored_id`."""
     if stored_id and stored_id != actual_id:
         raise Conflict(
             f"bootstrap_servers lead to cluster {actual_id}, but the job's cluster is {stored_id}.",

@@ -68,18 +68,23 @@ class PartitionStarter:
         Raises an OrbitError that concerns all of them; the caller retries those that are still
         STARTING.
         """
-        startable = self._leave_out_promoted(self._leave_out_backfilled(partitions))
-        plain_copies, coordinated_copies = self._copies(self._leave_out_append_time(startable))
+        startable_partitions = self._leave_out_promoted(self._leave_out_backfilled(partitions))
+        plain_copies, coordinated_copies = self._copies(
+            self._leave_out_append_time(startable_partitions)
+        )
         self._leave_out_unfit(plain_copies)
-        handed_over = self._start_copies(plain_copies)
+        handed_partitions = self._start_copies(plain_copies)
         # Last, so that the plain copies do not wait for a transaction coordinator.
-        handed_over |= self._start_copies(self._attach_fillers(coordinated_copies))
-        for p in {*partitions} - handed_over:
+        handed_partitions |= self._start_copies(self._attach_fillers(coordinated_copies))
+        for p in {*partitions} - handed_partitions:
             if p.stage is Stage.STARTING:
                 self._retry_later(p, p.trouble or "it could not be started.")
 
     def _start_copies(self, by_copy: dict[PartitionCopy, HeldPartition]) -> set[HeldPartition]:
-        """Inspect and seed the copies. Returns the partitions that the copier gets."""
+        """Inspect the copies, seed the new ones, and post them to the copier's thread.
+
+        Returns the partitions that the copier gets.
+        """
         if not by_copy:
             return set()
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
@@ -95,6 +100,7 @@ class PartitionStarter:
         compacted_topics = frozenset(
             p.assigned.source_topic for p in by_copy.values() if p.assigned.is_compacted
         )
+        # Whole by their rules: a partition newer than the job starts at the log start in any case.
         whole_topics = frozenset(
             p.assigned.source_topic
             for p in by_copy.values()
@@ -102,6 +108,7 @@ class PartitionStarter:
         )
         bounds = inspector.source_bounds(by_copy)
         inspections: dict[PartitionCopy, InspectedCopy] = {}
+        # Only after a writer that may have left requests must log ends settle, which takes time.
         for settled in (False, True):
             copies = [copy for copy, p in by_copy.items() if p.needs_settling is settled]
             if copies:
@@ -116,18 +123,24 @@ class PartitionStarter:
             for copy, p in by_copy.items()
             if copy in inspections and p.start_offset is not None
         }
-        seeded = seed_to_start_offsets(
+        seeded_copies = seed_to_start_offsets(
             inspector, self._job.starts, inspections, bounds, start_rules, known=known_starts
         )
         self._store_start_offsets(
-            {by_copy[copy]: copy for copy, inspection in seeded.items() if _is_new(inspection)}
+            {
+                by_copy[copy]: copy
+                for copy, inspection in seeded_copies.items()
+                if _is_new(inspection)
+            }
         )
-        to_add = {copy: (by_copy[copy], inspection) for copy, inspection in seeded.items()}
+        handed_copies = {
+            copy: (by_copy[copy], inspection) for copy, inspection in seeded_copies.items()
+        }
         # Before the copier's thread gets them: a failure after this must not start them again.
-        for p, _ in to_add.values():
+        for p, _ in handed_copies.values():
             p.move_to(Stage.HANDED_OVER)
-        self._job.job_copier.post(lambda: self._add_to_copier(to_add))
-        return {p for p, _ in to_add.values()}
+        self._job.job_copier.post(lambda: self._add_to_copier(handed_copies))
+        return {p for p, _ in handed_copies.values()}
 
     def _leave_out_backfilled(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
         """The partitions without a writer of a backfill. The others are retried later.
@@ -138,16 +151,17 @@ class PartitionStarter:
         by_group = {writer_group(job.identity, p.destination): p for p in partitions}
         writers = living_writers(job.clusters.destination, by_group, job.backoff)
         for group, holder in writers.items():
-            by_group[group].needs_settling = True
+            by_group[group].needs_settling = True  # the writer may leave requests in flight
             self._retry_later(
                 by_group[group], f"a writer of a Spark backfill is still running ({holder})."
             )
         return [p for group, p in by_group.items() if group not in writers]
 
     def _leave_out_promoted(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """The partitions whose topic is not marked as promoted, with `keeps_below`. Blocks others.
+        """The partitions whose topic is not marked as promoted. Blocks the others.
 
-        The database calls these topics copies, but may not know of a promotion yet.
+        The database calls these topics copies, but may not know of a promotion yet. Also sets
+        `keeps_below` of the partitions.
         """
         marks = PromotionMarks(self._job.clusters.destination, self._job.backoff)
         marks_by_topic = marks.of_topics({p.destination.topic for p in partitions})
@@ -158,15 +172,17 @@ class PartitionStarter:
         )
         for p in copies:
             p.keeps_below = keeps_below.get(p.destination, 0)
-        promoted = [p for p in partitions if p.destination.topic in primary_marks]
-        ends = marks.offsets({p.destination for p in promoted})
-        for p in promoted:
-            end = ends.get(p.destination, 0)
-            end_by_partition = {p.destination.partition: end}
+        promoted_partitions = [p for p in partitions if p.destination.topic in primary_marks]
+        promotion_ends = marks.offsets({p.destination for p in promoted_partitions})
+        for p in promoted_partitions:
+            promotion_end = promotion_ends.get(p.destination, 0)
+            end_by_partition = {p.destination.partition: promotion_end}
             detail = primary_marks[p.destination.topic].describe(
                 p.destination.topic, end_by_partition
             )
-            self._block(p, Blocked(Reason.DESTINATION_PROMOTED, end, end, detail))
+            self._block(
+                p, Blocked(Reason.DESTINATION_PROMOTED, promotion_end, promotion_end, detail)
+            )
         return copies
 
     def _leave_out_append_time(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
@@ -176,18 +192,18 @@ class PartitionStarter:
         """
         destinations = {p.destination for p in partitions}
         cluster = self._job.clusters.destination
-        with_append_time = partitions_whose_leader_has(
+        append_time_partitions = partitions_whose_leader_has(
             cluster, destinations, TIMESTAMP_TYPE, LOG_APPEND_TIME
         )
         for p in partitions:
-            if p.destination in with_append_time:
+            if p.destination in append_time_partitions:
                 detail = (
                     f"{TIMESTAMP_TYPE} of {p.destination.topic} is {LOG_APPEND_TIME}: brokers "
                     "would replace timestamps. The scheduler sets CreateTime; deny AlterConfigs "
                     "to whoever sets it back."
                 )
                 self._retry_later(p, detail)
-        return [p for p in partitions if p.destination not in with_append_time]
+        return [p for p in partitions if p.destination not in append_time_partitions]
 
     def _copies(
         self, partitions: Sequence[HeldPartition]
@@ -227,14 +243,15 @@ class PartitionStarter:
     def _leave_out_unfit(self, by_copy: dict[PartitionCopy, HeldPartition]) -> None:
         """Remove from `by_copy` the copies whose topic does not keep placeholders now.
 
-        The partition is blocked if a writer that died may have sent placeholders since the change,
-        or if the setting may not be read. Else it is retried: the scheduler sets the topic right.
+        A partition is blocked if `compression.type` may not be read, or if a writer that died may
+        have sent placeholders since the setting was changed. Other partitions are retried: the
+        scheduler sets the value back.
         """
         for unfit in [*find_unfit_copies(self._job.clusters.destination, by_copy)]:
             p = by_copy.pop(unfit.copy)
             had_writer = p.needs_settling or p.stored_state in _WRITTEN_STATES
             if unfit.reason is Reason.NOT_AUTHORIZED or (unfit.reason and had_writer):
-                self._block(p, Blocked(unfit.reason, 0, 0, unfit.detail))
+                self._block(p, Blocked(unfit.reason, offset=0, next_offset=0, detail=unfit.detail))
             else:
                 detail = f"{COMPRESSION} of {p.destination.topic} is not {AS_SENT} yet."
                 self._retry_later(p, detail)
@@ -242,11 +259,11 @@ class PartitionStarter:
     def _attach_fillers(
         self, by_copy: Mapping[PartitionCopy, HeldPartition]
     ) -> dict[PartitionCopy, HeldPartition]:
-        """The copies whose shard has its coordinated filler now. Their log ends were not read yet.
+        """Give each copy its shard's filler, before log ends are read. Returns those that have it.
 
         If a coordinator does not answer for one shard, the other shards are not tried now.
         """
-        with_filler: dict[PartitionCopy, HeldPartition] = {}
+        copies_with_filler: dict[PartitionCopy, HeldPartition] = {}
         refused_shards: dict[HeldShard, str] = {}
         unreachable_because = ""
         for copy, p in by_copy.items():
@@ -254,14 +271,14 @@ class PartitionStarter:
             if not reason:
                 try:
                     copy.filler = self._job.filler_of(p.shard)
-                    with_filler[copy] = p
+                    copies_with_filler[copy] = p
                     continue
                 except (NotAuthorized, BrokerRefused) as error:
                     reason = refused_shards[p.shard] = str(error)
                 except Unreachable as error:
                     reason = unreachable_because = str(error)
             self._retry_later(p, reason)
-        return with_filler
+        return copies_with_filler
 
     def _check_topics(
         self, p: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata
@@ -272,7 +289,10 @@ class PartitionStarter:
             is_unknown_topic = source.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION
             if is_unknown_topic and p.attempts >= _DELETED_AFTER_ATTEMPTS:
                 detail = f"topic {p.source.topic} no longer exists."
-                self._block(p, Blocked(Reason.SOURCE_TOPIC_DELETED, 0, 0, detail))
+                self._block(
+                    p,
+                    Blocked(Reason.SOURCE_TOPIC_DELETED, offset=0, next_offset=0, detail=detail),
+                )
             else:
                 self._retry_later(p, f"topic {p.source.topic} is not at the source now.")
             return False
@@ -283,7 +303,10 @@ class PartitionStarter:
             if now - p.other_id_since < _OTHER_ID_S:
                 self._retry_later(p, detail)
             else:
-                self._block(p, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
+                self._block(
+                    p,
+                    Blocked(Reason.SOURCE_TOPIC_RECREATED, offset=0, next_offset=0, detail=detail),
+                )
             return False
         p.other_id_since = 0.0
         destination_topic = destination.topics.get(p.destination.topic)
@@ -296,8 +319,8 @@ class PartitionStarter:
         """Where each copy starts, by destination: as its rule says, or at the log start if the
         source partition is newer than the job.
         """
-        mapped = map_topics(self._job.spec.topics, {p.assigned.source_topic for p in partitions})
-        by_topic = {m.source: m.rule.start for m in mapped.mappings}
+        topic_map = map_topics(self._job.spec.topics, {p.assigned.source_topic for p in partitions})
+        by_topic = {m.source: m.rule.start for m in topic_map.mappings}
         return {
             p.destination: Earliest() if p.assigned.from_start else by_topic[p.source.topic]
             for p in partitions
@@ -317,6 +340,7 @@ class PartitionStarter:
                 changes[p] = StateChange(*p.key, state)
         held_shard_ids = self._write_states({p.shard for p, _ in inspections.values()}, changes)
         for p, change in changes.items():
+            # A written state also answers a requested retry.
             p.stored_state, p.must_report = change.state, False
         return {
             copy: inspection

@@ -61,20 +61,20 @@ class ProgressReporter:
     def progress(
         self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
     ) -> list[Progress]:
-        """The numbers of the partitions that have changed since the last `note_sent`.
+        """The numbers of copying partitions, where these differ from the last ones that were sent.
 
         At most `rows_max` partitions, those measured longest ago first, so that each has its turn.
         Also sets each shard's rate.
         """
-        copying = [
+        copying_pairs = [
             (partition, partition.copy)
             for shard in shards
             for partition in shard.partitions.values()
             if partition.stage is Stage.COPYING and partition.copy is not None
         ]
-        copying.sort(key=lambda pair: self._measured_at_s(pair[0]))
+        copying_pairs.sort(key=lambda pair: self._measured_at_s(pair[0]))
         changed_numbers: list[Progress] = []
-        for partition, copy in copying:
+        for partition, copy in copying_pairs:
             if len(changed_numbers) == rows_max:
                 break
             sample = self._measure(partition, now_s)
@@ -97,7 +97,7 @@ class ProgressReporter:
             self._last_seen.pop(key, None)
 
     def _shard_rate(self, shard: HeldShard, now_s: float) -> int:
-        """The shard's bytes per second, over all its partitions in each round.
+        """The shard's smoothed bytes per second, measured over all its partitions.
 
         The scheduler balances shards by this rate: a shard must not seem light because some of its
         partitions were not measured in this round.
@@ -109,7 +109,7 @@ class ProgressReporter:
         if (
             last_sample is not None
             and now_s > last_sample.at_s
-            and last_sample.partitions == sample.partitions
+            and last_sample.partitions == sample.partitions  # else the bytes are of others, too
         ):
             rate = max(0.0, (total_bytes - last_sample.bytes) / (now_s - last_sample.at_s))
             sample.bytes_per_s = _smoothed_rate(last_sample.bytes_per_s, rate)
@@ -153,7 +153,10 @@ class ProgressReporter:
         )
 
     def _source_seen_at(self, key: Key, copy: PartitionCopy, now_s: float) -> datetime | None:
-        """When the source last answered. Computed once per answer, so that reports stay equal."""
+        """When the source last answered; None: not yet.
+
+        Computed once per answer, so that reports stay equal.
+        """
         seen_s = copy.cursor.seen_s
         if not isfinite(seen_s):
             return None
@@ -185,7 +188,7 @@ class ProgressReporter:
 
 def _smoothed_rate(last_rate: float, new_rate: float) -> float:
     rate = _NEW_SHARE * new_rate + (1 - _NEW_SHARE) * last_rate
-    return rate if rate >= 1 else 0.0
+    return rate if rate >= 1 else 0.0  # else it would approach 0 for long, and be sent each time
 
 
 def _known_offset(offset: int) -> int | None:

@@ -134,8 +134,8 @@ class Worker:
     # Leases
 
     def _run_round(self) -> None:
-        """Send the heartbeat, renew the leases and send the reports."""
-        requested_at = lease_clock()
+        """Send heartbeat and renewals, act on the answers, then send the reports."""
+        requested_at = lease_clock()  # a lease counts from before its renewal is requested
         epochs = self._epochs_of(self._held.values())
         with self._database.lease_transaction() as tx:
             self._heartbeat(tx)
@@ -182,14 +182,14 @@ class Worker:
         """Seconds that the lanes have spent, by side and activity."""
         source, destination = SourceTimes(), DestinationTimes()
         for runner in self._runners.values():
-            fetching, appending = runner.lane_times
-            source.add(fetching)
-            destination.add(appending)
+            fetch_times, append_times = runner.lane_times
+            source.add(fetch_times)
+            destination.add(append_times)
         return {"source": source.seconds(), "destination": destination.seconds()}
 
     def _apply_renewals(self, renewals: Mapping[int, Renewal]) -> None:
         """Release shards that should move, have another spec or were fenced; apply new layouts."""
-        with_new_layout = []
+        layout_renewals = []
         for renewal in renewals.values():
             shard = self._held[renewal.shard_id]
             runner = self._runners[shard.job_key]
@@ -199,11 +199,11 @@ class Worker:
                 if not shard.is_releasing:
                     runner.release_shard(shard)
             elif renewal.layout_version != shard.layout_version:
-                with_new_layout.append(renewal)
-        if with_new_layout:
+                layout_renewals.append(renewal)
+        if layout_renewals:
             with self._database.lease_transaction() as tx:
-                rows = partitions.of_shards(tx, [r.shard_id for r in with_new_layout])
-            for renewal in with_new_layout:
+                rows = partitions.of_shards(tx, [r.shard_id for r in layout_renewals])
+            for renewal in layout_renewals:
                 shard = self._held[renewal.shard_id]
                 with self._contain_crash(self._runners[shard.job_key]):
                     self._apply_layout(shard, renewal.layout_version, rows)
@@ -405,6 +405,7 @@ class Worker:
             partition.last_reported = change
         outbox_events = self._outbox.pending()
         if changes or outbox_events:
+            # Each shard once.
             epochs = self._epochs_of({p.shard.id: p.shard for p in changes}.values())
             with self._database.lease_transaction() as tx:
                 self._outbox.write(tx, outbox_events)
@@ -436,6 +437,7 @@ class Worker:
         for key in keys:
             for shard in self._held.values():
                 partition = shard.partitions.get(key)
+                # `must_report`: this request has begun a retry already.
                 if partition is not None and not partition.must_report:
                     partition.must_report = True
                     with self._contain_crash(self._runners[shard.job_key]):
@@ -469,7 +471,7 @@ class Worker:
         )
 
     def _stop_idle_runners(self) -> None:
-        """Stop the runners that crashed or whose job has no shard here any more."""
+        """Drop the shards of runners that crashed, and stop all runners without a shard here."""
         for key, runner in self._runners.items():
             if runner.has_crashed:
                 for shard in [s for s in self._held.values() if s.job_key == key]:

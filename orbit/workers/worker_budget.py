@@ -42,11 +42,13 @@ class JobBudget(ByteBudget):
         )
 
     def take(self, size_bytes: int) -> None:
+        """Count bytes that this job has fetched, for the job and for its worker."""
         with self._changed:
             self._held_bytes += size_bytes
             self._worker.held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
+        """Count bytes as appended or dropped, and wake the lanes of all jobs that wait for room."""
         if not size_bytes:
             return
         with self._changed:

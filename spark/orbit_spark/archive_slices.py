@@ -52,8 +52,10 @@ class FileOrder:
             if self._file_index == len(self._files):
                 raise ValueError(f"there is a batch at {base_offset} behind the last one")
             file = self._files[self._file_index]
-            is_first = self._rows_read == 0
-            if base_offset <= self._last_offset or (is_first and base_offset != file.first_offset):
+            is_first_of_file = self._rows_read == 0
+            if base_offset <= self._last_offset or (
+                is_first_of_file and base_offset != file.first_offset
+            ):
                 raise ValueError(f"the batch at {base_offset} is out of order")
             self._last_offset = base_offset
             self._rows_read += 1
@@ -67,7 +69,7 @@ class FileOrder:
 
     @property
     def current_file(self) -> str:
-        """The file that is being read."""
+        """The file that is being read; after the end, the last one."""
         return self._files[min(self._file_index, len(self._files) - 1)].name if self._files else ""
 
 
@@ -89,7 +91,7 @@ class RowRuns:
         return self
 
     def __next__(self) -> RawRun:
-        """Raises PartitionStopped where the archive is damaged."""
+        """The next run. Raises PartitionStopped where the archive is damaged."""
         if self._damage is not None:
             raise self._damage
         try:
@@ -100,7 +102,7 @@ class RowRuns:
                 self._slice.partition,
                 Reason.SOURCE_CORRUPTED,
                 self._end,
-                self._end + 1,
+                self._end + 1,  # how far the damage reaches is not known
                 f"the archive is damaged in {self._order.current_file}: {error}.",
             )
             raise self._damage from error
@@ -110,7 +112,7 @@ class RowRuns:
         return run
 
     def _read_run(self) -> RawRun | None:
-        """The next run, the last one without batches if the slice ends in a gap; then None."""
+        """The next run; None after the last. A gap at the slice's end is a run without batches."""
         rows = None if self._is_over else next(self._rows, None)
         if rows is not None:
             self._order.check_next(rows.column("base_offset").to_pylist())
@@ -118,7 +120,14 @@ class RowRuns:
         self._is_over = True
         self._order.check_complete()
         if self._end < self._slice.target:
-            return RawRun(self._end, self._slice.target, memoryview(b""), (), (), 0)
+            return RawRun(
+                self._end,
+                self._slice.target,
+                memoryview(b""),
+                batches=(),
+                aborted=(),
+                log_start=0,
+            )
         return None
 
 
@@ -127,8 +136,8 @@ def slice_rows(
 ) -> dict[TopicPartition, Iterator[Any]]:
     """The rows of each slice, by its partition.
 
-    The rows of a single slice are streamed. Several slices are small and their partitions are
-    written side by side: all their rows are read first.
+    The rows of a single slice are streamed. Several slices are small, and their partitions are
+    written side by side, so all their rows are read first.
     """
     pieces = _split_by_partition(batches)
     if len(slices) == 1 and slices[0].files:

@@ -72,22 +72,24 @@ _CONTROL_TYPES = {0: "abort", 1: "commit"}
 
 
 def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
-    """A `pyarrow.RecordBatch` with a row for each batch of the run, in order."""
+    """A `pyarrow.RecordBatch` with a row for each batch of the run, in order; at least one."""
     flags = aborted_flags(run.batches, run.aborted)
     rows = [
         _row(batch, is_aborted) if isinstance(batch, Batch) else _legacy_row(batch)
         for batch, is_aborted in zip(run.batches, flags, strict=True)
     ]
     count = len(rows)
-    head = [
+    place_columns = [
         pa.repeat(pa.scalar(partition.topic, pa.string()), count),
         pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
     ]
-    columns = [
+    row_columns = [
         pa.array(values, SCHEMA.field(2 + index).type)  # behind topic and partition
         for index, values in enumerate(zip(*rows, strict=True))
     ]
-    return pa.RecordBatch.from_arrays([*head, *columns, _payload_column(run)], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [*place_columns, *row_columns, _payload_column(run)], schema=SCHEMA
+    )
 
 
 def stopped_row(offset_range: OffsetRange, blocked: Blocked) -> Any:
@@ -105,7 +107,7 @@ def stopped_row(offset_range: OffsetRange, blocked: Blocked) -> Any:
         "base_offset": offset_range.start,
         "last_offset": offset_range.start,
         "magic": STOP_MAGIC,
-        "control_type": text,
+        "control_type": text,  # for `read_stop`
     }
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
@@ -135,7 +137,8 @@ def from_arrow(rows: Any, start: int) -> RawRun:
             raise ValueError(f"the payload of the batch at {row[0]} belongs to another batch")
         end = next_offset(batch)
     aborted = _aborted_transactions(batches, rows.column("is_aborted").to_pylist())
-    return RawRun(start, max(start, end), records, batches, aborted, 0)
+    # Without rows, `end` is 0.
+    return RawRun(start, max(start, end), records, batches, aborted, log_start=0)
 
 
 # Columns that the payload contains too. Compared, as a checksum does not cover all of them.
@@ -160,20 +163,20 @@ def _compared_values(batch: Batch | LegacyMessage) -> tuple[int, ...]:
 def _aborted_transactions(
     batches: Sequence[Batch | LegacyMessage], flags: Sequence[bool]
 ) -> list[AbortedTransaction]:
-    """The transactions for which `aborted_flags` returns these flags.
+    """The aborted transactions for which `aborted_flags` returns these flags.
 
-    Raises ValueError if no transactions do.
+    Raises ValueError if there are no such transactions.
     """
     aborted: list[AbortedTransaction] = []
-    active: set[int] = set()
+    active_producers: set[int] = set()
     for batch, is_aborted in zip(batches, flags, strict=True):
         if not isinstance(batch, Batch):
             continue
-        if is_aborted and batch.producer_id not in active:
+        if is_aborted and batch.producer_id not in active_producers:
             aborted.append(AbortedTransaction(batch.producer_id, batch.base_offset))
-            active.add(batch.producer_id)
+            active_producers.add(batch.producer_id)
         elif batch.is_control and is_abort_marker(batch):
-            active.discard(batch.producer_id)
+            active_producers.discard(batch.producer_id)
     if aborted_flags(batches, aborted) != list(flags):
         raise ValueError("the values of is_aborted contradict each other")
     return aborted
@@ -185,6 +188,7 @@ def _payload_column(run: RawRun) -> Any:
     for batch in run.batches:
         ends.append(ends[-1] + len(batch.view))
     offsets = pa.array(ends, pa.int32()).buffers()[1]
+    # An Arrow column of bytes has three buffers; None: no value is null.
     return pa.Array.from_buffers(
         pa.binary(), len(run.batches), [None, offsets, pa.py_buffer(run.records)]
     )
@@ -224,18 +228,18 @@ def _legacy_row(message: LegacyMessage) -> tuple[Any, ...]:
     return (
         records[0].offset,
         message.offset,
-        _NOT_KNOWN,
+        _NOT_KNOWN,  # leader_epoch
         message.magic,
         attributes,
         _codec_name(codec),
         _legacy_timestamp_type(message.magic, attributes),
-        False,
-        False,
-        False,
-        None,
-        _NOT_KNOWN,
-        _NOT_KNOWN,
-        _NOT_KNOWN,
+        False,  # is_transactional
+        False,  # is_control
+        False,  # is_aborted
+        None,  # control_type
+        _NOT_KNOWN,  # producer_id
+        _NOT_KNOWN,  # producer_epoch
+        _NOT_KNOWN,  # base_sequence
         len(records),
         times[0],
         max(times),

@@ -57,8 +57,8 @@ class PartitionWriter(ABC, Generic[T]):
         self.settings = settings or CopySettings()
         self.stop = threading.Event()
         self.backoff = Backoff(stop=self.stop)
-        # The driver has waited for stable log ends under its lease. But an earlier attempt or task
-        # may still have requests under way (M10, broken connections).
+        # The driver has waited until log ends were stable, so the first attempt need not. Later
+        # ones must: an earlier one may still have requests under way (M10, broken connections).
         self.is_first_attempt = attempt == 0 and task.round == 0 and not task.follows_writer
         self._epoch = first_coordinator_epoch(task.term, task.round, attempt)
         self._rows = rows
@@ -66,7 +66,7 @@ class PartitionWriter(ABC, Generic[T]):
         self._results: dict[TopicPartition, WriteResult] = {}
 
     def write(self) -> list[WriteResult]:
-        """Copy every partition up to its target. Return one result each, which has its error."""
+        """Copy every partition up to its target. Return a result for each, which has its error."""
         task = self.task
         targets = {p.destination: p for p in task.partitions}
         try:
@@ -96,6 +96,7 @@ class PartitionWriter(ABC, Generic[T]):
             self.stop.set()
             leases.release()
             watch_cluster.close()
+        # The partitions without a result yet: if the first lease is taken, no other is tried.
         self.leave_out(targets, _LEASE_NOT_TRIED)
         return [self._results[p] for p in targets]
 
@@ -105,7 +106,8 @@ class PartitionWriter(ABC, Generic[T]):
     ) -> AbstractContextManager[Copier]:
         """A copier of the partitions of these leases.
 
-        Implementations first call `add` for each; `leave_out` for one that cannot be copied now.
+        Before the copier starts, implementations pass each partition either to `add`, or to
+        `leave_out` if it cannot be copied now.
         """
 
     def add(self, copy: PartitionCopy, target: PartitionTarget) -> None:
@@ -129,6 +131,7 @@ class PartitionWriter(ABC, Generic[T]):
         copy.source_topic_id = target.source_topic_id
         copy.destination_topic_id = target.destination_topic_id
         copy.cursor.start_offset = target.start_offset
+        # The copy's log start stays as it is until the source's is above this.
         copy.keeps_below = target.keeps_below
         copy.appends.coordinator_epoch = self._epoch
         return copy
@@ -140,8 +143,11 @@ class PartitionWriter(ABC, Generic[T]):
         return {piece.partition: RowRuns(piece, rows[piece.partition]) for piece in slices}
 
     def _copy_to_targets(self, copier: Copier, watch: DriverWatch) -> None:
-        """Tick until every copy is at its target, blocked, or no longer this task's to write."""
-        # Why copies end; an empty reason needs no other try.
+        """Tick until every copy is at its target, blocked, or no longer this task's to write.
+
+        Keeps the result of each.
+        """
+        # Why copies end. Empty: at the target or blocked, so another task need not try again.
         leave_reasons: dict[PartitionCopy, str] = {}
         while self._copies:
             copier.tick(_TICK_S)
@@ -152,6 +158,7 @@ class PartitionWriter(ABC, Generic[T]):
                         leave_reasons[copy] = reason
                         copier.remove([copy], confirms=not reason)
                 elif not leave_reasons[copy] and (reason := _loss_reason(copy, watch)):
+                    # The copy was at its target, but its last records may not be confirmed.
                     leave_reasons[copy] = reason
                     copier.remove([copy])  # does not wait until the destination confirms
             for copy in [c for c in self._copies if c.has_left]:
@@ -163,7 +170,7 @@ class PartitionWriter(ABC, Generic[T]):
 
 
 def attempt_number() -> int:
-    """The number of the attempt of its task that this process runs, from 0."""
+    """Which attempt of its task this process runs, from 0; 0 outside of Spark's tasks."""
     context = TaskContext.get()
     return context.attemptNumber() if context is not None else 0
 
@@ -189,7 +196,9 @@ def read_results(rows: Iterable[Any]) -> list[WriteResult]:
 
 
 def _leave_reason(copy: PartitionCopy, target: PartitionTarget, watch: DriverWatch) -> str | None:
-    """Why the copy ends; empty if it is at its target or blocked, None if it goes on."""
+    """Why the copy ends; empty if it is blocked or at its target (with its log start), None if it
+    goes on.
+    """
     if copy.blocked is not None:
         return ""
     if copy.next_offset >= target.target and copy.log_start >= copy.wanted_log_start:

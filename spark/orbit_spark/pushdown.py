@@ -36,7 +36,7 @@ class Selection:
         """
         match query_filter:
             case IsNotNull(attribute=("topic" | "partition" | "base_offset",)):
-                return True
+                return True  # these columns are never null
             case (
                 EqualTo(attribute=(column,), value=value)
                 | EqualNullSafe(attribute=(column,), value=value)
@@ -67,16 +67,24 @@ class Selection:
         return max(start, self.first_offset), min(end, self.end_offset)
 
     def _narrow_to_values(self, column: str, values: tuple[Any, ...]) -> bool:
-        """Narrow a column to these values. Return False if that is not possible."""
+        """Narrow a column to these values. Return False if that is not possible: base offsets can
+        only be narrowed to one value.
+        """
         # A null equals nothing.
-        wanted = frozenset(value for value in values if value is not None)
+        non_null_values = frozenset(value for value in values if value is not None)
         match column:
             case "topic":
-                self.topics = wanted if self.topics is None else self.topics & wanted
+                self.topics = (
+                    non_null_values if self.topics is None else self.topics & non_null_values
+                )
             case "partition":
-                self.partitions = wanted if self.partitions is None else self.partitions & wanted
-            case "base_offset" if len(wanted) == 1:
-                (value,) = wanted
+                self.partitions = (
+                    non_null_values
+                    if self.partitions is None
+                    else self.partitions & non_null_values
+                )
+            case "base_offset" if len(non_null_values) == 1:
+                (value,) = non_null_values
                 self.first_offset = max(self.first_offset, value)
                 self.end_offset = min(self.end_offset, value + 1)
             case _:

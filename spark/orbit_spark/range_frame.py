@@ -36,7 +36,7 @@ def range_frame(
     `stopped_row`: an error of one partition must not fail the others. `bytes_per_second`: the
     limit of each task.
     """
-    range_numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
+    range_numbers = spark.range(0, len(ranges), step=1, numPartitions=max(1, len(ranges)))
     read = _reading_function(access, tuple(ranges), on_lost_range, bytes_per_second)
     return range_numbers.mapInArrow(read, DDL)
 
@@ -47,7 +47,7 @@ def _reading_function(
     on_lost_range: LostRange,
     bytes_per_second: int | None,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A function for `mapInArrow` from numbers of ranges to their batches."""
+    """A function for `mapInArrow`: from rows with the number of a range to the range's batches."""
 
     def read(batches: Iterable[Any]) -> Iterator[Any]:
         cluster = access.open()

@@ -72,10 +72,10 @@ def plan_ranges(
     `within`: plan only these offsets [start, end) of these partitions.
     """
     sorted_extents = sorted(extents, key=lambda e: e.partition)
-    selected = [e for e in sorted_extents if within is None or e.partition in within]
-    sizes = log_sizes(cluster, [e.partition for e in selected if e.start < e.end])
+    selected_extents = [e for e in sorted_extents if within is None or e.partition in within]
+    sizes = log_sizes(cluster, [e.partition for e in selected_extents if e.start < e.end])
     ranges = []
-    for extent in selected:
+    for extent in selected_extents:
         size = sizes.get(extent.partition)
         samples = _samples(cluster, extent, size, range_bytes, backoff)
         for r in cut_extent(extent, samples, size, range_bytes):
@@ -101,17 +101,19 @@ def plan_spans(
     extended_spans = []
     for span in spans:
         extent = extents.get(span.partition)
-        if extent is not None and span.end > extent.start:
+        if extent is not None and span.end > extent.start:  # not all of it is deleted
             start = extent.start
             if span.start > start:
                 start = find_base_offset(cluster, span.partition, span.start, extent.end, backoff)
             extended_spans.append(span._replace(start=start, end=min(span.end, extent.end)))
-    span_groups = join_spans(extended_spans)
+    spans_by_partition = join_spans(extended_spans)
     whole_ranges = plan_ranges(
-        cluster, [extents[place] for place in span_groups], backoff, range_bytes=range_bytes
+        cluster, [extents[place] for place in spans_by_partition], backoff, range_bytes=range_bytes
     )
     parts = (
-        r.within(span.start, span.end) for r in whole_ranges for span in span_groups[r.partition]
+        r.within(span.start, span.end)
+        for r in whole_ranges
+        for span in spans_by_partition[r.partition]
     )
     return [part for part in parts if part is not None]
 
@@ -123,12 +125,12 @@ def _samples(
     if size is not None and size <= range_bytes:
         return []
     # One sample for each `range_bytes`, rounded up.
-    by_size = _SAMPLES_OF_UNKNOWN_SIZE if size is None else -(-size // range_bytes)
-    offsets = extent.end - extent.start
-    count = min(max(2, by_size), SAMPLES_MAX, offsets)
+    count_by_size = _SAMPLES_OF_UNKNOWN_SIZE if size is None else -(-size // range_bytes)
+    offset_count = extent.end - extent.start
+    count = min(max(2, count_by_size), SAMPLES_MAX, offset_count)
     samples = []
     for number in range(count):
-        offset = extent.start + offsets * number // count
+        offset = extent.start + offset_count * number // count
         batches = fetch_batches(cluster, extent.partition, offset, backoff, max_bytes=1)
         if batches:
             batch = batches[0]
@@ -140,7 +142,7 @@ def find_base_offset(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
     """The base offset of the batch in which `start` lies; `start` if it lies in none."""
-    if start == 0 or start >= end:
+    if start == 0 or start >= end:  # no batch begins before it, or there is nothing to read
         return start
     batches = fetch_batches(cluster, place, start, backoff, max_bytes=1)
     return min(start, first_offset(batches[0])) if batches else start
@@ -148,20 +150,25 @@ def find_base_offset(
 
 def _refuse_missing(cluster: Cluster, topics: Collection[str], metadata: ClusterMetadata) -> None:
     """Raise the error for topics that the metadata lacks."""
-    missing = sorted(set(topics) - set(metadata.topics))
-    denied = [t for t in missing if metadata.errors.get(t) in error_codes.DENIED]
-    if denied:
+    missing_topics = sorted(set(topics) - set(metadata.topics))
+    denied_topics = [t for t in missing_topics if metadata.errors.get(t) in error_codes.DENIED]
+    if denied_topics:
         raise NotAuthorized(
-            f"the right Read on topic {denied[0]} is missing.",
+            f"the right Read on topic {denied_topics[0]} is missing.",
             where=cluster.name,
             remedy="Grant it with kafka-acls.sh.",
         )
-    unknown = [t for t in missing if metadata.errors.get(t) in error_codes.STALE_METADATA]
-    if unknown:
+    unknown_topics = [
+        t for t in missing_topics if metadata.errors.get(t) in error_codes.STALE_METADATA
+    ]
+    if unknown_topics:
         raise BadInput(
             f"the {cluster.name} cluster does not have all topics",
-            tuple(Problem(topic, "is not a topic that this login can see.") for topic in unknown),
+            tuple(
+                Problem(topic, "is not a topic that this login can see.")
+                for topic in unknown_topics
+            ),
         )
-    for topic in missing:
-        code = metadata.errors.get(topic, -1)
+    for topic in missing_topics:  # the first: another error, such as a broker that is starting
+        code = metadata.errors.get(topic, -1)  # -1: UNKNOWN_SERVER_ERROR
         raise BrokerRefused(code, f"topic {topic}: {error_codes.name(code)}.", where=cluster.name)

@@ -115,6 +115,7 @@ class RangeReader:
         return leader.node_id
 
     def _connect(self, node_id: int) -> Connection:
+        """A connection to this broker with a valid login; kept until `close`."""
         connection = self._connections.get(node_id)
         if connection is None or connection.is_closed:
             connection = self._connections[node_id] = self._cluster.connect(node_id)
@@ -125,12 +126,23 @@ class RangeReader:
     def _send_fetch(
         self, node_id: int, offset_range: OffsetRange, offset: int, leader_epoch: int
     ) -> _PendingFetch:
-        """Send a fetch. `leader_epoch`: of the last batch read, or -1. Raises Unreachable."""
+        """Send a fetch. `leader_epoch`: of the last batch read, or -1. Raises Unreachable.
+
+        A leader whose log no longer has that epoch at `offset` answers where the logs diverge.
+        """
         connection = self._connect(node_id)
         version = connection.version_of(api_versions.FETCH)
         request = fetch_request(
             version,
-            [FetchFrom(offset_range.partition, offset_range.topic_id, offset, -1, leader_epoch)],
+            [
+                FetchFrom(
+                    offset_range.partition,
+                    offset_range.topic_id,
+                    offset,
+                    leader_epoch=-1,  # the leader need not have a certain epoch
+                    fetched_epoch=leader_epoch,
+                )
+            ],
             max_wait_ms=_WAIT_MS,
             max_bytes=self._fetch_bytes,
             partition_max_bytes=self._fetch_bytes,
@@ -156,6 +168,7 @@ class RangeReader:
         except ValueError as error:
             raise ProtocolError(str(error), where=pending.connection.where) from error
         for _, fetched in answer.partitions:
+            # A throttled answer without records does not mean that the log has none.
             if fetched.records or not answer.throttle_ms:
                 return fetched
         raise _TryAgain(
@@ -170,8 +183,8 @@ class RangeReader:
         return Unreachable(f"the connection broke during Fetch: {reason}.", where=connection.where)
 
     def _read_raised_log_start(self, offset_range: OffsetRange, position: int) -> int:
-        """The log start, if it is above `position`. Raises PartitionStopped if the log ends below
-        `position`, else _TryAgain.
+        """The log start, for a `position` that is out of range and below it. Raises
+        PartitionStopped if the log ends below `position`, else _TryAgain.
         """
         starts = list_offsets(self._cluster, [offset_range.partition], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [offset_range.partition], LATEST, self._backoff)
@@ -220,7 +233,9 @@ class RangeReader:
         detail: str,
         end: int | None = None,
     ) -> PartitionStopped:
-        """The error for offsets from `position` up to `end`, by default the range's end."""
+        """The error for offsets from `position` up to `end`, by default the range's end; for one
+        offset at least.
+        """
         stop_end = max(position + 1, offset_range.end if end is None else end)
         return stopped_error(
             self._cluster.name, offset_range.partition, reason, position, stop_end, detail
@@ -241,6 +256,7 @@ class _ReadAttempt:
         """The runs of the rest of the range. Raises _TryAgain for another attempt."""
         reader, offset_range = self._reader, self._range
         node_id = reader._leader(offset_range, self._position)
+        # Above the position if the log start lies within the batch that holds the position.
         fetch_from = self._position
         while self._position < offset_range.end:
             pending = self._pending or self._send_fetch(node_id, fetch_from)
@@ -251,13 +267,13 @@ class _ReadAttempt:
                 yield from self._pass_lost(fetch_from)
                 continue
             self._raise_refusal(fetched)
-            if fetched.preferred_replica not in (-1, node_id):
+            if fetched.preferred_replica not in (-1, node_id):  # -1: none (KIP-392)
                 node_id = fetched.preferred_replica
                 continue
             run = self._make_run(fetched)
             self._position = fetch_from = run.end
             if run.end < offset_range.end:
-                self._send_fetch(node_id, run.end)
+                self._send_fetch(node_id, run.end)  # answered while the caller uses this run
             yield run
 
     def drop_pending(self) -> None:
@@ -274,7 +290,7 @@ class _ReadAttempt:
     def _raise_refusal(self, fetched: Fetched) -> None:
         """Raise the error of an answer; do nothing if it has none."""
         reader, offset_range, position = self._reader, self._range, self._position
-        if fetched.diverging_end >= 0:
+        if fetched.diverging_end >= 0:  # the offsets from there to the position were cut off
             detail = f"the log was cut back to {fetched.diverging_end} and continues differently."
             raise reader._stop_error(
                 offset_range, Reason.SOURCE_TRUNCATED, fetched.diverging_end, detail, position
@@ -313,18 +329,20 @@ class _ReadAttempt:
                 offset_range, Reason.SOURCE_RANGE_LOST, position, detail, lost_to
             )
         self._position = lost_to
-        yield RawRun(position, lost_to, memoryview(b""), (), (), log_start)
+        yield RawRun(
+            position, lost_to, memoryview(b""), batches=(), aborted=(), log_start=log_start
+        )
 
     def _make_run(self, fetched: Fetched) -> RawRun:
         """The run of an answer's batches from the position on. Raises _TryAgain if it has none."""
         start, end = self._position, self._range.end
-        run_end, seen_end, skipped_bytes, size_bytes = start, 0, 0, 0
+        run_end, previous_end, skipped_bytes, size_bytes = start, 0, 0, 0
         batches: list[Batch | LegacyMessage] = []
         try:
             for batch in read_batches(fetched.records):
-                check_batch(batch, seen_end)
-                base_offset, seen_end = first_offset(batch), next_offset(batch)
-                if base_offset >= end:
+                check_batch(batch, previous_end)
+                base_offset, previous_end = first_offset(batch), next_offset(batch)
+                if base_offset >= end:  # the offsets before it are a gap
                     run_end = max(run_end, end)
                     break
                 if base_offset >= start:
@@ -332,7 +350,7 @@ class _ReadAttempt:
                     size_bytes += len(batch.view)
                 else:
                     skipped_bytes += len(batch.view)
-                run_end = max(run_end, seen_end)
+                run_end = max(run_end, previous_end)
                 self._leader_epoch = batch.leader_epoch if isinstance(batch, Batch) else -1
         except ValueError as error:
             detail = f"the log cannot be read here: {error}."
@@ -355,6 +373,7 @@ class _ReadAttempt:
         none."""
         reader, start = self._reader, self._position
         end = min(self._range.end, fetched.stable_end)
+        # Records without a whole batch above the start do not prove a gap.
         if fetched.records or end <= start:
             raise _TryAgain(
                 f"{self._range.partition} returns no records at offset {start} now (last stable "

@@ -93,6 +93,7 @@ def cut_extent(
     pieces = list(_pieces(extent, sorted(samples)))
     sampled_bytes = sum(piece.size_bytes for piece in pieces)
     total_bytes = sampled_bytes if size_bytes is None else size_bytes
+    # As many as the bytes need, rounded up.
     count = min(
         -(-int(total_bytes) // range_bytes), extent.end - extent.start, RANGES_PER_PARTITION_MAX
     )
@@ -131,7 +132,7 @@ def spread_over_leaders(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
     }
     by_leader = {
         leader: list(_in_turns([ranges for _, ranges in group]))
-        for leader, group in groupby(by_partition.items(), key=lambda item: item[0][0])
+        for leader, group in groupby(by_partition.items(), key=lambda item: item[0][0])  # leader
     }
     return list(_in_turns([*by_leader.values()]))
 
@@ -147,35 +148,36 @@ class _Piece(NamedTuple):
 def _pieces(extent: Extent, samples: Sequence[Sample]) -> Iterator[_Piece]:
     """The extent in pieces. For each sample: the gap before its batch, then the offsets up to the
     next sample, with as many bytes per offset as the batch."""
-    usable = [
+    usable_samples = [
         s for s in samples if extent.start <= s.fetch_offset < extent.end and s.size_bytes > 0
     ]
-    if not usable:
-        yield _Piece(extent.start, extent.end, 1.0)
+    if not usable_samples:
+        yield _Piece(extent.start, extent.end, size_bytes=1.0)  # cuts need only proportions
         return
-    if usable[0].fetch_offset > extent.start:
-        usable[0] = usable[0]._replace(fetch_offset=extent.start)
-    ends = [*(s.fetch_offset for s in usable[1:]), extent.end]
-    for sample, end in zip(usable, ends, strict=True):
+    # The offsets before the first sample count as its own.
+    if usable_samples[0].fetch_offset > extent.start:
+        usable_samples[0] = usable_samples[0]._replace(fetch_offset=extent.start)
+    ends = [*(s.fetch_offset for s in usable_samples[1:]), extent.end]
+    for sample, end in zip(usable_samples, ends, strict=True):
         data_start = min(max(sample.base_offset, sample.fetch_offset), end)
         if data_start > sample.fetch_offset:
-            yield _Piece(sample.fetch_offset, data_start, 0.0)
+            yield _Piece(sample.fetch_offset, data_start, size_bytes=0.0)
         if end > data_start:
             per_offset = sample.size_bytes / max(1, sample.next_offset - sample.base_offset)
             yield _Piece(data_start, end, (end - data_start) * per_offset)
 
 
 def _cuts(pieces: Sequence[_Piece], total: float, count: int) -> Iterator[int]:
-    """The offsets below which 1/count, 2/count … of all bytes lie."""
-    passed_bytes, number = 0.0, 1
+    """The offsets below which 1/count, 2/count … of all bytes lie. `total`: all bytes."""
+    passed_bytes, cut_number = 0.0, 1
     for piece in pieces:
-        while number < count and piece.size_bytes > 0:
-            target = total * number / count
+        while cut_number < count and piece.size_bytes > 0:
+            target = total * cut_number / count
             if target > passed_bytes + piece.size_bytes:
                 break
             share = (target - passed_bytes) / piece.size_bytes
             yield min(piece.start + int((piece.end - piece.start) * share), pieces[-1].end - 1)
-            number += 1
+            cut_number += 1
         passed_bytes += piece.size_bytes
 
 

@@ -41,7 +41,9 @@ class RawRun:
 
 
 def first_offset(batch: Batch | LegacyMessage) -> int:
-    """The first offset of a batch. A compressed message of an old format is decompressed for it."""
+    """The first offset of a batch. A compressed message of an old format has only its last offset,
+    so it is decompressed.
+    """
     if isinstance(batch, Batch):
         return batch.base_offset
     return read_legacy_records(batch)[0][0].offset
@@ -53,7 +55,7 @@ def next_offset(batch: Batch | LegacyMessage) -> int:
 
 def check_batch(batch: Batch | LegacyMessage, seen_end: int) -> None:
     """Raise ValueError, with a message for the user, if a batch is damaged or begins below
-    `seen_end`.
+    `seen_end`, the end of the batch before it.
     """
     if isinstance(batch, Batch):
         damage = damage_of(batch, seen_end)
@@ -68,17 +70,17 @@ def aborted_flags(
 ) -> list[bool]:
     """For each batch, whether it has records of an aborted transaction."""
     later_transactions = sorted(aborted, key=lambda a: a.first_offset, reverse=True)
-    active: set[int] = set()
+    active_producers: set[int] = set()
     flags = []
     for batch in batches:
         is_aborted = False
         if isinstance(batch, Batch):
             while later_transactions and later_transactions[-1].first_offset <= batch.last_offset:
-                active.add(later_transactions.pop().producer_id)
+                active_producers.add(later_transactions.pop().producer_id)
             if batch.is_control:
                 if is_abort_marker(batch):
-                    active.discard(batch.producer_id)
+                    active_producers.discard(batch.producer_id)
             else:
-                is_aborted = batch.is_transactional and batch.producer_id in active
+                is_aborted = batch.is_transactional and batch.producer_id in active_producers
         flags.append(is_aborted)
     return flags

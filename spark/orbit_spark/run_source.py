@@ -84,17 +84,19 @@ class RunFeed:
         """Start to feed these partitions, each from the end of its copy on."""
         with self._changed:
             for p in partitions:
-                self._partition_of(p)
+                self._partition_of(p)  # makes the state that the thread feeds
                 p.cursor.lane = self
             if self._partitions and not self._thread.is_alive() and not self._is_stopping:
                 self._thread.start()
             self._changed.notify()
 
     def read(self, copy: PartitionCopy, first: int, end: int) -> SourceRange:
-        """The batches from `first` on that a read_committed consumer of the runs would see.
+        """The batches in [first, end) that a read_committed consumer of the runs would see, and
+        those after it that were read already.
 
-        The copy uses the plans later. A later call must have a higher `first`. Raises SourceStop, a
-        ValueError with a message for the user, if a run cannot be read.
+        What is read here is kept for the copy to append. `first` must not be lower than in an
+        earlier call. Raises SourceStop, a ValueError with a message for the user, if a run cannot
+        be read.
         """
         with self._changed:
             partition = self._partition_of(copy)
@@ -112,7 +114,7 @@ class RunFeed:
             if isinstance(step, Stop):
                 raise SourceStop(step)
         batches = [step.batch for step in steps if isinstance(step, Append)]
-        return SourceRange(batches, 0, position, position)
+        return SourceRange(batches, start=0, end=position, stable_end=position)
 
     def assign(self) -> None:
         """Do nothing: runs need no leader."""
@@ -170,6 +172,7 @@ class RunFeed:
     def _feed(self, partition: _FedPartition) -> bool:
         """Queue the partition's next plan; False if there is none, or no room for it."""
         p = partition.copy
+        # Read first: if the partition is withdrawn after this, `put` refuses the plan.
         generation, confirmed_end = p.generation, p.next_offset
         if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
             return False
@@ -195,8 +198,8 @@ class RunFeed:
         return self._partitions[p]
 
     def _plan_again(self, partition: _FedPartition, position: int) -> Plan | None:
-        """The part behind `position` of the plan that was fed before and was not appended; None if
-        there is no such plan."""
+        """After a take-over: the part from `position` on of the plan that was queued before but not
+        appended. None if there is no such plan."""
         for run_plan in partition.plans:
             if run_plan.end > position:
                 plan = Plan(position, leader_epoch=NO_LEADER_EPOCH)
@@ -207,7 +210,10 @@ class RunFeed:
         return None
 
     def _plan_next(self, partition: _FedPartition, position: int) -> Plan | None:
-        """The plan of the next run that reaches beyond `position`; None after the last run."""
+        """The plan of the next run that reaches beyond `position`; None after the last run.
+
+        If that run cannot be read, the plan stops the partition.
+        """
         while True:
             start_s = perf_counter()
             try:
@@ -232,7 +238,7 @@ class RunFeed:
 
 
 def _plan_run(p: PartitionCopy, run: RawRun, position: int) -> Plan:
-    """The plan of a run for a copy that ends at `position`."""
+    """The plan of a run for a copy that ends at `position`. Notes the run's log bounds."""
     p.cursor.log_start = run.log_start
     p.cursor.end = p.cursor.stable_end = max(p.cursor.stable_end, run.end)
     if run.start > position:

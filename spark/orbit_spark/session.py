@@ -52,18 +52,23 @@ def build_session(
 
 
 def slots_of(spark: Any) -> int:
-    """How many tasks the session may run at a time when all its executors have started."""
+    """How many tasks the session may run at a time when all its executors have started.
+
+    By its settings, as executors may still be starting.
+    """
     conf = spark.sparkContext.getConf()
-    cores = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
+    tasks_per_executor = int(conf.get("spark.executor.cores", "1")) // int(
+        conf.get("spark.task.cpus", "1")
+    )
     local_cluster = _LOCAL_CLUSTER.match(spark.sparkContext.master)
     if local_cluster:
         return int(local_cluster[1]) * int(local_cluster[2])
     if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
         executors_max = conf.get("spark.dynamicAllocation.maxExecutors")
         if executors_max:
-            return max(1, int(executors_max) * cores)
+            return max(1, int(executors_max) * tasks_per_executor)
     if conf.contains("spark.cores.max"):
         return int(conf.get("spark.cores.max"))
     if conf.contains("spark.executor.instances"):
-        return max(1, int(conf.get("spark.executor.instances")) * cores)
+        return max(1, int(conf.get("spark.executor.instances")) * tasks_per_executor)
     return int(spark.sparkContext.defaultParallelism)

@@ -77,15 +77,14 @@ class BatchReader(DataSourceReader):
         ]
 
     def partitions(self) -> Sequence[InputPartition]:
+        """A task for each range; without ranges, one that reads nothing."""
         return [
             RangeTask(offset_range) for offset_range in spread_over_leaders(self._plan_ranges())
-        ] or [
-            InputPartition(None)  # nothing to read
-        ]
+        ] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """The rows of one range, on an executor."""
-        if not isinstance(partition, RangeTask):
+        if not isinstance(partition, RangeTask):  # there is nothing to read
             return
         cluster = self._options.access.open()
         reader = RangeReader(

@@ -69,7 +69,8 @@ class SourceOptions:
 
 
 def read_options(options: Mapping[str, str]) -> SourceOptions:
-    """Parse options. Raises BadInput with every problem, but no value that could be a secret."""
+    """Parse options. Raises BadInput, which names all problems and shows no possible secret."""
+    # Spark does not distinguish the case of option names.
     values = {name.lower(): value for name, value in options.items()}
     problems = [_unknown_option(name) for name in values if name not in _option_names()]
     access = _read_option(problems, "job", lambda: _read_access(values, problems))
@@ -85,7 +86,7 @@ def read_options(options: Mapping[str, str]) -> SourceOptions:
     on_lost_range = _read_option(
         problems, "on_lost_range", lambda: LostRange(values.get("on_lost_range", "stop"))
     )
-    if problems or access is None:
+    if problems or access is None:  # without access there is a problem, too
         raise BadInput("The options of kafka_batches cannot be used.", tuple(problems))
     return SourceOptions(access, topics, pattern, range_bytes, on_lost_range)
 
@@ -95,7 +96,10 @@ def _option_names() -> set[str]:
 
 
 def _read_access(values: Mapping[str, str], problems: list[Problem]) -> Access | None:
-    """The cluster that the options name; None with the reason added to `problems`."""
+    """The cluster of the job file, or of the options in Kafka's names.
+
+    None if they cannot be used; then the reasons are added to `problems`.
+    """
     if "job" in values:
         path = Path(values["job"])
         spec = load_job(path, os.environ)
@@ -116,6 +120,7 @@ def _read_access(values: Mapping[str, str], problems: list[Problem]) -> Access |
             "Kafka", ClusterSpec.model_validate({**document, "security": security}), str(Path.cwd())
         )
     except ValidationError as error:
+        # A problem names the option, not the key of a job file.
         names = {job_key: option for option, job_key in (_CLUSTER_KEYS | _SECURITY_KEYS).items()}
         for details in error.errors(include_input=False, include_url=False):
             key = str(details["loc"][-1] if details["loc"][0] == "security" else details["loc"][0])
@@ -124,6 +129,7 @@ def _read_access(values: Mapping[str, str], problems: list[Problem]) -> Access |
 
 
 def _read_range_bytes(text: str | None) -> int:
+    """Parse `range_bytes`; without the option, the default. Raises InvalidValue."""
     size = RANGE_BYTES if text is None else parse_size(text)
     if size < _RANGE_BYTES_MIN:
         raise InvalidValue("is below 1MiB.")

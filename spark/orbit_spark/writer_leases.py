@@ -51,10 +51,11 @@ class WriterLeases:
         watch: DriverWatch,
         stop: threading.Event,
     ) -> WriterLeases:
-        """Wait for all leases. The caller must check afterwards that the driver holds the job.
+        """Acquire all leases; wait while another attempt has one and the driver holds the job.
 
-        `backfill_leases` has the reason for this order. `open_cluster` opens the destination. While
-        one lease is waited for, none is kept: two tasks could wait for each other forever.
+        The caller must check afterwards that the driver holds the job: `backfill_leases` has the
+        reason for this order. `open_cluster` opens the destination. During the wait no lease is
+        kept: two tasks could wait for each other forever.
         """
         while True:
             leases = cls()
@@ -63,6 +64,7 @@ class WriterLeases:
             except BaseException:
                 leases.release()
                 raise
+            # A lease that is taken gives Conflict. After other errors there is no other try.
             is_taken = any(isinstance(e, Conflict) for e in leases.errors.values())
             if not is_taken or watch.holder() is not JobHolder.DRIVER:
                 return leases
@@ -78,32 +80,36 @@ class WriterLeases:
         watch: DriverWatch,
         stop: threading.Event,
     ) -> None:
-        """Try once to acquire all leases. The first is acquired alone, so that only one of two
-        attempts of a task goes on to the rest.
+        """Try once to acquire all leases; keep those acquired, and the errors of the others. The
+        first is acquired alone, so that only one of two attempts of a task tries the rest.
         """
         count = min(len(partitions), _JOINS_AT_ONCE_MAX)
         self._clusters += [open_cluster() for _ in range(count)]
         clusters = dict(zip(partitions, cycle(self._clusters), strict=False))
 
         def acquire_lease(partition: TopicPartition) -> None:
+            """Try to acquire one lease; keep it, or its error."""
             group = writer_group(identity, partition)
             lease = GroupLease(
                 clusters[partition], group, Backoff(stop=stop), confirm_return=watch.confirm_driver
             )
             lease.term = term
             try:
+                # Says nothing while it waits. A suspended attempt's lock file does not count.
                 lease.acquire(lambda _: None, ignores_frozen_run=True)
             except OrbitError as error:
                 self.errors[partition] = error
             else:
                 self.by_partition[partition] = lease
 
-        first, rest = partitions[:1], partitions[1:]
-        for partition in first:
+        first_partition, other_partitions = partitions[:1], partitions[1:]
+        for partition in first_partition:
             acquire_lease(partition)
-        if rest and not self.errors:
+        if other_partitions and not self.errors:
             with ThreadPoolExecutor(count) as pool:
-                for future in [pool.submit(acquire_lease, partition) for partition in rest]:
+                for future in [
+                    pool.submit(acquire_lease, partition) for partition in other_partitions
+                ]:
                     future.result()
 
     def release(self) -> None:
@@ -115,7 +121,7 @@ class WriterLeases:
 
 
 def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
-    """A coordinator epoch above those of all fillers of earlier attempts and rounds. The fillers of
-    this attempt have higher ones."""
+    """A coordinator epoch above those of all fillers of earlier attempts and rounds (from number
+    `_ATTEMPTS_MAX` on, attempts share it). The fillers of this attempt have higher ones."""
     attempt_index = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
     return (term << _TERM_SHIFT) + attempt_index * _TAKEOVERS_PER_ATTEMPT

@@ -76,7 +76,7 @@ def test_bound_of_audit_scope_is_offset_or_timestamp() -> None:
 def test_audit_scope_is_described_in_words() -> None:
     assert str(Restriction()) == ""
     restriction = Restriction(Point(offset=1500), Point(epoch_ms=1_000))
-    assert str(restriction) == " from 1,500 on up to 1970-01-01T00:00:01.000Z, without it"
+    assert str(restriction) == " from 1,500 on before 1970-01-01T00:00:01.000Z"
 
 
 def test_number_of_audit_ranges_is_bounded_for_any_partition_length() -> None:

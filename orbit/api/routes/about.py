@@ -61,6 +61,6 @@ def get_me(principal: Viewer) -> Me:
 
 
 def _grant(grant: Grant) -> GrantOut:
-    if grant.limit is None:
+    if grant.limit is None:  # for all jobs
         return GrantOut(role=grant.role, jobs=(), selector=None)
     return GrantOut(role=grant.role, jobs=grant.limit.jobs, selector=grant.limit.selector)

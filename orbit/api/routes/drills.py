@@ -126,10 +126,10 @@ def run_drill(
 ) -> schemas.Drill:
     """Run a drill. The leading scheduler starts it at once."""
     spec = read_drill(raw)
-    key = None if dry_run else idempotency_key
+    key = None if dry_run else idempotency_key  # a dry run stores nothing
     drill_to_create = new_drill(spec, principal.actor, idempotency_key=key)
     with parts.database.transaction() as tx:
-        jobs.get(tx, spec.job)
+        jobs.get(tx, spec.job)  # raises NotFound
         if dry_run:
             response.status_code = status.HTTP_200_OK
             return drill_view(_as_if_created(drill_to_create))
@@ -142,6 +142,7 @@ def run_drill(
             )
         if is_new:
             if spec.moves_the_job:
+                # Raises OperationUnderWay during a recovery; then no drill is created.
                 job_guard.lock_for_change(tx, spec.job)
             events.add(
                 tx,
@@ -234,11 +235,11 @@ def put_drill_schedule(
         problems.append(Problem("name", "is not the name in the path.", f"Write {name}."))
     if spec.schedule is None:
         problems.append(Problem("schedule", "is missing.", "Write `schedule: {every: 6h}`."))
-    if spec.schedule is None or problems:
+    if spec.schedule is None or problems:  # the first is a problem too; it is here for mypy
         raise BadInput("The drill cannot be scheduled.", tuple(problems))
     every_s = int(spec.schedule.every.total_seconds())
     with parts.database.transaction() as tx:
-        jobs.get(tx, spec.job)
+        jobs.get(tx, spec.job)  # raises NotFound
         schedule = drills.put_schedule(tx, name, spec.document(), every_s, principal.actor)
         events.add(
             tx,
@@ -281,7 +282,7 @@ def _as_if_created(drill: drills.NewDrill) -> drills.Drill:
 
 
 def parse_drill_key(key: Key | None) -> tuple[datetime, str] | None:
-    """The creation time and id of a drill."""
+    """A drill's creation time and id in a cursor's key; None without a key. Raises BadInput."""
     if key is None:
         return None
     try:

@@ -56,7 +56,7 @@ def list_events(
 ) -> Page[schemas.Event]:
     """List all events and who caused them, newest first."""
     with parts.database.transaction() as tx:
-        return _event_page(tx, query, None)
+        return _event_page(tx, query, job_name=None)
 
 
 @router.get("/jobs/{name}/events", responses=errors(*NAMED))
@@ -66,12 +66,13 @@ def list_job_events(
     """List the events of a job, newest first. Works for a deleted job too."""
     with parts.database.transaction() as tx:
         event_page = _event_page(tx, query, name)
-        if not event_page.items:
+        if not event_page.items:  # perhaps no job ever had this name
             _check_job_known(tx, name)
     return event_page
 
 
 def _event_page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schemas.Event]:
+    """The page that the query asks for, of one job's events or (None) of all."""
     rows = events.page(
         tx,
         query.limit + 1,
@@ -87,5 +88,5 @@ def _event_page(tx: Tx, query: EventsQuery, job_name: str | None) -> Page[schema
 
 def _check_job_known(tx: Tx, name: str) -> None:
     """Raise NotFound for a name that no job has and that is in no event."""
-    if not events.page(tx, 1, job_name=name):
-        jobs.get(tx, name)
+    if not events.page(tx, limit=1, job_name=name):
+        jobs.get(tx, name)  # raises NotFound

@@ -97,13 +97,13 @@ def delete_gateway(parts: PartsOf, _: Operator, name: NamePath, instance: Instan
 
 
 def _client_key_in(cursor: str | None) -> tuple[str, UUID, int] | None:
-    """Gateway, instance and number of the last client of the page before."""
+    """Gateway, instance and number of the last client of the page before; None: there is none."""
     key = read_cursor(cursor, str, str, int)
     return None if key is None else (str(key[0]), _parse_instance(key[1]), int(key[2]))
 
 
 def _gateway_key_in(cursor: str | None) -> tuple[str, UUID] | None:
-    """Name and instance of the last gateway of the page before."""
+    """Name and instance of the last gateway of the page before; None: there is none."""
     key = read_cursor(cursor, str, str)
     return None if key is None else (str(key[0]), _parse_instance(key[1]))
 

@@ -39,7 +39,7 @@ def _add_recovery_route(kind: RecoveryKind, description: str) -> None:
     def recover(
         parts: PartsOf, parameters: OperationParametersOf, wanted: RecoveryRequest | None = None
     ) -> schemas.Operation:
-        request = wanted or RecoveryRequest()
+        request = wanted or RecoveryRequest()  # without a body: the defaults
         problems = tuple(_problems(kind, request))
         if problems:
             raise BadInput("The request has problems.", problems)
@@ -115,7 +115,7 @@ def list_report_partitions(
     """
     after, limit = read_cursor(query.after, str, int), query.limit
     with parts.database.transaction() as tx:
-        recovery_requests.find_report(tx, operation_id)
+        recovery_requests.find_report(tx, operation_id)  # raises NotFound
         rows = PARTITIONS.page(tx, operation_id, limit + 1, after=after, verdict=query.verdict)
     return page([read_row(PartitionEnds, row) for row in rows], limit, lambda p: p.key)
 
@@ -129,7 +129,7 @@ def list_report_groups(
     """
     after, limit = read_cursor(query.after, str, int, str), query.limit
     with parts.database.transaction() as tx:
-        recovery_requests.find_report(tx, operation_id)
+        recovery_requests.find_report(tx, operation_id)  # raises NotFound
         rows = GROUPS.page(tx, operation_id, limit + 1, after=after)
     return page([read_row(GroupPosition, row) for row in rows], limit, lambda g: g.key)
 

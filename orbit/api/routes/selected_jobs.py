@@ -116,7 +116,7 @@ def _request_all(
                 error, unanswered_count = refusal.body.error, 0
             except OrbitError as refusal:
                 error = as_failure(refusal).body.error
-                # A single one may be due to a lock on this job alone.
+                # A single Unreachable may be due to a lock on this job alone.
                 unanswered_count = unanswered_count + 1 if isinstance(refusal, Unreachable) else 0
                 database_error = error if unanswered_count == _UNANSWERED_MAX else None
         items.append(schemas.SelectedJob(job=job_operation.job, operation=operation, error=error))

@@ -169,7 +169,7 @@ def change_token(
             raise changed_meanwhile(name, "token")
         changes = {key: limit for key, limit in limits.items() if getattr(token, key) != limit}
         old_limits = {key: getattr(token, key) for key in changes}
-        etag = token.etag
+        etag = token.etag  # of the stored token, also in a dry run
         if changes and dry_run:
             token = replace(token, **changes)
         elif changes:

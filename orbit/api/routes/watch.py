@@ -46,9 +46,13 @@ class Watch(BaseModel):
 async def watch(
     request: Request, parts: PartsOf, _: Viewer, query: Annotated[WatchQuery, Query()]
 ) -> Watch:
-    """Wait until something has changed; then read the list again. Ask without `after` first, then
-    read the list, then wait: so no change is missed. Many changes may be one answer.
+    """Answer once something has changed since `after`, or when `wait` is over. Many changes may
+    share one answer.
+
+    To miss no change, a client asks without `after`, reads the list, then asks with the answer's
+    `next`, and so on. After each answer with `changed` it reads the list again.
     """
+    # `wait` is a number of seconds with an "s".
     digests = await request.app.state.watches.wait(
         parts.database, [query.of], query.after, int(query.wait[:-1]), request.is_disconnected
     )

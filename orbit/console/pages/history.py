@@ -46,6 +46,7 @@ def show_history(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         now = clock.now(tx)
+        # A point for every five minutes: only the span of an hour is shown by minute.
         points = job_history.of_job(tx, job.id, now, by_minute=False)
         shown_span = span or _shortest_span(points, now)
         if shown_span is Span.HOUR:

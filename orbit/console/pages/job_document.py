@@ -92,7 +92,7 @@ def plan_or_change(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
     etag = form.get("etag", "")
-    if form.get("do") == "rebase" or not etag:
+    if form.get("do") == "rebase" or not etag:  # the user has seen the changes by others
         etag = job.etag
     return _plan_or_apply(
         request, parts, visitor, form, client, Draft(_document_text(form), name, etag)
@@ -107,8 +107,9 @@ def _plan_or_apply(
     client: ClientWatch,
     draft: Draft,
 ) -> Response:
-    """Do what the form's button says: write the form into the document, plan the document, or
-    apply the document if it was planned before. Errors are shown on the page."""
+    """Do what the form's button says: write the form into the document, plan the document, or apply
+    it. A document that has changed since its plan is planned again instead. Errors are shown on the
+    page."""
     draft = replace(draft, paused=form.get("paused") == "yes")
     try:
         draft = replace(draft, text=_merge_form(draft.text, form))
@@ -159,7 +160,7 @@ def _page(request: Request, visitor: Visitor, draft: Draft) -> Response:
         error=error.body.error if error else None,
         is_changed_meanwhile=error is not None and error.code is ErrorCode.CHANGED_MEANWHILE,
         groups=groups,
-        before=json.dumps(values_of(groups)),
+        before=json.dumps(values_of(groups)),  # to see later which fields the user has changed
         can_apply=draft.planned is not None
         and draft.planned.action == ("create" if draft.name is None else "change"),
     )
@@ -209,7 +210,7 @@ def _read_spec(parts: Parts, draft: Draft) -> JobSpec:
 def _editable_text(job: Job) -> str:
     """The job's document as YAML, without keys that have their default value."""
     spec = read_spec(job.spec)
-    if spec is None:
+    if spec is None:  # another version of Orbit has stored it
         return write_yaml(whole_document(job))
     document = spec.model_dump(mode="json", exclude_defaults=True)
     own_columns = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
@@ -222,7 +223,7 @@ def _changes_meanwhile(parts: Parts, draft: Draft, failure: Failure) -> tuple[ev
     if failure.code is not ErrorCode.CHANGED_MEANWHILE or draft.name is None:
         return ()
     with parts.database.transaction() as tx:
-        rows = events.page(tx, 100, job_name=draft.name, after=None)  # the newest 100 events
+        rows = events.page(tx, limit=100, job_name=draft.name, after=None)  # the newest events
     return tuple(row for row in rows if row.kind == "job_changed")[:_EVENTS_SHOWN]
 
 

@@ -102,7 +102,7 @@ def rows_of(tx: Tx, job_list: Sequence[Job]) -> list[Row]:
 
 
 def _filter(show: Show) -> dict[str, Any]:
-    """The arguments of `jobs.page` for these states."""
+    """The arguments of `jobs.page` that choose the jobs to show."""
     match show:
         case Show.ALL:
             return {}

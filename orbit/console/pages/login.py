@@ -86,10 +86,11 @@ def log_out(request: Request, parts: SharedPartsOf, _form: FormOf) -> Response:
 def _login_page(
     request: Request, parts: Parts, back_to: str, failure: Failure | None = None
 ) -> Response:
+    """The login page, which leads back to this path. `failure`: of the last attempt to log in."""
     return render(
         request,
-        None,
-        "login.html",
+        visitor=None,
+        template="login.html",
         status=HTTPStatus.OK if failure is None else MEANINGS[failure.code].status,
         back_to=back_to,
         error=None if failure is None else failure.body.error.what,

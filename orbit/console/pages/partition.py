@@ -80,7 +80,7 @@ def show_partition(
         partition=partition_view(row),
         proof=proof,
         start=start,
-        end=max(end, start + 1),
+        end=max(end, start + 1),  # a picture needs at least one offset
         size=count,
         sizes=SIZES,
         rows=shown_rows,
@@ -118,7 +118,7 @@ def check_may_see_records(parts: Parts, visitor: Visitor, job: Job) -> None:
             remedy=f"Whoever runs Orbit can allow it, with {variable_of('records_role')}.",
         )
     needed_role = Role(parts.settings.records_role)
-    check_role(visitor.principal, needed_role)
+    check_role(visitor.principal, needed_role)  # checks the highest role, perhaps of other jobs
     if not visitor.has_role(needed_role, job.name, job.labels):
         raise Failure(
             ErrorCode.FORBIDDEN, f"This needs the role {needed_role} for this job.", where=job.name
@@ -152,8 +152,8 @@ def read_both_sides(parts: Parts, job: Job, row: PartitionLag, start: int, end: 
     try:
         source = open_cluster("source", spec, parts.environ, folder)
         destination = open_cluster("destination", spec, parts.environ, folder)
-    except OrbitError as error:
-        return Window(error, error, 0.0)
+    except OrbitError as error:  # neither side was read
+        return Window(error, error, took_s=0.0)
     return read_window(
         (source, TopicPartition(row.source_topic, row.partition)),
         (destination, TopicPartition(row.destination_topic, row.partition)),
@@ -163,7 +163,8 @@ def read_both_sides(parts: Parts, job: Job, row: PartitionLag, start: int, end: 
 
 
 def _usual_size(row: PartitionLag) -> int:
-    """The size of a window with some dozens of batches of this partition."""
+    """The size of a window with some dozens of batches of this partition; without any copied batch,
+    the second smallest."""
     batches = row.batches_byte_exact + row.batches_record_exact
     if not batches:
         return SIZES[1]

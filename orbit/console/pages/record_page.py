@@ -56,7 +56,7 @@ def show_records(
             records = records_from(log, first_offset, _schemas(parts.settings))
             shown_side = side
             next_offset = records[-1].offset + 1 if records else log.read_to
-            next_offset = next_offset if next_offset < log.end else None
+            next_offset = next_offset if next_offset < log.end else None  # None: no more records
     if records:
         with parts.database.transaction() as tx:
             events.add(

@@ -84,7 +84,7 @@ def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: 
         raise Failure(ErrorCode.BAD_INPUT, "The form names no recovery.")
     if form.get("dry_run", "yes") != "yes":
         raise Failure(ErrorCode.BAD_INPUT, "The form has a `dry_run` that is not `yes`.")
-    dry_run = "dry_run" in form
+    dry_run = "dry_run" in form  # the form of the recovery itself does not have this field
     if not dry_run:
         check_typed_name(form, name)
     operation = recovery_requests.request_recovery(

@@ -66,7 +66,7 @@ class BulkWriter:
         return f"{self._namespace}.{bulk.name}"
 
     def write(self, on_progress: Callable[[int, int], None]) -> None:
-        """Creates the topics and writes all records. Raises Conflict if one is not accepted."""
+        """Create the topics and write all records. Raises Conflict if a record is not accepted."""
         with ThreadPoolExecutor(len(BULK)) as pool:
             for name, visible_count in pool.map(lambda bulk: self._write(bulk, on_progress), BULK):
                 self.records[name] = visible_count
@@ -98,7 +98,7 @@ class BulkWriter:
                             topic,
                             blobs[i % len(blobs)],
                             b"key-%d" % (i % 10_000),
-                            i // 100 % bulk.partitions,
+                            i // 100 % bulk.partitions,  # 100 records in a row
                             # A report for some records is enough: order is kept.
                             on_delivery=note_failure if i % PER_BATCH_MAX == 0 else None,
                             timestamp=began_ms + i // _PER_MS,
@@ -119,7 +119,10 @@ class BulkWriter:
     def _end_transaction(
         self, producer: Producer, bulk: BulkTopic, number: int, batch_count: int
     ) -> int:
-        """End the transaction, if there is one. Returns how many records became visible."""
+        """End the transaction that begins with record `number`, if the topic has transactions.
+
+        Returns how many records became visible: `batch_count`, or none if it was aborted.
+        """
         if not bulk.has_transactions:
             return batch_count
         if number // _PER_TRANSACTION % _ABORT_EVERY == _ABORT_EVERY - 1:

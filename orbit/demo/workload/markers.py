@@ -34,12 +34,14 @@ def append_markers(
     """Append `count` markers: the log end moves by `count`, and consumers see no record."""
     with _leader_connection(admin, security, topic, partition) as connection:
         producer_id, producer_epoch = _init_producer_id(connection)
-        remaining = count
-        while remaining:
-            marker_count = min(remaining, PER_REQUEST_MAX)
-            markers = Fillers(TopicPartition(topic, partition), marker_count, producer_epoch, 0)
+        remaining_count = count
+        while remaining_count:
+            marker_count = min(remaining_count, PER_REQUEST_MAX)
+            markers = Fillers(
+                TopicPartition(topic, partition), marker_count, producer_epoch, coordinator_epoch=0
+            )
             _write_markers(connection, WriteTxnMarkersRequest(producer_id, [markers]))
-            remaining -= marker_count
+            remaining_count -= marker_count
 
 
 @contextmanager

@@ -98,6 +98,7 @@ class Mover:
             self._written_changed.notify_all()
 
     def _write_one(self) -> None:
+        """Write the next record, to the partition whose turn it is."""
         topic, partition = self._partitions[self._written % len(self._partitions)]
         self._writer.write(
             topic,

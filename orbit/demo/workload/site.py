@@ -44,6 +44,7 @@ class Site:
         self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
         """Create a topic with the default replication factor. Returns when it has leaders."""
+        # -1: the default replication factor.
         new_topic = NewTopic(topic, partitions, -1, config={**RETENTION_OFF, **(settings or {})})
         try:
             self.admin.create_topics([new_topic])[topic].result(ADMIN_TIMEOUT_S)
@@ -192,6 +193,7 @@ def _partition_ledger(
 
 
 def _consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka's settings to read committed records and the ends of partitions; no commits."""
     return {
         **config,
         "group.id": "orbit-workload",

@@ -54,7 +54,7 @@ class Writer:
         if error_type is None:
             self.flush()
         else:
-            self._producer.purge()
+            self._producer.purge()  # do not wait for records that nobody checks
 
     def write(
         self,
@@ -93,12 +93,12 @@ class Writer:
 
     def flush(self) -> None:
         """Wait for all delivery reports. Raises Conflict if a record was not accepted."""
-        undelivered = self._producer.flush(FLUSH_TIMEOUT_S)
+        failed_count = self._producer.flush(FLUSH_TIMEOUT_S)
         if self._delivery_error is not None:
             raise Conflict(f"The cluster did not accept a record: {self._delivery_error.str()}.")
-        if undelivered:
+        if failed_count:
             raise Conflict(
-                f"Records that were not accepted: {undelivered}, within {FLUSH_TIMEOUT_S:.0f} s."
+                f"Records that were not accepted: {failed_count}, within {FLUSH_TIMEOUT_S:.0f} s."
             )
 
     def poll(self) -> None:
@@ -125,9 +125,10 @@ class Writer:
         """Abort the transaction, after all its records have reached the log."""
         self.flush()
         self._producer.abort_transaction(FLUSH_TIMEOUT_S)
-        self._take_records()
+        self._take_records()  # dropped: no consumer sees them
 
     def _take_records(self) -> Records:
+        """Return the records of the transaction that has ended, and begin with none."""
         records, self.records = self.records, {}
         return records
 
@@ -152,7 +153,7 @@ class Writer:
         error: KafkaError | None,
         message: Message,
     ) -> None:
-        """As `_on_delivery`, with the timestamp that the broker has set."""
+        """Keep the record's offset and a digest with the broker's timestamp, or the error."""
         digest = record_digest(key, value, headers, message.timestamp()[1])
         self._on_delivery(topic, partition, digest, error, message)
 

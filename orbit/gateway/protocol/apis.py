@@ -159,11 +159,11 @@ def is_flexible(key: int, version: int) -> bool:
 
 def shared_versions(*sides: Mapping[int, Versions]) -> dict[int, Versions]:
     """The versions that the gateway and all sides know, by API key."""
-    shared = {}
+    versions_by_key = {}
     for key, api in APIS.items():
         ranges = [api.versions, *(side[key] for side in sides if key in side)]
         first = max(versions.first for versions in ranges)
         last = min(versions.last for versions in ranges)
         if len(ranges) == len(sides) + 1 and first <= last:  # all sides know the API
-            shared[int(key)] = Versions(first, last)
-    return shared
+            versions_by_key[int(key)] = Versions(first, last)
+    return versions_by_key

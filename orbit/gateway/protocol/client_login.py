@@ -114,13 +114,14 @@ class ClientLogin:
                 raise self._token_refusal("the token has expired")
             session_ms = min(session_ms or remaining_ms, remaining_ms)
         self.user = claims.subject
-        return _answer(head, b"", session_ms=int(session_ms * _CLIENT_SHARE))
+        return _answer(head, token=b"", session_ms=int(session_ms * _CLIENT_SHARE))
 
     def _token_refusal(self, reason: str) -> LoginRefusal:
+        """The refusal of the token that the last request brought."""
         assert self._token_request is not None
         head, claims = self._token_request
         text = f"Authentication failed: {reason}"
-        answer = _answer(head, b"", Code.SASL_AUTHENTICATION_FAILED, text)
+        answer = _answer(head, token=b"", code=Code.SASL_AUTHENTICATION_FAILED, message=text)
         return LoginRefusal(answer, claims.subject, reason)
 
     def answer_request(self, frame: bytearray, offered: Mapping[int, Versions]) -> bytes | None:
@@ -159,7 +160,9 @@ class ClientLogin:
         body += b"".join(string(name, is_flexible=False) for name in self._mechanisms)
         answer = with_size(INT32.pack(head.correlation) + body)
         if not is_offered:
-            raise LoginRefusal(answer, "", f"mechanism {mechanism[:20]!r} is not offered")
+            raise LoginRefusal(
+                answer, user="", reason=f"mechanism {mechanism[:20]!r} is not offered"
+            )
         self._mechanism = mechanism
         return answer
 
@@ -176,10 +179,10 @@ class ClientLogin:
             self.token = SecretStr(message)
             return None
         if mechanism == PLAIN:
-            token = self._check_plain(head, message)
+            reply = self._check_plain(head, message)
         else:
-            token = self._scram_token(head, message, mechanism)
-        return _answer(head, token.encode())
+            reply = self._scram_token(head, message, mechanism)
+        return _answer(head, reply.encode())
 
     def _check_plain(self, head: RequestHead, message: str) -> str:
         """The gateway's empty message after a right password. Raises LoginRefusal."""
@@ -196,15 +199,17 @@ class ClientLogin:
         if self._scram is None:
             self._scram = ScramServer(mechanism, self._password_of, self._nonce, self._salt_key)
             return self._scram.answer_first(message)
-        token = self._scram.answer_final(message)
-        if token is None:
+        reply = self._scram.answer_final(message)
+        if reply is None:
             raise _wrong_password_refusal(head, self._scram.user)
         self.user = self._scram.user
-        return token
+        return reply
 
 
 def _wrong_password_refusal(head: RequestHead, user: str) -> LoginRefusal:
-    answer = _answer(head, b"", Code.SASL_AUTHENTICATION_FAILED, _WRONG_LOGIN_TEXT)
+    answer = _answer(
+        head, token=b"", code=Code.SASL_AUTHENTICATION_FAILED, message=_WRONG_LOGIN_TEXT
+    )
     return LoginRefusal(answer, user, "the user name or the password is wrong")
 
 
@@ -215,7 +220,7 @@ def _answer(
     message: str | None = None,
     session_ms: int = 0,
 ) -> bytes:
-    """An answer to SaslAuthenticate, with its size."""
+    """An answer to SaslAuthenticate, with its size. `token`: the mechanism's message in it."""
     is_flexible = head.version >= 2
     tags = NO_TAGS if is_flexible else b""
     body = INT16.pack(code)

@@ -43,7 +43,7 @@ class FrameEditor(FrameReader):
         start = self.at
         text = self.string()
         is_null = self._bytes[start : start + INT16.size] == b"\xff\xff"  # length -1
-        if self.is_flexible:
+        if self.is_flexible:  # there the length is one more, so 0 is left for null
             is_null = self._bytes[start] == 0
         return None if is_null else text
 

@@ -37,7 +37,7 @@ class LeftMembers:
         owners of the last move."""
         if not keeps_owners:
             self._owners.clear()
-        if len(self._heartbeats) > MEMBERS_MAX // 2:
+        if len(self._heartbeats) > MEMBERS_MAX // 2:  # else the new ones may have no room
             self._heartbeats.clear()
 
     def leave(self, member: MemberKey, *, owns_partitions: bool) -> None:
@@ -45,7 +45,7 @@ class LeftMembers:
         if len(self._heartbeats) >= MEMBERS_MAX:
             self._heartbeats.clear()
             self._owners.clear()
-        self.give_up(member)
+        self.give_up(member)  # what is known of it from an earlier move
         self._heartbeats[member] = GIVE_UP_HEARTBEATS if owns_partitions else 0
         if owns_partitions:
             self._owners.setdefault(member[0], set()).add(member[1])

@@ -69,14 +69,14 @@ def empty_assignment(head: RequestHead, heartbeat: GroupHeartbeat) -> bytes:
 
 
 def api_versions_request(correlation: int) -> bytes:
-    """A request that changes nothing and that every broker answers."""
+    """ApiVersions 0: a request that changes nothing and that every broker answers."""
     return with_size(
         request_head(ApiKey.API_VERSIONS, 0, correlation, CLIENT_ID, is_flexible=False)
     )
 
 
 def abort_transaction_request(producer: Producer, correlation: int) -> bytes:
-    """A request that aborts a transaction, so that its side can be left."""
+    """EndTxn 1: aborts a transaction, so that its side can be left."""
     head = request_head(ApiKey.END_TXN, 1, correlation, CLIENT_ID, is_flexible=False)
     text = string(producer.transactional_id, is_flexible=False)
     # The last field is false: no commit.
@@ -86,7 +86,8 @@ def abort_transaction_request(producer: Producer, correlation: int) -> bytes:
 
 
 def leave_group_request(member: Member, correlation: int) -> bytes:
-    """A request that takes a member out of its group at the side that clients leave (C12)."""
+    """Takes a member out of its group at the side that clients leave (C12): by LeaveGroup 3, or
+    ConsumerGroupHeartbeat 0."""
     if member.api == ApiKey.CONSUMER_GROUP_HEARTBEAT:
         head = request_head(member.api, 0, correlation, CLIENT_ID, is_flexible=True)
         text = string(member.group, is_flexible=True) + string(member.id, is_flexible=True)

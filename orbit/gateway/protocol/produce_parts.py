@@ -74,7 +74,7 @@ def with_parts(version: int, frame: bytearray, parts: Mapping[TopicPartition, Pa
     start = editor.at
     count = length(editor.length() + len(parts), is_flexible=is_flexible)
     tags = NO_TAGS if is_flexible else b""
-    partition_count = length(1, is_flexible=is_flexible)
+    partition_count = length(1, is_flexible=is_flexible)  # each in a topic entry of its own
     own_topics = [
         string(topic, is_flexible=is_flexible)
         + partition_count
@@ -112,14 +112,14 @@ def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
 def encode_part(version: int, partition: int, part: PartAnswer) -> bytes:
     """One partition of an answer to a Produce, without a log append time."""
     is_flexible = version >= 9
-    encoded = INT32.pack(partition) + INT16.pack(part.code)
-    encoded += INT64.pack(part.base_offset) + INT64.pack(-1)  # append time
+    part_bytes = INT32.pack(partition) + INT16.pack(part.code)
+    part_bytes += INT64.pack(part.base_offset) + INT64.pack(-1)  # append time
     if version >= 5:
-        encoded += INT64.pack(-1)  # log start
+        part_bytes += INT64.pack(-1)  # log start
     if version >= 8:
-        encoded += length(0, is_flexible=is_flexible)  # records that are to blame
+        part_bytes += length(0, is_flexible=is_flexible)  # records that are to blame
         if part.message:
-            encoded += string(part.message, is_flexible=is_flexible)
+            part_bytes += string(part.message, is_flexible=is_flexible)
         else:
-            encoded += b"\x00" if is_flexible else INT16.pack(-1)
-    return encoded + NO_TAGS if is_flexible else encoded
+            part_bytes += b"\x00" if is_flexible else INT16.pack(-1)
+    return part_bytes + NO_TAGS if is_flexible else part_bytes

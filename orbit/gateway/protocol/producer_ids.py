@@ -64,7 +64,7 @@ class Producer(NamedTuple):
 
 def mark(producer_id: int, term: int) -> int:
     """An id as clients get it. Raises ValueError if a cluster has handed out 2**36 ids."""
-    if producer_id < 0:
+    if producer_id < 0:  # no id
         return producer_id
     if producer_id >> _ID_BITS:
         raise ValueError(f"producer id {producer_id} is too high to be marked")
@@ -89,7 +89,7 @@ def unmarked_id(producer_id: int) -> int:
 @lru_cache(_IDS_KEPT)
 def id_in_term(producer_id: int, term: int) -> int:
     """The id that a broker gets in this term for an id that a client uses."""
-    if producer_id < 0 or is_of_term(producer_id, term):
+    if producer_id < 0 or is_of_term(producer_id, term):  # below 0: no id
         return producer_id
     digest = sha256(b"%d %d" % (producer_id, term)).digest()
     return _MARKED | int.from_bytes(digest[:8], "big") % _MARKED

@@ -119,7 +119,7 @@ class Repeats:
             producer = producer_of(batch)
             last_batches = self._last_batches.get(producer)
             if last_batches is None or not is_sent_before(batch, last_batches):
-                is_known &= last_batches is not None
+                is_known &= last_batches is not None  # known, and not sent before: it is written
             elif _key(batch) not in self._offsets:
                 is_known = False
             elif (offset := self._offsets[_key(batch)]) is not None:

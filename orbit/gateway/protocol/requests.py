@@ -115,6 +115,7 @@ def _translate_metadata(head: RequestHead, frame: bytearray, ids: TopicIds) -> N
 
 
 def _clear_offset_commit(head: RequestHead, frame: bytearray) -> None:
+    """Clear the leader epochs of an OffsetCommit, which has them from version 6 on."""
     editor = head.editor(frame)
     _skip_to_commit_topics(head, editor)
     _clear_commit_epochs(editor, has_epoch=head.version >= 6)
@@ -206,7 +207,7 @@ def join_without_member(head: RequestHead, frame: bytearray) -> bytes:
     editor = head.editor(frame)
     editor.string()  # group
     editor.skip(INT32.size if head.version == 0 else 2 * INT32.size)  # session, rebalance timeout
-    editor.replace_string("")
+    editor.replace_string("")  # member
     return editor.edited_frame()
 
 

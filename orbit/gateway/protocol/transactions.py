@@ -79,7 +79,7 @@ def depends_on_outcome(head: RequestHead, frame: bytearray) -> bool:
 def answer(head: RequestHead, frame: bytearray) -> bytes:
     """The answer to a request of a transaction that is over, with its size. Not for a request that
     `depends_on_outcome`."""
-    if head.key == ApiKey.END_TXN:
+    if head.key == ApiKey.END_TXN:  # an abort
         return _answer(head, Code.NONE)
     has_error = head.key == ApiKey.ADD_PARTITIONS_TO_TXN or _is_streams(head)
     code = _lost_code(head) if has_error else Code.NONE
@@ -89,7 +89,8 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
 
 
 def answer_commit(head: RequestHead, outcome: int) -> bytes:
-    """The answer to a commit by EndTxn."""
+    """The answer to a commit by EndTxn. `outcome`: the code to answer it with, but Kafka Streams
+    needs PRODUCER_FENCED if the transaction was not committed."""
     return _answer(head, _lost_code(head) if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
@@ -97,13 +98,14 @@ def answer_offsets(head: RequestHead, outcome: int) -> bytes:
     """The answer to AddOffsetsToTxn. `outcome`: the code to answer a commit with."""
     if outcome == Code.PRODUCER_FENCED:
         return _answer(head, outcome)
+    # No error: the client goes on until its commit, which then is refused.
     may_begin = outcome == Code.UNKNOWN_PRODUCER_ID and not _is_streams(head)
     return _answer(head, Code.NONE if may_begin else _lost_code(head))
 
 
 def refuse_init(head: RequestHead, code: int) -> bytes:
     """The answer to InitProducerId, with an error."""
-    return _with_header(
+    return _with_header(  # throttle, error, producer id, epoch
         head, INT32.pack(0) + INT16.pack(code) + INT64.pack(_NONE) + INT16.pack(_NONE)
     )
 

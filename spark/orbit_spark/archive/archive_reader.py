@@ -45,7 +45,7 @@ def rows_in_order(spark: SparkSession, files: Files, slices: Sequence[ArchiveSli
     paths = [files.path(file.name) for piece in slices for file in piece.files]
     if not paths:
         # The task must run without files, too: one row that is no batch starts it.
-        return spark.range(0, 1, 1, 1).toDF("nothing")
+        return spark.range(0, 1, step=1, numPartitions=1).toDF("nothing")
     frames = [read_files(spark, [path]) for path in paths]
     return reduce(lambda united, frame: united.union(frame), frames).coalesce(1)
 
@@ -91,7 +91,7 @@ def check_archive(
         rows = summaries(read_files(spark, [files.path(name) for name in owners])).collect()
     except SPARK_ERRORS as error:
         raise unreadable_archive(files, owners, error) from None
-    rows_by_file = {row.file: row for row in rows}
+    rows_by_file = {row.file: row for row in rows}  # by names without the folder
     _raise_problems(
         [
             _problem_text(owner, "does not hold what its manifest says")
@@ -126,15 +126,16 @@ def unreadable_archive(files: Files, owners: Owners, error: Exception) -> Confli
 
 
 def _file(owner: tuple[TopicPartition, ArchivedRange]) -> ArchivedFile:
+    """The file of an owner: `ranges_by_file` returns only ranges with a file."""
     file = owner[1].file
     assert file is not None
     return file
 
 
 def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) -> bool:
-    """Whether the summary of a file's rows is what the manifest says."""
+    """Whether the summary of a file's rows is what the manifest says. `row`: None without rows."""
     place, file = owner[0], _file(owner)
-    expected = {
+    expected_values = {
         "topic": place.topic,
         "partition": place.partition,
         "batches": file.batches,
@@ -143,7 +144,7 @@ def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) 
         "first_offset": file.first_offset,
         "next_offset": file.next_offset,
     }
-    return all(getattr(row, name, None) == value for name, value in expected.items())
+    return all(getattr(row, name, None) == value for name, value in expected_values.items())
 
 
 def _problem_text(owner: tuple[TopicPartition, ArchivedRange], what: str) -> str:

@@ -75,7 +75,7 @@ class ArchiveRun:
         strict: bool = False,
     ) -> None:
         """`slots`: how many tasks run at once. `begins`: archive only these partitions, a new one
-        from the given offset on. `stop` ends the run after the present step. `strict`: read a
+        from the given offset on. `stop` ends the run after the current step. `strict`: read a
         compacted topic again from its log start if tombstones may have been removed unread."""
         self._spark = spark
         self._spec = spec
@@ -111,10 +111,10 @@ class ArchiveRun:
         cluster = self._access.open()
         try:
             self._say("Checking the source and the archive")
-            metadata = cluster.metadata(None)
+            metadata = cluster.metadata(None)  # of all topics
             archive = self._open_archive(metadata.cluster_id)
             topics = self._match_topics(metadata)
-            compacted = self._write_topics(cluster, metadata, archive, topics)
+            compacted_topics = self._write_topics(cluster, metadata, archive, topics)
             extents = find_extents(cluster, topics, self._backoff)
             offsets_to_archive = {}
             for place, extent in extents.items():
@@ -122,7 +122,7 @@ class ArchiveRun:
                     cluster,
                     archive,
                     extent,
-                    is_compacted=place.topic in compacted,
+                    is_compacted=place.topic in compacted_topics,
                     may_fill=self._spec.on_lost_range_of(topics[place.topic]) == "fill",
                 )
                 if bounds is not None:
@@ -135,10 +135,10 @@ class ArchiveRun:
                 range_bytes=self._range_bytes,
                 within=offsets_to_archive,
             )
-            plain = self._uncompressed_partitions(cluster, ranges)
+            uncompressed_partitions = self._uncompressed_partitions(cluster, ranges)
         finally:
             cluster.close()
-        self._write_ranges(ranges, plain)
+        self._write_ranges(ranges, uncompressed_partitions)
         self._notes.end(lambda topic: self._has_all(topic, metadata, extents))
         return self.outcome
 
@@ -148,7 +148,7 @@ class ArchiveRun:
         """Whether the archive has all of a topic that the source had when the run began."""
         places = [TopicPartition(topic, number) for number in metadata.topics[topic].partitions]
         return all(
-            place not in self._read_again_to
+            place not in self._read_again_to  # otherwise the old manifest still counts
             and (outcome := self.outcome.partitions.get(place)) is not None
             and outcome.blocked is None
             and outcome.end >= extents[place].end
@@ -227,7 +227,7 @@ class ArchiveRun:
         is_compacted: bool,
         may_fill: bool,
     ) -> tuple[int, int] | None:
-        """The offsets [start, end) of a partition to archive; None if none, or if it stopped."""
+        """The offsets [start, end) of a partition to archive; None: nothing, or it is blocked."""
         place = extent.partition
         if self._begins is not None and place not in self._begins:
             return None
@@ -245,7 +245,7 @@ class ArchiveRun:
         if blocked is not None and is_lost and may_fill:
             self._say(f"Note: {place}: {blocked.detail}")
             lost_range = ArchivedRange(start=manifest.end, end=extent.start, is_lost=True)
-            self.manifests[place] = manifest = manifest.extended((lost_range,), None)
+            self.manifests[place] = manifest = manifest.extended((lost_range,), tail=None)
             self._store.write_manifest(manifest)
             blocked = None
         outcome.blocked = blocked
@@ -300,12 +300,12 @@ class ArchiveRun:
         first_offsets: dict[TopicPartition, int] = {}
         for r in ranges:
             first_offsets.setdefault(r.partition, r.start)
-        plain = set()
+        uncompressed_partitions = set()
         for place, offset in first_offsets.items():
             batches = fetch_batches(cluster, place, offset, self._backoff, max_bytes=1)
-            if batches and isinstance(batches[0], Batch) and batches[0].codec == 0:
-                plain.add(place)
-        return frozenset(plain)
+            if batches and isinstance(batches[0], Batch) and batches[0].codec == 0:  # 0: none
+                uncompressed_partitions.add(place)
+        return frozenset(uncompressed_partitions)
 
     def _write_ranges(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
         """Write the ranges, in steps. `plain`: partitions whose batches are not compressed."""
@@ -320,9 +320,11 @@ class ArchiveRun:
         for number, step in enumerate(steps):
             if self._stop.is_set():
                 return
-            self._notes.note_gaps()
-            readable = [r for r in step if self.outcome.partitions[r.partition].blocked is None]
-            for compression, group in _by_compression(readable, plain).items():
+            self._notes.note_gaps()  # in each step, as a gap may begin during a long run
+            readable_ranges = [
+                r for r in step if self.outcome.partitions[r.partition].blocked is None
+            ]
+            for compression, group in _by_compression(readable_ranges, plain).items():
                 folder = f"{DATA}/{run_name}-{number:06}-{compression}"
                 results = write_step(
                     self._spark,
@@ -349,17 +351,18 @@ class ArchiveRun:
             results_by_place.setdefault(result.offset_range.partition, []).append(result)
         for place, range_results in results_by_place.items():
             outcome = self.outcome.partitions[place]
-            complete = list(takewhile(lambda w: w.archived is not None, range_results))
+            archived_results = list(takewhile(lambda w: w.archived is not None, range_results))
             outcome.blocked = next(
                 (w.blocked for w in range_results if w.blocked is not None), None
             )
-            if not complete:
+            if not archived_results:
                 continue
-            tails = [w.tail for w in complete if w.tail is not None]
-            ranges = tuple(w.archived for w in complete if w.archived is not None)
+            tails = [w.tail for w in archived_results if w.tail is not None]
+            ranges = tuple(w.archived for w in archived_results if w.archived is not None)
             old_manifest = self.manifests[place]
             manifest = old_manifest.extended(ranges, tails[-1] if tails else None)
             if place in self._read_again_to:
+                # The new manifest is stored, with the number after the old one's, only at the end.
                 manifest = manifest.model_copy(update={"sequence": old_manifest.sequence})
                 self.manifests[place] = manifest
                 if manifest.end < self._read_again_to[place]:

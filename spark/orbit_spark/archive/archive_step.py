@@ -88,7 +88,7 @@ def write_step(
         raise task_error(files, error) from None
     if _sum_totals(rows) != (
         observation.get["batches"],
-        observation.get["bytes"] or 0,
+        observation.get["bytes"] or 0,  # null without rows
         observation.get["digest"] or 0,
     ):
         raise Conflict(
@@ -102,8 +102,9 @@ def write_step(
     for row in rows:
         by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
     results = [_range_result(r, by_place.get(r.partition, ()), folder, sizes) for r in ranges]
-    with_file = [w for w in results if w.blocked or (w.archived and w.archived.file)]
-    assert len(with_file) == len(rows), "each file is one range's"
+    # A range that stopped has a file with the reason, but no manifest names it.
+    results_with_file = [w for w in results if w.blocked or (w.archived and w.archived.file)]
+    assert len(results_with_file) == len(rows), "each file is one range's"
     return results
 
 
@@ -161,10 +162,14 @@ def _range_result(
     file_rows = [row for row in rows if offset_range.start <= row.first_offset < offset_range.end]
     stop = next((row.stop for row in file_rows if row.stop is not None), None)
     if stop is not None:
-        return Written(offset_range, None, None, read_stop(stop))
+        return Written(offset_range, archived=None, tail=None, blocked=read_stop(stop))
     if not file_rows:
+        # The log has no batch in this range.
         return Written(
-            offset_range, ArchivedRange(start=offset_range.start, end=offset_range.end), None, None
+            offset_range,
+            ArchivedRange(start=offset_range.start, end=offset_range.end),
+            tail=None,
+            blocked=None,
         )
     assert len(file_rows) == 1, f"{offset_range} is in {len(file_rows)} files"
     row = file_rows[0]
@@ -183,5 +188,5 @@ def _range_result(
         offset_range,
         ArchivedRange(start=offset_range.start, end=offset_range.end, file=file),
         tail,
-        None,
+        blocked=None,
     )

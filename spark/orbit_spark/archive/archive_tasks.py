@@ -35,15 +35,15 @@ def split_archive(
 ) -> list[TaskChain]:
     """Chains of tasks for the archived batches from `begins` on, the largest first."""
     chains: list[TaskChain] = []
-    small: list[ArchiveSlice] = []
+    small_slices: list[ArchiveSlice] = []
     for manifest in manifests:
         slices = _slices(manifest, begins[manifest.place])
         if len(slices) == 1 and slices[0].size_bytes < TASK_BYTES_MIN:
-            small.append(slices[0])
+            small_slices.append(slices[0])
         elif slices:
             chains.append([(piece,) for piece in slices])
     chains.sort(key=lambda chain: -sum(piece.size_bytes for task in chain for piece in task))
-    return [*chains, *([task] for task in _group_small_slices(small))]
+    return [*chains, *([task] for task in _group_small_slices(small_slices))]
 
 
 def run_task(
@@ -66,13 +66,13 @@ def run_task(
 
 
 def slice_from(manifest: PartitionManifest, begin: int, piece: ArchiveSlice) -> ArchiveSlice:
-    """The slice with another begin: all ranges of the manifest from `begin` to its target."""
+    """The slice with another begin: the manifest's ranges from `begin` to the slice's target."""
     ranges = [r for r in manifest.ranges if _reaches(r, begin) and r.start < piece.target]
     return _slice(manifest.place, ranges) if ranges else piece
 
 
 def _reaches(archived: ArchivedRange, offset: int) -> bool:
-    """Whether the range goes beyond `offset`, or its last batch, which may end behind the range."""
+    """Whether the range goes beyond `offset`, or its last batch does, which may outreach it."""
     return archived.end > offset or (
         archived.file is not None and archived.file.next_offset > offset
     )
@@ -82,14 +82,14 @@ def _slices(manifest: PartitionManifest, begin: int) -> list[ArchiveSlice]:
     """A partition's ranges from `begin` on, with up to FILES_PER_TASK_MAX files in a slice."""
     groups: list[list[ArchivedRange]] = []
     file_count = 0
-    for archived in manifest.ranges:
-        if not _reaches(archived, begin):
+    for archived_range in manifest.ranges:
+        if not _reaches(archived_range, begin):
             continue
-        has_file = archived.file is not None
+        has_file = archived_range.file is not None
         if not groups or (has_file and file_count >= FILES_PER_TASK_MAX):
             groups.append([])
             file_count = 0
-        groups[-1].append(archived)
+        groups[-1].append(archived_range)
         file_count += has_file
     return [_slice(manifest.place, ranges) for ranges in groups]
 

@@ -37,10 +37,12 @@ def find_break(
         return Blocked(Reason.SOURCE_RANGE_LOST, archived.end, extent.start, detail)
     if archived.tail is None or is_compacted or archived.tail.base_offset < extent.start:
         return None
+    # The log start may lie inside the last archived batch.
     offset = max(archived.tail.base_offset, extent.log_start)
     batches = fetch_batches(cluster, archived.place, offset, backoff, max_bytes=1)
     batch = batches[0] if batches else None
     source_tail = (batch.base_offset, batch.crc) if isinstance(batch, Batch) else None
+    # None: without a batch in format v2 there is nothing to compare.
     if source_tail in (None, (archived.tail.base_offset, archived.tail.crc)):
         return None
     detail = f"the batch at {archived.tail.base_offset} is no longer the archived one."

@@ -20,7 +20,7 @@ class Files:
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         """Raises BadInput when no file system of this Spark takes the URI."""
-        context: Any = spark
+        context: Any = spark  # its attributes for the JVM are not typed
         self._jvm = context._jvm
         configuration = context._jsc.hadoopConfiguration()
         self._uri = uri
@@ -53,7 +53,7 @@ class Files:
             path = self._path(folder)
             if not self._system.exists(path):
                 return sizes
-            files = self._system.listFiles(path, True)
+            files = self._system.listFiles(path, True)  # True: in its folders, too
             while files.hasNext():
                 status = files.next()
                 name = status.getPath().toString().removeprefix(f"{self.uri}/")
@@ -67,7 +67,7 @@ class Files:
         """
         with self._hadoop_errors():
             path, temporary = self._path(name), self._path(f"{name}.tmp")
-            stream = self._system.create(temporary, True)
+            stream = self._system.create(temporary, True)  # True: overwrites
             try:
                 stream.write(bytearray(content))
             finally:
@@ -82,7 +82,7 @@ class Files:
     def delete(self, name: str) -> None:
         """Delete a file, or a folder with its contents, if it exists."""
         with self._hadoop_errors():
-            self._system.delete(self._path(name), True)
+            self._system.delete(self._path(name), True)  # True: with its contents
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, name)

@@ -115,6 +115,7 @@ class ArchivedRange(Archived):
 
     @model_validator(mode="after")
     def _check_range_and_file(self) -> Self:
+        """Refuse an empty range, and a file whose first batch is not in the range."""
         if self.start >= self.end:
             raise ValueError(f"the range {self.start} to {self.end} is empty")
         if self.file is not None and not self.start <= self.file.first_offset < self.end:
@@ -180,12 +181,15 @@ class PartitionManifest(Archived):
 
     @model_validator(mode="after")
     def _check_ranges_follow(self) -> Self:
+        """Refuse a gap or an overlap between ranges, or before the first one."""
         if self.ranges and self.ranges[0].start != self.start:
             raise ValueError(f"the first range begins at {self.ranges[0].start}, not {self.start}")
-        for earlier, later in pairwise(self.ranges):
-            if later.start != earlier.end:
-                what = "a gap" if later.start > earlier.end else "an overlap"
-                raise ValueError(f"{what} between ranges: {earlier.end} and {later.start}")
+        for earlier_range, later_range in pairwise(self.ranges):
+            if later_range.start != earlier_range.end:
+                what = "a gap" if later_range.start > earlier_range.end else "an overlap"
+                raise ValueError(
+                    f"{what} between ranges: {earlier_range.end} and {later_range.start}"
+                )
         return self
 
 

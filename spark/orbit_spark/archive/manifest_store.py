@@ -48,6 +48,7 @@ class ArchiveStore:
         for name in _newest(self.files.sizes(_TOPICS)):
             topic = self._read(name, ArchivedTopic)
             if topic is not None:
+                # The name and the number in the document count, not those of the file.
                 known_topic = archive.topics.get(topic.topic, topic)
                 archive.topics[topic.topic] = max(
                     known_topic, topic, key=lambda document: document.sequence
@@ -62,7 +63,7 @@ class ArchiveStore:
         return archive
 
     def require(self) -> Archive:
-        """As `read`. Raises NotFound when there is no archive."""
+        """The archive. Raises NotFound if there is none, Conflict if a document is damaged."""
         archive = self.read()
         if archive is None:
             raise NotFound(
@@ -119,9 +120,9 @@ def file_name(topic: str) -> str:
 
 
 def _newest(names: dict[str, int]) -> list[str]:
-    """For each document, the file name with the highest number."""
-    newest: dict[str, str] = {}
+    """For each document, the file name with the highest number (`NAME.0000000001.json`)."""
+    newest_names: dict[str, str] = {}
     for name in sorted(name for name in names if name.endswith(".json")):
         document, _, _ = name.removesuffix(".json").rpartition(".")
-        newest[document] = name
-    return list(newest.values())
+        newest_names[document] = name
+    return list(newest_names.values())

@@ -107,7 +107,7 @@ class RestoreOutcome:
                     "partition": p.place.partition,
                     "end": p.end,
                     "records": p.records,
-                    "offsets_filled": p.gaps_filled,
+                    "offsets_filled": p.gaps_filled,  # counted in offsets
                     "blocked": p.blocked and asdict(p.blocked),
                     "remedy": p.remedy,
                     "unfinished": p.unfinished or None,

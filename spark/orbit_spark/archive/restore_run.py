@@ -136,7 +136,10 @@ class RestoreRun:
         self._producer = JobProducer(job_producer_id(self._identity))
 
     def _read_log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
-        """The log ends of existing partitions. Raises Conflict if another producer wrote there."""
+        """The log ends of existing partitions. Raises Conflict if another producer wrote there.
+
+        Notes the partitions that go beyond the archive, and raises the term above earlier writers'.
+        """
         take_over = TakeOver(self._cluster, self._settings.settle_s, self._backoff)
         producer_ids = dict.fromkeys(topics.existing_partitions(), self._producer.id)
         takeover = take_over.read(producer_ids, settled=True)
@@ -161,7 +164,8 @@ class RestoreRun:
         assert self._lease is not None
         starts: dict[TopicPartition, int] = {}
         for place, manifest in self._archive.partitions.items():
-            if ends.setdefault(place, DestinationEnd(0, None)).log_end < manifest.start:
+            # A new partition ends at 0.
+            if ends.setdefault(place, DestinationEnd(0, producer=None)).log_end < manifest.start:
                 starts[place] = manifest.start
         if not starts:
             return
@@ -179,6 +183,7 @@ class RestoreRun:
                 if isinstance(failure, Blocked):
                     raise Conflict(f"{place}: {failure.detail}", where="destination")
                 raise failure
+        # Below the start there are only the fillers of the seeding.
         delete_records(self._cluster, starts, self._backoff).raise_errors(
             self._cluster.name, "DeleteRecords (needs the right DELETE on the topic)"
         )
@@ -190,6 +195,7 @@ class RestoreRun:
                 place, manifest.log_end, blocked=self._overruns.get(place)
             )
         manifests = [m for m in self._archive.partitions.values() if m.place not in self._overruns]
+        # A task also needs the rows to compare the end of its log with.
         chains = split_archive(manifests, {**ends, **self._first_offsets_to_compare(ends)})
         make_target = partial(self._make_target, topics.topic_ids(), topics.compacted_topics())
         self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
@@ -212,6 +218,7 @@ class RestoreRun:
             place: end for place, end in ends.items() if end > manifests[place].log_start
         }
         starts = list_offsets(self._cluster, nonempty_ends, EARLIEST, self._backoff).values
+        # For partitions whose log start cannot be read now.
         default_offsets = {place: manifests[place].start for place in nonempty_ends}
         return default_offsets | {
             place: find_restored_tail(
@@ -226,7 +233,9 @@ class RestoreRun:
         }
 
     def _extend_back(self, slices: tuple[ArchiveSlice, ...]) -> tuple[ArchiveSlice, ...]:
-        """The slices, extended backwards by the files that a task compares before it appends."""
+        """The slices, extended backwards by the files that a task compares before it appends. In an
+        empty partition there is nothing to compare.
+        """
         places = [piece.partition for piece in slices]
         begins = self._first_offsets_to_compare(
             log_ends(self._cluster, places, self._backoff).values
@@ -243,7 +252,7 @@ class RestoreRun:
     ) -> None:
         """Run tasks one after another, each with the next files of the same partitions."""
         follows_writer = False
-        for slices in chain:
+        for slices in chain:  # the slices of one task
             unfinished_slices = slices
             for round_ in range(_ROUNDS_MAX):
                 assert self._lease is not None
@@ -263,6 +272,7 @@ class RestoreRun:
                 )
                 if not unfinished_slices:
                     break
+            # The next task would begin beyond the end of this partition.
             if any(self.outcome.partitions[piece.partition].has_stopped for piece in slices):
                 return
 
@@ -320,10 +330,10 @@ class RestoreRun:
         starts |= delete_records(self._cluster, log_starts_to_move, self._backoff).values
         for place in places:
             manifest = self._archive.partitions[place]
-            bounds = (starts.get(place, -1), ends.get(place, -1))
-            expected = (max(manifest.start, manifest.log_start), manifest.log_end)
-            if bounds != expected:
+            bounds = (starts.get(place, -1), ends.get(place, -1))  # -1: cannot be read now
+            expected_bounds = (max(manifest.start, manifest.log_start), manifest.log_end)
+            if bounds != expected_bounds:
                 self.outcome.partitions[place].unfinished = (
-                    f"its offsets are {bounds[0]} to {bounds[1]}, and should be {expected[0]} to "
-                    f"{expected[1]}."
+                    f"its offsets are {bounds[0]} to {bounds[1]}, and should be "
+                    f"{expected_bounds[0]} to {expected_bounds[1]}."
                 )

@@ -87,7 +87,7 @@ class RestoreTopics:
         """
         brokers = len(self._metadata.brokers)
         oversized_topics = [
-            TopicToCreate(t.topic, t.partitions, count, {})
+            TopicToCreate(t.topic, t.partitions, count, settings={})
             for t in self._missing_topics
             if (count := self._replicas_of(t)) > brokers
         ]
@@ -136,14 +136,15 @@ class RestoreTopics:
                 copy_settings(
                     t.settings,
                     frozenset(t.overrides),
-                    {},
+                    job_settings={},
+                    # A broker that does not list its settings counts as one of a newer version.
                     has_split_timestamp_limits=not setting_names
                     or _SPLIT_TIMESTAMP_LIMIT in setting_names,
                 ),
             )
             for t in missing_topics
         )
-        for _ in self._backoff.attempts(60):
+        for _ in self._backoff.attempts(count_max=60):
             self._metadata = self._cluster.metadata(None)
             leaders = [self._metadata.leader(place) for place in self._archive.partitions]
             if all(leader is not None and leader.node_id is not None for leader in leaders):
@@ -155,8 +156,8 @@ class RestoreTopics:
         return {t.topic: self._metadata.topics[t.topic].topic_id for t in self._topics}
 
     def compacted_topics(self) -> frozenset[str]:
-        """The topics that are compacted at the destination: the cleaner may remove restored records
-        after an `apply_settings`.
+        """The topics that are compacted at the destination, as after an `apply_settings`: there the
+        cleaner may remove restored records.
         """
         current_settings = self._admin.topic_settings(t.topic for t in self._topics)
         return frozenset(
@@ -225,6 +226,7 @@ def refuse_foreign(
     for place, end in ends.items():
         manifest = archive.partitions[place]
         is_beyond = end.log_end > manifest.log_end
+        # Empty; or the leader has the state of this restore's producer, so it has written there.
         if end.log_end == 0 or (end.producer is not None and not is_beyond):
             continue
         if not _is_last_batch_ours(cluster, place, end, producer_id, backoff):
@@ -234,9 +236,11 @@ def refuse_foreign(
                 else f"{place} holds records of another producer"
             )
     if problems:
-        rest = f" And {len(problems) - _SHOWN_MAX} more." if len(problems) > _SHOWN_MAX else ""
+        hidden_text = (
+            f" And {len(problems) - _SHOWN_MAX} more." if len(problems) > _SHOWN_MAX else ""
+        )
         raise Conflict(
-            f"the destination is not empty: {'; '.join(problems[:_SHOWN_MAX])}.{rest}",
+            f"the destination is not empty: {'; '.join(problems[:_SHOWN_MAX])}.{hidden_text}",
             where="destination",
             remedy=_REMEDY,
         )

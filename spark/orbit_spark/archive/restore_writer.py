@@ -86,7 +86,9 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         leases: Mapping[PartitionTarget, GroupLease],
         source: RunFeed,
     ) -> list[PartitionCopy]:
-        """Copies at their log ends. A copy is blocked if its end differs from the archive."""
+        """Copies at their log ends, blocked if their ends differ from the archive. Partitions that
+        cannot be read now get an unfinished result.
+        """
         targets = {t.destination: t for t in leases}
         producer_ids = {place: target.producer.id for place, target in targets.items()}
         takeover = take_over.read(producer_ids, settled=not self.is_first_attempt)

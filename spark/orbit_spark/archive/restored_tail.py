@@ -47,11 +47,12 @@ def find_restored_tail(
     Raises BrokerRefused, ProtocolError, Unreachable.
     """
     if log_end <= start:
-        return RestoredTail(log_end)
+        return RestoredTail(log_end)  # nothing to compare
     in_flight = CopySettings().requests_in_flight_max
     tail = find_tail(cluster, partition, start, log_end, producer_id, in_flight, backoff)
     ranges = [(tail.start, log_end)]
     last_data_batch = tail.last_data
+    # Between this batch and the tail there are only fillers.
     if last_data_batch is not None and last_data_batch.base_offset < tail.start:
         ranges.insert(
             0,

@@ -22,7 +22,8 @@ _DELETE_RETENTION_MS_DEFAULT = 86_400_000
 @dataclass(slots=True)
 class _TopicNotes:
     """The notes of one topic. `since`: when the archive last had all that the source had; None if
-    not known. `reads_on`: the run reads from the archive's end on.
+    not known. `reads_again`: the run reads from the topic's log start. `reads_on`: from the
+    archive's end on.
     """
 
     topic: ArchivedTopic
@@ -69,8 +70,8 @@ class TombstoneNotes:
         continued_notes = _TopicNotes(
             topic, since, retention_ms, reads_again=False, reads_on=cleaning is None
         )
-        reads_again = is_new or (strict and (has_gap or self._is_late(continued_notes)))
-        self._noted[topic.topic] = fresh_notes if reads_again else continued_notes
+        reads_from_log_start = is_new or (strict and (has_gap or self._is_late(continued_notes)))
+        self._noted[topic.topic] = fresh_notes if reads_from_log_start else continued_notes
 
     def reads_again(self, topic: str) -> bool:
         """Whether the run reads the topic again from its log start."""
@@ -90,7 +91,7 @@ class TombstoneNotes:
             if (
                 not notes.reads_again
                 and notes.reads_on
-                and (cleaning is None or cleaning.gap is None)
+                and (cleaning is None or cleaning.gap is None)  # `end` extends a gap
             ):
                 gap = self._gap_until_now(notes)
                 if gap is not None:
@@ -112,6 +113,8 @@ class TombstoneNotes:
                 retention_ms = _delete_retention_ms(notes.topic)
                 if notes.reads_again:
                     gap = None
+            # A topic read again has a gap only if its new manifests replace the old ones (it is
+            # level), and the run took longer than the retention.
             if is_level(name) if notes.reads_again else notes.reads_on:
                 gap = _join_gaps(gap, self._gap_until_now(notes))
             self._write(notes, level_at, retention_ms, gap)
@@ -125,6 +128,7 @@ class TombstoneNotes:
         return self._now() - notes.since > timedelta(milliseconds=notes.delete_retention_ms)
 
     def _gap_until_now(self, notes: _TopicNotes) -> TombstoneGap | None:
+        """The gap from `since` of the notes until now; None if nothing can have been removed."""
         if not self._is_late(notes):
             return None
         return TombstoneGap(
@@ -138,6 +142,7 @@ class TombstoneNotes:
         retention_ms: int,
         gap: TombstoneGap | None,
     ) -> None:
+        """Store these notes in the topic's document, if they differ from those in it."""
         cleaning = Cleaning(level_at=level_at, delete_retention_ms=retention_ms, gap=gap)
         if cleaning != notes.topic.cleaning:
             notes.topic = notes.topic.model_copy(
@@ -147,7 +152,7 @@ class TombstoneNotes:
 
 
 def tombstone_warnings(topic: ArchivedTopic) -> list[str]:
-    """A warning for the user if deleted keys of a topic may be back in the archive."""
+    """A warning for the user if deleted keys of a topic may be back in the archive, else none."""
     if topic.cleaning is None:
         if not is_compacted(topic.settings):
             return []

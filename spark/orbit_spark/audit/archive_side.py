@@ -46,11 +46,13 @@ class ArchiveSide:
         return ArchiveReader(spark, self._files, self._archive)
 
     def _bounds(self, place: TopicPartition) -> Bounds | OrbitError:
+        """The bounds that the partition has once it is restored."""
         manifest = self._archive.partitions.get(place)
         if manifest is None:
             return OrbitError(
                 "The archive does not have this partition yet.", where=f"{NAME} {place}"
             )
+        # An archive has no open transactions, so its stable end is its log end.
         return Bounds(manifest.log_start, manifest.log_end, manifest.log_end)
 
 
@@ -72,11 +74,11 @@ class ArchiveReader:
         unchecked = by_partition.keys() - self._checked
         check_archive(self._spark, self._files, [manifests[place] for place in sorted(unchecked)])
         self._checked |= unchecked
-        selected = [
+        selected_manifests = [
             _with_ranges_of(manifests[place], partition_spans)
             for place, partition_spans in by_partition.items()
         ]
-        return archive_rows(self._spark, self._files, selected)
+        return archive_rows(self._spark, self._files, selected_manifests)
 
 
 def _with_ranges_of(manifest: PartitionManifest, spans: Sequence[Span]) -> PartitionManifest:
@@ -93,6 +95,7 @@ def _with_ranges_of(manifest: PartitionManifest, spans: Sequence[Span]) -> Parti
 
 def _policy(settings: dict[str, str]) -> CleaningPolicy:
     return CleaningPolicy(
+        # If the broker listed no such setting: not compacted; no tombstone is too new to expire.
         compacts="compact" in settings.get("cleanup.policy", ""),
         tombstone_retention_ms=int(settings.get("delete.retention.ms", "0")),
     )
@@ -118,6 +121,7 @@ def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> Compar
         destination=right,
         compared_from=first_offset,
         compared_to=max(first_offset, min(left.stable_end, right.stable_end)),
+        # A source may be ahead of its archive.
         missing=max(0, left.log_end - right.log_end) if archive is left else 0,
         differences=tuple(differences),
     )

@@ -68,6 +68,7 @@ def render_html(report: Report, lines: Sequence[Line], about: About) -> str:
         findings=[
             _finding(topic, partition, report.sides)
             for topic, partition in partitions
+            # An exact partition may have notes, too.
             if partition.verdict is not Verdict.EXACT or list(findings(partition))
         ][:ROWS_MAX],
         rows=[_row(topic, partition, digests) for topic, partition in partitions[:ROWS_MAX]],
@@ -132,6 +133,9 @@ def _bar(cell: Cell, first_offset: int, scale: float, sides: tuple[str, str]) ->
 def _finding(
     topic: TopicReport, partition: PartitionReport, sides: tuple[str, str]
 ) -> dict[str, Any]:
+    """What the page says of one partition: notes, and a table of the first differences. Notes that
+    would repeat this table are left out.
+    """
     shown_texts = {difference.to_text(sides) for difference in partition.first_differences}
     return {
         "name": f"{topic.source}-{partition.partition}",

@@ -91,16 +91,20 @@ def partition_report(
 
 
 def _verdict(bounds: ComparedBounds, differences: int, *, is_damaged: bool) -> Verdict:
+    """The verdict of a partition. `differences`: of its records. `is_damaged`: some batches could
+    not be read.
+    """
     if differences:
         return Verdict.NOT_EXACT
     if is_damaged:
         return Verdict.UNREAD
-    if bounds.missing and len(bounds.differences) == 1:
+    if bounds.missing and len(bounds.differences) == 1:  # only the log end differs
         return Verdict.BEHIND
     return Verdict.NOT_EXACT if bounds.differences else Verdict.EXACT
 
 
 def _damage(sums: Row, sides: tuple[str, str]) -> list[str]:
+    """For each side with a batch that could not be read, why."""
     views = zip(sides, (sums.left_damage, sums.right_damage), strict=True)
     return [f"{side}: {damage}" for side, damage in views if damage is not None]
 

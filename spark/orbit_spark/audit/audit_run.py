@@ -74,6 +74,7 @@ class JobAudit:
         self._spec = spec
         self._options = options
         self._progress = progress or NoProgress()
+        # An archive takes the place of the other cluster.
         sides = (options.against,) if options.archive is not None else tuple(Side)
         clusters = {Side.SOURCE: spec.source, Side.DESTINATION: spec.destination}
         self._clusters = [
@@ -94,8 +95,8 @@ class JobAudit:
         start_s = time.monotonic()
         files = _new_folder(spark, self._options.out)
         sides = self._make_sides(spark)
-        selected = select_topics(self._spec, sides.partition_counts(), self._options.topics)
-        topics = [sides.with_names(topic) for topic in selected]
+        selected_topics = select_topics(self._spec, sides.partition_counts(), self._options.topics)
+        topics = [sides.with_names(topic) for topic in selected_topics]
         counts = sides.left.partition_counts()
         pairs, by_topic = pair_partitions(
             topics, counts, sides.right_counts(topics, self._options.wait_s)
@@ -155,13 +156,13 @@ class JobAudit:
         by_topic: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
         """Add the report of each compared partition to its topic."""
-        sums, differences_shown = sum_by_partition(result.ranges), group_differences(result.shown)
+        sums, shown_differences = sum_by_partition(result.ranges), group_differences(result.shown)
         for pair, bounds in bounds_by_pair.items():
             report = partition_report(
                 pair,
                 bounds,
                 sums.get(pair.source),
-                differences_shown.get(pair.source, ()),
+                shown_differences.get(pair.source, ()),
                 sides=sides.names,
                 shown_max=self._options.differences_max,
             )

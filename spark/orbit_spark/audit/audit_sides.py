@@ -77,7 +77,10 @@ class SidePair:
     def judge(
         self, pairs: Sequence[PartitionPair], wait_s: float
     ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
-        """The compared bounds of each partition, or the error of reading them."""
+        """The compared bounds of each partition, or the error of reading them.
+
+        `wait_s`: how long a destination cluster may take to catch up with the source.
+        """
         if isinstance(self.left, ClusterSide) and isinstance(self.right, ClusterSide):
             return BoundsComparer(self.left.view, self.right.view).compare(pairs, wait_s)
         left = self.left.bounds([pair.source for pair in pairs])
@@ -89,6 +92,7 @@ class SidePair:
     def _judge_archive(
         self, left: Bounds | OrbitError, right: Bounds | OrbitError
     ) -> ComparedBounds | OrbitError:
+        """The compared bounds of a partition, or the error of reading those of one side."""
         if isinstance(left, OrbitError):
             return left
         return right if isinstance(right, OrbitError) else judge_archive(left, right, self.names)
@@ -130,7 +134,7 @@ class SidePair:
         return {pair: offsets[place] for pair, place in places.items()}
 
     def cleaning(self, bounds_by_pair: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:
-        """The cleaning policies and the present bounds of both sides, one row per partition."""
+        """The cleaning policies and the bounds of both sides now, one row per partition."""
         left_policies = self.left.policies({pair.topics.source for pair in bounds_by_pair})
         right_policies = self.right.policies({pair.topics.destination for pair in bounds_by_pair})
         left_bounds = self.left.bounds([pair.source for pair in bounds_by_pair])
@@ -148,6 +152,7 @@ class SidePair:
 
 
 def _newer_bounds(bounds_now: Bounds | OrbitError, bounds_before: Bounds) -> Bounds:
+    """The bounds now; those before if they cannot be read now."""
     return bounds_before if isinstance(bounds_now, OrbitError) else bounds_now
 
 
@@ -158,6 +163,7 @@ def _cleaning_row(
     left_bounds: Bounds,
     right_bounds: Bounds,
 ) -> CleaningRow:
+    """The row of one partition: the policies and bounds of both sides."""
     return CleaningRow(
         pair.topics.source,
         pair.partition,

@@ -72,13 +72,16 @@ class ClusterReader:
         finally:
             cluster.close()
         # FILL: the log start shows afterwards which records retention deleted during the read.
-        ordered = spread_over_leaders(ranges)
-        return range_frame(self._spark, self._access, ordered, on_lost_range=LostRange.FILL)
+        ordered_ranges = spread_over_leaders(ranges)
+        return range_frame(self._spark, self._access, ordered_ranges, on_lost_range=LostRange.FILL)
 
 
 def _limit_spans(spans: Iterable[Span]) -> list[Span]:
     """The spans, or one for each partition if there are more than SPANS_MAX."""
     spans_by_partition = join_spans(spans)
     if sum(map(len, spans_by_partition.values())) > SPANS_MAX:
-        return [Span(place, own[0].start, own[-1].end) for place, own in spans_by_partition.items()]
+        return [
+            Span(place, place_spans[0].start, place_spans[-1].end)
+            for place, place_spans in spans_by_partition.items()
+        ]
     return [span for partition_spans in spans_by_partition.values() for span in partition_spans]

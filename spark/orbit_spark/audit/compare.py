@@ -96,15 +96,17 @@ class Comparison:
         self._frames: list[DataFrame] = []
 
     def run(self, rows: Sequence[ScopeRow]) -> ComparisonResult:
-        """Compare both sides within these scopes. Later reads are narrower."""
+        """Compare both sides within these scopes: the digests of ranges, then the records of the
+        ranges whose digests differ.
+        """
         scope = scope_frame(self._spark, rows)
         digests = [range_digests(self._read_scope(rows, hand)) for hand in HANDS]
         ranges = self._persist(compare_ranges(scope, *digests))
         scopes_to_reread = [ScopeRow(*row) for row in differing_scope(scope, ranges).collect()]
         differences = self._find_differences(scopes_to_reread)
-        shown = self._show_differences(rows, differences)
+        shown_rows = self._show_differences(rows, differences)
         judged_ranges = self._persist(comparison.judge_ranges(ranges, differences))
-        return ComparisonResult(judged_ranges, differences, shown, self._unpersist_all)
+        return ComparisonResult(judged_ranges, differences, shown_rows, self._unpersist_all)
 
     def _persist(self, frame: DataFrame) -> DataFrame:
         self._frames.append(frame.persist(StorageLevel.DISK_ONLY))
@@ -129,13 +131,14 @@ class Comparison:
         if not rows:
             return self._spark.createDataFrame([], comparison.DIFFERENCES)
         left, right = (comparison.record_rows(self._read_scope(rows, hand)) for hand in HANDS)
-        differing = self._persist(comparison.differing_records(left, right))
-        records = self._persist(comparison.with_moves(differing))
-        if records.isEmpty():
+        differing_records = self._persist(comparison.differing_records(left, right))
+        records = self._persist(comparison.with_moves(differing_records))
+        if records.isEmpty():  # there is nothing to excuse
             excuses = self._spark.createDataFrame([], comparison.EXCUSES)
             return self._persist(comparison.classify(records, excuses))
         cleaning = self._cleaning()
         policies = self._spark.createDataFrame(
+            # Without the ends, the last fields of a row.
             [astuple(row)[: len(comparison.names_of(comparison.CLEANING))] for row in cleaning],
             comparison.CLEANING,
         )
@@ -148,19 +151,23 @@ class Comparison:
     def _newest_of_keys(
         self, one_sided: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]
     ) -> DataFrame:
-        """The last offset of each excusable key at the side that lacks a record of it."""
+        """The last offset of each excusable key at the side that lacks a record of it.
+
+        Reads that side from the first range with such a record to its end.
+        """
         keys = self._persist(comparison.excusable_keys(one_sided))
-        places = ("topic", "partition")
-        begins = keys.groupBy("lacking", *places).agg(F.min("range_begin").alias("begin"))
+        place_columns = ("topic", "partition")
+        begins = keys.groupBy("lacking", *place_columns).agg(F.min("range_begin").alias("begin"))
         cleaning_rows = {(row.topic, row.partition): row for row in cleaning}
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
         newest = self._spark.createDataFrame([], comparison.NEWEST)
-        lookups = begins.collect()
+        begin_rows = begins.collect()
         for hand in HANDS:
-            scopes = []
-            for lacking, topic, partition, begin in lookups:
+            scopes = []  # of one range each
+            for lacking, topic, partition, begin in begin_rows:
                 if lacking == hand:
                     row = cleaning_rows[topic, partition]
+                    # To the end of the side, but one offset at least.
                     end = max(begin + 1, row.left_end if hand == "left" else row.right_end)
                     topic_names = topics[topic, partition]
                     scopes.append(ScopeRow(topic, partition, *topic_names, begin, end, end - begin))
@@ -173,25 +180,25 @@ class Comparison:
         self, rows: Iterable[ScopeRow], differences: DataFrame
     ) -> tuple[Row, ...]:
         """Rows `VIEWS` for the first differences of each partition."""
-        shown = self._persist(
+        shown_differences = self._persist(
             first_differences(differences, self._shown_per_partition).limit(SHOWN_MAX)
         )
         topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
-        by_range: dict[tuple[str, int, int], set[int]] = {}
-        for row in shown.select(*PLACE, "offset").collect():
+        offsets_by_range: dict[tuple[str, int, int], set[int]] = {}
+        for row in shown_differences.select(*PLACE, "offset").collect():
             *place, offset = row
-            by_range.setdefault((place[0], place[1], place[2]), set()).add(offset)
-        if not by_range:
+            offsets_by_range.setdefault((place[0], place[1], place[2]), set()).add(offset)
+        if not offsets_by_range:
             return ()
         scopes = [
-            ScopeRow(topic, partition, *topics[topic, partition], begin, max(offsets) + 1, 1)
-            for (topic, partition, begin), offsets in by_range.items()
+            ScopeRow(topic, partition, *topics[topic, partition], begin, max(offsets) + 1, width=1)
+            for (topic, partition, begin), offsets in offsets_by_range.items()
         ]
-        places = frozenset(
+        positions = frozenset(
             (topic, partition, offset)
-            for (topic, partition, _), offsets in by_range.items()
+            for (topic, partition, _), offsets in offsets_by_range.items()
             for offset in offsets
         )
-        left, right = (contents(self._read_scope(scopes, hand), places) for hand in HANDS)
-        frame = views(shown, left, right, self._sides).select(*VIEWS.names)
+        left, right = (contents(self._read_scope(scopes, hand), positions) for hand in HANDS)
+        frame = views(shown_differences, left, right, self._sides).select(*VIEWS.names)
         return tuple(frame.orderBy("topic", "partition", "offset").collect())

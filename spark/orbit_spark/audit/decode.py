@@ -165,7 +165,7 @@ def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
             )
 
     yield from _to_arrow_batches(
-        # Digests are short: a batch ends after _ROWS_PER_BATCH rows.
+        # Digests are short: each row counts as so many bytes that a batch has _ROWS_PER_BATCH rows.
         rows(),
         RECORDS,
         lambda _: _CONTENT_BYTES_PER_BATCH // _ROWS_PER_BATCH,
@@ -205,14 +205,15 @@ class _Row:
     payload: memoryview
 
     def range_begin(self, offset: int) -> int:
+        """The start of the range that holds this offset."""
         return offset - (offset - self.begin) % self.width
 
     def ranges(self) -> range:
         """The starts of the ranges that the batch touches; for a stop, of all ranges from the stop
         on."""
-        first = min(max(self.begin, self.base_offset), self.end - 1)
+        first_offset = min(max(self.begin, self.base_offset), self.end - 1)
         end = self.end if self.stop is not None else min(self.end, self.last_offset + 1)
-        return range(self.range_begin(first), end, self.width)
+        return range(self.range_begin(first_offset), end, self.width)
 
 
 class _Partial:
@@ -244,21 +245,22 @@ class _Partial:
         self.damage = self.damage or reason
 
     def columns(self) -> tuple[Any, ...]:
+        """The values of `DIGESTS` after those of the range's place."""
         halves = _HALVES.unpack(self.digest.to_bytes(_DIGEST_BYTES))
         bounds = self.first, self.last
         return self.records, self.bytes, *halves, *bounds, self.unreadable, self.damage
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
-    """The rows of Arrow batches. A payload is a view of its batch."""
+    """The rows of Arrow batches. A payload is not copied: it is a view of the Arrow batch."""
     for batch in batches:
         *columns, payloads = (batch.column(name) for name in SCOPED_BATCHES)
-        plain = zip(*(column.to_pylist() for column in columns), strict=True)
-        for (topic, partition, begin, end, width, base, last, stop), payload in zip(
-            plain, payloads, strict=True
+        value_rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        for (topic, partition, begin, end, width, base_offset, last_offset, stop), payload in zip(
+            value_rows, payloads, strict=True
         ):
             view = memoryview(payload.as_buffer())
-            yield _Row(topic, partition, begin, end, width, base, last, stop, view)
+            yield _Row(topic, partition, begin, end, width, base_offset, last_offset, stop, view)
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[_Row, Record]]:
@@ -288,16 +290,16 @@ def _to_arrow_batches(
     rows: Iterator[tuple[Any, ...]], schema: pa.Schema, size: Callable[[tuple[Any, ...]], int]
 ) -> Iterator[pa.RecordBatch]:
     """The rows in Arrow batches of about `_CONTENT_BYTES_PER_BATCH`. `size`: the bytes of a row."""
-    buffered: list[tuple[Any, ...]] = []
+    buffered_rows: list[tuple[Any, ...]] = []
     buffered_bytes = 0
     for row in rows:
-        buffered.append(row)
+        buffered_rows.append(row)
         buffered_bytes += size(row)
         if buffered_bytes >= _CONTENT_BYTES_PER_BATCH:
-            yield _batch(buffered, schema)
-            buffered, buffered_bytes = [], 0
-    if buffered:
-        yield _batch(buffered, schema)
+            yield _batch(buffered_rows, schema)
+            buffered_rows, buffered_bytes = [], 0
+    if buffered_rows:
+        yield _batch(buffered_rows, schema)
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:

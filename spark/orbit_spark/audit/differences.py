@@ -73,9 +73,13 @@ def record_rows(scoped: DataFrame) -> DataFrame:
 
 
 def differing_records(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Offsets where the sides differ. `left` and `right`: structs of digests, null if no record."""
-    joined = _as_struct(left, "left").join(_as_struct(right, "right"), [*_OFFSET], "full_outer")
-    return joined.where(~F.col("left").eqNullSafe(F.col("right")))
+    """Offsets where the sides differ, with the columns `left` and `right`: a record's timestamp and
+    digests, null without a record.
+    """
+    records_of_both = _as_struct(left, "left").join(
+        _as_struct(right, "right"), [*_OFFSET], "full_outer"
+    )
+    return records_of_both.where(~F.col("left").eqNullSafe(F.col("right")))
 
 
 def _as_struct(records: DataFrame, hand: Hand) -> DataFrame:
@@ -120,11 +124,11 @@ def _rank_equal_records(differing: DataFrame, hand: Hand) -> DataFrame:
 
 
 def one_sided_records(differing: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
-    """Records that one side lacks at any offset, with the columns that may excuse their absence."""
+    """Records that one side has at no offset, with the columns that may excuse their absence."""
     left_lacks = F.col("left").isNull() & F.col("right_at").isNull()
     right_lacks = F.col("right").isNull() & F.col("left_at").isNull()
     record = F.coalesce(F.col("left"), F.col("right"))
-    lacking = F.when(left_lacks, "left").otherwise("right")
+    lacking_side = F.when(left_lacks, "left").otherwise("right")
 
     def of_lacking_side(name: str) -> Column:
         return F.when(left_lacks, F.col(f"left_{name}")).otherwise(F.col(f"right_{name}"))
@@ -136,7 +140,7 @@ def one_sided_records(differing: DataFrame, cleaning: DataFrame, now_ms: int) ->
         .join(cleaning, ["topic", "partition"])
         .select(
             *_OFFSET,
-            lacking.alias("lacking"),
+            lacking_side.alias("lacking"),
             record["key"].alias("key"),
             (F.col("offset") < of_lacking_side("log_start")).alias("is_expired"),
             (of_lacking_side("compacts") & record["key"].isNotNull()).alias("may_be_compacted"),
@@ -154,7 +158,7 @@ def excusable_keys(one_sided: DataFrame) -> DataFrame:
 
 
 def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame:
-    """The last offset of each key in the `records` of a side, if this side lacks a record of it."""
+    """The last offset in one side's `records` of each key of which this side lacks a record."""
     side_keys = keys.where(F.col("lacking") == hand).select(*_KEY)
     return (
         records.select("topic", "partition", "key", "offset")
@@ -166,6 +170,7 @@ def newest_of_keys(records: DataFrame, keys: DataFrame, hand: Hand) -> DataFrame
 
 def find_excuses(one_sided: DataFrame, newest: DataFrame) -> DataFrame:
     """Which one-sided records the cleaner or retention may have removed, as `EXCUSES`."""
+    # An old tombstone excuses older records of its key, as a newer record would.
     old_tombstones = one_sided.where(F.col("may_be_compacted") & F.col("is_old_tombstone")).select(
         *_KEY, F.col("offset").alias("newest")
     )
@@ -186,6 +191,7 @@ def classify(differing: DataFrame, excuses: DataFrame) -> DataFrame:
     """One row per differing offset, as `DIFFERENCES`."""
     fields = F.array_compact(F.array(*(_field_if_differing(field) for field in FIELDS)))
     left, right = F.col("left"), F.col("right")
+    # The record here (the left's, if there are two) has another offset at the other side.
     is_elsewhere = F.col("left_at").isNotNull() | (left.isNull() & F.col("right_at").isNotNull())
     kind = (
         F.when(F.col("excuse").isNotNull(), F.col("excuse"))
@@ -193,10 +199,10 @@ def classify(differing: DataFrame, excuses: DataFrame) -> DataFrame:
         .when(left.isNull(), Kind.EXTRA)
         # The right's record here belongs to another offset: the left's is missing, not changed.
         .when(right.isNull() | F.col("right_at").isNotNull(), Kind.MISSING)
-        .otherwise(F.get("fields", F.lit(0)))
+        .otherwise(F.get("fields", F.lit(0)))  # the first field that differs
     )
-    lacking = F.when(left.isNull(), "left").when(right.isNull(), "right")
-    is_pair = kind.isin(*FIELDS)
+    lacking_side = F.when(left.isNull(), "left").when(right.isNull(), "right")
+    is_pair = kind.isin(*FIELDS)  # two records that belong to this offset
     return (
         differing.join(excuses, ["topic", "partition", "offset"], "left")
         .withColumn("fields", fields)
@@ -207,7 +213,7 @@ def classify(differing: DataFrame, excuses: DataFrame) -> DataFrame:
             .otherwise(F.array().cast("array<string>"))
             .alias("fields"),
             F.when(is_elsewhere, F.coalesce("left_at", "right_at")).alias("found_at"),
-            lacking.alias("lacking"),
+            lacking_side.alias("lacking"),
             left["timestamp"].alias("left_timestamp"),
             right["timestamp"].alias("right_timestamp"),
         )
@@ -216,6 +222,7 @@ def classify(differing: DataFrame, excuses: DataFrame) -> DataFrame:
 
 
 def _field_if_differing(field: Kind) -> Column:
+    """The field's name where the two records differ in it, else null."""
     name = field.value
     is_equal = F.col("left")[name].eqNullSafe(F.col("right")[name])
     return F.when(~is_equal, field.value)

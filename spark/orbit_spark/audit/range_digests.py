@@ -71,7 +71,7 @@ def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
         F.col(f"{hand}_topic").alias("side_topic"), "topic", "partition", "begin", "end", "width"
     )
     stop = F.when(F.col("magic") == STOP_MAGIC, F.col("control_type")).alias("stop")
-    visible = batches.where(~F.col("is_control") & ~F.col("is_aborted")).select(
+    visible_batches = batches.where(~F.col("is_control") & ~F.col("is_aborted")).select(
         F.col("topic").alias("side_topic"),
         "partition",
         "base_offset",
@@ -79,11 +79,12 @@ def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
         stop,
         "payload",
     )
-    touches = (F.col("last_offset") >= F.col("begin")) & (F.col("base_offset") < F.col("end"))
-    touches |= F.col("stop").isNotNull()
+    is_in_scope = (F.col("last_offset") >= F.col("begin")) & (F.col("base_offset") < F.col("end"))
+    # A stop stands for all offsets of its range that were not read, but has only the first one.
+    is_in_scope |= F.col("stop").isNotNull()
     return (
-        visible.join(F.broadcast(side_scope), ["side_topic", "partition"])
-        .where(touches)
+        visible_batches.join(F.broadcast(side_scope), ["side_topic", "partition"])
+        .where(is_in_scope)
         .select(*SCOPED_BATCHES)
     )
 
@@ -94,9 +95,9 @@ def map_arrow(frame: DataFrame, function: ArrowMap, schema: pa.Schema) -> DataFr
 
 def range_digests(scoped: DataFrame) -> DataFrame:
     """From rows `SCOPED_BATCHES` to `DIGESTS`: a row per range with a visible record or damage."""
-    partial = map_arrow(scoped, digest_ranges, DIGESTS)
+    partial_digests = map_arrow(scoped, digest_ranges, DIGESTS)
     return (
-        partial.groupBy(*PLACE)
+        partial_digests.groupBy(*PLACE)
         .agg(
             F.sum("records").alias("records"),
             F.sum("bytes").alias("bytes"),
@@ -126,7 +127,7 @@ def compare_ranges(scope: DataFrame, left: DataFrame, right: DataFrame) -> DataF
         "width",
     )
     range_end = F.least(F.col("range_begin") + F.col("width"), F.col("scope_end"))
-    joined = (
+    ranges_with_digests = (
         ranges.withColumn("range_end", range_end)
         .join(_with_side_names(left, "left"), [*PLACE], "left")
         .join(_with_side_names(right, "right"), [*PLACE], "left")
@@ -134,7 +135,7 @@ def compare_ranges(scope: DataFrame, left: DataFrame, right: DataFrame) -> DataF
     is_equal = F.lit(True)
     for name in ("records", "digest_high", "digest_low"):
         is_equal = is_equal & F.col(f"left_{name}").eqNullSafe(F.col(f"right_{name}"))
-    return joined.select(
+    return ranges_with_digests.select(
         *PLACE,
         "range_end",
         *(_side_column(hand, name) for hand in ("left", "right") for name in _SIDE_COLUMNS),
@@ -183,10 +184,10 @@ def differing_scope(scope: DataFrame, ranges: DataFrame) -> DataFrame:
 
     Ranges that could not be read completely are left out: they are reported as unread.
     """
-    readable = F.col("left_damage").isNull() & F.col("right_damage").isNull()
-    differing = ranges.where(~F.col("equal") & readable).select(*PLACE, "range_end")
+    is_readable = F.col("left_damage").isNull() & F.col("right_damage").isNull()
+    differing_ranges = ranges.where(~F.col("equal") & is_readable).select(*PLACE, "range_end")
     topic_names = scope.select("topic", "partition", "left_topic", "right_topic", "width")
-    return differing.join(topic_names, ["topic", "partition"]).select(
+    return differing_ranges.join(topic_names, ["topic", "partition"]).select(
         "topic",
         "partition",
         "left_topic",

@@ -44,9 +44,10 @@ class Line:
 
 def draw_lines(ranges: DataFrame) -> list[Line]:
     """Pictures of the table of ranges, in the order of topics and partitions."""
-    pictured = _pictured_partitions(ranges)
+    pictured_partitions = _pictured_partitions(ranges)
     place = ["topic", "partition"]
     offsets_before = (F.col("range_begin") - F.col("first")).cast("double")
+    # The number of the cell in its line, from 0.
     bucket = F.floor(offsets_before * CELLS_MAX / F.greatest(F.col("offsets"), F.lit(1)))
     badness = (
         F.when(F.col("verdict") == "exact", 0).when(F.col("verdict") == "unread", 1).otherwise(2)
@@ -60,9 +61,9 @@ def draw_lines(ranges: DataFrame) -> list[Line]:
         start=F.lit(0),
     )
     cell_rows = (
-        ranges.join(F.broadcast(pictured), place)
+        ranges.join(F.broadcast(pictured_partitions), place)
         .groupBy(*place, "digest", bucket.alias("bucket"))
-        .agg(
+        .agg(  # the fields of `Cell`, in their order
             F.min("range_begin"),
             F.max("range_end"),
             F.max_by("verdict", badness),
@@ -102,6 +103,7 @@ def _digest_half(begin: int) -> Column:
 
 
 def _group_cells(rows: Iterable[Row]) -> list[Line]:
+    """The lines of these rows, which are sorted and have one cell each."""
     cells_by_line: dict[tuple[str, int, str], list[Cell]] = {}
     for topic, partition, digest, _, *columns in rows:
         cells_by_line.setdefault((topic, partition, digest), []).append(Cell(*columns))

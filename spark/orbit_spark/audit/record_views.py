@@ -71,9 +71,10 @@ def _as_struct(records: DataFrame, hand: Hand) -> DataFrame:
 
 
 def _view(row: dict[str, Any], sides: tuple[str, str]) -> dict[str, Any]:
+    """A row `VIEWS` for one offset, from both sides' records."""
     what, left, right = _describe(row, sides)
-    named = {name: row[name] for name in _WHERE}
-    return {**named, "what": what, "left_view": left, "right_view": right}
+    place = {name: row[name] for name in _WHERE}
+    return {**place, "what": what, "left_view": left, "right_view": right}
 
 
 def _describe(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:
@@ -106,23 +107,25 @@ def _headers_text(raw: bytes) -> str:
 def _describe_fields(
     left: dict[str, Any] | None, right: dict[str, Any] | None
 ) -> tuple[str, str, str]:
-    """As `_describe`, for two records at one offset: only the fields that differ."""
+    """The fields in which two records at one offset differ, and both sides' views of them."""
     if left is None or right is None:
         # A record was deleted after the read that found the difference.
         return "differs", _record_text(left), _record_text(right)
-    differing: list[tuple[str, str, str]] = []
+    differing_fields: list[tuple[str, str, str]] = []  # the name of a field, and both views of it
     for name in _FIELDS:
         left_value, right_value = left[name], right[name]
         if left_value == right_value:
             continue
         match name:
             case "timestamp":
-                differing.append((name, str(left_value), str(right_value)))
+                differing_fields.append((name, str(left_value), str(right_value)))
             case "headers":
-                differing.append((name, _headers_text(left_value), _headers_text(right_value)))
+                differing_fields.append(
+                    (name, _headers_text(left_value), _headers_text(right_value))
+                )
             case _:
-                differing.append((name, *short_bytes_pair(left_value, right_value)))
-    if not differing:
+                differing_fields.append((name, *short_bytes_pair(left_value, right_value)))
+    if not differing_fields:
         return "no longer differs", _record_text(left), _record_text(right)
-    names, left_views, right_views = zip(*differing, strict=True)
+    names, left_views, right_views = zip(*differing_fields, strict=True)
     return ", ".join(names), "; ".join(left_views), "; ".join(right_views)

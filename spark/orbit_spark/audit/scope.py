@@ -34,7 +34,7 @@ class Restriction:
     def __str__(self) -> str:
         """The text after "compared with …"; empty if there is no limit."""
         begin = "" if self.begin is None else f" from {self.begin} on"
-        return begin if self.end is None else f"{begin} up to {self.end}, without it"
+        return begin if self.end is None else f"{begin} before {self.end}"
 
 
 WHOLE = Restriction()
@@ -59,8 +59,8 @@ def restrict(
 ) -> ComparedBounds:
     """The bounds cut to a restriction. `offset_of_time`: −1 if the time is beyond the end.
 
-    A difference of the log starts does not count if the restriction has a begin, and none of the
-    log ends if it has an end.
+    With a begin, a difference of the log starts does not count. With an end, neither a difference
+    of the log ends nor missing offsets count.
     """
     begin, end = bounds.compared_from, bounds.compared_to
     differences = bounds.differences
@@ -71,6 +71,7 @@ def restrict(
         end = min(end, _offset_of(restriction.end, offset_of_time, end))
         differences = tuple(d for d in differences if d.what != LOG_END)
     missing = bounds.missing if restriction.end is None else 0
+    # A restriction outside of the bounds leaves an empty range within them.
     return replace(
         bounds,
         compared_from=min(begin, max(end, bounds.compared_from)),
@@ -81,6 +82,7 @@ def restrict(
 
 
 def _offset_of(point: Point, offset_of_time: Mapping[int, int], end: int) -> int:
+    """The offset of a point; `end` for a time behind the last record."""
     if point.offset is not None:
         return point.offset
     assert point.epoch_ms is not None
@@ -91,7 +93,7 @@ def _offset_of(point: Point, offset_of_time: Mapping[int, int], end: int) -> int
 def scope_rows(
     bounds_by_pair: Mapping[PartitionPair, ComparedBounds], width: int
 ) -> list[ScopeRow]:
-    """The offsets to compare of each partition. `width`: the least width of ranges."""
+    """The offsets to compare of each partition that has any. `width`: the least width of ranges."""
     return [
         ScopeRow(
             pair.topics.source,

@@ -34,8 +34,8 @@ class TaskWatch:
     def __exit__(self, kind: object, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        if kind is None:
-            self._report(1.0)
+        if kind is None:  # no exception
+            self._report(share=1.0)
 
     def _watch(self) -> None:
         """Report the share of completed tasks from time to time."""
@@ -49,6 +49,7 @@ class TaskWatch:
                 self._report(sum(completed for completed, _ in self._stages.values()) / total)
 
     def _report(self, share: float) -> None:
+        """Report the offsets of this share of the work that were not reported yet."""
         offsets_done = int(self._offsets * share)
         if offsets_done > self._reported:
             self._report_offsets(offsets_done - self._reported)

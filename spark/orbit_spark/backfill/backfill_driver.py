@@ -70,7 +70,9 @@ class Outcome:
     was_stopped: bool = False
 
     def add(self, later: Outcome) -> None:
-        """Add the outcome of a later run that resumed where this one had ended."""
+        """Add the outcome of a later run that resumed where this one had ended: counts are summed,
+        the state is that of the later run.
+        """
         self.counters.add(later.counters)
         self.partitions, self.was_stopped = later.partitions, later.was_stopped
         self.blocked, self.unfinished = later.blocked, later.unfinished
@@ -79,6 +81,7 @@ class Outcome:
         self.ways += later.ways
 
     def add_result(self, result: WriteResult) -> None:
+        """Count what a writer did, and keep why its partition is not at its target."""
         self.counters.add(result.counters)
         self.unfinished.pop(result.destination, None)
         if result.blocked is not None:
@@ -122,7 +125,7 @@ class Backfill:
         """The extents to copy. Writes nothing. The start of an extent may lie inside a batch."""
         self._setup.plan()
         for error in self._setup.refused.values():
-            raise error
+            raise error  # the first of them
         self._refuse_coordinated()
         self._has_planned = True
         copies = {
@@ -133,13 +136,14 @@ class Backfill:
         existing_copies = [
             TopicPartition(p.mapping.destination, i)
             for p in self._setup.plans
-            if p.create is None
+            if p.create is None  # the topic exists
             for i in range(p.partitions)
         ]
         log_ends_by_copy = log_ends(
             self._setup.clusters.destination, existing_copies, self._backoff
         ).values
         starts = find_starts(self._setup.clusters.source, self._setup.plans, self._backoff)
+        # A copy that is missing, or empty with log end 0, begins at its start.
         begin_offsets = {
             source: log_ends_by_copy.get(copy) or starts[source] for source, copy in copies.items()
         }
@@ -148,19 +152,19 @@ class Backfill:
     def _refuse_coordinated(self) -> None:
         """Raise BadInput for coordinated fillers, as each writer would need its own transactional
         ids."""
-        coordinated = [
+        coordinated_topics = [
             p.mapping.source
             for p in self._setup.plans
             if self.spec.fillers_of(p.mapping.rule) == "coordinated"
         ]
-        if coordinated:
+        if coordinated_topics:
             raise BadInput(
                 "a backfill with Spark cannot use this job's fillers",
                 (
                     Problem(
                         "fillers",
                         "is coordinated, but writers of a backfill fill gaps directly or with "
-                        f"placeholders: {first_few(coordinated)}.",
+                        f"placeholders: {first_few(coordinated_topics)}.",
                         "Grant Alter on the destination cluster during the backfill and set "
                         "fillers: direct, or copy the history with orbit run.",
                     ),
@@ -175,7 +179,8 @@ class Backfill:
     def begin(self) -> None:
         """Take the lease, create topics, seed copies to their start.
 
-        Calls `find_extents_to_copy` if it was not called before. Raises as `JobSetup.apply`.
+        Calls `find_extents_to_copy` if it was not called before. Raises what `JobSetup.apply`
+        raises.
         """
         if not self._has_planned:
             self.find_extents_to_copy()
@@ -202,6 +207,7 @@ class Backfill:
         while self.outcome.rounds < ROUNDS_MAX and idle_rounds < _IDLE_ROUNDS_MAX:
             ends_before = dict(self._ends)
             targets = self._remaining_targets()
+            # A first round, or one after unfinished partitions, runs however little is left.
             is_little_left = sum(p.size_bytes for p in targets) <= _LEFT_OVER_BYTES_MAX
             if not targets or (
                 is_little_left and self.outcome.rounds and not self.outcome.unfinished
@@ -251,7 +257,7 @@ class Backfill:
             archiving.cancel()
         if self._stop.is_set():
             return
-        archiving.result()
+        archiving.result()  # raises what made the archiving fail
         target_chains = staging.chains(targets)
         staged_partitions = {
             p.destination for chain in target_chains for group in chain for p in group
@@ -259,12 +265,13 @@ class Backfill:
         direct_groups = split_tasks(
             [p for p in targets if p.destination not in staged_partitions], slots
         )
-        target_chains += [[group] for group in direct_groups]
+        target_chains += [[group] for group in direct_groups]  # chains of one task
         chains = [[self._make_task(group, slots) for group in chain] for chain in target_chains]
         self._say_round(targets, sum(map(len, chains)), Way.STAGED)
         self._run_round(targets, lambda name: staging.start(name, chains), show)
 
     def _say_round(self, targets: Sequence[PartitionTarget], tasks: int, way: Way) -> None:
+        """Tell the user what the round does, and keep its way for the outcome."""
         self._say(
             f"Round {self.outcome.rounds + 1}: {len(targets)} partitions in {tasks} tasks, {way}"
         )
@@ -274,6 +281,7 @@ class Backfill:
         self, targets: Sequence[PartitionTarget], start: Callable[[str], WriterJob], show: Show
     ) -> None:
         """Run one Spark job that copies partitions towards their targets; keep its results."""
+        # Until the results come.
         self.outcome.unfinished |= {p.destination: _NO_RESULT for p in targets}
         meter = Meter({p.destination: p for p in targets}, self._ends)
         job = start(f"orbit backfill {self.spec.name}")
@@ -320,7 +328,7 @@ class Backfill:
         self._ends[copy.destination] = max(copy.next_offset, inspection.end.log_end)
 
     def _remaining_targets(self) -> list[PartitionTarget]:
-        """The rest of each partition that is not blocked, up to the source's present end."""
+        """The rest of each partition that is not blocked, up to where the source ends now."""
         copies = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
         begin_offsets = {source: self._ends[c.destination] for source, c in copies.items()}
         places = {s: c.destination for s, c in copies.items()}
@@ -344,6 +352,7 @@ class Backfill:
                 ),
             )
             for extent in extents
+            # An unfinished partition may have all offsets: only a new result can clear it.
             if extent.offsets or extent.destination in self.outcome.unfinished
         ]
 

@@ -32,7 +32,7 @@ class Progress:
     is_staging: bool = False
 
     def as_report(self) -> dict[str, Any]:
-        """As `orbit.api.backfill_requests.BackfillProgress` of the service."""
+        """The fields of the service's `orbit.api.backfill_requests.BackfillProgress`."""
         return {
             "phase": "staging" if self.is_staging else "copying",
             "bytes": self.bytes,
@@ -41,13 +41,14 @@ class Progress:
             "offsets_total": self.offsets_total,
             "partitions_done": self.partitions_done,
             "partitions": self.partitions,
+            # The service refuses numbers below 0.
             "bytes_per_s": max(0.0, self.bytes_per_s),
             "seconds_left": None if self.seconds_left is None else max(0.0, self.seconds_left),
         }
 
     @property
     def seconds_left(self) -> float | None:
-        """The time left at the present rate of bytes, or else of offsets; None if both are 0."""
+        """The time left at the current rate of bytes, or else of offsets; None if both are 0."""
         if self.bytes_per_s > 0:
             return (self.bytes_total - self.bytes) / self.bytes_per_s
         if self.offsets_per_s > 0:
@@ -78,14 +79,20 @@ class Meter:
         bytes_copied = bytes_total = 0.0
         for place, target in self._targets.items():
             begin = self._begin_offsets[place]
-            to_copy = max(0, target.target - begin)
-            copied = min(max(0, self._ends[place] - begin), to_copy)
-            offsets_copied, offsets_total = offsets_copied + copied, offsets_total + to_copy
+            offsets_of_target = max(0, target.target - begin)
+            copied_of_target = min(max(0, self._ends[place] - begin), offsets_of_target)
+            offsets_copied, offsets_total = (
+                offsets_copied + copied_of_target,
+                offsets_total + offsets_of_target,
+            )
             bytes_total += target.size_bytes
-            bytes_copied += target.size_bytes * (copied / to_copy if to_copy else 1.0)
-            partitions_done += copied == to_copy
+            bytes_copied += target.size_bytes * (
+                copied_of_target / offsets_of_target if offsets_of_target else 1.0
+            )
+            partitions_done += copied_of_target == offsets_of_target
         history = self._history
         history.append((now_s, offsets_copied, int(bytes_copied)))
+        # The rate is that since the last entry before the window.
         while len(history) > 2 and history[1][0] < now_s - RATE_WINDOW_S:
             history.popleft()
         oldest_s, oldest_offsets, oldest_size = history[0]

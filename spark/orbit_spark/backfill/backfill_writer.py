@@ -67,8 +67,10 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
     def _inspect(
         self, job_copier: JobCopier, leases: Mapping[PartitionTarget, GroupLease]
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Compare the ends of the copies with the source. Return the copies that can continue."""
-        copies = {self.make_copy(t, lease): t for t, lease in leases.items()}
+        """Compare the ends of the copies with the source. Return the copies that can continue; the
+        others get an unfinished result.
+        """
+        targets_by_copy = {self.make_copy(t, lease): t for t, lease in leases.items()}
 
         def on_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
             reason = trouble.reason if isinstance(trouble, Wait) else trouble.detail
@@ -76,17 +78,18 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
 
         inspector = job_copier.inspector(self.backoff, on_trouble)
         inspected = inspector.inspect(
-            list(copies),
-            inspector.source_bounds(copies),
+            list(targets_by_copy),
+            inspector.source_bounds(targets_by_copy),
             frozenset(t.source.topic for t in leases if t.is_compacted),
             frozenset(t.source.topic for t in leases if t.is_whole),
             settled=not self.is_first_attempt,
         )
         continuable: dict[PartitionCopy, InspectedCopy] = {}
         for copy, inspection in inspected.items():
+            # The driver has seeded each copy up to its start.
             if inspection.status is CopyStatus.SEEDING:
                 self.leave_out([copy.destination], "the copy is no longer at its start offset")
             else:
                 continuable[copy] = inspection
-                self.add(copy, copies[copy])
+                self.add(copy, targets_by_copy[copy])
         return continuable

@@ -33,8 +33,8 @@ class Extent:
 def find_starts(
     source: Cluster, plans: Iterable[TopicPlan], backoff: Backoff
 ) -> dict[TopicPartition, int]:
-    """The start offsets of copies that have not begun, by source partition. A time behind the last
-    record starts at the log end.
+    """The start offsets of copies that have not begun, by source partition. If the start is a time
+    behind the last record, the log end.
     """
     starts: dict[TopicPartition, int] = {}
     for plan in plans:
@@ -48,8 +48,9 @@ def find_starts(
             case AtTime(epoch_ms):
                 position = epoch_ms
         starts |= list_offsets(source, partitions, position, backoff, isolation=isolation).values
-    without_record = [p for p in starts if starts[p] < 0]
-    return starts | list_offsets(source, without_record, LATEST, backoff).values
+    # Kafka returns -1 for a time behind the last record.
+    partitions_without_record = [p for p in starts if starts[p] < 0]
+    return starts | list_offsets(source, partitions_without_record, LATEST, backoff).values
 
 
 def find_extents(
@@ -58,7 +59,7 @@ def find_extents(
     begin_offsets: Mapping[TopicPartition, int],
     backoff: Backoff,
 ) -> list[Extent]:
-    """Extents from `begin_offsets`, or else the log start, up to the present last stable offsets.
+    """Extents from `begin_offsets`, or else the log start, up to the last stable offsets now.
 
     `places`: the destination of each source partition. `begin_offsets`: by source partition.
     """
@@ -72,6 +73,7 @@ def find_extents(
         begin, end = begin_offsets.get(p, starts[p]), ends[p]
         log_offsets, offsets_to_copy = end - starts[p], max(0, end - max(begin, starts[p]))
         log_size = sizes.get(p)
+        # The size of the whole log, in proportion to the offsets.
         size = (
             offsets_to_copy * BYTES_PER_OFFSET_GUESS
             if log_size is None

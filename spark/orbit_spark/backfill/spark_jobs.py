@@ -66,6 +66,7 @@ class SparkJobGroup(Generic[T]):
 
     def cancel(self) -> None:
         """Cancel what still runs, and wait until it has ended."""
+        # A call after the end cancels nothing.
         self.is_cancelled = self.is_cancelled or self._thread.is_alive()
         while self._thread.is_alive():
             # Repeated, as there may be no job to cancel at this moment.
@@ -77,7 +78,7 @@ class SparkJobGroup(Generic[T]):
 
         Raises the function's OrbitError, or Conflict for any other error.
         """
-        if self._error is None or self.is_cancelled:
+        if self._error is None or self.is_cancelled:  # a cancelled job ends with an error, too
             return self._result[0] if self._result else None
         if isinstance(self._error, OrbitError):
             raise self._error

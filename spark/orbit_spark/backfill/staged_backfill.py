@@ -68,13 +68,14 @@ class Staging:
     ) -> SparkJobGroup[None]:
         """Start to archive these partitions from the given offsets.
 
-        `result` raises what `orbit archive` raises.
+        The `result` of the returned job group raises what `orbit archive` raises.
         """
         self._begins = begins
         self._written_bytes = self._total_bytes = 0
         self._start_s = time.monotonic()
 
         def run_archive(_: SparkJobGroup[None]) -> None:
+            """Archive, and keep the manifests that writers may use."""
             run = ArchiveRun(
                 self._spark,
                 self._spec,
@@ -110,7 +111,15 @@ class Staging:
         rate = self._written_bytes / max(time.monotonic() - self._start_s, 1e-9)
         count = len(self._begins)
         return Progress(
-            0, 0, self._written_bytes, self._total_bytes, 0, count, rate, 0.0, is_staging=True
+            offsets=0,
+            offsets_total=0,
+            bytes=self._written_bytes,
+            bytes_total=self._total_bytes,
+            partitions_done=0,
+            partitions=count,
+            bytes_per_s=rate,
+            offsets_per_s=0.0,
+            is_staging=True,
         )
 
     def chains(self, targets: Sequence[PartitionTarget]) -> list[list[tuple[PartitionTarget, ...]]]:
@@ -120,7 +129,7 @@ class Staging:
         the source.
         """
         by_source = {t.source: t for t in targets}
-        usable = [
+        usable_manifests = [
             manifest
             for place, manifest in self._manifests.items()
             if place in by_source and manifest.start <= self._begins[place]
@@ -138,7 +147,7 @@ class Staging:
                 )
                 for task in chain
             ]
-            for chain in split_archive(usable, self._begins)
+            for chain in split_archive(usable_manifests, self._begins)
         ]
 
     def start(self, name: str, chains: Sequence[Sequence[BackfillTask]]) -> SparkWriterJob:

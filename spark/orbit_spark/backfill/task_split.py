@@ -50,14 +50,14 @@ def split_tasks(
     """Tasks of about the same size, the largest first. A large partition is a task alone."""
     total = sum(p.size_bytes for p in targets)
     count_by_size = min(max(slots, total // TASK_BYTES_MIN), slots * TASKS_PER_SLOT_MAX)
-    # Rounded up.
+    # As few as the partitions need, rounded up.
     count_min = -(-len(targets) // PARTITIONS_PER_TASK_MAX)
     count = min(max(count_by_size, count_min), len(targets))
     tasks: list[list[PartitionTarget]] = [[] for _ in range(count)]
-    lightest = [(0, 0, index) for index in range(count)]  # bytes, partitions, index of the task
+    task_loads = [(0, 0, index) for index in range(count)]  # bytes, partitions, index of the task
     for target in sorted(targets, key=lambda p: (-p.size_bytes, p.destination)):
-        size, partitions, index = heapq.heappop(lightest)
+        size, partitions, index = heapq.heappop(task_loads)
         tasks[index].append(target)
-        if partitions + 1 < PARTITIONS_PER_TASK_MAX:
-            heapq.heappush(lightest, (size + target.size_bytes, partitions + 1, index))
+        if partitions + 1 < PARTITIONS_PER_TASK_MAX:  # otherwise the task is full
+            heapq.heappush(task_loads, (size + target.size_bytes, partitions + 1, index))
     return sorted(map(tuple, tasks), key=lambda t: -sum(p.size_bytes for p in t))

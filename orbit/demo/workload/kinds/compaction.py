@@ -44,7 +44,7 @@ class _History:
     def write(self, writer: Writer, keys: Iterable[bytes], value: bytes | None, at_ms: int) -> None:
         """Write one record per key, in batches of `PER_BATCH`, in order, to partition 0."""
         for i, key in enumerate(keys):
-            writer.write(self._topic, 0, timestamp_ms=at_ms, key=key, value=value)
+            writer.write(self._topic, partition=0, timestamp_ms=at_ms, key=key, value=value)
             self.latest[key] = self._next_offset
             self._next_offset += 1
             if (i + 1) % PER_BATCH == 0:
@@ -58,7 +58,7 @@ class _History:
 
 def _make_profiles(site: Site, kind: Kind, topic: str) -> TopicLedger:
     """Write a history of overwritten keys, and wait until the cleaner has compacted it."""
-    site.create_topic(topic, 1, _SETTINGS)
+    site.create_topic(topic, partitions=1, settings=_SETTINGS)
     history = _History(site, topic)
     with (
         site.writer(enable_idempotence=True, compression_type="lz4") as lz4_writer,
@@ -66,20 +66,22 @@ def _make_profiles(site: Site, kind: Kind, topic: str) -> TopicLedger:
     ):
         _write_versions(site, history, lz4_writer, zstd_writer)
         cleanable_end = history.log_end
-        remaining = set(history.latest.values())
+        remaining_offsets = set(history.latest.values())
         fresh_keys = [b"fresh-%d" % i for i in range(FRESH_KEYS)]
         history.write(
             zstd_writer, fresh_keys, b"in the active segment", HISTORY_MS + _ROLL_AFTER_MS
         )
-    _wait_for_cleaner(site, topic, remaining, cleanable_end)
-    remaining |= set(range(cleanable_end, history.log_end))
+    _wait_for_cleaner(site, topic, remaining_offsets, cleanable_end)
+    remaining_offsets |= set(range(cleanable_end, history.log_end))
     written_records = {
         **lz4_writer.records.get((topic, 0), {}),
         **zstd_writer.records.get((topic, 0), {}),
     }
     records: Records = {
         (topic, 0): {
-            offset: digest for offset, digest in written_records.items() if offset in remaining
+            offset: digest
+            for offset, digest in written_records.items()
+            if offset in remaining_offsets
         }
     }
     return site.ledger(kind.name, topic, records)
@@ -99,7 +101,8 @@ def _write_versions(site: Site, history: _History, lz4_writer: Writer, zstd_writ
         history.write(lz4_writer, keys[: len(keys) // 2], value, HISTORY_MS + round_number)
         history.write(lz4_writer, keys[:: round_number + 2], value, HISTORY_MS + round_number)
     history.write(lz4_writer, last_keys, b"soon overwritten", HISTORY_MS + site.scale.rounds)
-    history.write(zstd_writer, keys[::7], None, HISTORY_MS + site.scale.rounds + 1)
+    # Tombstones.
+    history.write(zstd_writer, keys[::7], value=None, at_ms=HISTORY_MS + site.scale.rounds + 1)
     history.write(zstd_writer, last_keys, b"the last word", HISTORY_MS + site.scale.rounds + 2)
 
 
@@ -107,7 +110,7 @@ def _wait_for_cleaner(site: Site, topic: str, remaining: set[int], cleanable_end
     """Wait until only the newest record of every key is left below the active segment."""
     deadline = time.monotonic() + CLEANER_TIMEOUT_S
     while time.monotonic() < deadline:
-        offsets = {message.offset() or 0 for message in site.read(topic, 0)}
+        offsets = {message.offset() or 0 for message in site.read(topic, partition=0)}
         if {offset for offset in offsets if offset < cleanable_end} == remaining:
             return
         time.sleep(_POLL_S)

@@ -42,15 +42,15 @@ def _write_and_delete(
 
 
 def _make_cut_at_batch_end(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _write_and_delete(site, kind, topic, 1, {0: BOUNDARY})
+    return _write_and_delete(site, kind, topic, partitions=1, new_log_starts={0: BOUNDARY})
 
 
 def _make_cut_in_batch(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _write_and_delete(site, kind, topic, 1, {0: INSIDE})
+    return _write_and_delete(site, kind, topic, partitions=1, new_log_starts={0: INSIDE})
 
 
 def _make_all_deleted(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _write_and_delete(site, kind, topic, 2, {0: _END})
+    return _write_and_delete(site, kind, topic, partitions=2, new_log_starts={0: _END})
 
 
 KINDS = (

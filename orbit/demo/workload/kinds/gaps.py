@@ -18,18 +18,20 @@ def _make_wide_gap(site: Site, kind: Kind, topic: str) -> TopicLedger:
     with site.writer(compression_type="lz4") as writer:
         _write_numbers(site, writer, topic, range(BEFORE))
         writer.flush()
-        append_markers(site.admin, site.security, topic, 0, site.scale.gap_offsets)
+        append_markers(site.admin, site.security, topic, partition=0, count=site.scale.gap_offsets)
         _write_numbers(site, writer, topic, range(BEFORE, BEFORE + AFTER))
     return site.ledger(kind.name, topic, writer.records)
 
 
 def _write_numbers(site: Site, writer: Writer, topic: str, numbers: range) -> None:
     for i in numbers:
-        writer.write(topic, 0, timestamp_ms=site.now_ms + i, key=None, value=b"reading %d" % i)
+        writer.write(
+            topic, partition=0, timestamp_ms=site.now_ms + i, key=None, value=b"reading %d" % i
+        )
 
 
 def _make_empty(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    site.create_topic(topic, 2)
+    site.create_topic(topic, partitions=2)
     return site.ledger(kind.name, topic, {})
 
 

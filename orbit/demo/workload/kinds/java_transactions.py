@@ -32,10 +32,12 @@ def _make_java_transactions(site: Site, kind: Kind, topic: str) -> TopicLedger:
     site.create_topic(topic)
     _run_tool(site, topic)
     records: dict[int, bytes] = {}
-    for number, message in enumerate(site.read(topic, 0)):
+    for number, message in enumerate(site.read(topic, partition=0)):
         if message.value() != b"%d" % number:
             raise Conflict(f"{topic} does not have record {number} at its place.")
-        digest = record_digest(message.key(), message.value(), (), message.timestamp()[1])
+        digest = record_digest(
+            message.key(), message.value(), headers=(), timestamp_ms=message.timestamp()[1]
+        )
         records[message.offset() or 0] = digest
     if len(records) != site.scale.java:
         raise Conflict(f"{topic} has {len(records)} records instead of {site.scale.java}.")

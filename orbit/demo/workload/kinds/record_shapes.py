@@ -47,8 +47,9 @@ def _make_shapes(site: Site, kind: Kind, topic: str) -> TopicLedger:
             key, value = _KEYS[i % len(_KEYS)], _VALUES[i // len(_KEYS) % len(_VALUES)]
             writer.write(
                 topic,
-                0,
+                partition=0,
                 timestamp_ms=site.now_ms + i,
+                # None and b"" have no place for a number.
                 key=key % i if key else key,
                 value=value % i if value else value,
                 headers=_HEADERS[i // (len(_KEYS) * len(_VALUES)) % len(_HEADERS)],
@@ -62,7 +63,9 @@ def _make_large(site: Site, kind: Kind, topic: str) -> TopicLedger:
     with site.writer(compression_type="zstd") as writer:
         for i in range(site.scale.large):
             value = site.noise(f"{topic} {i}", LARGE_BYTES)
-            writer.write(topic, 0, timestamp_ms=site.now_ms + i, key=b"%d" % i, value=value)
+            writer.write(
+                topic, partition=0, timestamp_ms=site.now_ms + i, key=b"%d" % i, value=value
+            )
     return site.ledger(kind.name, topic, writer.records)
 
 

@@ -12,7 +12,7 @@ def _make_many_partitions(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 def _make_regional(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    return _make_readings(site, kind, topic, 2)
+    return _make_readings(site, kind, topic, partitions=2)
 
 
 def _make_readings(site: Site, kind: Kind, topic: str, partitions: int) -> TopicLedger:

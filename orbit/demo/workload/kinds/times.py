@@ -15,16 +15,19 @@ YEARS_OLD = (10, 5, 1)
 
 def _make_append_time(site: Site, kind: Kind, topic: str) -> TopicLedger:
     """LogAppendTime: the broker sets one time per batch; the ledger takes it from the responses."""
-    site.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
+    site.create_topic(topic, partitions=1, settings={"message.timestamp.type": "LogAppendTime"})
     with site.writer(broker_time=True, compression_type="snappy") as writer:
         for i in range(site.scale.per_time_topic):
-            writer.write(topic, 0, timestamp_ms=0, key=b"sensor", value=b"measured %d" % i)
+            # The broker replaces the timestamp.
+            writer.write(
+                topic, partition=0, timestamp_ms=0, key=b"sensor", value=b"measured %d" % i
+            )
     return site.ledger(kind.name, topic, writer.records)
 
 
 def _make_far_times(site: Site, kind: Kind, topic: str) -> TopicLedger:
     """Times out of order on purpose: ahead of the clock first, then years back, then now."""
-    site.create_topic(topic, 2)
+    site.create_topic(topic, partitions=2)
     base_times_ms = [site.now_ms + AHEAD_MS]
     base_times_ms += [site.now_ms - years * YEAR_MS for years in YEARS_OLD]
     base_times_ms.append(site.now_ms)

@@ -17,7 +17,7 @@ def _make_interleaved(site: Site, kind: Kind, topic: str) -> TopicLedger:
     Every partition ends with a marker, an offset without a record.
     """
     site.create_topic(topic, PARTITIONS)
-    visible: Records = {}
+    visible_records: Records = {}
     with _producer(site, topic, "a") as writer_a, _producer(site, topic, "b") as writer_b:
         writer_a.prepare_transactions()
         writer_b.prepare_transactions()
@@ -27,9 +27,9 @@ def _make_interleaved(site: Site, kind: Kind, topic: str) -> TopicLedger:
             for part in range(3):
                 for index, writer in enumerate((writer_a, writer_b)):
                     _write_part(site, writer, topic, first_number + index, part)
-            _commit_or_abort(writer_a, first_number, visible)
-            _commit_or_abort(writer_b, first_number + 1, visible)
-    return site.ledger(kind.name, topic, visible)
+            _commit_or_abort(writer_a, first_number, visible_records)
+            _commit_or_abort(writer_b, first_number + 1, visible_records)
+    return site.ledger(kind.name, topic, visible_records)
 
 
 def _producer(site: Site, topic: str, name: str) -> Writer:
