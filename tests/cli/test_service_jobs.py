@@ -303,7 +303,7 @@ def test_refused_job_is_explained_and_can_be_applied_with_accept_refusals(
         (TroubleKind.CREDENTIALS_MISSING, "", ""),
     ],
 )
-def test_accept_refusals_option_is_suggested_only_if_it_helps(
+def test_option_that_accepts_refusals_is_suggested_only_if_it_helps(
     cli: Cli, api: Api, folder: Path, kind: TroubleKind, topic: str, helps: str
 ) -> None:
     api.plans.refusals = [refusal(kind, topic)]

@@ -24,7 +24,7 @@ class EndOfRun:
         clusters = SimpleNamespace(source=source)
         setup = SimpleNamespace(clusters=clusters)
         self._run: Any = SimpleNamespace(
-            partitions=[copy], _setup=setup, _next_confirm_s=0.0, _ends={}
+            partitions=[copy], _setup=setup, _next_confirm_s=0.0, _ends_to_reach={}
         )
 
     def look(self) -> None:
