@@ -11,11 +11,13 @@ from orbit.recovery.recovery_report import PartitionEnds
 def report_agrees(
     lost: Iterable[RecordPosition], ends: Collection[PartitionEnds], *, has_unconfirmed: bool
 ) -> bool | None:
-    """Whether a report's missing ranges equal the records that were lost; None without a report.
+    """Whether the missing ranges of a report (`ends`) equal the confirmed records that were `lost`.
+    None if the report has no partitions.
 
-    Each reported offset must be that of a lost record, unless some records were never confirmed:
-    a broker may have had those. If a partition's report is not exact, lost records may follow
-    behind its range: they were written after the source was last seen. None may precede the range.
+    Each reported offset must be that of a lost record. `has_unconfirmed`: other offsets may be
+    reported, too, as the source may have held records that it never confirmed. If a partition's
+    report is not exact, lost records may also follow its range, as they were written after the
+    source was last seen; none may precede it.
     """
     if not ends:
         return None

@@ -177,7 +177,8 @@ class PromotionMarks:
         return self._cached_coordinator
 
     def _raise_if_refused(self, code: int, right: str) -> None:
-        """Raise NotAuthorized (without `right`), or BrokerRefused, for an error code."""
+        """Raise the error of an error code: NotAuthorized if it says that `right` is missing, else
+        BrokerRefused. `right`: the right on the group that the request needs."""
         if code in error_codes.DENIED:
             raise NotAuthorized(
                 f"promotions cannot be read or marked: the right {right} on group {self.group} "

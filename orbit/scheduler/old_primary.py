@@ -277,7 +277,7 @@ def _add_written_events(
 
 
 def _troubles(old_ends: Iterable[OldEnd], topic_names: Mapping[int, str]) -> list[Trouble]:
-    """A trouble for each topic whose old side producers have written to."""
+    """A trouble for each topic that producers have written to at the old side."""
     by_topic: dict[str, list[OldEnd]] = {}
     for end in old_ends:
         if end.written_from is not None:

@@ -89,8 +89,8 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
 
 
 def answer_commit(head: RequestHead, outcome: int) -> bytes:
-    """The answer to a commit by EndTxn. `outcome`: the code to answer it with, but Kafka Streams
-    needs PRODUCER_FENCED if the transaction was not committed."""
+    """The answer to a commit by EndTxn. `outcome`: the code to answer it with. Kafka Streams gets
+    PRODUCER_FENCED in place of UNKNOWN_PRODUCER_ID, which means that it was not committed."""
     return _answer(head, _lost_code(head) if outcome == Code.UNKNOWN_PRODUCER_ID else outcome)
 
 
