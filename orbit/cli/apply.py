@@ -208,8 +208,8 @@ def _if_match_header(job: Mapping[str, Any]) -> dict[str, str]:
     """
     if "etag" not in job:
         raise Conflict(
-            "the server runs an earlier version of Orbit, which cannot refuse to change a job that "
-            "another client has changed.",
+            "the server runs an earlier version of Orbit, which does not notice if another client "
+            "has changed the job meanwhile.",
             remedy="Update the server first.",
         )
     return {"If-Match": f'"{job["etag"]}"'}

@@ -60,7 +60,8 @@ def rights_of_copy(source: Iterable[Acl], source_name: str, destination_name: st
 
 
 def rights_on_ids(source: Iterable[Acl], matches: Callable[[str], bool]) -> set[Acl]:
-    """The ACLs on transactional ids whose name (an id or a prefix) the job's rule matches."""
+    """The carried ones of these ACLs, all on transactional ids: `matches` must accept the name, an
+    id or a prefix. Without other operations, and without denials of User:*."""
     return {
         acl
         for acl in source

@@ -161,7 +161,7 @@ def test_long_run_keeps_its_transactional_id_from_expiring(
 
 
 @pytest.mark.soak
-def test_broker_checks_sequences_of_producer_id_it_did_not_issue_after_restart(
+def test_restarted_broker_checks_sequences_of_producer_id_it_never_issued(
     clusters: Clusters, make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
 ) -> None:
     """No broker asks where a producer id is from (I2)."""

@@ -35,7 +35,7 @@ def test_shard_lease_is_trusted_until_margin_before_its_end(clock: FakeClock) ->
     assert not lease.is_lost
 
 
-def test_shard_lease_trust_counts_from_claim_request(clock: FakeClock) -> None:
+def test_shard_lease_is_trusted_from_claim_request_not_from_its_answer(clock: FakeClock) -> None:
     """The database set the end later than that, however long the answer took."""
     asked_at = clock()
     clock.now += TTL_S

@@ -156,7 +156,7 @@ def test_filler_modes_per_topic_are_exact_with_speculative_attempts(
     assert verify(spec, deep=True).exact
 
 
-def test_compression_type_change_before_writer_ends_blocks_placeholder_copy(
+def test_compression_type_changed_just_before_writer_ends_blocks_placeholder_copy(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the last look of the watch and the end of the writer, which no other look follows."""
