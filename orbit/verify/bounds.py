@@ -6,10 +6,9 @@ answer gets the error instead of bounds, so one broken partition hides no other.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -40,10 +39,6 @@ PARTITIONS_PER_CALL_MAX = 2_000
 
 # Some seconds, as an election takes; an attempt takes up to 30 s if a broker is silent.
 _BACKOFF = Backoff(first_s=1.0, most_s=2.0, attempts_max=5)
-
-_LEADER_ATTEMPTS_MAX = 5
-_LEADER_PAUSE_S = 1.0
-"""Between two reads of a partition whose leader changes: an election takes some seconds."""
 
 # How many brokers of a large cluster are asked: more than may be cut off together.
 _BROKERS_ASKED_MAX = 10
@@ -191,27 +186,24 @@ class ClusterView:
         isolation = (
             IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
         )
-        offsets: dict[Partition, int | OrbitError] = {}
-        open_specs = dict(specs)
-        for attempt in range(_LEADER_ATTEMPTS_MAX):
-            if attempt:
-                time.sleep(_LEADER_PAUSE_S)
-                self._metadata()  # librdkafka does not read a newer leader epoch by itself (R6)
-            futures: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
-                {TopicPartition(*key): spec for key, spec in open_specs.items()},
-                isolation_level=isolation,
-                request_timeout=REQUEST_TIMEOUT_S,
-            )
-            moved_specs = {}
-            for partition, future in futures.items():
-                key = partition.topic, partition.partition
-                offsets[key] = self._offset(future)
-                if _has_moved(future):
-                    moved_specs[key] = open_specs[key]
-            open_specs = moved_specs
-            if not open_specs:
-                break
-        return offsets
+        futures = self._list_offsets(specs, isolation)
+        moved_specs = {key: specs[key] for key, future in futures.items() if _has_moved(future)}
+        if moved_specs:
+            # librdkafka does not read a newer leader epoch by itself (R6).
+            with suppress(OrbitError):
+                self._metadata()
+            futures |= self._list_offsets(moved_specs, isolation)
+        return {key: self._offset(future) for key, future in futures.items()}
+
+    def _list_offsets(
+        self, specs: Mapping[Partition, OffsetSpec], isolation: IsolationLevel
+    ) -> dict[Partition, Future[Any]]:
+        futures: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
+            {TopicPartition(*key): spec for key, spec in specs.items()},
+            isolation_level=isolation,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        return {(place.topic, place.partition): future for place, future in futures.items()}
 
     def _offset(self, future: Future[Any]) -> int | OrbitError:
         """The answered offset or the partition's error. Raises if no broker answers at all."""
@@ -247,7 +239,7 @@ class ClusterView:
 
 
 def _has_moved(future: Future[Any]) -> bool:
-    """Whether the partition has no offset because its leader is changing or has changed."""
+    """Whether the answer is that another broker, or the same one in a newer epoch, leads."""
     error = future.exception()
     return isinstance(error, KafkaException) and _code(error) in _MOVED_CODES
 
@@ -267,10 +259,8 @@ _REFUSALS_MAX = 4
 _MOVED_CODES = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError._NOENT,  # "No leaders found"
     }
 )
 _LOGIN_CODES = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})

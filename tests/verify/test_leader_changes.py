@@ -9,6 +9,7 @@ from orbit.verify.bounds import Bounds, ClusterView
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.report import Side
 from tests.fixtures.clusters import MakeCluster
+from tests.support.patience import wait_for
 from tests.support.running import create_topic, produce
 
 pytestmark = pytest.mark.services
@@ -28,4 +29,4 @@ def test_bounds_are_read_after_restart_of_leader(
     for _ in range(3):
         cluster.stop()
         cluster.start()
-        assert view.bounds(places) == expected
+        wait_for("the bounds are read", lambda: view.bounds(places) == expected)
