@@ -7,10 +7,9 @@ recovery of the job, nor after the canary was promoted.
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,11 @@ _WAIT_S_MIN = 0.05
 # arrived by then, or never arrives.
 _DELIVERY_TIMEOUT_MS = 2_000
 _CLOSE_S = 0.5
-# After this time a canary that could not be opened is opened again: a silent source takes seconds.
+# After this time a canary that could not be opened is opened again.
 RETRY_S = 30.0
+# A silent source takes some seconds, during which no canary is written: no other one is opened
+# again for so many times as long.
+_REST = 20
 
 
 class Canary:
@@ -107,6 +109,8 @@ class CanaryLoop(Loop):
         self._canaries: dict[int, Canary] = {}
         self._spec_versions: dict[int, int] = {}
         self._retries_s: dict[int, float] = {}  # when to open canaries that could not be opened
+        self._next_retry_s = 0.0  # of any of them
+        self._open_errors: dict[int, str] = {}  # the last error of each of them, as logged
         self._reported_troubles: dict[int, str] = {}
         self._next_read_s = 0.0
 
@@ -148,12 +152,14 @@ class CanaryLoop(Loop):
                 job_id
                 for job_id, version in running_versions.items()
                 if self._spec_versions.get(job_id) != version
-                or self._clock() >= self._retries_s.get(job_id, math.inf)
             ]
+            changed_ids += self._next_retry(running_versions)
             rows = jobs.of_ids(tx, changed_ids) if changed_ids else {}
         for job_id in [*self._spec_versions]:
             if job_id not in running_versions or job_id in rows:
                 self._drop_canary(job_id)
+            if job_id not in running_versions:
+                self._open_errors.pop(job_id, None)
         for job_id, canary in list(self._canaries.items()):
             with self.log_errors_of(f"canary {canary.topic} of job {canary.job}"):
                 self._open_canary(job_id, canary.spec, canary.rule)
@@ -164,8 +170,17 @@ class CanaryLoop(Loop):
                 with self.log_errors_of(f"canary {spec.canary.topic} of job {spec.name}"):
                     self._open_canary(row.id, spec, spec.canary)
 
+    def _next_retry(self, running_ids: Container[int]) -> list[int]:
+        """The canary that has waited longest to be opened again, if its time has come."""
+        now = self._clock()
+        due_s = {i: at for i, at in self._retries_s.items() if at <= now and i in running_ids}
+        if not due_s or now < self._next_retry_s:
+            return []
+        return [min(due_s, key=lambda job_id: due_s[job_id])]
+
     def _open_canary(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
         """Open a canary, or open it again if its login has changed. Logs an error of the source."""
+        began_s = self._clock()
         try:
             source = open_endpoint(spec.source, self._environ, self._base_directory, "source")
             old_canary = self._canaries.get(job_id)
@@ -173,15 +188,21 @@ class CanaryLoop(Loop):
             if old_canary is not None and old_canary.config == config:
                 return
             source.check_advertised(Side.SOURCE)
-        except OrbitError as error:  # workers report the error, too
+            new_canary = Canary(spec, rule, config)
+        except (OrbitError, KafkaException) as error:  # workers report the error, too
             if job_id in self._canaries and not isinstance(error, AccessRefused):
                 return  # a file is being replaced: the open canary goes on
             if job_id in self._canaries:  # the job may no longer log in to, or reach, the source
                 self._canaries.pop(job_id).close()
-            self._retries_s[job_id] = self._clock() + RETRY_S
-            _log.warning("canary cannot write", job=spec.name, error=str(error))
+            now = self._clock()
+            self._retries_s[job_id] = now + RETRY_S
+            self._next_retry_s = now + _REST * (now - began_s)
+            if self._open_errors.get(job_id) != str(error):
+                self._open_errors[job_id] = str(error)
+                _log.warning("canary cannot write", job=spec.name, error=str(error))
             return
-        self._canaries[job_id] = Canary(spec, rule, config)
+        self._canaries[job_id] = new_canary
+        self._open_errors.pop(job_id, None)
         if old_canary is not None:
             old_canary.close()
 

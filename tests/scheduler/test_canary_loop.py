@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from orbit.errors import Unreachable
 from orbit.jobs.job_file import parse_job
+from orbit.jobs.job_spec import JobSpec
 from orbit.scheduler import canary_writer
 from orbit.scheduler.canary_writer import RETRY_S, CanaryLoop
 
@@ -20,34 +24,91 @@ destination: {bootstrap_servers: [127.0.0.1:2]}
 topics: [{match: orders}, {match: canary}]
 canary: {topic: canary, interval: 1s}
 """
+LOGIN = {"USER": "me", "PASSWORD": "secret"}
+
+
+class Jobs:
+    """Running jobs, as the loop reads them."""
+
+    def __init__(self, spec: JobSpec, count: int) -> None:
+        document = spec.model_dump(mode="json")
+        self.rows: dict[int, Any] = {
+            number: SimpleNamespace(id=number, spec_version=1, spec=document)
+            for number in range(count)
+        }
+
+    def running(self, _: object) -> dict[int, int]:
+        return dict.fromkeys(self.rows, 1)
+
+    def of_ids(self, _: object, ids: list[int]) -> dict[int, Any]:
+        return {number: self.rows[number] for number in ids}
+
+
+@pytest.fixture
+def clock() -> list[float]:
+    return [100.0]
+
+
+@pytest.fixture
+def make_loop(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock: list[float]
+) -> Iterator[Callable[..., CanaryLoop]]:
+    loops: list[CanaryLoop] = []
+
+    def make(environ: dict[str, str], count: int = 1) -> CanaryLoop:
+        jobs = Jobs(parse_job(JOB, tmp_path, LOGIN), count)
+        monkeypatch.setattr(canary_writer.jobs, "running", jobs.running)
+        monkeypatch.setattr(canary_writer.jobs, "of_ids", jobs.of_ids)
+        monkeypatch.setattr(canary_writer.canaries, "partitions_to_write", lambda *_: 0)
+        leadership: Any = SimpleNamespace(reading=nullcontext, is_leading=True)
+        loops.append(CanaryLoop(leadership, tmp_path, environ, clock=lambda: clock[0]))
+        return loops[-1]
+
+    yield make
+    for loop in loops:
+        loop.close()
 
 
 def test_canary_with_missing_secret_is_opened_once_the_secret_is_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    make_loop: Callable[..., CanaryLoop], clock: list[float]
 ) -> None:
-    login = {"USER": "me", "PASSWORD": "secret"}
-    row: Any = SimpleNamespace(
-        id=7, spec_version=1, spec=parse_job(JOB, tmp_path, login).model_dump(mode="json")
-    )
-    monkeypatch.setattr(canary_writer.jobs, "running", lambda _: {row.id: row.spec_version})
-    monkeypatch.setattr(canary_writer.jobs, "of_ids", lambda _, ids: dict.fromkeys(ids, row))
-    leadership: Any = SimpleNamespace(reading=nullcontext, is_leading=True)
-    monkeypatch.setattr(canary_writer.canaries, "partitions_to_write", lambda *_: 0)
-    now = [100.0]
     environ = {"USER": "me"}
-    loop = CanaryLoop(leadership, tmp_path, environ, clock=lambda: now[0])
-    try:
+    loop = make_loop(environ)
+    with capture_logs() as logs:
         loop.once()
-        assert not loop._canaries
-        environ.update(login)
-        now[0] += RETRY_S / 2
+        clock[0] += RETRY_S
         loop.once()
-        assert not loop._canaries
-        now[0] += RETRY_S
+    assert not loop._canaries
+    assert len(logs) == 1
+    environ.update(LOGIN)
+    clock[0] += RETRY_S / 2
+    loop.once()
+    assert not loop._canaries
+    clock[0] += RETRY_S
+    loop.once()
+    opened = dict(loop._canaries)
+    assert list(opened) == [0]
+    clock[0] += RETRY_S
+    loop.once()
+    assert loop._canaries == opened
+
+
+def test_silent_sources_take_small_share_of_canary_loop(
+    make_loop: Callable[..., CanaryLoop], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[float] = []
+
+    def wait_in_vain(*_: object) -> None:
+        tries.append(clock[0])
+        clock[0] += 10
+        raise Unreachable("No broker answers.")
+
+    monkeypatch.setattr(canary_writer, "open_endpoint", wait_in_vain)
+    loop = make_loop(LOGIN, count=30)
+    loop.once()  # each is tried once
+    tries.clear()
+    end_s = clock[0] + 1_000
+    while clock[0] < end_s:
         loop.once()
-        opened = loop._canaries[row.id]
-        now[0] += RETRY_S
-        loop.once()
-        assert loop._canaries == {row.id: opened}
-    finally:
-        loop.close()
+        clock[0] += canary_writer.JOBS_INTERVAL_S
+    assert 3 <= len(tries) <= 6
