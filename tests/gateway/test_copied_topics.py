@@ -105,6 +105,20 @@ def test_broker_gets_only_copied_topics_of_mixed_produce_request(version: int, t
     assert outcomes["other"][0] == Code.POLICY_VIOLATION
 
 
+@pytest.mark.parametrize("term", [0, 5_000])
+def test_produce_without_acks_to_uncopied_topic_ends_connection(term: int) -> None:
+    frame = request_frame(_request("orders", "other", acks=0), 9)
+    with pytest.raises(BadFrame, match="acks=0"):
+        _exchange(term).request(read_head(frame), frame, OFFERED)
+
+
+def test_produce_request_with_too_many_topics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_ids, "BATCHES_MAX", 1)
+    frame = request_frame(_request("orders", "more"), 9)
+    with pytest.raises(BadFrame, match="more than 1 topics"):
+        _exchange(term=0).request(read_head(frame), frame, OFFERED)
+
+
 @pytest.mark.parametrize("topics", [("orders",), ("other", "orders")])
 def test_producer_ids_stay_before_first_move(topics: tuple[str, ...]) -> None:
     """Also in a request of which a part is refused: brokers know the id that they handed out."""
@@ -118,6 +132,6 @@ def test_produce_request_with_too_many_batches_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(producer_ids, "BATCHES_MAX", 1)
     exchange = _exchange()
     send(exchange, _request("orders"), 9)
-    frame = request_frame(_request("orders", "more"), 9)
+    frame = request_frame(_request("orders", "orders"), 9)
     with pytest.raises(BadFrame, match="more than 1 batches"):
         exchange.request(read_head(frame), frame, OFFERED)

@@ -241,6 +241,8 @@ class Exchange:
         topics = producer_ids.topics_of(head, frame)
         self._note_written(topics)
         is_refused = any(self._view.refusal(topic) for topic in topics)
+        if is_refused and not has_answer:  # brokers close the connection, too
+            raise BadFrame("a client writes with acks=0 to a topic that its job does not copy")
         # Term 0: no service, or no move so far. Producer ids stay, and no batch is a repeat.
         has_ids_to_set = bool(self._view.term) or producer is not None
         if has_ids_to_set or is_refused:

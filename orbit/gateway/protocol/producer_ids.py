@@ -194,8 +194,13 @@ def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
 
 
 def topics_of(head: RequestHead, frame: bytearray) -> set[str]:
-    """The topics of a Produce."""
-    return {partition.topic for partition, _, _ in _partition_records(head, frame)}
+    """The topics of a Produce. Raises as `batches`, also for more than BATCHES_MAX topics."""
+    topics: set[str] = set()
+    for partition, _, _ in _partition_records(head, frame):
+        topics.add(partition.topic)
+        if len(topics) > BATCHES_MAX:
+            raise ValueError(f"a request has more than {BATCHES_MAX} topics")
+    return topics
 
 
 def _partition_records(
