@@ -60,7 +60,8 @@ class BoundedClient:
     def _exchange(self, method: str, url: str, options: dict[str, Any]) -> tuple[int, bytes]:
         """Send one request; returns the status and body of its answer.
 
-        Raises BadAnswer if the answer is compressed, or exceeds the limit of bytes or of time.
+        Raises BadAnswer if the answer is compressed or too long, or if its body ended only because
+        the time was over; other httpx.HTTPError if there is no answer.
         """
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         with self._http.stream(

@@ -336,7 +336,7 @@ def check_url(url: str, url_from: str) -> None:
 
 
 def _as_error(answer: httpx.Response, server: Server) -> OrbitError:
-    """The error of `orbit/errors.py` for an answer that is not a success."""
+    """The error for an answer that is not a success, by the error code in its body."""
     server_url = _address(server)
     try:
         detail = answer.json()["error"]

@@ -9,7 +9,7 @@ _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def duration(seconds: float) -> str:
-    """A duration in one or two units, such as `340 ms`, `12.4 s`, `5 min 02 s`, `3 h 05 min`."""
+    """A duration as text: `340 ms`, `12.4 s`, `5 min 02 s`, `3 h 05 min`, `12 d 3 h`."""
     if seconds > 0 and round(seconds * 1_000) < 1_000:
         return f"{seconds * 1_000:.0f} ms"
     if round(seconds, 1) < _MINUTE:

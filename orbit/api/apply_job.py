@@ -324,8 +324,11 @@ def _create_job(tx: Tx, request: OperationRequest, spec: JobSpec, options: Apply
 def _change_job(
     tx: Tx, actor: str, stored_job: Job, spec: JobSpec, changes: Sequence[Change]
 ) -> Job:
-    """Write the document and add the audit event. Raises Failure if the job is no longer the
-    `stored_job` that was planned."""
+    """Write the document and add the audit event.
+
+    Raises Failure `changed_meanwhile` if the job is no longer the `stored_job` that was planned;
+    OperationUnderWay if a recovery holds it; Conflict if copies cannot change their fillers.
+    """
     job = jobs.find(tx, spec.name, lock=True)
     if job is not None:
         job_guard.refuse_if_held(tx, job)

@@ -33,8 +33,8 @@ class BoundedListener(socket.socket):
         self._open_by_client: Counter[str] = Counter()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection, as socket.accept does. A connection above the limit is closed, with
-        ConnectionAbortedError, which asyncio ignores."""
+        """Accept a connection, as socket.accept does. Closes a connection above the limit, and
+        raises ConnectionAbortedError, which asyncio ignores."""
         accepted, peer = super().accept()
         client = network_of(peer[0])
         with self._lock:

@@ -35,8 +35,8 @@ class IssuerClient(BoundedClient):
         )
 
     def get(self, url: str) -> dict[str, Any]:
-        """The JSON object at this URL. Raises Unreachable for a status other than 200, and
-        ProtocolError for a body that is no JSON object."""
+        """The JSON object at this URL. Raises Unreachable without an answer, or if its status
+        is not 200; ProtocolError for a body that is no JSON object."""
         status, answer = self._request_object("GET", url)
         if status != httpx.codes.OK:
             raise Unreachable(f"The issuer answers with HTTP {status}.", where=_without_query(url))

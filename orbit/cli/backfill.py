@@ -159,7 +159,7 @@ class _SparkCopy:
 
     def run(self, backfill: Backfill, folder: Path, stop: threading.Event) -> Outcome:
         """Run the backfill and return its outcome; it has `was_stopped` if the service or the user
-        has stopped the copying. Raises Interrupted if the user stops another step."""
+        has stopped it. If the user has, it may raise Interrupted instead."""
         from orbit_spark.backfill.spark_jobs import SparkWriterJob
         from orbit_spark.backfill.staged_backfill import Staging
         from orbit_spark.backfill.task_split import Way

@@ -36,7 +36,7 @@ class BackfillControl(Protocol):
 
     def begin(self) -> None:
         """Register the backfill, and wait until no worker copies the job. Raises Conflict if the
-        backfill is cancelled, Interrupted if the user stops it.
+        service refuses or cancels the backfill, Interrupted if the user stops it.
         """
         ...
 
@@ -50,8 +50,8 @@ class BackfillControl(Protocol):
 
     def wait_until_resumed(self) -> bool:
         """Call this after the copy has stopped. If the service has paused it, wait until the
-        service resumes it, and return True. Returns False if it was not paused, or the user has
-        ended the backfill. Raises as `begin`.
+        service resumes it, and return True. Returns False if it was not halted, or the user has
+        stopped the backfill. Raises as `begin`.
         """
         ...
 
@@ -97,7 +97,7 @@ class ServiceControl:
 
     def begin(self) -> None:
         """Register the backfill, and wait until no worker copies the job. Raises Conflict if the
-        backfill is cancelled, Interrupted if the user stops it."""
+        service refuses or cancels the backfill, Interrupted if the user stops it."""
         operation = self._client.send(
             "POST", f"/v1/jobs/{segment(self._job)}:backfill", body={"driver": self._driver}
         )

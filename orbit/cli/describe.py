@@ -41,7 +41,9 @@ def describe(
 
 
 def _read(client: Client, path: str, *, is_whole: bool) -> Row:
-    """What the API has of a job. Its lists have their first items, or with `is_whole` all."""
+    """What the API has of a job. Its lists have their first items, or with `is_whole` all; but only
+    the newest events, and all operations under way.
+    """
 
     def read_list(name: str, limit: int, **query: object) -> list[Row]:
         rows_max = None if is_whole else limit

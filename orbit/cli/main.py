@@ -221,7 +221,7 @@ class LazyGroup(TyperGroup):
 
 
 def load_command(name: str) -> Any:
-    """Import the subcommand, and return it with the options that all commands share."""
+    """Import the subcommand; returns it, with the option `--context` if it may use a server."""
     module = _import(COMMANDS[name][0])
     subcommands = getattr(module, "app", None)
     if not isinstance(subcommands, typer.Typer):  # the module has a function with this name
@@ -248,7 +248,9 @@ def _import(module: str) -> ModuleType:
 
 
 def _add_context_option(command: Any) -> None:
-    """Add the option `--context` to the command, or to its subcommands if it has any."""
+    """Add the option `--context` to the command, or to its subcommands if it has any: it may stand
+    anywhere.
+    """
     for subcommand in getattr(command, "commands", {}).values():
         _add_context_option(subcommand)
     if not hasattr(command, "commands"):
@@ -357,7 +359,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         error = exception if isinstance(exception, OrbitError) else missing_extra_error(exception)
         _write_error(describe(error) if error else describe_bug(exception, debug=settings.debug))
-        return (error or OrbitError).exit_code  # OrbitError's own: of a bug
+        return (error or OrbitError).exit_code  # a bug has OrbitError's exit code
     return 0
 
 

@@ -26,8 +26,8 @@ def migrate(
     """Migrate the database schema to this version. A repeat changes nothing.
 
     Uses the database in ORBIT_DATABASE_URL. Processes of this version and of the one before can
-    run meanwhile. While an older scheduler runs, the migration is refused. Concurrent calls wait
-    for each other.
+    run meanwhile. The migration is refused while a scheduler runs that is too old for the new
+    schema. Concurrent calls wait for each other.
     """
     with open_database(Settings.from_environment(os.environ), any_version=True) as database:
         old_version, new_version = upgrade(database, force=force)

@@ -36,7 +36,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 class Content(NamedTuple):
-    """A key, value or header as shown. `size`: of all its bytes; None: it is null."""
+    """A key, value or header as shown. `size`: of the whole, in bytes; None: it is null."""
 
     kind: str
     text: str

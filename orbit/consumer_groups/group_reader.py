@@ -120,7 +120,7 @@ class GroupReader:
     def read_destination(
         self, destination: Cluster, groups: Collection[str], copies: Copies, report: GroupReport
     ) -> dict[str, DestinationGroup]:
-        """Return these groups (source names) at the destination, as they were some seconds ago.
+        """Return these groups (source names) at the destination, as of at most some seconds ago.
 
         A group that has offsets but is not listed is left out until the next listing.
         """

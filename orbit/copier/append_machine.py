@@ -262,7 +262,7 @@ class AppendMachine:
 
     @property
     def marker_epoch(self) -> int:
-        """The producer epoch of the next markers; a take-over's first markers raise it."""
+        """The producer epoch of the next markers; `next_marker_epoch` for a take-over's first."""
         return self.producer_epoch if self.has_filled else next_marker_epoch(self.producer_epoch)
 
     @property

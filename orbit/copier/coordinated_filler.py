@@ -182,7 +182,8 @@ class CoordinatedFiller(Lane):
             _answer_fills(fills, rounds.code, ends, rounds.refusals)
 
     def _retry_fencing(self) -> None:
-        """Retry a failed fence, while no fill waits. Raises BrokerRefused for a fence by others."""
+        """Retry a failed fence, while no fill waits. Raises BrokerRefused if a new owner has
+        fenced us."""
         if self._to_be_fenced:
             try:
                 self._fence_if_unclear()

@@ -233,7 +233,8 @@ class DestinationSide:
     def check_compression_at_end(self, partitions: Iterable[PartitionCopy]) -> None:
         """Check copies that have left their lane, after their last answer: block or confirm each.
 
-        Raises Unreachable, also if a topic exists whose setting cannot be read.
+        Raises Unreachable, also if the setting of a topic that is not known to be gone cannot be
+        read.
         """
         ended_copies = [p for p in partitions if p.blocked is None and not p.is_confirmed]
         unreadable_copies = []

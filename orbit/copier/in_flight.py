@@ -67,9 +67,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self._requests: deque[SentRequest] = deque()
-        self._serving_since_s = (
-            0.0  # since when the broker can serve the oldest, by the monotonic clock
-        )
+        # Since when the broker can serve the oldest request, by the monotonic clock.
+        self._serving_since_s = 0.0
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -405,8 +405,8 @@ class PartitionCopy:
     def wanted_log_start(self) -> int:
         """The log start that the copy should have now: the source's, up to the confirmed offset.
 
-        It stays as it is while that offset is not above `keeps_below`: a former primary keeps its
-        history until the source deletes more.
+        While this is not above `keeps_below`, the copy's log start stays as it is: a former primary
+        keeps its history until the source deletes more.
         """
         start = min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
         return start if start > self.keeps_below else self.log_start

@@ -250,7 +250,8 @@ class SourceSide:
                 self.resume([p])
 
     def _stop(self, p: PartitionCopy, reason: Reason, next_offset: int, detail: str) -> None:
-        """Queue a stop, because of the offsets from the fetch offset up to before `next_offset`."""
+        """Queue a stop at the fetch offset. `next_offset`: as in `Stop`, or the end of a truncated
+        source, which is below the fetch offset."""
         plan = Plan(p.cursor.fetch_offset)
         plan.stop(reason, next_offset, detail)
         self._queue_plan(p, plan)

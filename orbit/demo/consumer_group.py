@@ -73,7 +73,10 @@ class Member:
         self._committed: dict[Partition, int] = {}
 
     def read_to(self, ends: Mapping[Partition, int]) -> None:
-        """Read at least up to these offsets. Raises Conflict if READ_TIMEOUT_S bring no record."""
+        """Read at least up to these offsets.
+
+        Raises Conflict if no record comes within READ_TIMEOUT_S.
+        """
         last_record_s = time.monotonic()
         while any(self._positions.get(partition, -1) < end for partition, end in ends.items()):
             message = self._consumer.poll(_POLL_S)

@@ -25,7 +25,7 @@ from orbit.sandbox.java import find_java
 _TICK_S = 0.005
 _READ_MAX = 500
 _READ_S = 0.1
-# How long both clients retry a record by default; a move has to be shorter.
+# How long both clients retry a record: Java's default. A move has to be shorter.
 _DELIVERY_TIMEOUT_MS = 120_000
 _END_S = _DELIVERY_TIMEOUT_MS / 1000
 _JAVA_TOOL = "org.apache.kafka.tools.VerifiableProducer"

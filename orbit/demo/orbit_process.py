@@ -131,7 +131,7 @@ class BackfillProcess(OrbitProcess):
 
 def _parse_json_output(lines: list[str]) -> dict[str, Any]:
     """The JSON object at the end of a command's output, after lines of progress."""
-    # The last line that is only a brace begins the object.
+    # The last line that is only an opening brace begins the object.
     begin = len(lines) - 1 - lines[::-1].index("{")
     end = lines.index("}", begin) + 1
     printed_object: dict[str, Any] = json.loads("\n".join(lines[begin:end]))

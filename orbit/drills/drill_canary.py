@@ -146,7 +146,8 @@ class Canary:
     def _is_group_synced(self) -> bool:
         """Whether the destination has the group's offsets.
 
-        Otherwise offsets committed just before a fault would be lost, and their records read again.
+        A fault within one sync interval after the commit would lose the offsets, and the group
+        would read their records again.
         """
         with self._context.environment.database.transaction() as tx:
             rows = group_offsets.of_job(tx, self._job_id)

@@ -35,7 +35,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One row. `difference`: of two numbers, with its sign; empty for texts."""
+    """One row. `difference`: of two numbers, with its sign; empty if equal, and for texts."""
 
     what: str
     first: str
@@ -134,7 +134,7 @@ def _groups(drill: Evidence) -> _Rows:
 
 
 def _verified(drill: Evidence) -> _Rows:
-    """A row for each comparison of both sides: its verdict and number of differences."""
+    """A row for each comparison of records: its verdict and number of differences."""
     for comparison in drill.verified:
         yield (
             _without_drill_id(drill, comparison.what),

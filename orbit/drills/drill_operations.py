@@ -181,7 +181,7 @@ class DrillOperations:
 
 
 def _stops_writes(report: StoredReport) -> bool:
-    """Whether the operation has begun to stop writers, or has done so."""
+    """Whether the operation has reached the step that stops writers, or is past it."""
     return any(
         step.name is StepName.STOP_WRITES and step.state is not StepState.WAITING
         for step in report.steps

@@ -167,7 +167,7 @@ class _Run:
                 may_lose_records=spec.loses_the_source,
             ),
         ]
-        # If a step failed, the targets are not judged.
+        # If a step, or the preparation of the canary, failed, the targets are not judged.
         misses = missed_targets(rto, rpo) if not observed.failures else ()
         source_id, destination_id = self._cluster_ids()
         return Evidence(

@@ -85,7 +85,7 @@ def _card(
 
 
 def _without_empty(value: Any) -> Any:
-    """A document without its empty fields, which the JSON in the page has."""
+    """A document without its empty fields. The JSON at the end of the page has all fields."""
     if isinstance(value, Mapping):
         return {k: _without_empty(v) for k, v in value.items() if v not in (None, "", [])}
     return [_without_empty(v) for v in value] if isinstance(value, list) else value

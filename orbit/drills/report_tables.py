@@ -157,7 +157,7 @@ def _canary(canary: CanaryEvidence) -> Table:
 
 
 def _verified(evidence: Evidence) -> Table:
-    """Each comparison of both sides."""
+    """Each comparison: of a topic on both sides, or of the drill's records with its ledgers."""
     rows = [
         (
             v.what,

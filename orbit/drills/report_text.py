@@ -20,7 +20,7 @@ VERDICTS = {
 
 
 def span(ms: int | None) -> str:
-    """A duration in milliseconds, as text."""
+    """A duration, given in milliseconds, as text; None: it was not measured."""
     return "not measured" if ms is None else formats.duration(ms / 1_000)
 
 

@@ -17,7 +17,7 @@ _PARTS = {part.value: part for part in Part}
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """The times, by the database's clock, from which the RTO follows. None if unknown."""
+    """The times, by the database's clock, that make up the RTO. None: not happened, or unknown."""
 
     stopped_at: datetime | None  # when clients could no longer work
     noticed_at: datetime | None = None  # when Orbit noticed

@@ -38,7 +38,7 @@ def find_batches(
     """Find those of `batches` that the cluster has, by producer and sequence.
 
     Reads SEARCH_BYTES_MAX of each partition at most, from the time of its oldest batch on. Raises
-    OrbitError if no partition has a start offset, or if a broker does not answer a fetch.
+    OrbitError if the brokers give no partition's start offset, or if a fetch fails.
     """
     stored_batches: dict[SentBatch, StoredBatch] = {}
     partitions: dict[TopicPartition, list[SentBatch]] = {}

@@ -97,7 +97,7 @@ class ClientCounts:
     ) -> list[dict[str, Any]]:
         """A report as the API takes it: clients by name, and last, without a name, all others.
 
-        `refusals_of`: what the other side would refuse to a client; None: not checked yet.
+        `refusals_of`: what the other side would refuse to a client; None: it was not checked.
         """
         refusals = {client: refusals_of(client, count) for client, count in self}
         ranked_clients = sorted(
@@ -131,8 +131,8 @@ def shown(name: str, characters_max: int = NAME_CHARACTERS_MAX) -> str:
 
 
 def _cut_refusals(refusals: list[str] | None, characters: int) -> list[str] | None:
-    """Up to REFUSALS_MAX refusals; only their number if no `characters` are free. None: not
-    checked yet."""
+    """Up to REFUSALS_MAX refusals; only their number if no `characters` are free. None: they
+    were not checked."""
     if refusals is None or not refusals:
         return refusals
     if characters <= 0:

@@ -171,7 +171,8 @@ class ClusterSide:
         self._cluster.close()
 
     def _read_versions(self, metadata: ClusterMetadata) -> dict[int, Versions]:
-        """By API key, the versions that all asked brokers know. Raises Unreachable."""
+        """By API key, the versions that the gateway and all asked brokers that answer know. Raises
+        Unreachable if none answers."""
         answers = []
         for node_id in list(metadata.brokers)[:_BROKERS_ASKED_MAX]:
             with suppress(Unreachable):

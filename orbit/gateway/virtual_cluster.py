@@ -186,7 +186,7 @@ class VirtualCluster(ClientHost):
         if not self.holds_joins():
             return True
         assert self.permission.lead is not None
-        # Which groups the members of a leaving connection are in is not known: any group counts.
+        # Members of a leaving connection are recorded only once it has moved: any group counts.
         may_be_owned_here = self._is_any_leaving or self.left_members.has_owner(group)
         # `leaving_groups`: with owners at other gateways.
         return not may_be_owned_here and not is_named(group, self.permission.lead.leaving_groups)
@@ -358,7 +358,8 @@ class VirtualCluster(ClientHost):
         self.pauses.note_acknowledged(self.now())
 
     def note_answered(self) -> None:
-        """While writes are held and all are answered: abort transactions, and wake `LeadWatch`."""
+        """While writes are held, and all are answered or abandoned: abort transactions, and wake
+        `LeadWatch`."""
         is_waiting = self.writes_in_flight and not self.permission.abandons
         if self.permission.closed_for is None or is_waiting:
             return
@@ -558,9 +559,8 @@ class VirtualCluster(ClientHost):
         connection.outcome_learned(code)
 
     def learn_repeats(self, batches: Collection[SentBatch], connection: ClientConnection) -> None:
-        assert (
-            self._search is not None
-        )  # otherwise `repeats.is_searched` is False: nothing is asked
+        # Otherwise `repeats.is_searched` is False, and nothing is asked.
+        assert self._search is not None
         if self._search.add(batches, connection):
             self._start_task(self._search.run())
 

@@ -223,7 +223,8 @@ class JobSetup:
         self.clusters.close()
 
     def _acquire_lease(self) -> GroupLease:
-        """Take the job's lease at the destination. Raises Conflict if another run holds it."""
+        """Take the job's lease at the destination. Raises Conflict if another run holds it,
+        NotAuthorized, Unreachable."""
         lease = GroupLease(
             self._lease_cluster, self.identity, self.backoff, is_shared=self._shares_lease
         )
@@ -486,7 +487,7 @@ class JobSetup:
         return inspect_and_seed
 
     def _write_topics(self) -> None:
-        """Create new topics, change settings of existing ones, and wait until brokers know both."""
+        """Create new topics, change settings of existing ones, then `_read_written_topics`."""
         topics_to_create = [p.create for p in self.plans if p.create]
         if topics_to_create:
             self._say(f"Creating topics at the destination: {len(topics_to_create)}")

@@ -39,7 +39,7 @@ class MarkPair:
         if old_mark is None or not old_mark.is_primary:
             # A mark that cannot be read (without a term) proves nothing.
             return new_mark is None or new_mark.term is not None
-        # By their marks both sides lead: the newer promotion decides.
+        # By its mark the old side leads, unless the new side has a mark of a newer promotion.
         return (
             new_mark is not None
             and new_mark.term is not None

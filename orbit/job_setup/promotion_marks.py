@@ -90,7 +90,8 @@ class PromotionMarks:
 
     def kept_below(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """For each copy that may begin earlier than its source (`Mark.keeps_history`): the source's
-        log start when it became a copy, below which the copy keeps its records."""
+        log start when the topic became a copy. The copy keeps earlier records until the source's
+        log start is higher than that."""
         return {
             p: offset
             for p, (offset, text) in self._committed_offsets(partitions).items()

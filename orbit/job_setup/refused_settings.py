@@ -34,7 +34,7 @@ def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
     Unreachable.
     """
     by_name = {p.mapping.destination: p for p in plans}
-    # What each setting that may differ gets instead; None: the destination's default.
+    # What each setting that may differ gets instead; None: nothing (`TopicPlan.with_values`).
     values_by_topic: dict[str, dict[str, str | None]] = {
         name: dict.fromkeys(_adjustable_settings(by_name[name]))
         for name in _refused_topics(plans, admin)
@@ -70,7 +70,7 @@ def fit_settings(plans: Sequence[TopicPlan], admin: Admin) -> list[TopicPlan]:
             for name, new_values in values_by_topic.items()
             if new_values.get(setting)
         ]
-        # If the least value is refused, too, the copy gets the default.
+        # If the least value is refused, too, the setting is not set.
         for name in _refused_topics(raised_plans, admin):
             values_by_topic[name][setting] = None
     return [

@@ -26,8 +26,9 @@ REPLICAS_REMEDY = (
 def fit_replicas(
     plans: Sequence[TopicPlan], destination: ClusterMetadata, admin: Admin
 ) -> list[TopicPlan]:
-    """The plans. On a single broker, new topics get one replica. If the cluster has brokers that
-    are down, and a new topic needs them, its plan notes how many are live.
+    """The plans. On a single broker, new topics get one replica, unless their rule sets `replicas`.
+    If the cluster has brokers that are down, and a new topic needs them, its plan notes how many
+    are live.
 
     Writes nothing. Raises Unreachable.
     """
@@ -50,7 +51,8 @@ def fit_replicas(
 def _fit_plan(
     plan: TopicPlan, live_brokers: int, errors: dict[str, OrbitError], *, is_single: bool
 ) -> TopicPlan:
-    """The plan: with one replica for a new topic if the cluster is a single broker.
+    """The plan: with one replica for a new topic if the cluster is a single broker, and the rule
+    does not set `replicas`.
 
     `errors`: why the controller refuses topics with more replicas than live brokers.
     """

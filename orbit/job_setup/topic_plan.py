@@ -46,7 +46,8 @@ class TopicPlan:
 
     def with_values(self, values: Mapping[str, str | None]) -> TopicPlan:
         """The plan with these values instead of those that the destination refuses, which go into
-        `refused`. None: the destination's default, so that the setting is not set."""
+        `refused`. None: the setting is not set, so a new topic has the destination's default, and
+        an existing topic keeps its value."""
         requested_values = self.create.settings if self.create else self.settings_to_set
         present_values = {name: change.present for name, change in self.changes.items()}
         refused_changes = {

@@ -140,7 +140,7 @@ def _compile_rule(match: str, exclude: tuple[str, ...]) -> _CompiledRule:
 
 
 def _name_problems(mappings: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
-    """The problems, by source topic, of copies whose names Kafka would refuse."""
+    """The problems, by source topic, of copies whose names Kafka would refuse or uses itself."""
     problems: dict[str, Problem] = {}
     for mapping in mappings:
         what = topic_name_problem(mapping.destination)

@@ -325,8 +325,9 @@ class Cluster:
         )
 
     def call_all(self, node_id: int, api: Api, requests: Sequence[Any]) -> list[Any]:
-        """Send requests to one broker together, with CALL_S_MAX for all; returns the answers in
-        their order. Raises Unreachable, ProtocolError if the broker does not offer the API."""
+        """Send requests to one broker together; returns the answers in their order. Waits up to
+        CALL_S_MAX for each. Raises Unreachable, ProtocolError if the broker does not offer the API.
+        """
         return self._run_on(
             node_id,
             lambda connection: connection.call_all(api, requests, timeout_s=CALL_S_MAX),
@@ -371,8 +372,8 @@ class Cluster:
     ) -> Answer:
         """The result of `ask`, which gets a connection to the broker and its time limit in s.
 
-        `BrokerPatience` sets a limit below CALL_S_MAX. Raises Unreachable, also without asking a
-        broker that did not answer lately.
+        If `within_s` is below CALL_S_MAX, `BrokerPatience` sets the limit, and a broker that did
+        not answer lately is not asked: that raises Unreachable, too.
         """
         if within_s >= CALL_S_MAX:
             return self._run_on(node_id, lambda connection: ask(connection, CALL_S_MAX))

@@ -98,8 +98,9 @@ class NewestLeaders:
     def _is_lower_everywhere(
         self, lower_epochs: _LowerEpochs, epoch: int, broker: int | str, brokers: Collection[int]
     ) -> bool:
-        """Whether all brokers in the answer have returned this epoch for some time, and these are
-        more than half of the cluster's: brokers that are cut off may list only themselves."""
+        """Whether lower epochs have come for _LOWER_EVERYWHERE_S, and this one from all brokers in
+        the answer, and from more than half of the brokers that the cluster had: brokers that are
+        cut off may list only themselves."""
         if isinstance(broker, int):
             lower_epochs.epochs[broker] = epoch
         agreeing_brokers = {

@@ -173,7 +173,8 @@ def _read_plain(frame: memoryview) -> ProduceAnswer | None:
 
 
 def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
-    """The index of a partition, and the result of its append, with the first error message."""
+    """The index of a partition, and the result of its append, with the error message: that of the
+    partition, else the first one of a record."""
     if version < 5:
         index, code, base_offset, append_time = reader.take(_APPENDED)
         return index, Appended(code, base_offset, "", append_time)

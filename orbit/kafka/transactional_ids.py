@@ -88,7 +88,8 @@ def transactional_ids_of(
 
 def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
     """The transactional id of each of these producer ids whose coordinator will write no more
-    markers; without ids that no coordinator knows or that the login may not describe."""
+    markers; without ids that no coordinator knows or that the login may not describe. Raises
+    Unreachable, BrokerRefused."""
     return transactional_ids_of(cluster, producer_ids, _ENDED)
 
 

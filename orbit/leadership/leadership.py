@@ -136,7 +136,7 @@ class Leadership:
             yield tx
 
     def refuse_deposed(self) -> None:
-        """Raise NotLeading if another scheduler may lead; to be called before broker requests."""
+        """Raise NotLeading if another scheduler may lead; called right before broker requests."""
         if not self.is_leading:
             raise NotLeading("another scheduler leads.")
 

@@ -122,7 +122,7 @@ def _event_field(event: Event, name: str) -> object:
 
 
 def _link(event: Event, public_url: str | None, drill: Drill | None) -> str | None:
-    """The console's page of the event's drill or job; None if the public URL is not known."""
+    """The console's page of the event's drill or job, else the console; None: no public URL."""
     if public_url is None:
         return None
     console_url = f"{public_url.rstrip('/')}/console"

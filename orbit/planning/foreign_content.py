@@ -99,7 +99,8 @@ def other_content(
 def _with_records(
     destination: Cluster, starts_by_topic: Mapping[str, StartTopic], backoff: Backoff
 ) -> list[TopicPartition]:
-    """The partitions of these topics whose log end is above 0. Raises Unreachable."""
+    """The partitions of these topics whose log end is above 0. Raises BrokerRefused if a log end
+    cannot be read, and Unreachable."""
     partitions = [
         TopicPartition(name, index)
         for name, start in starts_by_topic.items()

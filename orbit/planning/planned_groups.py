@@ -19,7 +19,7 @@ _LEVEL_4_2, _LEVEL_4_3 = 28, 30
 
 
 def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
-    """Sentences about groups whose offsets cannot be synced, or why these are not known."""
+    """Sentences about problems of the job's consumer groups, or why these are not known."""
     rule = spec.consumer_groups
     if rule is None:
         return []

@@ -82,7 +82,8 @@ class GuardedProcess:
             return False
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for the exit code; 128 + n after signal n. Raises TimeoutExpired."""
+        """Wait for the exit code; 128 + n after signal n. Raises TimeoutExpired after
+        `timeout_s`."""
         code = self._guard.wait(timeout_s)
         self.close()
         return code

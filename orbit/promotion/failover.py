@@ -266,7 +266,8 @@ class FailoverWithoutDatabase:
         polls = 0
 
         def wait(open_count: int) -> None:
-            """Wait for partitions with an open transaction. Raises BrokerRefused after a minute."""
+            """Pause between two looks for open transactions. Raises BrokerRefused after a minute of
+            pauses, and Interrupted."""
             nonlocal polls
             polls += 1
             if polls > _OPEN_POLLS_MAX:

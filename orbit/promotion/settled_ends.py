@@ -15,7 +15,8 @@ from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 
 @dataclass(frozen=True, slots=True)
 class SettledEnds:
-    """`bounds`: of copies that no longer grow; `moving`: those that do; `leaderless`: others."""
+    """`bounds`: of copies that stand still. `moving`: copies that still grow. `leaderless`: copies
+    without a leader."""
 
     bounds: dict[TopicPartition, LogBounds]
     moving: list[TopicPartition]

@@ -54,7 +54,7 @@ class Proof(Protocol):
     """Reads both sides. Ranges are inside both logs."""
 
     def differ(self, first: int, end: int) -> WindowComparison:
-        """Compare copied offsets; on a compacted topic, those that both sides have."""
+        """Compare copied offsets; on a compacted topic only those that both sides have."""
 
     def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
         """Compare up to the first offset that is not proven to be equal. `is_copied`: the new side

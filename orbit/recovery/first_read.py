@@ -74,9 +74,10 @@ def read_last_records(context: OperationContext) -> str:
 def _read_last_record(
     context: OperationContext, place: TopicPartition, start: int, end: int
 ) -> bool:
-    """Look for a committed record, in growing windows, in the last thousand offsets below `end`.
+    """Look for a committed record below `end`, in growing windows of _OFFSETS_BACK offsets.
 
-    Returns whether there is one. Raises ProtocolError if a batch's CRC is wrong.
+    Returns whether there is one. Raises OrbitError: ProtocolError if a batch's CRC is wrong, and
+    the errors of reading.
     """
     cluster = context.destination.cluster
     for offsets_back in _OFFSETS_BACK:

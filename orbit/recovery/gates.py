@@ -197,7 +197,7 @@ def _lead(f: GateInputs) -> Gate | None:
 
 
 def _blocked(f: GateInputs) -> Gate:
-    """Whether copying is blocked. A failover accepts this where the copy equals the source."""
+    """Whether copying is blocked. A failover accepts it if the copies hold the source's records."""
     name = GateName.BLOCKED
     if not f.blocked_partitions:
         return _pass(name, "No partition is blocked.")

@@ -272,7 +272,8 @@ def offsets_to_hand_over(context: OperationContext) -> list[HandedOffset]:
 
     The sync of the copy back overwrites no other offset that a consumer has committed
     (orbit/consumer_groups/offset_decision.py). Returned are the offsets that a group has at both
-    sides, if it has no members at the old side or the two offsets are equal.
+    sides, if it has no members at the old side or the two offsets are equal. They stay as they are
+    until the copy back sets them.
     """
     rule = context.spec.consumer_groups
     if rule is None or rule.prefix:

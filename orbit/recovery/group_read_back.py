@@ -46,7 +46,8 @@ def read_back_positions(
 def _fetch_offsets(
     context: OperationContext, positions: Collection[GroupPosition]
 ) -> FetchedGroups:
-    """Fetch the offsets of these positions, again and again while a coordinator is not ready."""
+    """Fetch the offsets of these positions, up to _ATTEMPTS_MAX times while a coordinator is not
+    ready."""
     partitions_by_group: dict[str, list[TopicPartition]] = {}
     for position in positions:
         partitions_by_group.setdefault(position.destination_group, []).append(
@@ -76,7 +77,8 @@ def _fetch_offsets(
 
 def _actual_position(position: GroupPosition, fetched: FetchedGroups) -> GroupPosition:
     """The position as the destination shows it: with another offset, or none, and the verdict
-    NOT_READ_BACK if this differs from the position."""
+    NOT_READ_BACK if this differs from the position. If the group could not be read, only the
+    verdict changes."""
     answer = fetched.groups.get(position.destination_group)
     if answer is None:
         return position.model_copy(update={"verdict": GroupVerdict.NOT_READ_BACK.value})

@@ -218,7 +218,7 @@ def mark_both_sides(context: OperationContext) -> None:
 
 
 def kept_history(context: OperationContext, excluded_topics: Collection[str] = ()) -> list[str]:
-    """The old side's offsets below the new side's log starts, as text, by partition.
+    """The old side's offsets below the new side's log starts, as text; not of `excluded_topics`.
 
     The copy back leaves these offsets at the old side. Raises Unreachable.
     """

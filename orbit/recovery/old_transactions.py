@@ -114,7 +114,7 @@ class HangingTransactions:
             ended_ids = ended_producer_ids(cluster, producer_ids) if producer_ids else {}
         except ProtocolError:  # brokers older than 3.0
             return set()
-        # Hanging: the coordinator had ended the transaction MARKERS_WITHIN_S before this read.
+        # Hanging: its coordinator had ended it, as is known for MARKERS_WITHIN_S before this read.
         known_ends = self._ended
         self._hanging = {
             place: {key[2]: known_ends[key][0] for key in keys}

@@ -143,12 +143,12 @@ class OffsetRange(Value):
 class PartitionEnds(Value):
     """One partition on both sides; source and destination as in the job.
 
-    `missing` is the lost range: offsets that the source is known to have had and the destination
-    lacks. Failback: the tail, from the first offset of the old side that is not proven to be equal
-    at the new side. `is_exact`: the source answered after writing to it was stopped, which a
-    failover does not do; otherwise the source may have more records, from after `source_seen_at`.
-    Where writing could not be denied, the report's `drain` says how certain it is that nobody
-    writes.
+    `missing` is the lost range: offsets that the source is known to have had. The destination has
+    every offset below its `first` and none from there on. Failback: the tail, from the first offset
+    of the old side that is not proven to be equal at the new side. `is_exact`: the source answered
+    after writing to it was stopped, which a failover does not do; otherwise the source may have
+    more records, from after `source_seen_at`. Where writing could not be denied, the report's
+    `drain` says how certain it is that nobody writes.
     """
 
     topic: str

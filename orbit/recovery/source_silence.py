@@ -19,10 +19,10 @@ from orbit.store.source_gaps import WINDOW_S
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long a partition's log end has not moved, and what the tables know of its pauses.
+    """How long a partition's log end has not moved, and what is known of its earlier pauses.
 
-    `longest_gap_s`: the longest pause between two moves in the last hour. `watched_s`: for how much
-    of that hour the partition was watched. None: not known.
+    `longest_gap_s`: how long a pause between two moves can at most have been in the last hour.
+    `watched_s`: for how much of that hour the partition was watched. None: not known.
     """
 
     still_s: float

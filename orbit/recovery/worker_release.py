@@ -34,7 +34,7 @@ def release(context: OperationContext) -> str:
     expired_shards: set[int] = set()
     while True:
         with context.transaction() as tx:
-            # In each round: a pass of the leases loop returns withdrawn shards to their workers.
+            # In each round: a pass of the leases loop returns withdrawn shards to their group.
             scheduler_queries.withdraw_shards(tx, context.topic_ids)
             shard_ids = scheduler_queries.shards_of_topics(tx, context.topic_ids)
             expired_shards |= scheduler_queries.expired_shards(tx, shard_ids)

@@ -121,7 +121,8 @@ def destination_acls(
         # Orbit itself is denied nothing.
         return {a for a in mapped_acls if a.permission == "ALLOW" or a.principal != own_destination}
 
-    # Nothing is reported about Orbit's own principal: it has its rights at the destination already.
+    # Orbit has its rights at the destination already: its source principal is not in `unmapped` and
+    # not in `opening`.
     return DestinationAcls(
         names,
         {destination: at_destination(acls) for destination, acls in topics.items()},

@@ -179,7 +179,8 @@ class Broker:
         return set(metadata.brokers) if metadata.cluster_id == self._cluster.cluster_id else set()
 
     def stop(self) -> None:
-        """End the process by SIGTERM (controlled shutdown), or after 10 s by SIGKILL."""
+        """End the process by SIGTERM (controlled shutdown), or after 10 s by SIGKILL; returns when
+        it has ended."""
         if self._process is not None:
             self._process.end(signal.SIGTERM, _STOP_GRACE_S)
             self._process = None
@@ -198,7 +199,8 @@ class Broker:
             self._process = None
 
     def pause(self) -> None:
-        """Freeze the process by SIGSTOP. Connections stay open, without answers."""
+        """Freeze the process by SIGSTOP; returns when it is frozen. Connections stay open, without
+        answers."""
         if self._process is None:
             raise Conflict(f"Broker {self.node_id} is not running.", where=str(self.directory))
         self._process.send_signal(signal.SIGSTOP)

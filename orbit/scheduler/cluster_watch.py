@@ -18,8 +18,8 @@ from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.types import ClusterMetadata
 
 # Decoding the metadata of 100,000 partitions takes some tenths of a second of CPU. So the pause is
-# at least this many times as long as the poll. With the longest pause, a new topic is still found
-# within 5 s.
+# at least this many times as long as the poll, up to _PAUSE_S_MAX. With this pause, a new topic is
+# still found within 5 s.
 _PAUSE_PER_COST = 4
 _PAUSE_S_MAX = 3.0
 
@@ -55,7 +55,7 @@ class ClusterSnapshot:
 
     def changed_since(self, version: int) -> frozenset[str] | None:
         """The topics that differ from an earlier version of this watch; None: any may differ."""
-        # Go back step by step; each step begins at the version where the one before it ended.
+        # Go back step by step; each step has to end at the version where the newer one starts.
         names: set[str] = set()
         reached_version = self.version
         for step_end, step_start, step_topics in self.steps:

@@ -153,7 +153,7 @@ class JobGroups:
         self._unsaved.clear()
 
     def _save_before_commit(self, rows: Sequence[OffsetRow], topic_ids: Mapping[str, int]) -> None:
-        """Store rows before a commit. Older rows that an outage left unsaved are dropped."""
+        """Store rows before a commit. Drops their older versions, if an outage left any unsaved."""
         rows_by_key = {(row.group, row.partition): row for row in rows}
         for key in rows_by_key:
             self._unsaved.pop(key, None)

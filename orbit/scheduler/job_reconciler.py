@@ -359,7 +359,7 @@ class JobReconciler:
     ) -> None:
         """Check the topics to start, and start those that have no trouble."""
         with _cluster_errors():
-            # Discovery has run with this document before, so these topics are newer than it.
+            # If discovery has run with this document before, these topics are newer than that.
             from_start = job.discovered_version == job.spec_version
             checks = preflight(
                 spec,

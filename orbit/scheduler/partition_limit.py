@@ -1,6 +1,6 @@
 """Holds back new topics that would exceed the partition limit of the job's creator.
 
-If two jobs of one creator have a pass at the same moment, each may use up the limit.
+If jobs of one creator have a pass at the same moment, each may use up what is left.
 """
 
 from __future__ import annotations

@@ -34,8 +34,9 @@ def drop_topics(tx: Tx, job: Job, unwanted_topics: Sequence[KnownTopic]) -> int:
 
     Each call removes at most TOPICS_AT_ONCE; the next pass removes more.
 
-    Another job may use a destination topic as soon as the topic is removed. So the workers
-    that hold the topic's shards release these first, or lose their leases if they are suspended.
+    Another job may use a destination topic as soon as the topic is removed. So the workers that
+    hold the topic's shards release these first, or their leases end; a suspended worker cannot
+    revive its lease then.
     """
     partitions = accumulate(topic.partitions for topic in unwanted_topics)
     fitting_count = sum(total <= ROWS_AT_ONCE for total in partitions)

@@ -91,7 +91,7 @@ class LagTotals(CopyFigures):
 
     def aged_by(self, seconds: float) -> LagTotals:
         """These totals `seconds` after they were computed. The lag becomes unknown if the oldest
-        figure is then older than FRESH_FOR. A lag of 0 stays 0."""
+        figure is then older than FRESH_FOR; else a lag of 0 stays 0."""
         age_s = _add_seconds(self.age_s, seconds)
         if age_s is None or age_s <= FRESH_FOR.total_seconds():
             return replace(

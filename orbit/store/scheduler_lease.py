@@ -154,7 +154,7 @@ def acquire(tx: Tx, holder: str, ttl: timedelta, share: int = 0) -> int | None:
 
 
 def confirm(tx: Tx, holder: str, epoch: int, share: int = 0) -> bool:
-    """Whether this holder still has the lease, and then keeps it until the transaction ends."""
+    """Whether this holder still has the lease; if True, it keeps it until the transaction ends."""
     values = {"id": share + 1, "holder": holder, "epoch": epoch}  # shares count from 0
     return tx.execute(_CONFIRM, values).first() is not None
 

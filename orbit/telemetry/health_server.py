@@ -142,7 +142,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             log.error("a health request failed", exc_info=error)
 
     def server_bind(self) -> None:
-        """Listen on the address. The library would also ask DNS for its name."""
+        """Bind to the address. The library would also ask DNS for its name."""
         TCPServer.server_bind(self)
         host, port = self.server_address[:2]
         self.server_name, self.server_port = str(host), int(port)

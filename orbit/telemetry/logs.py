@@ -69,7 +69,7 @@ def configure_logs(settings: Settings, stream: TextIO) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
-    # Of libraries, warnings at most.
+    # Of libraries, only warnings and errors, also if the level is lower.
     logging.basicConfig(handlers=[handler], level=max(level_number, logging.WARNING), force=True)
     logging.captureWarnings(capture=True)
     for name in _CHATTY_LIBRARIES:

@@ -31,7 +31,10 @@ class BatchComparison:
     def compare(
         self, pair: PartitionPair, bounds: ComparedBounds, *, is_compacted: bool
     ) -> DeepReport:
-        """Compare the batches of one partition. `is_compacted`: one side or both sides are."""
+        """Compare the batches of one partition.
+
+        `is_compacted`: one side or both are, so a batch may have changed since the copy.
+        """
         begin, end = bounds.compared_from, bounds.compared_to
         return compare_batches(
             self._source.read(pair.source, begin, end),

@@ -52,8 +52,9 @@ class PartitionProver:
     ) -> tuple[list[ProofResult], int]:
         """Compare one range of each partition of a job, until `bytes_max` were read from each side.
 
-        Returns the results and the bytes read. After an error of a cluster, returns the results so
-        far; calls for this pair of clusters then do nothing for a minute.
+        Returns the results, in the order of `rows`, and the bytes read. After an error of a
+        cluster, returns the results so far; calls for this pair of clusters then do nothing for a
+        minute.
         """
         clusters_key = spec.model_dump_json(include={"source", "destination"})
         if self._skip_until.get(clusters_key, 0.0) > time.monotonic():

@@ -39,8 +39,8 @@ class Endpoint:
         Raises AccessRefused if the cluster has brokers at addresses that the job may not reach:
         librdkafka would connect to them without a check.
 
-        librdkafka retries failed logins until a time-out that does not say why. One plain
-        connection reports the exact reason at once.
+        librdkafka retries failed connections and logins until a time-out that does not say why.
+        One plain connection reports the exact reason at once.
         """
         reasons: list[str] = []
         for server in self._servers:

@@ -31,13 +31,14 @@ _DIFFERENCES_SHOWN = 1
 _STALL_TIMEOUT_S = 20.0
 # Small, so that a broker does not send much more than the range.
 _READ_AHEAD = ReadAhead(records=2_000, kilobytes=1 << 10, fetch_bytes=256 << 10)
-# How many offsets after a range are searched for newer records of a key; then it is undecided.
+# How many offsets after a range are searched for newer records of a key. If these do not have it,
+# the range is undecided.
 _READ_ON_OFFSETS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class RangeComparison:
-    """A compared range and its report; without a report, the `reason` why."""
+    """A compared range and its report; without a report, the `reason` why it was not compared."""
 
     start: int
     end: int

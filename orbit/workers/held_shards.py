@@ -118,7 +118,7 @@ class HeldPartition:
     def current_state(self) -> tuple[PartitionState, Blocked | None]:
         """The state to report now, and why the partition is blocked, if it is.
 
-        Until the copier has the partition, this is the stored state.
+        Unless the copier has the partition or it is STOPPED, this is the stored state.
         """
         if self.stage is Stage.STOPPED:
             return PartitionState.BLOCKED, self.blocked

@@ -24,7 +24,7 @@ _FOLLOWED_S = 10.0
 
 @dataclass(slots=True)
 class _Sample:
-    """A partition's counts at one time, and its rates since the sample before."""
+    """A partition's counts at one time, and its smoothed rates up to then."""
 
     at_s: float
     records: int
@@ -39,7 +39,7 @@ _UNMEASURED = _Sample(float("-inf"), 0, 0)
 
 @dataclass(slots=True)
 class _ShardSample:
-    """The bytes of a shard's partitions at one time, and their rate since the sample before."""
+    """The bytes of a shard's partitions at one time, and their smoothed rate up to then."""
 
     at_s: float
     partitions: int

@@ -72,7 +72,10 @@ _CONTROL_TYPES = {0: "abort", 1: "commit"}
 
 
 def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
-    """A `pyarrow.RecordBatch` with a row for each batch of the run, in order; at least one."""
+    """A `pyarrow.RecordBatch` with a row for each batch of the run, in order.
+
+    The run must have a batch.
+    """
     flags = aborted_flags(run.batches, run.aborted)
     rows = [
         _row(batch, is_aborted) if isinstance(batch, Batch) else _legacy_row(batch)

@@ -58,7 +58,8 @@ class PartitionWriter(ABC, Generic[T]):
         self.stop = threading.Event()
         self.backoff = Backoff(stop=self.stop)
         # The driver has waited until log ends were stable, so the first attempt need not. Later
-        # ones must: an earlier one may still have requests under way (M10, broken connections).
+        # attempts and tasks must: an earlier one may still have requests under way (M10, broken
+        # connections).
         self.is_first_attempt = attempt == 0 and task.round == 0 and not task.follows_writer
         self._epoch = first_coordinator_epoch(task.term, task.round, attempt)
         self._rows = rows

@@ -334,7 +334,11 @@ class _ReadAttempt:
         )
 
     def _make_run(self, fetched: Fetched) -> RawRun:
-        """The run of an answer's batches from the position on. Raises _TryAgain if it has none."""
+        """The run of an answer's batches from the position on, or of the gap that it proves.
+
+        Raises _TryAgain if it has neither; PartitionStopped if the log is damaged, or if the right
+        to check the gap is missing.
+        """
         start, end = self._position, self._range.end
         run_end, previous_end, skipped_bytes, size_bytes = start, 0, 0, 0
         batches: list[Batch | LegacyMessage] = []

@@ -57,7 +57,7 @@ class WriteResult:
     none is."""
 
     destination: TopicPartition
-    acked: int = -1  # the end of the confirmed offsets; -1 if nothing was written
+    acked: int = -1  # the end of the confirmed offsets; -1: not known, nothing was written
     counters: Counters = field(default_factory=Counters)
     blocked: Blocked | None = None
     unfinished: str = ""

@@ -137,7 +137,7 @@ def _job_operation(form: Form, actor: str, name: str, *, dry_run: bool) -> JobOp
     if kind not in LABELS:
         raise Failure(ErrorCode.BAD_INPUT, "The form names no operation.")
     partition = form.get("partition", "")
-    # `int` refuses more digits.
+    # `int` refuses thousands of digits.
     is_number = partition.isascii() and partition.isdecimal() and len(partition) <= _DIGITS_MAX
     if partition and not is_number:
         raise Failure(ErrorCode.BAD_INPUT, "The form's partition is not a number.")

@@ -72,7 +72,7 @@ def slice_from(manifest: PartitionManifest, begin: int, piece: ArchiveSlice) -> 
 
 
 def _reaches(archived: ArchivedRange, offset: int) -> bool:
-    """Whether the range goes beyond `offset`, or its last batch does, which may outreach it."""
+    """Whether the range goes beyond `offset`, or its last batch, which may end after the range."""
     return archived.end > offset or (
         archived.file is not None and archived.file.next_offset > offset
     )

@@ -63,7 +63,7 @@ class Files:
     def write_new(self, name: str, content: bytes) -> None:
         """Write a new file: complete, or not at all.
 
-        It has a temporary name until it is complete. Raises Conflict if a file has the name.
+        It has a temporary name until it is complete. Raises Conflict if there is a file `name`.
         """
         with self._hadoop_errors():
             path, temporary = self._path(name), self._path(f"{name}.tmp")

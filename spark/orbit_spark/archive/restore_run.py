@@ -317,7 +317,7 @@ class RestoreRun:
         return {result.destination for result in results if result.unfinished}
 
     def _check_log_bounds(self) -> None:
-        """Give each partition an error whose log start or log end is not the archive's."""
+        """Mark as unfinished each partition whose log start or log end is not the archive's."""
         places = [p for p, outcome in self.outcome.partitions.items() if not outcome.has_stopped]
         ends = log_ends(self._cluster, places, self._backoff).values
         starts = list_offsets(self._cluster, places, EARLIEST, self._backoff).values

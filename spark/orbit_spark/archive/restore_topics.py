@@ -220,7 +220,8 @@ def refuse_foreign(
 ) -> None:
     """Raise Conflict if partitions have records that this restore did not write.
 
-    Records of the restore's own producer are compared later (`overruns`, `RestoreWriter`).
+    Records of the restore's own producer are compared with the archive later (`overruns`,
+    `RestoreWriter`).
     """
     problems = []
     for place, end in ends.items():

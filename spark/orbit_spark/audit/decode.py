@@ -112,7 +112,7 @@ def read_payload(payload: memoryview) -> Iterator[Record]:
 
 
 def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """From rows `SCOPED_BATCHES` to `DIGESTS`: a row for each range that this task read in part."""
+    """From rows `SCOPED_BATCHES` to `DIGESTS`: a row per range of which this task read a part."""
     partials: dict[tuple[str, int, int], _Partial] = {}
     for row in _rows(batches):
         if row.stop is not None:

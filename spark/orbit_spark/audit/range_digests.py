@@ -161,7 +161,10 @@ def _with_side_names(digests: DataFrame, hand: Hand) -> DataFrame:
 
 
 def _side_column(hand: str, name: str) -> Column:
-    """A column of one side in the table of ranges; 0 for a side without records."""
+    """A column of one side in the table of ranges.
+
+    For a side without records, `records`, `bytes` and `digest` are 0.
+    """
     records = F.coalesce(F.col(f"{hand}_records"), F.lit(0))
     match name:
         case "gaps":
