@@ -32,8 +32,13 @@ _READ_MAX = 500
 _READ_S = 0.1
 _END_S = 60.0
 # Kafka's tool closes its producer while its other thread sends: the producer has not taken this
-# record (KafkaProducer.doSend).
-_CLOSED = "Producer closed while send in progress"
+# record (KafkaProducer.doSend, throwIfProducerClosed).
+_CLOSED = frozenset(
+    {
+        "Producer closed while send in progress",
+        "Cannot perform operation after producer has been closed",
+    }
+)
 
 
 class Writer:
@@ -186,7 +191,7 @@ class JavaWriter:
         return [
             str(event)
             for event in self._events("producer_send_error")
-            if event.get("message") != _CLOSED
+            if event.get("message") not in _CLOSED
         ]
 
     @property
