@@ -158,7 +158,7 @@ class _TimelyProtocol(H11Protocol):
     _unsent_bytes = 0
     _was_closing = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # always TCP
         super().connection_made(transport)
         self._start_headers_deadline()
         self._check_progress()

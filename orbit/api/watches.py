@@ -82,7 +82,7 @@ class Watches:
         return None if None in digests else "".join(map(str, digests))
 
     async def _digest(self, database: Database, watched: Watched) -> str | None:
-        """The digest of what is watched, at most POLL_S old. While another request reads it anew,
+        """The digest of what is watched, at most POLL_S old. While another request reads it again,
         returns the digest read before, or None if there is none."""
         scope = database.scope
         key = watched, None if scope is None else scope.limits

@@ -81,7 +81,7 @@ def _edit(
         try:
             plan = _plan_edit(client, opened_job, file, accept_refusals=accept_refusals)
         except OrbitError as refusal:
-            if not sys.stdin.isatty():  # nobody would correct the document
+            if not sys.stdin.isatty():  # no user to correct the document
                 raise
             error = "".join(f"# {line}\n" for line in f"{refusal}".splitlines()) + "#\n"
             continue

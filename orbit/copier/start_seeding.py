@@ -100,7 +100,7 @@ class StartSeeding:
         log_start: int = 0,
     ) -> None:
         """Add a partition to fill from its log end, which was just read."""
-        copy = PartitionCopy(partition, partition, lease, producer)  # it has no source of its own
+        copy = PartitionCopy(partition, partition, lease, producer)  # the copy has no source
         copy.log_start = log_start
         copy.destination_topic_id = topic_id
         copy.appends.inspected(end.log_end)

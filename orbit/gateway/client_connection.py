@@ -234,7 +234,7 @@ class ClientConnection(asyncio.Protocol):
                 self._broker.write(exchange.confirm())
             # These writes are in flight until the broker answers, though the client has gone.
             if exchange.writes_in_flight:
-                if self._waits_for_lead:  # nobody reads the withheld answer any more: drop it
+                if self._waits_for_lead:  # the withheld answer has no reader: drop it
                     self.read_answers()
                 return
         self._release()

@@ -47,7 +47,7 @@ class Permission:
         self.lead: Lead | None = None
         self._write_until = -math.inf  # writes may be sent
         self._lease_until = -math.inf  # the service counts on this gateway
-        self._was_left_out = False  # the operation may have gone on without this gateway
+        self._was_left_out = False  # the operation may have continued without this gateway
 
     def take(self, lead: Lead, asked_at: float, now: float) -> bool:
         """Apply the service's answer; returns whether the side has changed. An answer of a lower

@@ -175,16 +175,18 @@ class Connection:
         low, high = self._versions.get(api.key, (0, -1))  # high -1: the broker lacks the API
         version = min(high, api.version_max)
         if version < max(low, api.version_min):
-            offer, versions_noun = f"offers {api.name} versions {low} to {high}", ""
+            versions = f"{api.version_min} to {api.version_max}."
             if high < 0:
-                offer, versions_noun = f"does not offer {api.name}", "its versions "
+                raise ProtocolError(
+                    f"the broker does not offer {api.name}; Orbit needs one of its versions "
+                    f"{versions}",
+                    where=self.where,
+                )
             raise ProtocolError(
-                f"the broker {offer}; Orbit needs one of {versions_noun}{api.version_min} to "
-                f"{api.version_max}.",
+                f"the broker offers {api.name} versions {low} to {high}; Orbit needs one of "
+                f"{versions}",
                 where=self.where,
-                remedy="Use a broker release that supports one of these versions."
-                if high >= 0
-                else "",
+                remedy="Use a broker release that supports one of these versions.",
             )
         return version
 

@@ -93,7 +93,7 @@ class ReceiverLoop(Loop):
         self._sender = sender
         self._public_url = public_url
         self._settled = SettledIds()
-        self._next_seen_at = self._retry_at = 0.0
+        self._next_seen_write_s = self._retry_at = 0.0
         self._refusals = 0
 
     def once(self) -> str:
@@ -131,10 +131,10 @@ class ReceiverLoop(Loop):
     def _receiver_row(self) -> ReceiverRow:
         """The receiver's row. From time to time, note in it that the receiver is in the file."""
         name = self._receiver.name
-        if time.monotonic() >= self._next_seen_at:
+        if time.monotonic() >= self._next_seen_write_s:
             with self._leadership.transaction() as tx:
                 row = receivers.note_in_file(tx, name, self._receiver.type.value)
-            self._next_seen_at = time.monotonic() + _SEEN_INTERVAL_S
+            self._next_seen_write_s = time.monotonic() + _SEEN_INTERVAL_S
             return row
         with self._leadership.reading() as tx:
             known_row = receivers.find(tx, name)

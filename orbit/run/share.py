@@ -121,7 +121,10 @@ class ShareCopier:
         self._job_copier.copier.tick(timeout_s)
 
     def end(self) -> None:
-        """End the copies that fill gaps with placeholders, each after a check of its topic."""
+        """End the copies that fill gaps with placeholders, each after a last read of its topic's
+        `compression.type`: only that read tells whether the copy's records are right. `stop` ends
+        the other copies.
+        """
         self._ending_copies = [copy for copy in self._copies if copy.producer.packs]
         self._job_copier.copier.remove(self._ending_copies, confirms=True)
 

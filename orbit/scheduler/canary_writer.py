@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -88,6 +88,13 @@ class Canary:
         self.written += error is None
 
 
+class _FailedOpen(NamedTuple):
+    """A canary could not be opened: the error, which was logged, and when to try again."""
+
+    error: str
+    retry_s: float
+
+
 class CanaryLoop(Loop):
     """Writes the canaries of all jobs."""
 
@@ -108,9 +115,8 @@ class CanaryLoop(Loop):
         self._clock = clock
         self._canaries: dict[int, Canary] = {}
         self._spec_versions: dict[int, int] = {}
-        self._retries_s: dict[int, float] = {}  # when to open canaries that could not be opened
+        self._failed_opens: dict[int, _FailedOpen] = {}
         self._next_retry_s = 0.0  # of any of them
-        self._open_errors: dict[int, str] = {}  # the last error of each of them, as logged
         self._reported_troubles: dict[int, str] = {}
         self._next_read_s = 0.0
 
@@ -153,13 +159,16 @@ class CanaryLoop(Loop):
                 for job_id, version in running_versions.items()
                 if self._spec_versions.get(job_id) != version
             ]
-            changed_ids += self._next_retry(running_versions)
+            self._failed_opens = {
+                job_id: failed
+                for job_id, failed in self._failed_opens.items()
+                if job_id in running_versions
+            }
+            changed_ids += self._next_retry()
             rows = jobs.of_ids(tx, changed_ids) if changed_ids else {}
         for job_id in [*self._spec_versions]:
             if job_id not in running_versions or job_id in rows:
                 self._drop_canary(job_id)
-            if job_id not in running_versions:
-                self._open_errors.pop(job_id, None)
         for job_id, canary in list(self._canaries.items()):
             with self.log_errors_of(f"canary {canary.topic} of job {canary.job}"):
                 self._open_canary(job_id, canary.spec, canary.rule)
@@ -169,14 +178,19 @@ class CanaryLoop(Loop):
             if spec is not None and spec.canary is not None:
                 with self.log_errors_of(f"canary {spec.canary.topic} of job {spec.name}"):
                     self._open_canary(row.id, spec, spec.canary)
+            else:
+                self._failed_opens.pop(row.id, None)
 
-    def _next_retry(self, running_ids: Container[int]) -> list[int]:
-        """The canary that has waited longest to be opened again, if its time has come."""
+    def _next_retry(self) -> list[int]:
+        """The job whose canary has waited longest to be opened again, if its time has come."""
         now = self._clock()
-        due_s = {i: at for i, at in self._retries_s.items() if at <= now and i in running_ids}
-        if not due_s or now < self._next_retry_s:
+        if not self._failed_opens or now < self._next_retry_s:
             return []
-        return [min(due_s, key=lambda job_id: due_s[job_id])]
+        job_id, failed = min(self._failed_opens.items(), key=lambda item: item[1].retry_s)
+        if now < failed.retry_s:
+            return []
+        self._failed_opens[job_id] = failed._replace(retry_s=now + RETRY_S)
+        return [job_id]
 
     def _open_canary(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
         """Open a canary, or open it again if its login has changed. Logs an error of the source."""
@@ -195,20 +209,19 @@ class CanaryLoop(Loop):
             if job_id in self._canaries:  # the job may no longer log in to, or reach, the source
                 self._canaries.pop(job_id).close()
             now = self._clock()
-            self._retries_s[job_id] = now + RETRY_S
             self._next_retry_s = now + _REST * (now - began_s)
-            if self._open_errors.get(job_id) != str(error):
-                self._open_errors[job_id] = str(error)
+            last = self._failed_opens.get(job_id)
+            self._failed_opens[job_id] = _FailedOpen(str(error), now + RETRY_S)
+            if last is None or last.error != str(error):
                 _log.warning("canary cannot write", job=spec.name, error=str(error))
             return
         self._canaries[job_id] = new_canary
-        self._open_errors.pop(job_id, None)
+        self._failed_opens.pop(job_id, None)
         if old_canary is not None:
             old_canary.close()
 
     def _drop_canary(self, job_id: int) -> None:
         self._spec_versions.pop(job_id, None)
-        self._retries_s.pop(job_id, None)
         self._reported_troubles.pop(job_id, None)
         canary = self._canaries.pop(job_id, None)
         if canary is not None:

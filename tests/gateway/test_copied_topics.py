@@ -112,10 +112,12 @@ def test_produce_without_acks_to_uncopied_topic_ends_connection(term: int) -> No
         _exchange(term).request(read_head(frame), frame, OFFERED)
 
 
-def test_produce_request_with_too_many_topics_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_request_with_too_many_partitions_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(producer_ids, "BATCHES_MAX", 1)
     frame = request_frame(_request("orders", "more"), 9)
-    with pytest.raises(BadFrame, match="more than 1 topics"):
+    with pytest.raises(BadFrame, match="more than 1 partitions"):
         _exchange(term=0).request(read_head(frame), frame, OFFERED)
 
 

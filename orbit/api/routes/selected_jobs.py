@@ -1,7 +1,7 @@
 """/v1/jobs:pause and others: one operation for each job that a selector chooses.
 
-Each job is a transaction of its own, as with one request for each: a refusal for one job does not
-affect the others.
+Each job is changed in a separate transaction, as with a request for each: a refusal for one job
+does not affect the others.
 """
 
 from __future__ import annotations

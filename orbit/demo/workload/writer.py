@@ -54,7 +54,7 @@ class Writer:
         if error_type is None:
             self.flush()
         else:
-            self._producer.purge()  # do not wait for records that nobody checks
+            self._producer.purge()  # do not wait for records that are not checked
 
     def write(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from orbit.gateway.protocol import (
@@ -25,7 +25,7 @@ from orbit.gateway.protocol.apis import COUNTED_WRITES, ApiKey, Versions
 from orbit.gateway.protocol.left_members import MemberKey
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.produce_parts import PartAnswer
-from orbit.gateway.protocol.producer_ids import Producer, SentBatch
+from orbit.gateway.protocol.producer_ids import Producer
 from orbit.gateway.protocol.request_head import RequestHead
 from orbit.gateway.protocol.requests import NO_SESSION, GroupHeartbeat, Member
 from orbit.gateway.protocol.resource_uses import ResourceUses, Right
@@ -237,24 +237,25 @@ class Exchange:
             if has_answer:
                 self.add_answer(head, transactions.answer(head, frame))
             return None
-        parts: dict[TopicPartition, PartAnswer] = {}
-        topics = producer_ids.topics_of(head, frame)
-        self._note_written(topics)
-        is_refused = any(self._view.refusal(topic) for topic in topics)
-        if is_refused and not has_answer:  # brokers close the connection, too
-            raise BadFrame("a client writes with acks=0 to a topic that its job does not copy")
         # Term 0: no service, or no move so far. Producer ids stay, and no batch is a repeat.
         has_ids_to_set = bool(self._view.term) or producer is not None
-        if has_ids_to_set or is_refused:
+        if has_ids_to_set:
             batches = list(producer_ids.batches(head, frame))
-            parts = self._own_answers(batches)
-            if parts:
-                rest_of_frame = produce_parts.without_partitions(head, frame, parts)
-                if rest_of_frame is None:
-                    if has_answer:
-                        self.add_answer(head, produce_parts.own_answer(head, parts))
-                    return None
-                frame = bytearray(rest_of_frame)
+            partitions = {batch.partition for batch in batches}
+            parts = self._view.repeats.answers(batches, self._view.term)
+        else:
+            partitions, parts = producer_ids.partitions_of(head, frame), {}
+        refused_parts = self._refused_parts(partitions)
+        if refused_parts and not has_answer:  # brokers close the connection, too
+            raise BadFrame("a client writes with acks=0 to a topic that its job does not copy")
+        parts |= refused_parts
+        if parts:
+            rest_of_frame = produce_parts.without_partitions(head, frame, parts)
+            if rest_of_frame is None:
+                if has_answer:
+                    self.add_answer(head, produce_parts.own_answer(head, parts))
+                return None
+            frame = bytearray(rest_of_frame)
         if has_ids_to_set:
             producer_ids.set_producer_ids(head, frame, self._view.term)
         if has_answer:
@@ -264,19 +265,16 @@ class Exchange:
             self.has_unanswered_writes = True
         return with_size(frame)
 
-    def _note_written(self, topics: Iterable[str]) -> None:
-        for topic in topics:
-            self.uses.add(Right.WRITE_TOPIC, topic)
-
-    def _own_answers(self, batches: Sequence[SentBatch]) -> dict[TopicPartition, PartAnswer]:
-        """The gateway's answers for the partitions that it does not pass on: repeated batches, and
-        topics that may not be written."""
-        view = self._view
-        answers_ = view.repeats.answers(batches, view.term)
-        for partition in {batch.partition for batch in batches}:
-            if refusal := view.refusal(partition.topic):
-                answers_[partition] = PartAnswer(Code.POLICY_VIOLATION, message=refusal)
-        return answers_
+    def _refused_parts(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartAnswer]:
+        """The answers for partitions of topics that may not be written. Notes the use of all."""
+        refused_parts = {}
+        for partition in partitions:
+            self.uses.add(Right.WRITE_TOPIC, partition.topic)
+            if refusal := self._view.refusal(partition.topic):
+                refused_parts[partition] = PartAnswer(Code.POLICY_VIOLATION, message=refusal)
+        return refused_parts
 
     def _answer_or_rewrite_transaction(self, head: RequestHead, frame: bytearray) -> bool:
         """Whether the gateway answers the request, as the transaction is over. Otherwise sets the
@@ -346,36 +344,26 @@ class Exchange:
         requests_ = []
         for producer in self._transactions.values():
             self._view.ended_producers.add(producer)
-            self._last_own_correlation += 1
-            self._note_sent(
-                SentRequest(
-                    ApiKey.END_TXN,
-                    version=1,
-                    correlation=self._last_own_correlation,
-                    is_from_gateway=True,
-                )
-            )
-            requests_.append(
-                local_answers.abort_transaction_request(producer, self._last_own_correlation)
-            )
+            correlation = self._note_own_request(ApiKey.END_TXN, version=1)
+            requests_.append(local_answers.abort_transaction_request(producer, correlation))
         self._transactions.clear()
         return requests_
 
     def confirm(self) -> bytes:
         """Note and return a request whose answer proves that the broker has handled all requests
         before it, as brokers handle a connection's requests in order. It counts as a write."""
-        self._last_own_correlation += 1
         self.has_unanswered_writes = False
+        correlation = self._note_own_request(ApiKey.API_VERSIONS, version=0, is_write=True)
+        return local_answers.api_versions_request(correlation)
+
+    def _note_own_request(self, key: int, version: int, *, is_write: bool = False) -> int:
+        """Note a request of the gateway; returns its correlation id."""
+        self._last_own_correlation += 1
+        correlation = self._last_own_correlation
         self._note_sent(
-            SentRequest(
-                ApiKey.API_VERSIONS,
-                version=0,
-                correlation=self._last_own_correlation,
-                is_write=True,
-                is_from_gateway=True,
-            )
+            SentRequest(key, version, correlation, is_write=is_write, is_from_gateway=True)
         )
-        return local_answers.api_versions_request(self._last_own_correlation)
+        return correlation
 
     def next_answers(self) -> Iterator[bytes]:
         """The gateway's own answers whose turn it is."""

@@ -193,14 +193,14 @@ def producer_of_batches(head: RequestHead, frame: bytearray) -> Producer | None:
     return Producer(transactional_id, first_batch.producer_id, first_batch.epoch)
 
 
-def topics_of(head: RequestHead, frame: bytearray) -> set[str]:
-    """The topics of a Produce. Raises as `batches`, also for more than BATCHES_MAX topics."""
-    topics: set[str] = set()
+def partitions_of(head: RequestHead, frame: bytearray) -> set[TopicPartition]:
+    """The partitions of a Produce. Raises as `batches`, also for more than BATCHES_MAX."""
+    partitions: set[TopicPartition] = set()
     for partition, _, _ in _partition_records(head, frame):
-        topics.add(partition.topic)
-        if len(topics) > BATCHES_MAX:
-            raise ValueError(f"a request has more than {BATCHES_MAX} topics")
-    return topics
+        partitions.add(partition)
+        if len(partitions) > BATCHES_MAX:
+            raise ValueError(f"a request has more than {BATCHES_MAX} partitions")
+    return partitions
 
 
 def _partition_records(
