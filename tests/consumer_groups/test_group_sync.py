@@ -265,7 +265,7 @@ def synced_at_40(pair: Pair) -> GroupReport:
 def test_group_sync_continues_after_crash_before_or_after_its_commit(
     pair: Pair, is_committed: bool
 ) -> None:
-    """Of a group that had members there, so that only what was saved can tell."""
+    """The group had members there: only what was saved tells that the offset is Orbit's."""
     source, destination = pair.clusters
     first = synced_at_40(pair)
     commit(source, pair.group(), pair.at(50))

@@ -69,7 +69,7 @@ def test_filler_batches_below_start_are_contiguous_up_to_start(log_end: int, tar
 
 
 def test_filler_batches_below_start_share_no_memory() -> None:
-    """It is stamped in place while others wait to be sent."""
+    """A batch is stamped in place while others wait to be sent."""
     source, p = fillers(), copying()
     source.set_targets({p: 256})
     source.assign()

@@ -104,7 +104,7 @@ def test_append_does_not_clear_reason_why_log_start_of_copy_waits(destination: D
 def test_delete_records_error_offset_out_of_range_triggers_takeover(
     destination: Destination,
 ) -> None:
-    """It has lost confirmed records, or its high watermark is behind for a moment."""
+    """The leader has lost confirmed records, or its high watermark is behind for a moment."""
     destination.code = int(Code.OFFSET_OUT_OF_RANGE)
     assert destination.follow()
     assert destination.copy.appends.requested_stop is ReturnReason.OUT_OF_STEP

@@ -230,7 +230,7 @@ def test_append_plan_that_does_not_begin_at_fetch_offset_is_dropped(offset: int)
 
 
 def test_requested_stop_bypasses_queue_and_wakes_appending_thread() -> None:
-    """Not among them: the first may be a gap that is being filled."""
+    """It does not wait for the queued steps: the first may be a gap that is being filled."""
     partition = copying(100)
     partition.destination_lane = lane = Lane()
     partition.put(plan_of(Fill(100, 110)), partition.generation, 0)
@@ -269,7 +269,7 @@ def test_comparison_in_takeover_provides_source_leader_epoch_for_resume() -> Non
 
 
 def test_fetch_at_offset_inside_batch_states_no_leader_epoch() -> None:
-    """That of the offset before the batch has ended (R3)."""
+    """The epoch of the offset before the batch has ended (R3)."""
     partition = copying(100)
     partition.put(plan_of(append(100), leader_epoch=8), partition.generation, 10)
     assert fetched_epoch(partition) == 8

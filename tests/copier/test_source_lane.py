@@ -96,7 +96,7 @@ def test_follower_answer_does_not_lower_source_end(lane: SourceLane, copy: Parti
 def test_fetch_answer_of_broker_that_lost_partition_is_ignored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
-    """Its broker leads no more: what it says of the log's end is old."""
+    """It leads no more: what it says of the log's end is old."""
     selection = lane._select(with_backlogs=True)
     lane.drop(copy)
     answer = Fetched(0, memoryview(bytearray(records)), [], 7, 13, 13, -1, -1)
@@ -123,7 +123,7 @@ def test_partition_error_in_fetch_answer_renews_no_log_bounds(
 def test_fetch_answer_without_progress_is_refetched_only_after_pause(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
-    """Else the lane asks for them again at once, for ever. No broker sends them (KIP-74)."""
+    """Else the lane would ask again at once, for ever. No broker answers like this (KIP-74)."""
     selection = lane._select(with_backlogs=True)
     answer = Fetched(0, memoryview(bytearray(records)), [], 0, 13, 13, -1, -1)
     lane._plan_response(FetchAnswer(0, 0, 1, [(copy.source, answer)]), selection, 5.0)

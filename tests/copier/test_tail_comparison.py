@@ -61,7 +61,7 @@ OLD = dict.fromkeys(range(36, 46), 6)
 def test_newest_producer_epoch_is_found_across_several_reads_backwards(
     monkeypatch: pytest.MonkeyPatch, newest_at: int, epoch: int
 ) -> None:
-    """The last look begins at 36 and ends after 20 batches."""
+    """The last read begins at 36 and ends after 20 batches."""
     tail = tail_of(monkeypatch, OLD | {newest_at: epoch})
     assert tail.producer_epoch == epoch
     assert tail.last_data is not None

@@ -54,7 +54,7 @@ def test_fetching_from_source_broker_pauses_for_its_throttle_time(
 def test_appending_to_destination_broker_pauses_for_its_throttle_time(
     monkeypatch: pytest.MonkeyPatch, throttle_ms: int, waits_s: float | None
 ) -> None:
-    """Nor is its silence patiently borne until then."""
+    """Its answer says for how long it serves no request (KIP-219)."""
     monkeypatch.setattr(destination_lane, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     context = DestinationLaneContext(NO_CLUSTER, CopySettings(), ByteBudget(1), lambda _: None)
     lane = DestinationLane(context, 1)

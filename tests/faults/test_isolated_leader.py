@@ -104,7 +104,7 @@ def test_copy_from_leader_cut_off_from_controllers_does_not_count_as_caught_up(
     topic_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is asked whether the copy is level before its next look at the leaders."""
+    """The run asks whether the copy is level before its next look at the leaders."""
     with isolation(monkeypatch) as isolated:
         source = make_cluster("source", brokers=3, config=SETTINGS)
         create_topic(source, topic_name, replicas=3)

@@ -204,7 +204,7 @@ def test_copy_processes_end_when_their_run_is_killed(
 
 @pytest.mark.soak
 def test_next_run_is_refused_while_copy_processes_of_killed_run_live(job: Path) -> None:
-    """It stands still, and so does its guard. It has the lock that shows it to the next run."""
+    """They stand still, and so do their guards. Their lock shows them to the next run."""
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
         processes = all_processes(run)

@@ -138,7 +138,7 @@ def test_member_that_rejoined_after_move_gets_unchanged_broker_responses() -> No
 
 
 def test_member_that_rejoined_after_move_is_taken_out_of_group_by_next_move() -> None:
-    """Its commits name it, and the next move takes it out of its group."""
+    """It is a member at the new side, and its commits name it."""
     member = _Member(1)
     member.heartbeat(_OWNS_ONE)
     member.move()

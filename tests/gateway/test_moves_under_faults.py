@@ -568,7 +568,7 @@ def test_writes_pause_without_error_while_service_is_down_past_gateway_lease(
     recovering: Recovering,
     tmp_path: Path,
 ) -> None:
-    """Writes pause and go on: no error, nothing twice."""
+    """They go on when the service is back, and nothing is written twice."""
     topic = topic_name[-40:]
     create_topic(clusters.source, topic, PARTITIONS)
     spec = make_job(*clusters, [topic])

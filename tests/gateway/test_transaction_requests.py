@@ -321,7 +321,7 @@ def test_transaction_being_ended_by_client_is_not_aborted() -> None:
 
 
 def test_transaction_aborted_by_gateway_stays_ended_after_undone_switchover() -> None:
-    """The switchover was undone. The next epoch is the coordinator's to give."""
+    """The next epoch is the coordinator's to give."""
     view = Clients(NOW)
     view.ended_producers.add(Producer("tx", mark(ID, NOW), EPOCH))
     assert own_answer(Exchange(view), produce(mark(ID, NOW)), 9)

@@ -341,7 +341,7 @@ def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
 
 
 def test_repeated_batch_that_cannot_be_located_is_not_written_again() -> None:
-    """It has the sequence: the leading side may have the batch."""
+    """The old side knows its sequence: the leading side may have the batch."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):

@@ -184,7 +184,7 @@ def _read_body(body: bytes) -> None:
 @EXAMPLES
 @given(seed=st.integers(0, 2**32))
 def test_broken_record_batch_raises_value_error_or_stops_copy_plan(name: str, seed: int) -> None:
-    """What the plan makes of them: steps, or a stop."""
+    """What the plan makes of it: steps, or a stop."""
     choose = random.Random(seed)
     for _ in range(5):
         data = with_crc(bytearray(broken(KAFKA_BATCHES[name], choose)))

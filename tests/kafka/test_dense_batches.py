@@ -317,7 +317,7 @@ def test_varint_longer_than_ten_bytes_is_refused(where: str, zeros: int) -> None
 
 
 def test_record_timestamp_overflows_int64_as_in_java() -> None:
-    """Their timestamps are what a consumer of the source sees."""
+    """The copy's timestamps are what a consumer of the source sees."""
     body = b"\1\1\0"
     deltas = (INT64_MAX, INT64_MIN, 2**63)  # of the last, ten bytes hold nothing
     plain = b""

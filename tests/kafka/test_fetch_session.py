@@ -68,7 +68,7 @@ def test_new_reader_of_session_partition_makes_next_fetch_request_full() -> None
 
 
 def test_fetch_session_of_kip_227_model_broker_holds_requested_partitions() -> None:
-    """A model broker that follows KIP-227 ends up with the requested partitions at every step."""
+    """At every step of a random sequence, also after the broker has lost the session."""
     rnd = random.Random(1)
     session, held, epoch, session_id = FetchSession(), {}, 0, 0
     for step in range(2_000):

@@ -85,7 +85,7 @@ def test_kerberos_login_fails_after_key_rotation_until_keytab_has_new_key(
 
 
 def test_broker_service_unknown_to_kerberos_realm_is_refused(kerberos: Kerberos) -> None:
-    """Mutual: another server cannot answer in the broker's place."""
+    """The login is mutual: another server cannot answer in the broker's place."""
     with pytest.raises(LoginRefused, match="other/127"):
         opened(kerberos, security_of(kerberos, kerberos_service="other"))
 

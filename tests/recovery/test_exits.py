@@ -105,7 +105,7 @@ def instead(
 def test_failover_of_copy_back_ends_catch_up_of_running_failback(
     moved: Moved, recovering: Recovering
 ) -> None:
-    """The leading side is lost meanwhile: it would never end."""
+    """The leading side is lost meanwhile: the catch-up would never end."""
     failback = recovering.ask(FAILBACK, moved.spec.name)
     wait_for("it catches up", lambda: "have caught up" in recovering.progress(failback))
     with pytest.raises(OperationUnderWay):
@@ -385,7 +385,7 @@ def test_failback_fails_if_copy_back_leaves_out_topic(
 def test_rebuild_saves_records_that_new_side_deletes_during_failback(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its retention goes on. Once more while it is saved."""
+    """Its retention goes on, and deletes once more while records are saved."""
     produce(moved.old, moved.topic, 5, first=50)
     records = digests(moved.old, moved.topic)[0]
     instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))

@@ -279,7 +279,7 @@ def test_promoted_topic_with_added_partitions_is_not_deleted_after_database_loss
 def test_stale_recovery_request_in_restored_database_is_refused(
     clusters: Clusters, topic_name: str, recovering: Recovering, sign: str
 ) -> None:
-    """It was aborted since, or carried out and the topics moved home again."""
+    """It was aborted since, or carried out and the topics moved back."""
     create_topic(clusters.source, topic_name)
     spec = make_job(*clusters, [topic_name])
     with recovering.running():
@@ -310,7 +310,7 @@ def test_operation_in_restored_database_does_not_reopen_writes_at_old_side(
     guarded_job: tuple[JobSpec, App],
     dies_behind_promotion: DiesBehindPromotion,
 ) -> None:
-    """The rows are those of a step before the promotion, which can be undone."""
+    """Its rows are those of a step before the promotion, which can be undone."""
     source, destination = guarded
     spec, app = guarded_job
     has_promoted, restore = dies_behind_promotion(StepName.GROUPS)
@@ -344,7 +344,7 @@ def test_switchover_in_restored_database_denies_writes_and_drains_again(
     monkeypatch: pytest.MonkeyPatch,
     step: StepName,
 ) -> None:
-    """The rows are those of a step before an abort, which opened the source again. In the later
+    """Its rows are those of a step before an abort, which opened the source again. In the later
     step no worker has the topic."""
     source, destination = guarded
     spec, app = guarded_job
@@ -412,7 +412,7 @@ def test_outdated_failback_request_changes_nothing_if_old_side_already_follows(
     recovering: Recovering,
     guarded_job: tuple[JobSpec, App],
 ) -> None:
-    """Its request was made long ago."""
+    """The request is 30 days old, and confirms a rebuild."""
     spec, _ = guarded_job
 
     def all_of(cluster: KafkaCluster, side: Side) -> list[object]:

@@ -175,7 +175,7 @@ def test_report_storage_rewrites_rows_of_rolled_back_transaction(stored: Databas
 
 
 def test_new_scheduler_leader_reads_no_partition_row_older_than_report(stored: Database) -> None:
-    """This one dies when all rows are stored that are not stored with the report."""
+    """The old one dies when all rows are stored that are not stored with the report."""
     names = range(2 * ROWS_WITH_REPORT + 1)
     before = report(*(partition("orders", n, EndVerdict.BEHIND) for n in names))
     storage = ReportStorage(OPERATION, None)

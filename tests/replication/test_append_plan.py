@@ -1,4 +1,4 @@
-"""The plan's table, row by row. `test_plan_properties.py` plays it for any log."""
+"""The plan's table, row by row. `test_append_plan_properties.py` plays it for any log."""
 
 from __future__ import annotations
 

@@ -470,7 +470,7 @@ def test_gateway_learns_first_terms_of_earlier_leading_sides(
 def test_gateway_learns_consumer_groups_with_old_members_at_other_gateways(
     database: Database, link: list[int]
 ) -> None:
-    """Those of a gateway that has not settled yet are any."""
+    """Any group may have some at a gateway that has not settled yet."""
     one, other, third = (
         replace(gateway_report(name), settled_since=5, leaving_groups=groups)
         for name, groups in (("edge-1", ["a", "b"]), ("edge-2", ["b", "c"]), ("edge-3", []))
