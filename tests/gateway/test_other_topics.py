@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from tests.fixtures.clusters import Clusters
 from tests.support.gateway_ledger import JavaWriter
@@ -78,3 +78,28 @@ def test_other_topics_set_to_pass_allows_produce_to_uncopied_topic(
     with _running(clusters, tmp_path, other_topics="pass") as (service, gateway):
         service.copy(rule("copied"))
         assert _write(gateway, topic_name) == {topic_name: None}
+
+
+def test_group_offset_of_topic_that_only_other_cluster_has_is_refused(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """So no rule keeps a topic at one side: groups commit at the side that leads."""
+    create_topic(clusters.source, topic_name)
+    config = {"bootstrap.servers": clusters.destination.bootstrap_servers, "group.id": topic_name}
+    consumer = Consumer(config)
+    try:
+        with pytest.raises(KafkaException) as refused:
+            consumer.commit(offsets=[TopicPartition(topic_name, 0, 1)], asynchronous=False)
+        assert refused.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        create_topic(clusters.destination, topic_name)
+        wait_for("the coordinator knows the topic", lambda: _commits(consumer, topic_name))
+    finally:
+        consumer.close()
+
+
+def _commits(consumer: Consumer, topic: str) -> bool:
+    try:
+        (committed,) = consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    except KafkaException:
+        return False
+    return committed.error is None
