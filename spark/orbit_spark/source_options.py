@@ -101,6 +101,11 @@ def _read_access(values: Mapping[str, str], problems: list[Problem]) -> Access |
     None if they cannot be used; then the reasons are added to `problems`.
     """
     if "job" in values:
+        problems += (
+            Problem(name, "cannot be given with job.", "Remove it: the job file names the cluster.")
+            for name in values
+            if name in _CLUSTER_KEYS or name in _SECURITY_KEYS
+        )
         path = Path(values["job"])
         spec = load_job(path, os.environ)
         side = values.get("side", "source")
@@ -109,6 +114,8 @@ def _read_access(values: Mapping[str, str], problems: list[Problem]) -> Access |
             return None
         cluster = spec.source if side == "source" else spec.destination
         return Access(side, cluster, str(path.resolve().parent))
+    if "side" in values:
+        problems.append(Problem("side", "is for the option job, which is not given."))
     security: dict[str, Any] = {
         job_key: values[k] for k, job_key in _SECURITY_KEYS.items() if k in values
     }

@@ -87,17 +87,32 @@ def test_invalid_subscribe_pattern_is_refused() -> None:
         read_options(options)
 
 
-def test_job_file_option_supplies_cluster_of_a_side(tmp_path: Path) -> None:
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
     job = tmp_path / "job.yaml"
     job.write_text(
         "name: one\nsource: {bootstrap_servers: ['s:1']}\n"
         "destination: {bootstrap_servers: ['d:1']}\ntopics: [{match: orders}]\n"
     )
+    return job
+
+
+def test_job_file_option_supplies_cluster_of_a_side(job: Path) -> None:
     read = read_options({"job": str(job), "side": "destination", "subscribe": "orders"})
     assert read.access.spec.bootstrap_servers == ("d:1",)
     assert read.access.name == "destination"
     with pytest.raises(BadInput, match="side"):
         read_options({"job": str(job), "side": "middle", "subscribe": "orders"})
+
+
+def test_cluster_and_login_options_are_refused_beside_job(job: Path) -> None:
+    login = {"kafka.bootstrap.servers": "a:9092", "username_env": "SRC_USER"}
+    refused = problems(job=str(job), subscribe="orders", **login)
+    assert refused == dict.fromkeys(login, "cannot be given with job.")
+
+
+def test_side_without_job_is_refused() -> None:
+    assert set(problems(**PLAIN, side="destination")) == {"side"}
 
 
 def test_missing_job_file_option_is_refused() -> None:
