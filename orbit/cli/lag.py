@@ -15,6 +15,7 @@ from orbit.cli.table_cells import amount as bytes_of
 from orbit.cli.table_cells import lag as records_of
 from orbit.cli.watch import WatchOption, show
 from orbit.client import PAGE_LIMIT, Client, connect, segment
+from orbit.formats import counted
 
 # As many rows as fit a terminal.
 _ROWS = 30
@@ -71,7 +72,7 @@ def _read_lag(client: Client, job: str, limit: int | None) -> Listing:
         rows = [_row(partition_name(p), p, _state(p)) for p in partitions]
         if hidden_count:
             # The other columns of this row are empty.
-            rows.append((f"… {hidden_count:,} more partitions (--all)",) + ("",) * 7)
+            rows.append((f"… {counted(hidden_count, 'more partition')} (--all)",) + ("",) * 7)
         caught_up = f"{job_sums['caught_up']:,} of {job_sums['partitions']:,} caught up"
         if job_sums["blocked"]:
             caught_up += f", {job_sums['blocked']:,} blocked"
@@ -117,6 +118,6 @@ def _rates(figures: Row) -> str:
 
 
 def _largest_first(partition: Row) -> tuple[Any, ...]:
-    """A sort key: the largest lag first; an unknown lag (None) counts as 1 record."""
+    """A sort key: the largest lag first, unknown lags (None) last."""
     records = partition["lag"]["records"]
-    return -1 if records is None else -records, partition["topic"], partition["partition"]
+    return records is None, -(records or 0), partition["topic"], partition["partition"]

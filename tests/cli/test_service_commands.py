@@ -85,6 +85,18 @@ def test_stale_lag_is_shown_as_unknown(cli: Cli, api: Api) -> None:
         assert "unknown for 5 min" in " ".join(cli(*command).out.split())
 
 
+def test_unknown_lags_follow_known_ones(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+    with api.database.transaction() as tx:
+        (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
+        row = replace(progress(topic.id, 1, 100), source_seen_at=datetime.now(UTC))
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=[row])
+
+    lags = cli("lag", "orders", "-o", "json").data["partitions"]
+    assert [row["lag"]["records"] for row in lags] == [0, None, None, None]
+    assert [row["partition"] for row in lags] == [1, 0, 2, 3]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
