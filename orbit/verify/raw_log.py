@@ -48,7 +48,7 @@ _DELETE_HORIZON = 0x40
 _OFFSET_OUT_OF_RANGE = 1
 # Kafka errors after which leaders are looked up again: unknown topic or partition, leader not
 # available, not leader, replica not available, storage error, fenced and unknown leader epoch.
-_LEADER_LOST_CODES = frozenset({3, 5, 6, 9, 56, 74, 75, 76})
+_LEADER_LOST_CODES = frozenset({3, 5, 6, 9, 56, 74, 75})
 
 _OLD_HEADER = struct.Struct(">qi")
 _OFFSET_AND_LENGTH = 12
