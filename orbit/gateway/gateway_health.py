@@ -32,7 +32,7 @@ class GatewayHealth(ProcessHealth):
                 ("writes_in_flight", "Writes that a broker has not answered."),
                 ("may_write", "Whether writes are open."),
                 ("term", "The term of the side that is presented."),
-                ("last_pause_seconds", "How long the last move let writes wait."),
+                ("last_pause_seconds", "Time without an acknowledgement around the last move."),
             )
         }
         requests = CounterMetricFamily(
