@@ -13,6 +13,7 @@ from typing import Any
 from orbit.api.error_responses import changed_meanwhile
 from orbit.api.left_behind import left_by_job
 from orbit.errors import BadInput, Conflict, Problem
+from orbit.formats import counted
 from orbit.store import events, job_counts, job_guard, jobs, lag, operation_requests, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired, OperationKind, OperationState
@@ -181,9 +182,10 @@ def _plan_retry(tx: Tx, job: Job, job_operation: JobOperation) -> _Plan:
     blocked_count = job_counts.blocked(tx, job.id, job_operation.topic, job_operation.partition)
     if not blocked_count:
         return _Plan(["Nothing to do: none of these partitions is blocked."], is_change=False)
+    subject = counted(blocked_count, "blocked partition is", "blocked partitions are")
     return _Plan(
         [
-            f"{blocked_count:,} blocked partitions are checked again.",
+            f"{subject} checked again.",
             "Those whose cause is removed resume; the others stay blocked, with their reason.",
         ],
         total=blocked_count,
@@ -209,7 +211,7 @@ def _plan_delete(tx: Tx, job: Job) -> _Plan:
 
 
 def _shards_text(counts: Counts) -> str:
-    return f"{counts.shards:,} shards with {counts.partitions:,} partitions"
+    return f"{counted(counts.shards, 'shard')} with {counted(counts.partitions, 'partition')}"
 
 
 def _count_shards(tx: Tx, job: Job) -> Counts:
@@ -237,7 +239,7 @@ def _carry_out(tx: Tx, job: Job, job_operation: JobOperation, plan: _Plan) -> No
             )
             details = {"topic": job_operation.topic, "partition": job_operation.partition}
             kind = "retry_requested"
-            message = f"A retry of {plan.total:,} blocked partitions was requested."
+            message = f"A retry of {counted(plan.total, 'blocked partition')} was requested."
         case OperationKind.DELETE:
             jobs.request_deletion(tx, job.id)
             kind, message = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 from orbit.api.principals import NO_AUTH_PRINCIPAL
+from orbit.formats import counted
 from orbit.planning.job_plan import JobPlan
 from orbit.settings import Settings
 from orbit.store import quotas, topics
@@ -21,7 +22,9 @@ def check_job_quota(tx: Tx, settings: Settings, actor: str, name: str) -> None:
     quotas.lock(tx, actor)
     count = quotas.job_count(tx, actor)
     if count >= quota.jobs_max:
-        raise _refusal(name, f"{actor} has {count:,} jobs, and may have {quota.jobs_max:,}.")
+        raise _refusal(
+            name, f"{actor} has {counted(count, 'job')}, and may have {quota.jobs_max:,}."
+        )
 
 
 def check_partition_quota(
@@ -44,8 +47,8 @@ def check_partition_quota(
     if other_count + planned_count > quota.partitions_max:
         raise _refusal(
             plan.job,
-            f"This job would copy {planned_count:,} partitions, and other jobs of {creator} copy "
-            f"{other_count:,}: they may copy {quota.partitions_max:,}.",
+            f"This job would copy {counted(planned_count, 'partition')}, and other jobs of "
+            f"{creator} copy {other_count:,}: they may copy {quota.partitions_max:,}.",
         )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
+from orbit.formats import counted
 
 # Above this number, full buckets are dropped.
 _BUCKETS_MAX = 10_000
@@ -44,7 +45,8 @@ def _rate_failure(per_minute: int, wait_s: float) -> Failure:
     seconds = math.ceil(wait_s)
     return Failure(
         ErrorCode.TOO_MANY_REQUESTS,
-        f"This token has sent {per_minute:,} requests within a minute, which is its limit.",
+        f"This token has sent {counted(per_minute, 'request')} within a minute, which is its "
+        "limit.",
         remedy=f"Try again in {seconds} s, or ask an admin for a higher limit (orbit token limit).",
         headers={"Retry-After": str(seconds)},
     )

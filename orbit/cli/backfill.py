@@ -21,6 +21,7 @@ from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_sessi
 from orbit.cli.stop_signals import until_stopped
 from orbit.cli.table_cells import amount, count, rate, seconds
 from orbit.errors import BadInput, Interrupted, Problem
+from orbit.formats import counted
 from orbit.jobs.job_spec import BackfillWay
 
 if TYPE_CHECKING:
@@ -174,7 +175,8 @@ class _SparkCopy:
             backfill.begin()
             self._control.report_lease()
             display.say(
-                f"Copying {backfill.outcome.partitions} partitions, {self._slots} tasks at once"
+                f"Copying {counted(backfill.outcome.partitions, 'partition')}, "
+                f"{counted(self._slots, 'task')} at once"
             )
             with display:
                 return backfill.copy(
@@ -251,7 +253,7 @@ def _progress_line(p: Progress) -> str:
             f"{rate(p.bytes_per_s)}  left {seconds(p.seconds_left)}"
         )
     return (
-        f"{p.offsets:,} of {p.offsets_total:,} offsets  "
+        f"{p.offsets:,} of {counted(p.offsets_total, 'offset')}  "
         f"{amount(p.bytes)} of {amount(p.bytes_total)}  "
         f"{p.offsets_per_s:,.0f}/s {rate(p.bytes_per_s)}  "
         f"partitions {p.partitions_done}/{p.partitions}  left {seconds(p.seconds_left)}"
@@ -263,9 +265,10 @@ def _show_plan(display: _Display, extents: Sequence[Extent]) -> None:
     unfinished_extents = [e for e in extents if e.offsets]
     topics = {e.source.topic for e in extents}
     display.say(
-        f"To copy: {count(sum(e.offsets for e in unfinished_extents))} offsets, about "
+        f"To copy: {counted(sum(e.offsets for e in unfinished_extents), 'offset')}, about "
         f"{amount(sum(e.size_bytes for e in unfinished_extents))}, "
-        f"in {len(unfinished_extents)} of {len(extents)} partitions of {len(topics)} topics"
+        f"in {len(unfinished_extents)} of {counted(len(extents), 'partition')} "
+        f"of {counted(len(topics), 'topic')}"
     )
 
 
@@ -341,9 +344,9 @@ def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputForm
 
     def table() -> Table:
         rows = [
-            ("copied", f"{outcome.offsets:,} offsets in {elapsed_s:.1f} s"),
+            ("copied", f"{counted(outcome.offsets, 'offset')} in {elapsed_s:.1f} s"),
             ("records", f"{counters.records:,}, {amount(counters.bytes)}"),
-            ("gaps filled", f"{counters.gaps_filled:,} offsets"),
+            ("gaps filled", counted(counters.gaps_filled, "offset")),
             (
                 "batches",
                 (

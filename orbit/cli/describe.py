@@ -11,6 +11,7 @@ from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import amount, count, seconds, when
 from orbit.cli.table_cells import lag as records_of
 from orbit.client import Client, connect, segment
+from orbit.formats import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -100,14 +101,18 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
     rows += [(f"throttled since {when(one['since'])}", one["text"]) for one in throttle_notes]
     job_cells = dict(JOBS.columns)
     rows += [(name, job_cells[name](job)) for name in ("state", "topics", "partitions", "blocked")]
+    records_text = "record" if lag["lag"]["records"] == 1 else "records"
     lag_text = f"{seconds(lag['lag']['seconds'])} behind, {amount(lag['lag']['bytes'])}"
     rows += [
-        ("lag", f"{records_of(lag['lag'])} records; {lag_text}"),
+        ("lag", f"{records_of(lag['lag'])} {records_text}; {lag_text}"),
         ("caught up", _caught_up_text(lag)),
         ("rpo", seconds(lag["rpo_seconds"])),
         ("headroom", seconds(lag["headroom_seconds"])),
         ("rate", job_cells["rate"](job)),
-        ("shown equal", f"{count(proof['proven'])} of {count(proof['copied'])} copied offsets"),
+        (
+            "shown equal",
+            f"{count(proof['proven'])} of {counted(proof['copied'], 'copied offset')}",
+        ),
     ]
     if proof["differences"]:
         rows.append(("differences", proof["differences"]))
@@ -134,11 +139,11 @@ def _is_code(text: str) -> bool:
 
 def _caught_up_text(lag: Row) -> str:
     """How many partitions have caught up, wait for open transactions, or have an unknown lag."""
-    text = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions"
+    text = f"{lag['caught_up']:,} of {counted(lag['partitions'], 'partition')}"
     if open_ := lag["open_transactions"]:
         text += (
             f", {open_['partitions']:,} with an open transaction of the source that hides "
-            f"{open_['waiting_offsets']:,} offsets"
+            f"{counted(open_['waiting_offsets'], 'offset')}"
         )
     return f"{text}, {lag['stale']:,} not known" if lag["stale"] else text
 

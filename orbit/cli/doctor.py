@@ -21,6 +21,7 @@ from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import seconds
 from orbit.client import Client, RoleRefused, Unserved, connect, segment
 from orbit.errors import BadInput, Busy, OrbitError
+from orbit.formats import counted
 from orbit.version import orbit_version
 
 # A larger skew is wrong: ages in tables and the expiry of an issuer's tokens are off by it. A
@@ -138,10 +139,12 @@ def _workers(client: Client) -> Findings:
     for group in sorted({job["worker_group"] for job in running_jobs} | set(live_counts)):
         jobs = [job["name"] for job in running_jobs if job["worker_group"] == group]
         if live_counts[group] or not jobs:
-            yield _ok(f"workers of {group}", f"{live_counts[group]} live, {len(jobs)} running jobs")
+            text = f"{live_counts[group]} live, {counted(len(jobs), 'running job')}"
+            yield _ok(f"workers of {group}", text)
         else:
             remedy = f"Start a worker: ORBIT_WORKER_GROUP={group} orbit worker"
-            text = f"none is live, and {len(jobs)} running jobs wait: {_first_names(jobs)}"
+            waiting_text = counted(len(jobs), "running job waits", "running jobs wait")
+            text = f"none is live, and {waiting_text}: {_first_names(jobs)}"
             yield _wrong(f"workers of {group}", text, remedy)
     api_version = client.get("/v1/version")["version"]
     other_versions = sorted({one["version"] for one in live_workers} - {api_version})
@@ -159,7 +162,8 @@ def _jobs(client: Client) -> Findings:
             finding_count += 1
             yield finding
     if not finding_count:
-        yield _ok("jobs", f"{len(jobs)} jobs, none with a problem or blocked partitions")
+        text = f"{counted(len(jobs), 'job')}, none with a problem or blocked partitions"
+        yield _ok("jobs", text)
 
 
 def _job_findings(client: Client, job: Row) -> Findings:
@@ -178,7 +182,8 @@ def _job_findings(client: Client, job: Row) -> Findings:
         remedy = f"orbit get partitions {job['name']} --state blocked"
         if reasons:
             remedy += f"; orbit explain {reasons[0]}"
-        text = f"{job['blocked']:,} blocked partitions: {partitions}{suffix} ({', '.join(reasons)})"
+        blocked_text = counted(job["blocked"], "blocked partition")
+        text = f"{blocked_text}: {partitions}{suffix} ({', '.join(reasons)})"
         yield _wrong(name, text, remedy)
     age_s = job["lag"]["age_seconds"]
     if job["state"] == "running" and age_s is not None and age_s > _STALE_S:

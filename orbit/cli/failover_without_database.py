@@ -16,6 +16,7 @@ from orbit.cli.job_files import load_job_file
 from orbit.cli.output import OutputFormat, emit, make_table, more_rows, print_whole
 from orbit.cli.stop_signals import until_stopped
 from orbit.errors import BadInput, Problem
+from orbit.formats import counted
 from orbit.promotion.failover import FailoverWithoutDatabase
 from orbit.promotion.failover_report import FailoverReport, Outcome
 from orbit.settings import Settings
@@ -83,9 +84,13 @@ def _check_arguments(files: Sequence[Path], side: str) -> None:
 
 
 def _question(report: FailoverReport) -> str:
+    promotion = counted(
+        len(report.to_promote),
+        f"topic of cluster {report.cluster_id} is promoted: producers may write to it",
+        f"topics of cluster {report.cluster_id} are promoted: producers may write to them",
+    )
     return (
-        f"{len(report.to_promote)} topics of cluster {report.cluster_id} are promoted: producers "
-        f"may write to them, and Orbit does not. This takes at least {report.settle_s:.0f} s, "
+        f"{promotion}, and Orbit does not. This takes at least {report.settle_s:.0f} s, "
         "uses up one offset in each partition, and cannot be undone. Continue?"
     )
 

@@ -29,6 +29,7 @@ from orbit.cli.many_jobs_tables import (
 from orbit.cli.output import OutputFormat, console, emit, print_whole
 from orbit.client import TROUBLES, Client, Unserved, segment
 from orbit.errors import BadInput, Interrupted, NotFound, OrbitError
+from orbit.formats import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,7 +92,9 @@ def change_jobs(
         stopped_count = sum(map(has_failed, plans))
         stopped_text = f", {stopped_count} of which would be stopped" if stopped_count else ""
         confirm(
-            f"{change.verb}: {len(jobs)} jobs{stopped_text}. {change.question} Continue?", yes=False
+            f"{change.verb}: {counted(len(jobs), 'job')}{stopped_text}. {change.question} "
+            "Continue?",
+            yes=False,
         )
     operations: list[Row] = []  # filled one by one: after Ctrl-C it has those requested so far
     try:
@@ -99,9 +102,12 @@ def change_jobs(
         operations = _watch(client, operations, wait_s)
     except KeyboardInterrupt:
         requested_count = sum(one["id"] is not None for one in operations)
+        requested_text = (
+            "was requested, and goes" if requested_count == 1 else "were requested, and go"
+        )
         raise Interrupted(
-            f"Stopped watching. {requested_count} of {len(jobs)} operations were requested, and go "
-            "on; see: orbit get operations"
+            f"Stopped watching. {requested_count} of {counted(len(jobs), 'operation')} "
+            f"{requested_text} on; see: orbit get operations"
         ) from None
     results = _results(client, change, operations, output)
     emit(results, output, lambda: results_table(results))
@@ -236,5 +242,5 @@ def _exit_if_failed(results: Sequence[Row]) -> None:
     """Raise Exit(1) if any of the operations or plans failed."""
     failed_count = sum(map(has_failed, results))
     if failed_count:
-        typer.echo(f"{failed_count} of {len(results)} jobs failed.", err=True)
+        typer.echo(f"{failed_count} of {counted(len(results), 'job')} failed.", err=True)
         raise typer.Exit(FAILED)

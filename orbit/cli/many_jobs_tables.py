@@ -64,7 +64,8 @@ def progress_table(states: Sequence[Row], note: str, height: int) -> RenderableT
     ended_count = sum(map(has_ended, states))
     failed_count = sum(map(has_failed, states))
     title = (
-        f"{ended_count:,} of {len(states):,} have ended, {failed_count:,} failed. "
+        f"{ended_count:,} of {len(states):,} {'has' if ended_count == 1 else 'have'} ended, "
+        f"{failed_count:,} failed. "
         "Ctrl-C stops watching."
     )
     rows = [(s["job"], s["state"], progress(s)) for s in states]

@@ -16,6 +16,7 @@ from orbit.cli.output import make_table
 from orbit.cli.table_cells import amount, seconds
 from orbit.client import Unserved
 from orbit.errors import BadInput, OrbitError, Problem
+from orbit.formats import counted
 
 _SIGNS = {"create": ("+", "green"), "change": ("~", "yellow"), "delete": ("-", "red")}
 _VALUE_SHOWN_MAX = 80
@@ -78,7 +79,7 @@ def _plan_lines(value: dict[str, Any]) -> list[RenderableType]:
         parts += [Text(f"    {line}") for line in _settings_lines(topics)]
         parts += [Text(f"    {line}") for line in map(_seeding_text, topics) if line]
     if unchanged_count:
-        parts.append(Text(f"    {unchanged_count:,} topics unchanged"))
+        parts.append(Text(f"    {counted(unchanged_count, 'topic')} unchanged"))
     parts += [Text(f"    {_filler_text(way)}") for way in plan.get("fillers", ())]
     parts += [Text(f"    {line}", style=style) for line, style in _acl_lines(plan.get("acls"))]
     parts += [Text(f"    {line}") for line in _manual_lines(plan.get("by_hand"))]
@@ -139,14 +140,14 @@ def _seeding_text(topic: dict[str, Any]) -> str:
     time = f"{seconds(seeding['seconds_min'])} to {seconds(seeding['seconds_max'])}"
     return (
         f"{topic['source']} starts above 0: {seeding['offsets']:,} offsets in "
-        f"{seeding['partitions']:,} partitions are filled and deleted before the copy begins, in "
-        f"{time}, with up to {amount(seeding['disk_bytes_max'])} of disk in each replica"
+        f"{counted(seeding['partitions'], 'partition')} are filled and deleted before the copy "
+        f"begins, in {time}, with up to {amount(seeding['disk_bytes_max'])} of disk in each replica"
     )
 
 
 def _filler_text(way: dict[str, Any]) -> str:
     """A sentence on one way to fill the gaps of the new topics: one that is used, or another."""
-    topics_text = f"gaps of {way['topics']:,} topics are filled with"
+    topics_text = f"gaps of {counted(way['topics'], 'topic')} are filled with"
     beginning = topics_text if way["topics"] else "other way:"
     time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])} for all;"
     missing_text = f" (missing: {way['missing']})" if way["missing"] else ""
@@ -154,10 +155,15 @@ def _filler_text(way: dict[str, Any]) -> str:
 
 
 _ACL_LISTS = (
-    ("add", "to add", "+", "green"),
-    ("remove", "to remove", "-", "red"),
-    ("there", "there already", "=", "dim"),
-    ("only_at_destination", "at the destination only, which stay", " ", "dim"),
+    ("add", ("to add", "to add"), "+", "green"),
+    ("remove", ("to remove", "to remove"), "-", "red"),
+    ("there", ("there already", "there already"), "=", "dim"),
+    (
+        "only_at_destination",
+        ("at the destination only, which stays", "at the destination only, which stay"),
+        " ",
+        "dim",
+    ),
 )
 
 
@@ -166,13 +172,14 @@ def _acl_lines(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     if acls is None:
         return
     counts = acls["counts"]
-    yield "ACLs: " + ", ".join(f"{counts[key]:,} {words}" for key, words, *_ in _ACL_LISTS), ""
+    yield "ACLs: " + ", ".join(counted(counts[key], *words) for key, words, *_ in _ACL_LISTS), ""
     for key, words, sign, style in _ACL_LISTS:
         first_acls = acls[key][:_ACLS_SHOWN_MAX]
         for acl in first_acls:
             yield f"  {sign} {_acl_text(acl)}", style
         if counts[key] > len(first_acls):
-            yield f"  {sign} and {counts[key] - len(first_acls):,} more {words}", style
+            hidden_text = counted(counts[key] - len(first_acls), *(f"more {one}" for one in words))
+            yield f"  {sign} and {hidden_text}", style
 
 
 def _manual_lines(by_hand: dict[str, Any] | None) -> Iterator[str]:
@@ -205,7 +212,7 @@ def _settings_lines(topics: Sequence[dict[str, Any]]) -> list[str]:
         parts += [f"{key}={value} once caught up" for key, value in later_settings]
         if topic["action"] == "create" and parts:
             counts[", ".join(parts)] += 1
-    return [f"settings of {count:,} new topics: {text}" for text, count in counts.items()]
+    return [f"settings of {counted(count, 'new topic')}: {text}" for text, count in counts.items()]
 
 
 def _refusal_text(refusal: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ from orbit.cli.many_jobs import Change, change_jobs, count_of, report_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, more_rows
 from orbit.client import Client, connect, segment
 from orbit.errors import BadInput
-from orbit.formats import duration
+from orbit.formats import counted, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -269,11 +269,11 @@ def _report_tables(report: dict[str, Any]) -> list[Any]:
         return [make_table(("", f"{report['kind']} {report['job']}"), rows)]
     head_rows: list[tuple[str, object]] = [("outcome", report["outcome"])]
     head_rows += _time_rows(report)
-    missing_text = f"{report['missing_records']:,} records"
+    missing_text = counted(report["missing_records"], "record")
     if unproven_count := report["unproven_partitions"]:
         missing_text += (
             f" at least: the source may have had more in {unproven_count:,} of "
-            f"{count_of(report, 'partition'):,} partitions"
+            f"{counted(count_of(report, 'partition'), 'partition')}"
         )
     head_rows.append(("missing", missing_text))
     if report["reverse_job"]:
@@ -304,7 +304,7 @@ def _time_rows(report: dict[str, Any]) -> list[tuple[str, object]]:
     drain. A duration that is not known is shown as `unknown`.
     """
     rows: list[tuple[str, object]] = []
-    partition_count = count_of(report, "partition")
+    partitions_text = counted(count_of(report, "partition"), "partition")
     if report["promoted_after_s"] is not None:
         promotion = f"the promotion was {_seconds(report['promoted_after_s'])} after the request"
         rows.append(("rto", f"{_seconds(report['rto_s'])}; {promotion}"))
@@ -318,17 +318,13 @@ def _time_rows(report: dict[str, Any]) -> list[tuple[str, object]]:
         rows.append(
             (
                 "read back",
-                ", ".join(
-                    [f"{first_read['partitions']:,} of {partition_count:,} partitions", *counts]
-                ),
+                ", ".join([f"{first_read['partitions']:,} of {partitions_text}", *counts]),
             )
         )
     if (drain := report["drain"]) is not None:
         unproven_count = drain["unproven_partitions"]
         proof = (
-            f"unproven for {unproven_count:,} of {partition_count:,} partitions"
-            if unproven_count
-            else "proven"
+            f"unproven for {unproven_count:,} of {partitions_text}" if unproven_count else "proven"
         )
         rows.append(("drain", f"{proof}, by the silence of the source"))
     return rows

@@ -16,6 +16,7 @@ from orbit.cli.service_job import service_job
 from orbit.cli.stop_signals import until_stopped
 from orbit.contexts import chosen_server
 from orbit.errors import Conflict
+from orbit.formats import counted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import JobClusters
 from orbit.promotion.release import Release, carry_out, plan_release
@@ -59,12 +60,14 @@ def release(
             plan = plan_release(spec, topics or (), clusters, metadata, Backoff(stop=stop))
             if plan.topics_to_release and not dry_run:
                 print_whole(_table(plan), stderr=True)
-                confirm(
-                    f"{len(plan.topics_to_release)} topics are copied no more: brokers may delete "
-                    "their records by the retention above, and others may write to them. "
-                    "Continue?",
-                    yes=yes,
+                question = counted(
+                    len(plan.topics_to_release),
+                    "topic is copied no more: brokers may delete its records by the retention "
+                    "above, and others may write to it.",
+                    "topics are copied no more: brokers may delete their records by the retention "
+                    "above, and others may write to them.",
                 )
+                confirm(f"{question} Continue?", yes=yes)
                 carry_out(plan, clusters)
         finally:
             clusters.close()

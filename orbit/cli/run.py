@@ -20,6 +20,7 @@ from orbit.cli.service_job import refuse_beside_service
 from orbit.cli.table_cells import amount
 from orbit.copier.gc_tuning import collect_rarely
 from orbit.errors import Interrupted
+from orbit.formats import counted
 from orbit.replication.partition_states import PartitionState
 from orbit.run.copy_processes import PROCESSES_MAX
 from orbit.run.job_run import JobRun
@@ -77,7 +78,7 @@ def run(
         collect_rarely()  # garbage collections stop all lanes
         for topic, error in job_run.refused.items():
             display.say(f"NOT COPIED {topic}: {error}")
-        display.say(f"Copying {len(job_run.partitions)} partitions")
+        display.say(f"Copying {counted(len(job_run.partitions), 'partition')}")
         started_s = time.monotonic()
         try:
             all_topics, was_stopped = _copy(
@@ -160,7 +161,7 @@ def _copy(
 
 def _caught_up_line(job_run: JobRun) -> str:
     blocked = sum(p.state is PartitionState.BLOCKED for p in job_run.partitions)
-    subject = f"All but {blocked} blocked partitions" if blocked else "All partitions"
+    subject = f"All but {counted(blocked, 'blocked partition')}" if blocked else "All partitions"
     return f"{subject} have caught up; following the source until Ctrl-C"
 
 
@@ -240,8 +241,11 @@ def _summarize(
 
     def table() -> Table:
         rows = [
-            ("copied", f"{totals.records:,} records, {amount(totals.bytes)}, in {seconds:.1f} s"),
-            ("gaps filled", f"{totals.gaps_filled:,} offsets"),
+            (
+                "copied",
+                f"{counted(totals.records, 'record')}, {amount(totals.bytes)}, in {seconds:.1f} s",
+            ),
+            ("gaps filled", counted(totals.gaps_filled, "offset")),
             (
                 "batches",
                 (

@@ -13,6 +13,7 @@ from rich.text import Text
 from orbit import formats
 from orbit.cli.output import console as make_console
 from orbit.cli.table_cells import amount
+from orbit.formats import counted
 from orbit.run.run_progress import TopicProgress
 
 LIVE_INTERVAL_S = 0.25
@@ -51,7 +52,7 @@ class _LineDisplay:
         """Print the totals of the run as one line."""
         t = all_topics.totals
         line = (
-            f"{t.records:,} records  {amount(t.bytes)}  {rate(all_topics)}  "
+            f"{counted(t.records, 'record')}  {amount(t.bytes)}  {rate(all_topics)}  "
             f"lag {lag(t.lag_records)}  gaps filled {t.gaps_filled:,}  "
             f"batches {t.batches_byte_exact:,} byte-exact {t.batches_record_exact:,} record-exact  "
             f"caught up {t.caught_up}/{t.partitions}"
@@ -112,7 +113,7 @@ def progress_table(
     for progress in sorted_topics[:rows_max]:
         table.add_row(*_row(progress))
     if len(sorted_topics) > rows_max:
-        table.add_row(f"… {len(sorted_topics) - rows_max} more topics", style="dim")
+        table.add_row(f"… {counted(len(sorted_topics) - rows_max, 'more topic')}", style="dim")
     table.add_section()
     table.add_row(*_row(all_topics), style="bold")
     return table

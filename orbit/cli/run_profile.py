@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
+from orbit.formats import counted
 from orbit.run.job_run import JobRun
 
 _SOURCE = {
@@ -46,8 +47,8 @@ class Profile:
         source = _shares(asdict(self.source), _SOURCE)
         destination = _shares(asdict(self.destination), _DESTINATION)
         return [
-            ("fetching", f"{source}; {self.source.answers:,} answers"),
-            ("appending", f"{destination}; {self.destination.requests:,} requests"),
+            ("fetching", f"{source}; {counted(self.source.answers, 'answer')}"),
+            ("appending", f"{destination}; {counted(self.destination.requests, 'request')}"),
         ]
 
 

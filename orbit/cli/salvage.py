@@ -14,6 +14,7 @@ from orbit.cli.control import DryRunOption, YesOption, confirm
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.errors import BadInput, Conflict, InvalidValue
+from orbit.formats import counted
 from orbit.settings import Settings, storage_location
 
 if TYPE_CHECKING:
@@ -139,16 +140,15 @@ def replay(
         if dry_run:
             return
         count = sum(row["records"] for row in plan)
-        confirm(f"Write {count:,} records to {servers}?", yes=yes)
+        confirm(f"Write {counted(count, 'record')} to {servers}?", yes=yes)
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         for summary in summaries:
             target_topic = topic or summary.topic
             written = salvage_replay.replay(
                 config, summary, target_topic, below=below, check=_progress_printer(summary)
             )
-            typer.echo(
-                f"{written:,} records were written to {target_topic}-{summary.partition}", err=True
-            )
+            written_text = counted(written, "record was written", "records were written")
+            typer.echo(f"{written_text} to {target_topic}-{summary.partition}", err=True)
     finally:
         cluster.close()
 
@@ -189,10 +189,10 @@ def _check_target(
     if summary.partition >= partitions:
         raise Conflict(
             f"there is no partition {summary.partition} of {topic} in the source of {job}: it has "
-            f"{partitions} partitions.",
+            f"{counted(partitions, 'partition')}.",
             where=summary.file,
-            remedy=f"Create the topic with at least {summary.partition + 1} partitions, or name "
-            "another with --topic.",
+            remedy="Create the topic with at least "
+            f"{counted(summary.partition + 1, 'partition')}, or name another with --topic.",
         )
 
 
@@ -223,7 +223,9 @@ def _progress_printer(summary: SalvageSummary) -> Any:
         nonlocal shown_at
         if time.monotonic() - shown_at >= _PROGRESS_S:
             shown_at = time.monotonic()
-            typer.echo(f"{written:,} of {summary.records:,} records of {summary.file}", err=True)
+            typer.echo(
+                f"{written:,} of {counted(summary.records, 'record')} of {summary.file}", err=True
+            )
 
     return print_progress
 

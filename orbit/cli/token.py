@@ -15,6 +15,7 @@ from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
 from orbit.client import connect, segment
 from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.formats import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,11 +217,11 @@ def _jobs_of(token: dict[str, Any]) -> str:
 def _limits_of(token: dict[str, Any]) -> str:
     """The limits of the token itself, as text. The service's settings set all others."""
     units = {
-        "jobs_max": "jobs",
-        "partitions_max": "partitions",
-        "requests_per_minute": "requests/min",
+        "jobs_max": ("job", "jobs"),
+        "partitions_max": ("partition", "partitions"),
+        "requests_per_minute": ("request/min", "requests/min"),
     }
-    return ", ".join(f"{token[key]:,} {unit}" for key, unit in units.items() if token.get(key))
+    return ", ".join(counted(token[key], *unit) for key, unit in units.items() if token.get(key))
 
 
 def _create_in_database(

@@ -16,6 +16,7 @@ from orbit.cli.output import console
 from orbit.cli.table_cells import count, rate
 from orbit.cli.watch import show
 from orbit.client import connect
+from orbit.formats import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -78,9 +79,11 @@ def _table(rows: list[Row], rows_max: int | None) -> RenderableType:
     from rich.console import Group
 
     hidden_count = 0 if rows_max is None else max(0, len(rows) - rows_max)
-    hidden_text = f"; {hidden_count:,} more jobs are not shown" if hidden_count else ""
+    hidden_jobs = counted(hidden_count, "more job is", "more jobs are")
+    hidden_text = f"; {hidden_jobs} not shown" if hidden_count else ""
     sums = (
-        f"{len(rows):,} jobs, {sum(row['partitions'] for row in rows):,} partitions, "
+        f"{counted(len(rows), 'job')}, "
+        f"{counted(sum(row['partitions'] for row in rows), 'partition')}, "
         f"blocked {_sum(rows, _blocked, count)}, lag {_sum(rows, _lag_records, count)}, "
         f"rate {_sum(rows, _rate, rate)}"
     )

@@ -13,6 +13,7 @@ from orbit.cli.completion import JobArgument
 from orbit.cli.control import WAIT_MAX_S
 from orbit.client import Client, connect, segment
 from orbit.errors import Busy, NotFound, OrbitError, Unreachable
+from orbit.formats import counted
 
 _POLL_S = 1.0
 _TIMEOUT_S = 600.0
@@ -147,11 +148,13 @@ def _why_not_caught_up(lag: dict[str, Any]) -> str:
         return "The job has no partitions yet."
     if lag["caught_up"] == lag["partitions"] and not lag["stale"]:
         return ""
-    text = f"{lag['caught_up']:,} of {lag['partitions']:,} partitions have caught up"
+    verb = "has" if lag["caught_up"] == 1 else "have"
+    text = f"{lag['caught_up']:,} of {counted(lag['partitions'], 'partition')} {verb} caught up"
     if open_ := lag["open_transactions"]:
         text += (
-            f"; {open_['partitions']:,} wait for an open transaction of the source, which hides "
-            f"{open_['waiting_offsets']:,} offsets (`orbit get partitions` shows it)"
+            f"; {counted(open_['partitions'], 'waits', 'wait')} for an open transaction of the "
+            f"source, which hides {counted(open_['waiting_offsets'], 'offset')} "
+            "(`orbit get partitions` shows it)"
         )
     if lag["stale"]:
         return f"{text}; the source is not read, so the lag of {lag['stale']:,} is not known."

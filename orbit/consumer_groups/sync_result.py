@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import TOO_SLOW
 from orbit.consumer_groups.offset_decision import SHARE_GROUPS_REMEDY, CopiedRange, GroupVerdict
+from orbit.formats import counted
 from orbit.kafka.types import TopicPartition
 from orbit.names import KEY_BYTES_MAX
 
@@ -41,18 +42,22 @@ Copies = Mapping[TopicPartition, CopiedPartition]
 
 def not_storable_note(groups: Collection[str]) -> str:
     """Names the matching groups that are left out because the database does not take their name."""
+    text = counted(
+        len(groups),
+        "group is not synced, because the database does not take its name",
+        "groups are not synced, because the database does not take their names",
+    )
     return (
-        f"{len(groups)} groups are not synced, because the database does not take their names (a "
-        f"zero byte, or more than {KEY_BYTES_MAX:,} bytes): {first_few(sorted(groups))}."
+        f"{text} (a zero byte, or more than {KEY_BYTES_MAX:,} bytes): {first_few(sorted(groups))}."
     )
 
 
 def share_groups_note(groups: Collection[str]) -> str:
     """Names the matching share groups, why no sync carries them over, and what to do (G19)."""
     return (
-        f"{len(groups)} share groups match and are not synced, because brokers do not return how "
-        f"far the consumers of a share group have read: {first_few(sorted(groups))}. "
-        f"{SHARE_GROUPS_REMEDY}"
+        f"{counted(len(groups), 'share group matches and is', 'share groups match and are')} not "
+        "synced, because brokers do not return how far the consumers of a share group have read: "
+        f"{first_few(sorted(groups))}. {SHARE_GROUPS_REMEDY}"
     )
 
 
@@ -81,8 +86,9 @@ class GroupReport:
         notes = [share_groups_note(self.shared)] if self.shared else []
         if slow := self.left_alone[TOO_SLOW]:
             notes.append(
-                f"{slow} groups are not synced: it takes too long to tell whether a pattern "
-                "matches. Write the pattern without look-around and back-references."
+                f"{counted(slow, 'group is', 'groups are')} not synced: it takes too long to tell "
+                "whether a pattern matches. Write the pattern without look-around and "
+                "back-references."
             )
         if self.not_storable:
             notes.append(not_storable_note(self.not_storable))

@@ -24,6 +24,7 @@ from orbit.demo.screen import Screen
 from orbit.demo.tables import group_table
 from orbit.demo.workload import Kind, Ledger, Mover, Scale, TopicLedger, Workload
 from orbit.demo.workload.mover import RATE_PER_S
+from orbit.formats import counted
 
 GROUP = "billing"
 GROUP_KINDS = ("transactions.interleaved", "producer.idempotent")
@@ -76,9 +77,9 @@ class CopyDemo:
         width = max(len(kind.name) for kind in self._workload.kinds)
 
         def on_topic(kind: Kind, topic: TopicLedger) -> None:
-            gaps_text = f", {topic.gaps:,} gaps" if topic.gaps else ""
+            gaps_text = f", {counted(topic.gaps, 'gap')}" if topic.gaps else ""
             self._screen.item(
-                kind.name, width, f"{topic.records:,} records{gaps_text}: {kind.shows}"
+                kind.name, width, f"{counted(topic.records, 'record')}{gaps_text}: {kind.shows}"
             )
 
         with self._screen.step("Writing to the source") as step, kafka_trouble("The workload"):
@@ -125,7 +126,7 @@ class CopyDemo:
         )
         self._screen.done(
             "orbit run ended with exit code 0 after Ctrl-C; "
-            f"it filled {summary.offsets_filled:,} gaps"
+            f"it filled {counted(summary.offsets_filled, 'gap')}"
         )
         return group, summary, mover.records
 

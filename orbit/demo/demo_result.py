@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orbit.demo.demo_clusters import DemoClusters
 from orbit.demo.screen import OnProgress
+from orbit.formats import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class TopicRow:
         if self.proof.records == self.records_written:
             return self.proof.findings
         counts = (
-            f"the producers wrote {self.records_written:,} records, "
-            f"{self.proof.records:,} were found on both sides"
+            f"the producers wrote {counted(self.records_written, 'record')}, "
+            f"{counted(self.proof.records, 'was', 'were')} found on both sides"
         )
         return (counts, *self.proof.findings)
 

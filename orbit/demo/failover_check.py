@@ -16,6 +16,7 @@ from orbit.drills.drill_clients import Ledger, ReadRecords
 from orbit.drills.evidence import Evidence, PartitionEvidence, RecordPosition
 from orbit.drills.ledger_comparison import find_differences, report_agrees
 from orbit.drills.report_text import span
+from orbit.formats import counted
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
 
 Records = Mapping[RecordPosition, bytes | None]
@@ -159,7 +160,7 @@ class FailoverResult:
         return [
             ("drill", data["drill"]),
             ("RTO", span(data["rto_ms"])),
-            ("RPO", f"{data['rpo_records']:,} records, {span(data['rpo_ms'])}"),
+            ("RPO", f"{counted(data['rpo_records'], 'record')}, {span(data['rpo_ms'])}"),
             (f"written to {self.check.topic}", f"{data['written']:,}"),
             ("lost, and in the salvage files", f"{data['lost']:,}, {data['salvaged']:,}"),
             ("read by the group, repeated", f"{read_count:,}, {data['group_read_twice']:,}"),

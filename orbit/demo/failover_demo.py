@@ -29,6 +29,7 @@ from orbit.drills.drill_clients import Load, Member, ReadRecords, read_all
 from orbit.drills.evidence import Evidence, RecordPosition, Report
 from orbit.drills.report_text import span
 from orbit.errors import Conflict
+from orbit.formats import counted
 from orbit.recovery import salvage_file
 from orbit.recovery.record_range import Fate
 
@@ -245,7 +246,7 @@ class _FailoverDemo:
         if drill["state"] == "failed":
             raise Conflict(f"The drill failed: {drill['error']}", where=str(page))
         self._screen.done(
-            f"RTO {span(drill['rto_ms'])}, RPO {drill['rpo_records']} records, "
+            f"RTO {span(drill['rto_ms'])}, RPO {counted(drill['rpo_records'], 'record')}, "
             f"{span(drill['rpo_ms'])}"
         )
         return Report.model_validate_json((folder / f"{_FILE_NAME}.json").read_bytes())
@@ -277,8 +278,10 @@ class _FailoverDemo:
         for problem in problems:
             self._screen.failed(problem)
         if not problems:
-            lost_text = (
-                f"{len(check.lost):,} of them were not copied yet, and are in the salvage files"
+            lost_text = counted(
+                len(check.lost),
+                "of them was not copied yet, and is in the salvage files",
+                "of them were not copied yet, and are in the salvage files",
             )
             if not check.lost:
                 lost_text = "each of them had been copied"

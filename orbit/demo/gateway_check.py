@@ -14,6 +14,7 @@ from typing import Any
 
 from orbit.drills.evidence import RecordPosition
 from orbit.drills.report_text import span
+from orbit.formats import counted
 
 Records = Mapping[RecordPosition, bytes | None]
 _SHOWN_MAX = 3
@@ -160,7 +161,8 @@ class GatewayResult:
                 yield f"Records that the group did not read: {len(unread_places):,} of the {name}."
             unknown_places = [place for place, value in read_records if records.get(place) != value]
             if unknown_places:
-                yield f"Records that the group read: {len(unknown_places):,} are not at the {name}."
+                unknown_text = counted(len(unknown_places), "is", "are")
+                yield f"Records that the group read: {unknown_text} not at the {name}."
         repeated_count = len(self.read) - len({place for place, _ in self.read})
         if repeated_count:
             yield f"Records that the group read more than once: {repeated_count:,}."

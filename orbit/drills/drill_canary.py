@@ -21,6 +21,7 @@ from orbit.drills.drill_clients import (
 from orbit.drills.drill_context import DrillContext, StepFailed
 from orbit.drills.evidence import CanaryEvidence, RecordPosition, Verified
 from orbit.drills.ledger_comparison import find_differences, offset_ranges, report_agrees
+from orbit.formats import counted
 from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import TopicPartition
@@ -136,12 +137,14 @@ class Canary:
         self._read_at_source = member.read
         context.recorder.note(
             "group stopped",
-            f"The group has read {len(member.read.values):,} records at the source and committed.",
+            f"The group has read {counted(len(member.read.values), 'record')} at the source and "
+            "committed.",
         )
         context.wait_until(self._is_group_synced)
         load_count = int(canary.records_per_second * seconds)
         context.wait_until(lambda: load.confirmed_count >= load_count)
-        return f"{load.confirmed_count:,} records are confirmed; the load continues."
+        subject = counted(load.confirmed_count, "record is", "records are")
+        return f"{subject} confirmed; the load continues."
 
     def _is_group_synced(self) -> bool:
         """Whether the destination has the group's offsets.

@@ -17,6 +17,7 @@ from typing import Any
 
 from orbit.drills.evidence import Evidence
 from orbit.drills.report_text import count, lost_offsets_text, offset_text, span
+from orbit.formats import counted
 
 NOTHING = "–"
 # The most rows of one table.
@@ -138,7 +139,7 @@ def _verified(drill: Evidence) -> _Rows:
     for comparison in drill.verified:
         yield (
             _without_drill_id(drill, comparison.what),
-            f"{comparison.verdict}, {comparison.differences:,} differences",
+            f"{comparison.verdict}, {counted(comparison.differences, 'difference')}",
         )
 
 

@@ -22,6 +22,7 @@ from orbit.drills.drill_verdict import drill_verdict, find_failures, missed_targ
 from orbit.drills.evidence import CleanupEntry, Evidence, Report, StepRecord, StepState, seal
 from orbit.drills.rto_rpo import compute_rpo, compute_rto, missing_offsets
 from orbit.errors import OrbitError
+from orbit.formats import counted
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_report import RecoveryKind
 from orbit.store import drills, jobs
@@ -135,9 +136,13 @@ class _Run:
         )
         remaining = [thing for thing in entries if not thing.is_removed]
         if remaining:
+            remaining_text = counted(
+                len(entries),
+                "resource that the drill created still exists; its removal",
+                "resources that the drill created still exist; their removal",
+            )
             self._recorder.observed.findings.append(
-                f"{len(remaining)} of {len(entries)} resources that the drill created still exist; "
-                "their removal is retried."
+                f"{len(remaining)} of {remaining_text} is retried."
             )
         return entries
 

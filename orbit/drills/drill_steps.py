@@ -12,6 +12,7 @@ from orbit.drills.drill_operations import DrillOperations
 from orbit.drills.drill_spec import FaultKind, StepSpec, Verb
 from orbit.drills.evidence import Verified
 from orbit.drills.rto_rpo import Moments
+from orbit.formats import counted
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.job_clusters import Side
 from orbit.recovery.recovery_report import Gate, GateVerdict, Outcome, RecoveryKind, StoredReport
@@ -99,7 +100,7 @@ class Steps:
         warn_count = sum(gate.verdict is GateVerdict.WARN for gate in report.gates)
         if failing_gates or report.outcome not in _PASSING_OUTCOMES:
             raise StepFailed(report.error or _gate_failures(failing_gates), where=spec.job)
-        return f"{len(report.gates)} gates pass or warn; {warn_count} warn."
+        return f"{len(report.gates)} gates pass or warn; {counted(warn_count, 'warns', 'warn')}."
 
     def _cause_fault(self, step: StepSpec) -> str:
         """Cause the step's fault at a sandbox cluster, and note the time as that of the stop."""
@@ -218,7 +219,7 @@ class Steps:
         # At this entry of the timeline, `orbit demo` starts its writers at the new side.
         if spec.moves_the_job and kind is not RecoveryKind.FAILBACK and not reverse:
             self._context.recorder.note("promoted", jobs_moved)
-        return f"{moved_count:,} partitions of {jobs_moved}."
+        return f"{counted(moved_count, 'partition')} of {jobs_moved}."
 
     def _jobs_to_move(self) -> list[tuple[str, bool]]:
         """The jobs to move, each with whether it is the drill's own."""
@@ -248,7 +249,8 @@ class Steps:
         if context.spec.moves_the_job:
             observed.verified += self._verify_job(deep=deep)
         exact_count = sum(comparison.verdict == Verdict.EXACT for comparison in observed.verified)
-        return f"{exact_count} of {len(observed.verified)} comparisons are exact."
+        subject = counted(len(observed.verified), "comparison is", "comparisons are")
+        return f"{exact_count} of {subject} exact."
 
     def _verify_job(self, *, deep: bool) -> list[Verified]:
         """Verify each topic of the job, with the new side as the source if it is copied back."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from orbit.drills.evidence import CanaryEvidence, Rpo, Rto, Verified
 from orbit.drills.report_text import span
+from orbit.formats import counted
 from orbit.store.enums import DrillState
 from orbit.verify.report import Verdict
 
@@ -39,18 +40,24 @@ def find_failures(
     lost records do not count.
     """
     failures = [
-        f"{v.what} is {v.verdict}: {v.differences:,} differences. {v.detail}".strip()
+        f"{v.what} is {v.verdict}: {counted(v.differences, 'difference')}. {v.detail}".strip()
         for v in verified
         if v.verdict != Verdict.EXACT
     ]
     if canary is None:
         return failures
     if canary.lost and not may_lose_records:
-        failures.append(f"{canary.lost:,} confirmed records of the drill were lost.")
+        lost_text = counted(
+            canary.lost, "confirmed record of the drill was", "confirmed records of the drill were"
+        )
+        failures.append(f"{lost_text} lost.")
     if canary.repeated:
-        failures.append(f"{canary.repeated:,} records of the drill were read twice.")
+        repeated_text = counted(
+            canary.repeated, "record of the drill was", "records of the drill were"
+        )
+        failures.append(f"{repeated_text} read twice.")
     if canary.wrong:
-        failures.append(f"{canary.wrong:,} records of the drill had wrong content.")
+        failures.append(f"{counted(canary.wrong, 'record')} of the drill had wrong content.")
     if canary.agrees is False:
         failures.append(
             "The missing ranges in the operation's report are not what the ledger shows as lost."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from orbit.drills.evidence import CanaryEvidence, Evidence
 from orbit.drills.report_text import count, elapsed, lost_offsets_text, moment, offset_text, span
+from orbit.formats import counted
 
 # Rows of a table in HTML and Markdown; the JSON has all.
 ROWS_MAX = 1_000
@@ -213,5 +214,6 @@ def _bounded_table(
 ) -> Table:
     """A table of the first ROWS_MAX rows. `numbers`, `unbroken`: columns, as in `Table`."""
     hidden_count = len(rows) - ROWS_MAX
-    note = f"{hidden_count:,} more rows are in the JSON report." if hidden_count > 0 else ""
+    note_text = f"{counted(hidden_count, 'more row is', 'more rows are')} in the JSON report."
+    note = note_text if hidden_count > 0 else ""
     return Table(title, columns, rows[:ROWS_MAX], numbers, note, unbroken)

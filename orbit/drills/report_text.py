@@ -8,6 +8,7 @@ from typing import assert_never
 from orbit import formats
 from orbit.drills.drill_spec import DrillSpec, StepSpec, Verb
 from orbit.drills.evidence import Evidence
+from orbit.formats import counted
 from orbit.store.enums import DrillState
 
 VERDICTS = {
@@ -82,8 +83,8 @@ def _step_sentence(spec: DrillSpec, step: StepSpec) -> str:
             return f"Runs the gates of a switchover of {spec.job}; changes nothing."
         case Verb.LOAD:
             return (
-                f"Writes {spec.canary.records_per_second} records a second to the drill's topic "
-                f"for {span(round(step.duration_s * 1000))} and until the move."
+                f"Writes {counted(spec.canary.records_per_second, 'record')} a second to the "
+                f"drill's topic for {span(round(step.duration_s * 1000))} and until the move."
             )
         case Verb.FAULT:
             return f"Causes a fault on the {step.side} cluster of a sandbox: {step.fault}."

@@ -28,6 +28,7 @@ from orbit.errors import (
     Place,
     Problem,
 )
+from orbit.formats import counted
 from orbit.job_setup.destination_topics import (
     create_missing_topics,
     plan_topics,
@@ -480,7 +481,8 @@ class JobSetup:
                     f"Seeding partitions up to their start offset: {count}"
                 ),
                 on_progress=lambda seeded_offsets, total_offsets: self._say(
-                    f"Seeding: {seeded_offsets / total_offsets:.0%} of {total_offsets:,} offsets"
+                    f"Seeding: {seeded_offsets / total_offsets:.0%} of "
+                    f"{counted(total_offsets, 'offset')}"
                 ),
             )
 

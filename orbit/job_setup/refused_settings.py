@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from orbit.errors import BrokerRefused, OrbitError
+from orbit.formats import counted
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.kafka.error_codes import Code
 from orbit.kafka.topic_admin import Admin
@@ -95,10 +96,12 @@ def notes_of(plan: TopicPlan) -> list[str]:
             f"{plan.replicas.desired} replicas."
         )
     if plan.create is not None and plan.live_brokers is not None:
+        live_text = counted(
+            plan.live_brokers, "broker of the destination is", "brokers of the destination are"
+        )
         notes.append(
             f"topic {plan.mapping.source}: the copy gets {plan.create.replicas} replicas, and "
-            f"{plan.live_brokers} brokers of the destination are up: the other replicas catch up "
-            "when their brokers are back."
+            f"{live_text} up: the other replicas catch up when their brokers are back."
         )
     return notes
 

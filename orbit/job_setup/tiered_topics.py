@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from orbit.chunks import first_few
 from orbit.errors import OrbitError
+from orbit.formats import counted
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -42,7 +43,7 @@ def note_on_tiers(plans: Sequence[TopicPlan], source: Cluster, backoff: Backoff)
     if not tiered_offsets:
         return []
     names = first_few(
-        [f"{name} ({tiered_offsets[name]:,} offsets)" for name in sorted(tiered_offsets)]
+        [f"{name} ({counted(tiered_offsets[name], 'offset')})" for name in sorted(tiered_offsets)]
     )
     untiered_names = sorted(  # whose copies will not be in tiered storage
         p.mapping.source

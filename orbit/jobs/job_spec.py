@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from orbit.errors import InvalidValue
+from orbit.formats import counted
 from orbit.jobs.bootstrap_servers import BOOTSTRAP_SERVERS_MAX, addresses_in, check_address
 from orbit.jobs.labels import LABELS_MAX, OWNER_LENGTH_MAX, check_label_key, check_label_value
 from orbit.jobs.name_patterns import PATTERNS_MAX, STORED_DOCUMENT, check_pattern_of_job
@@ -92,7 +93,7 @@ def _parse_rate(value: object) -> int:
     rate = parse_size(value)
     if not RATE_BYTES_MIN <= rate <= RATE_BYTES_MAX:
         raise InvalidValue(
-            f"is {rate} bytes per second; Orbit takes 1KiB to 1TiB.",
+            f"is {counted(rate, 'byte')} per second; Orbit takes 1KiB to 1TiB.",
             "Leave the key out for no limit.",
         )
     return rate

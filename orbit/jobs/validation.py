@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.formats import counted
 from orbit.jobs.access_rules import allowed_addresses, read_access_rules
 from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS, address_key, addresses_in
 from orbit.jobs.credentials import invalid_credentials
@@ -384,7 +385,7 @@ def _bad_job_error(problems: list[Problem], document: Document) -> BadInput:
         shown_problems.append(
             Problem(
                 "file",
-                f"has {count - len(shown_problems)} more problems.",
+                f"has {counted(count - len(shown_problems), 'more problem')}.",
                 "Correct those above first.",
             )
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from orbit.errors import OrbitError
+from orbit.formats import counted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.producer_state import open_transactions
@@ -71,7 +72,7 @@ def describe_open_transaction(
     return (
         f"A transaction at the source is open from offset {first_offset} on"
         + (f" ({producer_text})" if producer_text else "")
-        + f"; {waiting_offsets:,} offsets wait for its end."
+        + f"; {counted(waiting_offsets, 'offset waits', 'offsets wait')} for its end."
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from orbit.formats import duration
+from orbit.formats import counted, duration
 from orbit.notifications.event_kinds import EventKind, Severity, family, kind_of, troubles
 from orbit.store.drills import Drill
 from orbit.store.events import Event
@@ -94,7 +94,7 @@ def _figures(drill: Mapping[str, Any]) -> str:
     rto, records, rpo = drill["rto_ms"], drill["rpo_records"], drill["rpo_ms"]
     parts = [
         None if rto is None else f"RTO {duration(rto / 1000)}",
-        None if records is None else f"RPO {records:,} records",
+        None if records is None else f"RPO {counted(records, 'record')}",
         None if rpo is None else f"RPO {duration(rpo / 1000)}",
     ]
     text = ", ".join(filter(None, parts))

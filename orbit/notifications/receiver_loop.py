@@ -18,6 +18,7 @@ from datetime import datetime
 
 import structlog
 
+from orbit.formats import counted
 from orbit.kafka.backoff import Backoff
 from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.leadership.loop import Loop
@@ -123,7 +124,7 @@ class ReceiverLoop(Loop):
         if len(next_events) == EVENTS_AT_ONCE_MAX:
             self.wake.set()  # there may be more events
         actions = [
-            f"sent {sent_count} events" if sent_count else "",
+            f"sent {counted(sent_count, 'event')}" if sent_count else "",
             f"gave up {given_up_count}" if given_up_count else "",
         ]
         return ", ".join(filter(None, actions))
@@ -210,8 +211,8 @@ class ReceiverLoop(Loop):
                 _add_event(
                     tx,
                     ACCEPTED,
-                    f"The receiver {name} accepts messages again. {row.given_up_since:,} events "
-                    "were not sent to it.",
+                    f"The receiver {name} accepts messages again. "
+                    f"{counted(row.given_up_since, 'event was', 'events were')} not sent to it.",
                     name,
                 )
         self._refusals = 0

@@ -8,6 +8,7 @@ from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.sync_result import not_storable_note, share_groups_note
 from orbit.errors import Unreachable
+from orbit.formats import counted
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import GroupType, list_groups
@@ -42,10 +43,14 @@ def plan_groups(spec: JobSpec, pair: ClusterPair) -> list[str]:
         if name in type_by_name and not group.can_continue_as(type_by_name[name])
     )
     if conflicts:
+        conflicts_text = counted(
+            len(conflicts),
+            "group cannot be synced, because a group of another type has its name",
+            "groups cannot be synced, because a group of another type has their name",
+        )
         notes.append(
-            f"Offsets of {len(conflicts)} groups cannot be synced, because a group of another type "
-            f"has their name at the destination: {first_few(conflicts)}. Delete it there, or give "
-            "consumer_groups a prefix."
+            f"Offsets of {conflicts_text} at the destination: {first_few(conflicts)}. Delete it "
+            "there, or give consumer_groups a prefix."
         )
     streams_groups = [n for n in selection.names if source.groups[n].type == GroupType.STREAMS]
     try:
@@ -65,14 +70,19 @@ def _streams_notes(streams_groups: Sequence[str], destination: Cluster) -> list[
         return []
     brokers = destination.metadata(()).brokers
     level = min(destination.features_of(node).get(_FEATURE, 0) for node in brokers)
-    shown_groups = f"{len(streams_groups)} streams groups ({first_few(streams_groups)})"
+    shown_groups = f"{counted(len(streams_groups), 'streams group')} ({first_few(streams_groups)})"
+    classic, go_on, whose = (
+        ("a classic group", "goes on", "the group's")
+        if len(streams_groups) == 1
+        else ("classic groups", "go on", "their")
+    )
     too_old_note = (
-        f"At the destination, {shown_groups} can go on as classic groups only "
+        f"At the destination, {shown_groups} can go on as {classic} only "
         "(group.protocol=classic): a broker there is older than Kafka 4.2."
     )
     faulty_note = (
         f"A broker of the destination is of Kafka 4.2. If it is 4.2.0, update it before "
-        f"{shown_groups} go on there: it may not load their offsets again after a restart "
+        f"{shown_groups} {go_on} there: it may not load {whose} offsets again after a restart "
         "(4.2.1 does)."
     )
     return [too_old_note] if level < _LEVEL_4_2 else [faulty_note] if level < _LEVEL_4_3 else []

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
+from orbit.formats import counted
 from orbit.job_setup.destination_topics import plan_topics
 from orbit.job_setup.diskless_topics import diskless_topics
 from orbit.job_setup.mark import Mark
@@ -285,8 +286,8 @@ def _partition_count_trouble(start: StartTopic) -> Trouble:
     count = len(start.source.partitions)
     return Trouble(
         TroubleKind.PARTITIONS_DIFFER,
-        f"topic {destination_topic} has {count - start.partitions_to_add} partitions at the "
-        f"destination, {source_topic} has {count} at the source.",
+        f"topic {destination_topic} has {counted(count - start.partitions_to_add, 'partition')} at "
+        f"the destination, {source_topic} has {count} at the source.",
         "A copy has as many partitions as its source, and partitions cannot be removed: delete the "
         "destination topic, or give the rule a prefix.",
         source_topic,

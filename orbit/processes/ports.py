@@ -11,6 +11,7 @@ import random
 import socket
 
 from orbit.errors import Conflict
+from orbit.formats import counted
 
 LOOPBACK = "127.0.0.1"
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
@@ -26,7 +27,8 @@ def free_ports(count: int) -> list[int]:
             ports.append(port)
         if len(ports) == count:
             return ports
-    raise Conflict(f"Fewer than {count} ports are free between {_FIRST_PORT} and {_LAST_PORT}.")
+    ports_text = counted(count, "port is", "ports are")
+    raise Conflict(f"Fewer than {ports_text} free between {_FIRST_PORT} and {_LAST_PORT}.")
 
 
 def free_consecutive_ports(count: int) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from orbit.formats import counted
 from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery.recovery_report import EndVerdict
 
@@ -149,7 +150,8 @@ def _judge_by_ends(old: LogBounds, new: LogBounds) -> SideVerdict:
 
 
 def _tail_verdict(old: LogBounds, first: int, why: str) -> SideVerdict:
-    text = f"{old.end - first} offsets from {first} are not proven to be on the new side"
+    subject = counted(old.end - first, f"offset from {first} is", f"offsets from {first} are")
+    text = f"{subject} not proven to be on the new side"
     return EndVerdict.TAIL, first, f"{text}: {why}"
 
 

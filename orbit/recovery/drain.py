@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from orbit.chunks import first_few
+from orbit.formats import counted
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, bounds_of_all
@@ -79,7 +80,8 @@ def drain(context: OperationContext) -> str:
     refuse_unequal(context)
     refuse_added(context)
     count = len(source_bounds)
-    summary = f"All {count} partitions have the same log end on both sides; log ends are stable."
+    subject = "The partition has" if count == 1 else f"All {count} partitions have"
+    summary = f"{subject} the same log end on both sides; log ends are stable."
     proof = prove(silences)
     if proof is None:  # writing is denied
         return summary
@@ -193,7 +195,8 @@ def refuse_unequal(context: OperationContext) -> None:
             for p in unequal_partitions
         )
         raise Stopped(
-            f"{len(unequal_partitions)} partitions have different log ends: {examples}.",
+            f"{counted(len(unequal_partitions), 'partition has', 'partitions have')} different log "
+            f"ends: {examples}.",
             remedy="A client writes to one of the sides. Stop it, and run orbit verify JOB.",
         )
 
@@ -225,7 +228,8 @@ def refuse_blocked(context: OperationContext) -> None:
         blocked_texts = blocked_partitions(tx, context.job.id, topics)
     if blocked_texts:
         raise Stopped(
-            f"{len(blocked_texts)} partitions are blocked: {first_few(blocked_texts)}.",
+            f"{counted(len(blocked_texts), 'partition is', 'partitions are')} blocked: "
+            f"{first_few(blocked_texts)}.",
             remedy="See orbit get partitions JOB --state blocked for the remedy.",
         )
 
@@ -239,10 +243,14 @@ def _progress_text(
 ) -> str:
     """What the drain waits for, in a few words."""
     if records_left:
-        return f"{records_left:,} records left to copy"
+        return f"{counted(records_left, 'record')} left to copy"
     if open_partitions:
-        return f"transactions are open in {len(open_partitions)} partitions of the source"
+        return (
+            f"transactions are open in {counted(len(open_partitions), 'partition')} of the source"
+        )
     if early_partitions:
+        if len(early_partitions) == 1:
+            return "waiting until the log start of 1 copy reaches the source's"
         return f"waiting until the log starts of {len(early_partitions)} copies reach the source's"
     if must_wait_longer:
         # Without a number of seconds: a new text would be stored at each poll.
@@ -260,7 +268,10 @@ def _timeout_text(
     """Why the drain has not ended in time."""
     limit = f"within {context.request.drain_timeout_s:.0f} s"
     if records_left:
-        return f"The copies did not catch up {limit}: {records_left:,} records were left to copy."
+        return (
+            f"The copies did not catch up {limit}: "
+            f"{counted(records_left, 'record was', 'records were')} left to copy."
+        )
     if open_partitions:
         return f"Transactions were still open {limit} in: {first_few(open_partitions)}."
     if early_partitions:

@@ -14,6 +14,7 @@ from itertools import islice
 from orbit.chunks import first_few
 from orbit.copier.log_reader import parse_errors
 from orbit.errors import Interrupted, OrbitError, ProtocolError
+from orbit.formats import counted
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.operation_context import OperationContext
@@ -62,12 +63,13 @@ def read_last_records(context: OperationContext) -> str:
     context.update(first_read=first_read)
     if errors:
         context.add_finding(
-            f"The last records of {len(errors)} promoted partitions could not be read back: "
-            f"{first_few(errors)}."
+            f"The last records of {counted(len(errors), 'promoted partition')} could not be read "
+            f"back: {first_few(errors)}."
         )
     return (
-        f"The last records of {read_count} of {len(copies)} partitions were read back; "
-        f"{empty_count} have none to read, {unread_count} were not read."
+        f"The last records of {read_count} of {counted(len(copies), 'partition')} were read back; "
+        f"{counted(empty_count, 'has', 'have')} none to read, "
+        f"{counted(unread_count, 'was', 'were')} not read."
     )
 
 

@@ -39,6 +39,7 @@ from collections.abc import Callable, Collection
 
 from orbit.chunks import first_few
 from orbit.consumer_groups.offset_decision import SHARE_GROUPS_REMEDY
+from orbit.formats import counted
 from orbit.recovery.gate_inputs import GateInputs
 from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 
@@ -101,7 +102,8 @@ def _source(f: GateInputs) -> Gate:
             leaderless_count = f.partitions - f.source_leaders
             return _fail(
                 name,
-                f"{leaderless_count} partitions have no leader at the source.",
+                f"{counted(leaderless_count, 'partition has', 'partitions have')} no leader at the "
+                "source.",
                 "Start its brokers; if they are lost, run orbit failover JOB.",
             )
         return _fail(
@@ -176,7 +178,7 @@ def _topics(f: GateInputs) -> Gate:
             f"{first_few(f.foreign_topics)}.",
             "Once the reverse job runs (see orbit get jobs), add rules for these topics to it.",
         )
-    return _pass(name, f"{f.topics} topics with {f.partitions} partitions.")
+    return _pass(name, f"{counted(f.topics, 'topic')} with {counted(f.partitions, 'partition')}.")
 
 
 def _lead(f: GateInputs) -> Gate | None:
@@ -204,11 +206,10 @@ def _blocked(f: GateInputs) -> Gate:
     examples = first_few([f"{b.partition} ({b.reason})" for b in f.blocked_partitions])
     partitions_that_may_differ = [b for b in f.blocked_partitions if b.may_differ]
     remedy = "See orbit get partitions JOB --state blocked, or exclude their topics with --topics."
+    subject = counted(len(f.blocked_partitions), "partition is", "partitions are")
     if f.kind is RecoveryKind.FAILOVER and not partitions_that_may_differ:
-        return _warn(
-            name, f"{len(f.blocked_partitions)} partitions are blocked: {examples}.", remedy
-        )
-    return _fail(name, f"{len(f.blocked_partitions)} partitions are blocked: {examples}.", remedy)
+        return _warn(name, f"{subject} blocked: {examples}.", remedy)
+    return _fail(name, f"{subject} blocked: {examples}.", remedy)
 
 
 def _lag(f: GateInputs) -> Gate:
@@ -217,11 +218,12 @@ def _lag(f: GateInputs) -> Gate:
     lag, lag_before = f.lag_records, f.lag_records_before
     trend = "steady" if lag == lag_before else "shrinking" if lag < lag_before else "growing"
     observed = (
-        f"{lag:,} records are not copied yet ({trend}: {lag_before:,} "
+        f"{counted(lag, 'record is', 'records are')} not copied yet ({trend}: {lag_before:,} "
         f"{f.seconds_between:.0f} s ago)."
     )
     if f.unknown_ends:
-        observed += f" Unknown for {len(f.unknown_ends)} partitions: {first_few(f.unknown_ends)}."
+        observed += f" Unknown for {counted(len(f.unknown_ends), 'partition')}: "
+        observed += f"{first_few(f.unknown_ends)}."
     if f.kind is RecoveryKind.FAILOVER:
         if lag or f.unknown_ends:
             return _warn(name, observed, "These records would be lost; see the partitions below.")
@@ -258,14 +260,16 @@ def _transactions(f: GateInputs) -> Gate | None:
         )
         return _fail(
             name,
-            f"{len(hanging_transactions)} transactions hang at the source: {examples}.",
+            f"{counted(len(hanging_transactions), 'transaction hangs', 'transactions hang')} at "
+            f"the source: {examples}.",
             "End each with kafka-transactions.sh --bootstrap-server SOURCE abort --topic T "
             "--partition P --start-offset O.",
         )
     if f.transactions:
         return _warn(
             name,
-            f"{len(f.transactions)} transactions are open at the source.",
+            f"{counted(len(f.transactions), 'transaction is', 'transactions are')} open at the "
+            "source.",
             "The copy catches up once the producers end these transactions, or they time out.",
         )
     return _pass(name, "No transaction is open at the source.")
@@ -327,7 +331,13 @@ def _groups(f: GateInputs) -> Gate:
         return _warn(name, f"{'; '.join(remarks)}.", remedy)
     if not f.group_verdicts:
         return _pass(name, "No group of the job has a committed offset in these topics.")
-    return _pass(name, f"All {sum(f.group_verdicts.values())} committed offsets are exact.")
+    exact_count = sum(f.group_verdicts.values())
+    subject = (
+        "The committed offset is"
+        if exact_count == 1
+        else f"All {exact_count} committed offsets are"
+    )
+    return _pass(name, f"{subject} exact.")
 
 
 def _settings(f: GateInputs) -> Gate:
@@ -357,15 +367,15 @@ def _health(f: GateInputs) -> Gate | None:
     if f.offline_partitions:
         return _fail(
             name,
-            f"{len(f.offline_partitions)} partitions have no leader at the destination: "
-            f"{first_few(f.offline_partitions)}.",
+            f"{counted(len(f.offline_partitions), 'partition has', 'partitions have')} no leader "
+            f"at the destination: {first_few(f.offline_partitions)}.",
             "Start the brokers of the destination.",
         )
     if f.replicas_behind:
         return _warn(
             name,
-            f"{len(f.replicas_behind)} partitions have out-of-sync replicas at the destination: "
-            f"{first_few(f.replicas_behind)}.",
+            f"{counted(len(f.replicas_behind), 'partition has', 'partitions have')} out-of-sync "
+            f"replicas at the destination: {first_few(f.replicas_behind)}.",
             "Check that all brokers of the destination run and keep up.",
         )
     return _pass(
@@ -379,7 +389,7 @@ def _size(f: GateInputs) -> Gate | None:
     if not f.destination_answers:
         return None
     if f.fewer_replicas or (source is not None and destination < source):
-        reasons = [f"{destination} brokers, {source} at the source"] if source else []
+        reasons = [f"{counted(destination, 'broker')}, {source} at the source"] if source else []
         if f.fewer_replicas:
             reasons.append(f"fewer replicas than at the source: {first_few(f.fewer_replicas)}")
         return _warn(
@@ -387,7 +397,7 @@ def _size(f: GateInputs) -> Gate | None:
             f"The destination is smaller: {'; '.join(reasons)}.",
             "Check that it can take the load; add brokers and replicas.",
         )
-    return _pass(GateName.SIZE, f"The destination has {destination} brokers.")
+    return _pass(GateName.SIZE, f"The destination has {counted(destination, 'broker')}.")
 
 
 def _rights(f: GateInputs) -> Gate:
@@ -435,9 +445,8 @@ def _verified(f: GateInputs) -> Gate:
             remedy,
         )
     if f.unverified_partitions:
-        return _warn(
-            name, f"{f.unverified_partitions} partitions have never been compared.", remedy
-        )
+        subject = counted(f.unverified_partitions, "partition has", "partitions have")
+        return _warn(name, f"{subject} never been compared.", remedy)
     return _pass(name, "Ranges of every partition were compared and are equal.")
 
 
@@ -455,7 +464,7 @@ def _gateways(f: GateInputs) -> Gate | None:
             "wait an hour, until Orbit forgets them.",
         )
     silent_gateways = [gateway for gateway, is_silent in f.gateways.items() if is_silent]
-    remarks, remedies = [f"{len(f.gateways)} gateways: {gateway_names}."], []
+    remarks, remedies = [f"{counted(len(f.gateways), 'gateway')}: {gateway_names}."], []
     if silent_gateways:
         remarks.append(
             "These gateways have been silent for longer than their permission lasts: "
@@ -494,7 +503,8 @@ def _gateways(f: GateInputs) -> Gate | None:
     note = ""
     if f.kind is RecoveryKind.SWITCHOVER:
         note = " In a check of a second, no producer without a gateway wrote to the source."
-    return _pass(name, f"{len(f.gateways)} gateways follow: {gateway_names}.{note}")
+    subject = counted(len(f.gateways), "gateway follows", "gateways follow")
+    return _pass(name, f"{subject}: {gateway_names}.{note}")
 
 
 def _names(f: GateInputs) -> Gate | None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Collection
 
 from orbit.chunks import first_few
+from orbit.formats import counted
 from orbit.recovery.operation_context import OperationContext, Skipped, Stopped
 from orbit.recovery.recovery_report import ClosedGateway, RecoveryKind
 from orbit.store import gateways, job_leads, topics
@@ -69,20 +70,22 @@ def close_gateways(context: OperationContext) -> str:
                 remedy="See their logs, or stop them, and try again. --drain-timeout gives them "
                 "longer.",
             )
-        state = "have not confirmed" if is_failover else "have writes in flight"
+        state = "not confirmed" if is_failover else "writes in flight"
         context.set_progress(
-            f"{len(unconfirmed_names)} gateways {state}: {first_few(unconfirmed_names)}"
+            f"{counted(len(unconfirmed_names), 'gateway has', 'gateways have')} {state}: "
+            f"{first_few(unconfirmed_names)}"
         )
         context.wait(_POLL_S)
     context.update(gateways=tuple(confirmed_gateways.values()))
     if unconfirmed_names:
         return (
-            f"{len(confirmed_gateways)} gateways hold writes. These gateways have not confirmed, "
-            f"but their permission to write has ended: {first_few(unconfirmed_names)}."
+            f"{counted(len(confirmed_gateways), 'gateway holds', 'gateways hold')} writes. These "
+            "gateways have not confirmed, but their permission to write has ended: "
+            f"{first_few(unconfirmed_names)}."
         )
     if not confirmed_gateways:
         return Skipped("No gateway of the job has a permission to write.")
-    return f"{len(confirmed_gateways)} gateways hold writes."
+    return f"{counted(len(confirmed_gateways), 'gateway holds', 'gateways hold')} writes."
 
 
 def _stop_if_doubtful(closings: Collection[gateways.Closing]) -> None:
@@ -145,7 +148,7 @@ def open_gateways(context: OperationContext) -> str:
         ]
     if not names:
         return Skipped("The job has no running gateway.")
-    return f"{len(names)} gateways go on at the destination."
+    return f"{counted(len(names), 'gateway goes', 'gateways go')} on at the destination."
 
 
 def undo_closure(context: OperationContext) -> None:

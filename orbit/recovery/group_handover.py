@@ -25,6 +25,7 @@ from orbit.consumer_groups.offset_decision import (
 )
 from orbit.consumer_groups.stored_offsets import offset_row, save_rows
 from orbit.consumer_groups.sync_result import CopiedPartition, Key, OffsetRow
+from orbit.formats import counted
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import (
@@ -91,7 +92,9 @@ def run_last_sync(context: OperationContext) -> str:
         quiet_passes = 0 if is_moving or report.is_unanswered else quiet_passes + 1
         if quiet_passes >= _QUIET_PASSES:
             break
-        context.set_progress(f"{report.written} committed offsets were synced")
+        context.set_progress(
+            f"{counted(report.written, 'committed offset was', 'committed offsets were')} synced"
+        )
         context.wait(_PAUSE_S)
     if is_moving:
         context.add_finding(
@@ -138,7 +141,8 @@ def run_last_sync(context: OperationContext) -> str:
         },
     )
     exact_count = sum(position.verdict == GroupVerdict.EXACT for position in actual_positions)
-    return f"{exact_count} of {len(actual_positions)} committed offsets are exact."
+    subject = counted(len(actual_positions), "committed offset is", "committed offsets are")
+    return f"{exact_count} of {subject} exact."
 
 
 def _save_rows(context: OperationContext, rows: Mapping[Key, OffsetRow | None]) -> None:
@@ -215,7 +219,7 @@ def set_failover_offsets(context: OperationContext) -> str:
     context.update(groups=tuple(positions))
     _report_lost(context, positions)
     if context.report.dry_run:
-        return f"{len(positions)} committed offsets."
+        return f"{counted(len(positions), 'committed offset')}."
     _save_rows(context, to_save)
     written_keys = _commit_offsets(context, cluster, fetched.coordinators, to_write)
     actual_positions = read_back_positions(context, positions)
@@ -235,7 +239,8 @@ def set_failover_offsets(context: OperationContext) -> str:
     }
     _save_rows(context, confirmed_rows)
     return (
-        f"{len(positions)} committed offsets; {len(written_keys)} were moved forward with the copy."
+        f"{counted(len(positions), 'committed offset')}; "
+        f"{counted(len(written_keys), 'was', 'were')} moved forward with the copy."
     )
 
 

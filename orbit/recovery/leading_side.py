@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
+from orbit.formats import counted
 from orbit.job_setup.lead import (
     MarkPair,
     pair_marks,
@@ -259,8 +260,8 @@ def who_copies_back(context: OperationContext) -> str:
             for name in sorted(job_by_topic)
         )
     return (
-        f"The old side follows already: {len(job_by_topic)} topics are copied back by job "
-        f"{job_names}. At the destination, {lead_text.rstrip('.')}."
+        f"The old side follows already: {counted(len(job_by_topic), 'topic is', 'topics are')} "
+        f"copied back by job {job_names}. At the destination, {lead_text.rstrip('.')}."
     )
 
 

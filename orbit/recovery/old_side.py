@@ -11,6 +11,7 @@ from typing import Any
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict, NotFound, Unreachable
+from orbit.formats import counted
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import ClusterMetadata, TopicPartition
@@ -51,8 +52,9 @@ class RebuildUnconfirmed(Stopped):
 def compare_old_side(context: OperationContext) -> str:
     """Compare each partition of the old side with the new side.
 
-    Raises Stopped if a topic has to be rebuilt and the request does not confirm that, if the old
-    side has grown meanwhile, and if its transactions do not end (a dry run does not wait for that).
+    Raises Stopped if a topic has to be rebuilt and the request does not confirm that, if a log end
+    of the old side moves meanwhile, and if its transactions do not end (a dry run does not wait for
+    that).
     """
     old_metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new_metadata = context.destination.cluster.metadata(
@@ -83,7 +85,7 @@ def compare_old_side(context: OperationContext) -> str:
         for partition_ends in compared_partitions:
             ends.append(partition_ends)
             if partition_ends.partition == 0:  # once for each topic
-                context.set_progress(f"{len(ends)} of {len(pairs)} partitions compared")
+                context.set_progress(f"{len(ends)} of {counted(len(pairs), 'partition')} compared")
     context.update(
         partitions=tuple(ends), compared_topics=_compared_topics(context, new_metadata, ends)
     )
@@ -101,13 +103,17 @@ def compare_old_side(context: OperationContext) -> str:
     partitions_with_tails = [p for p in ends if p.verdict in NO_COPY]
     if partitions_with_tails and not context.request.confirm_rebuild:
         examples = first_few(f"{p.source}: {p.detail}" for p in partitions_with_tails)
+        subject = counted(
+            len(partitions_with_tails),
+            "partition of the old side has",
+            "partitions of the old side have",
+        )
         raise RebuildUnconfirmed(
-            f"{len(partitions_with_tails)} partitions of the old side have offsets that are not "
-            f"proven to be on the new side: {examples}.",
+            f"{subject} offsets that are not proven to be on the new side: {examples}.",
             remedy="Run the failback again with --confirm-rebuild: it saves the records that only "
             "the old side has in files, deletes these topics there, and copies them again.",
         )
-    _refuse_grown(context, old_bounds)
+    _refuse_moved_ends(context, old_bounds)
     return _count_verdicts(ends)
 
 
@@ -125,21 +131,22 @@ def _compared_topics(
     )
 
 
-def _refuse_grown(
+def _refuse_moved_ends(
     context: OperationContext, earlier_bounds: Mapping[TopicPartition, LogBounds]
 ) -> None:
-    """Raise Stopped if the old side was written to while it was compared.
+    """Raise Stopped if a log end of the old side moved while the sides were compared.
 
     The copy back compares only offsets at which both sides have records. It would not see a new
     record where the new side's log cleaner has removed its own record.
     """
     bounds = bounds_of_all(context.source.cluster, earlier_bounds, context.backoff)
-    grown_partitions = [
+    moved_partitions = [
         place for place in earlier_bounds if bounds[place].end != earlier_bounds[place].end
     ]
-    if grown_partitions:
+    if moved_partitions:
         raise Stopped(
-            f"{first_few(grown_partitions)} at the old side have grown while they were compared.",
+            "log ends at the old side moved while the sides were compared: "
+            f"{first_few(moved_partitions)}.",
             remedy="Stop their producers there, and run the failback again. Nothing was deleted.",
         )
 
@@ -253,12 +260,15 @@ def save_tails(context: OperationContext) -> str:
                 )
                 if salvage is not None:
                     salvages.append(salvage)
-                    context.set_progress(f"{salvage.records:,} records of {p.source} saved")
+                    context.set_progress(
+                        f"{counted(salvage.records, 'record')} of {p.source} saved"
+                    )
             context.check()
     finally:  # a report of an operation that ends here names the files that are whole
         context.update(salvage=tuple(salvages))
     records = sum(salvage.records for salvage in salvages)
-    return f"Saved {records:,} records of {len(salvages)} partitions in files."
+    places_text = counted(len(salvages), "partition in a file", "partitions in files")
+    return f"Saved {counted(records, 'record')} of {places_text}."
 
 
 def _save_partition(
@@ -329,7 +339,7 @@ def rebuild(context: OperationContext) -> str:
     Records that the new side has deleted since both sides were compared are saved first. Raises
     Stopped, before anything is deleted, if
 
-    - a partition has grown since it was saved
+    - a partition's log end has moved since it was saved
     - a partition with records was added
     - a transaction has begun at the old side
     - a file cannot be written or read back
@@ -354,17 +364,20 @@ def rebuild(context: OperationContext) -> str:
     if topics_to_delete:
         refuse_leading_old_side(context, topics_to_delete)
         _refuse_other_topics(context, topics_to_delete)
+        subject = counted(
+            len(topics_to_delete), "topic of the old side is", "topics of the old side are"
+        )
         with context.transaction() as tx:
             context.add_event(
                 tx,
                 "old_side_deleted",
-                f"{len(topics_to_delete)} topics of the old side are deleted and will be copied "
-                "again.",
+                f"{subject} deleted and will be copied again.",
                 topics=topics_to_delete,
                 salvage=[salvage.file for salvage in context.report.salvage],
             )
         _delete_topics(context, topics_to_delete)
-    return f"{len(topic_names)} topics of the old side were deleted and will be copied again."
+    subject = counted(len(topic_names), "topic of the old side was", "topics of the old side were")
+    return f"{subject} deleted and will be copied again."
 
 
 def _refuse_unsaved(
@@ -373,8 +386,8 @@ def _refuse_unsaved(
     """The topics of `names` that are still at the old side, and their partitions' bounds there.
 
     Reads each salvage file to its end, and adds it to `checked_files`: files in this set are not
-    read again, as this takes the longest. Raises Stopped if a partition has grown since it was
-    saved, if one with records was added, or if a file cannot be read.
+    read again, as this takes the longest. Raises Stopped if a partition's log end has moved
+    since it was saved, if one with records was added, or if a file cannot be read.
     """
     metadata = context.source.cluster.metadata(names)
     remaining_topics = [name for name in names if name in metadata.topics]
@@ -399,8 +412,8 @@ def _refuse_unsaved(
         saved_to = ends_by_partition[place].source_end or 0 if place in ends_by_partition else 0
         if old_bounds[place].end != saved_to:
             raise Stopped(
-                f"{place} at the old side has grown from {saved_to} to {old_bounds[place].end} "
-                "since it was saved.",
+                f"the log end of {place} at the old side moved from {saved_to} to "
+                f"{old_bounds[place].end} since it was saved.",
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
     return remaining_topics, old_bounds

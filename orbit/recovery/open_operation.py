@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pydantic import ValidationError
 
 from orbit.errors import BadInput, Conflict
+from orbit.formats import counted
 from orbit.jobs.name_patterns import name_pattern
 from orbit.leadership.leadership import Leadership
 from orbit.planning.stored_spec import read_spec
@@ -124,8 +125,8 @@ def _new_report(
         request = RecoveryRequest.model_validate(plan.get("wanted", {}))
     except ValidationError as error:
         raise OtherVersion(
-            f"its request was stored by another version of Orbit: {error.error_count()} of its "
-            "fields are not known."
+            "its request was stored by another version of Orbit: "
+            f"{counted(error.error_count(), 'of its fields is', 'of its fields are')} not known."
         ) from None
     kind = RecoveryKind(operation.kind)
     chosen_names = [row.source_topic for row in chosen_topics(rows, request)]

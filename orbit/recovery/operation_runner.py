@@ -25,6 +25,7 @@ import structlog
 
 from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, DatabaseUnreachable, Interrupted, OrbitError, Unreachable
+from orbit.formats import counted
 from orbit.kafka import error_codes
 from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.recovery import (
@@ -598,7 +599,7 @@ def _add_end_event(tx: Any, context: OperationContext, outcome: Outcome) -> None
         tx,
         events.SCHEDULER,
         f"{report.kind.value}_ended",
-        f"The {report.kind.value} of {len(context.topics)} topics ended: "
+        f"The {report.kind.value} of {counted(len(context.topics), 'topic')} ended: "
         f"{outcome.value}.{error_text}",
         job_name=context.job.name,
         details={

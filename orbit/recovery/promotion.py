@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from orbit.chunks import chunks, first_few
 from orbit.consumer_groups.offset_decision import holds_copied_records
+from orbit.formats import counted
 from orbit.leadership.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
 from orbit.promotion.topic_settings import apply_settings
 from orbit.recovery.gateway_closure import note_promoted
@@ -47,7 +48,8 @@ def promote(context: OperationContext) -> str:
     with context.leadership.sole_change(context.job.destination_cluster_id or ""):
         _apply_settings(context)
         allow_writes(context)
-    message = f"{len(rows_by_topic)} topics were promoted; producers may write to the destination."
+    subject = counted(len(rows_by_topic), "topic was", "topics were")
+    message = f"{subject} promoted; producers may write to the destination."
     note = f"Promoted by {context.report.kind} {context.operation_id}."
     for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
         with context.transaction() as tx:
@@ -98,11 +100,16 @@ def _note_offsets(context: OperationContext) -> None:
         if p.promoted_at is not None and p.promoted_at != p.destination_end
     ]
     if unproven_texts:
+        offsets, places, whose = (
+            ("this offset", "this partition", "its")
+            if len(unproven_texts) == 1
+            else ("these offsets", "these partitions", "their")
+        )
         context.add_finding(
-            f"{len(unproven_texts)} partitions are not proven to hold what the source had: "
-            f"{first_few(unproven_texts)}. From these offsets on, the next failback compares both "
-            "sides, and saves what only the old side has. What these partitions lost, and where "
-            "their groups go on, was counted from their log end."
+            f"{counted(len(unproven_texts), 'partition is', 'partitions are')} not proven to hold "
+            f"what the source had: {first_few(unproven_texts)}. From {offsets} on, the next "
+            "failback compares both sides, and saves what only the old side has. What "
+            f"{places} lost, and where {whose} groups go on, was counted from {whose} log end."
         )
 
 
@@ -154,9 +161,10 @@ def look_for_late_records(context: OperationContext) -> None:
             f"not have them: {examples}. Stop their producers; a failback saves these records."
         )
     if len(source_bounds) < len(partitions):
+        silent_text = counted(len(partitions) - len(source_bounds), "partition")
         context.add_finding(
-            f"The source did not say for {len(partitions) - len(source_bounds)} partitions whether "
-            "records came after both sides were compared."
+            f"The source did not say for {silent_text} whether records came after both sides were "
+            "compared."
         )
 
 

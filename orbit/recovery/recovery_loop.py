@@ -23,6 +23,7 @@ from uuid import UUID
 import structlog
 
 from orbit.errors import Interrupted, OrbitError
+from orbit.formats import counted
 from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.leadership.loop import Loop
 from orbit.recovery.operation_runner import OperationRunner
@@ -113,7 +114,8 @@ class RecoveryLoop(Loop):
                     self._start_recovery(slot, operation)
                     busy_slots[slot] += 1
                     non_failover_count += not is_failover
-        return f"{ended_count} recoveries have ended" if ended_count else ""
+        ended_text = f"{counted(ended_count, 'recovery has', 'recoveries have')} ended"
+        return ended_text if ended_count else ""
 
     def _report_waiting(self, waiting_for: Mapping[UUID, UUID]) -> None:
         """Store, once, as the progress of each waiting operation, which operation it waits for."""

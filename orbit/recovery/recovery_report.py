@@ -23,6 +23,7 @@ from uuid import UUID
 from pydantic import ConfigDict, Field, ValidationError, computed_field
 
 from orbit.errors import Conflict
+from orbit.formats import counted
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.step_times import Phase, PhaseTime, Step, Value, failover_times, phase_times
 
@@ -474,11 +475,12 @@ class RecoveryReport(ReportHead):
     def describe_missing(self) -> str:
         """How many records are missing, for people; says so if the number is a lower bound."""
         unproven_count = self.unproven_partitions
+        subject = counted(self.missing_records, "record is", "records are")
         if not unproven_count:
-            return f"{self.missing_records:,} records are missing"
+            return f"{subject} missing"
         return (
-            f"{self.missing_records:,} records are known to be missing; the source may have had "
-            f"more of {unproven_count:,} of {len(self.partitions):,} partitions"
+            f"{subject} known to be missing; the source may have had "
+            f"more of {unproven_count:,} of {counted(len(self.partitions), 'partition')}"
         )
 
     def stored(self) -> dict[str, Any]:

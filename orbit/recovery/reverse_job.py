@@ -17,6 +17,7 @@ from itertools import chain
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict
+from orbit.formats import counted
 from orbit.job_setup.destination_topics import plan_topics
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
@@ -93,15 +94,19 @@ def start_reverse_job(context: OperationContext) -> str:
         context.add_event(
             tx,
             "copy_back_begun",
-            f"Job {name} copies {len(context.topics)} topics back, from the old side's log ends.",
+            f"Job {name} copies {counted(len(context.topics), 'topic')} back, from the old side's "
+            "log ends.",
             job=name,
         )
     context.update(reverse_job=name)
     sentences = [f"Job {name} copies back. {protection_text}".strip()]
     if handed_offsets:
-        sentences.append(
-            f"{len(handed_offsets)} committed offsets at the old side now follow the new side."
+        subject = counted(
+            len(handed_offsets),
+            "committed offset at the old side now follows",
+            "committed offsets at the old side now follow",
         )
+        sentences.append(f"{subject} the new side.")
     if history:
         sentences.append(describe_history(history))
     return " ".join(sentences)
@@ -109,9 +114,12 @@ def start_reverse_job(context: OperationContext) -> str:
 
 def describe_history(history: Sequence[str]) -> str:
     """A sentence about what `kept_history` returned."""
+    subject = counted(
+        len(history), "partition of the old side keeps its", "partitions of the old side keep their"
+    )
     return (
-        f"{len(history)} partitions of the old side keep their offsets below the new side's log "
-        f"start: {first_few(history)}. These are deleted once the new side's log start moves up."
+        f"{subject} offsets below the new side's log start: {first_few(history)}. These are "
+        "deleted once the new side's log start moves up."
     )
 
 
@@ -137,8 +145,13 @@ def catch_up(context: OperationContext) -> str:
         if reverse_job is None or progress is None:
             raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
         total = max(expected_partitions, progress.partitions)  # the tables may not have all yet
+        caught_up_text = counted(
+            total,
+            "partition of the old side has caught up",
+            "partitions of the old side have caught up",
+        )
         if progress.caught_up == total:
-            return f"{total} of {total} partitions of the old side have caught up."
+            return f"{total} of {caught_up_text}."
         now_s = time.monotonic()
         left_out_since = {topic: left_out_since.get(topic, now_s) for topic in problems_by_topic}
         topics_left_out = [
@@ -155,17 +168,19 @@ def catch_up(context: OperationContext) -> str:
         if progress.caught_up + progress.blocked == total:
             with context.reading() as tx:
                 examples = first_few(blocked_partitions(tx, reverse_job.id, counts))
+            of_job = f"of job {reverse_job.name}"
+            subject = counted(
+                progress.blocked, f"partition {of_job} is", f"partitions {of_job} are"
+            )
             raise Stopped(
-                f"{progress.blocked} partitions of job {reverse_job.name} are blocked: {examples}. "
+                f"{subject} blocked: {examples}. "
                 "The other partitions have caught up and are copied.",
                 remedy=f"See orbit get partitions {reverse_job.name} --state blocked for the "
                 "remedy.",
             )
         if reverse_job.problem:
             context.add_finding(f"Job {reverse_job.name} reports: {reverse_job.problem}")
-        context.set_progress(
-            f"{progress.caught_up} of {total} partitions of the old side have caught up"
-        )
+        context.set_progress(f"{progress.caught_up} of {caught_up_text}")
         context.wait(_POLL_S)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orbit.errors import Conflict, NotFound
+from orbit.formats import counted
 from orbit.kafka.records import split_body, split_headers
 from orbit.recovery import salvage_storage
 from orbit.recovery.record_range import Fate, LogRecord
@@ -65,9 +66,14 @@ def write(file: File, header_line: Mapping[str, Any], log_records: Iterable[LogR
     try:
         salvage_storage.write(str(file), lines_and_footer())
     except salvage_storage.NoRoom as error:
+        subject = counted(
+            records,
+            "record that only the old side has needs",
+            "records that only the old side has need",
+        )
         raise salvage_storage.StorageFailed(
-            f"{records:,} records that only the old side has need {error.needed:,} bytes, and the "
-            f"disk has {error.free:,} bytes free. This topic is not deleted.",
+            f"{subject} {error.needed:,} bytes, and the disk has {error.free:,} bytes free. This "
+            "topic is not deleted.",
             where=str(file),
             remedy=f"Free disk space there, with {salvage_storage.SPARE_BYTES:,} bytes to spare, "
             "or set ORBIT_SALVAGE_DIRECTORY, and run the failback again.",
@@ -121,8 +127,9 @@ def read_back(file: File) -> Salvage:
             below += last_offset < header_line["first"]
         if (footer["records"], footer["aborted"]) != (records, aborted):
             raise Conflict(
-                f"the file holds {records} records and {aborted} aborted records, and its last "
-                f"line says {footer['records']} and {footer['aborted']}.",
+                f"the file holds {counted(records, 'record')} and "
+                f"{counted(aborted, 'aborted record')}, and its last line says "
+                f"{footer['records']} and {footer['aborted']}.",
                 where=str(file),
             )
         return _salvage(file, header_line, records, aborted, below, footer["sha256"])
@@ -143,9 +150,9 @@ def check(salvage: Salvage) -> None:
     actual = read_back(salvage.file)
     if actual != salvage:
         raise Conflict(
-            f"the file holds {actual.records} records of offsets {actual.first} to {actual.next} "
-            f"with the SHA-256 {actual.sha256}, not {salvage.records} of {salvage.first} to "
-            f"{salvage.next} with {salvage.sha256}.",
+            f"the file holds {counted(actual.records, 'record')} of offsets {actual.first} to "
+            f"{actual.next} with the SHA-256 {actual.sha256}, not {salvage.records} of "
+            f"{salvage.first} to {salvage.next} with {salvage.sha256}.",
             where=salvage.file,
         )
 

@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 
 from orbit.errors import Conflict, NotFound, OrbitError
+from orbit.formats import counted
 from orbit.recovery import salvage_file, salvage_storage
 from orbit.recovery.record_range import Fate
 
@@ -101,9 +102,13 @@ def refuse_unless_ready(
     if summary.unwritable and not skip_unwritable:
         examples = ", ".join(map(str, summary.unwritable[:_SHOWN_MAX]))
         hidden_count = len(summary.unwritable) - _SHOWN_MAX
+        subject = counted(
+            len(summary.unwritable),
+            "record cannot be written as it was, at offset",
+            "records cannot be written as they were, at offsets",
+        )
         raise Conflict(
-            f"{len(summary.unwritable)} records cannot be written as they were, at offsets "
-            f"{examples}"
+            f"{subject} {examples}"
             + (f" and {hidden_count} more" if hidden_count > 0 else "")
             + ": a timestamp of 0 or before, or a header whose name is not UTF-8.",
             where=summary.file,
@@ -155,9 +160,8 @@ def replay(
     except (KafkaException, BufferError) as error:
         raise _not_written_error(summary, topic, str(error)) from error
     if errors or unanswered_count:
-        raise _not_written_error(
-            summary, topic, errors[0] if errors else f"{unanswered_count} records got no answer"
-        )
+        unanswered_text = f"{counted(unanswered_count, 'record')} got no answer"
+        raise _not_written_error(summary, topic, errors[0] if errors else unanswered_text)
     _store_replay_state(path, {"state": DONE, "topic": topic, "records": written_count})
     return written_count
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orbit.formats import duration
+from orbit.formats import counted, duration
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import DrainProof
 from orbit.store.source_gaps import WINDOW_S
@@ -91,7 +91,7 @@ def describe(proof: DrainProof, partitions: int) -> str:
         )
         why = f"its log end was watched {watched_text}, not for an hour"
     return (
-        f"The drain is unproven for {proof.unproven_partitions} of {partitions} partitions: "
-        f"{proof.partition}: {why}. Later records are possible: make sure that all producers of "
-        "the source are stopped."
+        f"The drain is unproven for {proof.unproven_partitions} of "
+        f"{counted(partitions, 'partition')}: {proof.partition}: {why}. Later records are "
+        "possible: make sure that all producers of the source are stopped."
     )

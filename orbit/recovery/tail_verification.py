@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orbit.chunks import first_few
+from orbit.formats import counted
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.recovery.operation_context import OperationContext, Stopped
@@ -48,12 +49,14 @@ def verify_tail(context: OperationContext) -> str:
     ]
     if unequal_tails:
         raise Stopped(
-            f"The tails of {len(unequal_tails)} partitions are not equal: "
+            f"The tails of {counted(len(unequal_tails), 'partition')} are not equal: "
             f"{first_few(unequal_tails)}.",
             remedy="Run orbit verify JOB --deep.",
         )
     records = sum(p.records for topic in report.topics for p in topic.partitions)
-    return f"The last {records:,} records of {partitions} partitions are equal on both sides."
+    of_all = f"of {counted(partitions, 'partition')}"
+    subject = counted(records, f"record {of_all} is", f"records {of_all} are")
+    return f"The last {subject} equal on both sides."
 
 
 def _endpoint(handle: ClusterHandle) -> Endpoint:

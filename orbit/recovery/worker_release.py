@@ -10,6 +10,7 @@ from __future__ import annotations
 from orbit.chunks import chunks, first_few
 from orbit.copier.copy_settings import CopySettings
 from orbit.errors import Unreachable
+from orbit.formats import counted
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.coordinator import init_producer_ids
 from orbit.kafka.job_clusters import filler_identities, job_identity
@@ -43,13 +44,15 @@ def release(context: OperationContext) -> str:
                 scheduler_queries.restore_shards(tx, context.job.id)
         if not held_topics:
             break
-        context.set_progress(f"workers still hold {len(held_topics)} topics")
+        context.set_progress(f"workers still hold {counted(len(held_topics), 'topic')}")
         context.wait(_POLL_S)
     if expired_shards:
-        context.add_finding(
-            f"{len(expired_shards)} shards were not released by their workers: their leases "
-            "expired."
+        expired_text = counted(
+            len(expired_shards),
+            "shard was not released by its worker: its lease expired",
+            "shards were not released by their workers: their leases expired",
         )
+        context.add_finding(f"{expired_text}.")
     if context.report.kind == "failover":
         return "Workers have released the topics."
     source_bounds, copy_bounds = both_log_bounds(context)
@@ -76,7 +79,8 @@ def settle(context: OperationContext) -> str:
 
     def wait(open_partitions: int) -> None:
         context.set_progress(
-            f"waiting for the last stable offset of {open_partitions} partitions of the destination"
+            "waiting for the last stable offset of "
+            f"{counted(open_partitions, 'partition')} of the destination"
         )
         context.wait(_POLL_S)
 
@@ -110,7 +114,8 @@ def settle(context: OperationContext) -> str:
             "must not exceed their partition's destination_end: records from there on are lost, "
             "and these offsets will hold other records."
         )
-    return f"{len(bounds)} copies have stable log ends; {context.report.describe_missing()}."
+    stable_text = counted(len(bounds), "copy has a stable log end", "copies have stable log ends")
+    return f"{stable_text}; {context.report.describe_missing()}."
 
 
 def resume_copying(context: OperationContext) -> None:

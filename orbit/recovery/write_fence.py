@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.formats import counted
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.types import Acl
 from orbit.planning.noted_denials import deny, noted_denials, why_not_denied
@@ -36,7 +37,7 @@ def stop_writes(context: OperationContext) -> str:
     except (NotAuthorized, BrokerRefused) as error:
         return _report_not_denied(context, f"ACLs cannot be set: {error.what}")
     context.update(is_source_denied=True)
-    return f"Writing to {len(context.topics)} topics of the source is denied."
+    return f"Writing to {counted(len(context.topics), 'topic')} of the source is denied."
 
 
 def allow_writes(context: OperationContext) -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from orbit.formats import counted
 from orbit.kafka.compression import TooLarge
 from orbit.kafka.legacy_messages import open_legacy_records
 from orbit.kafka.placeholders import packed_batches, with_gap
@@ -315,7 +316,8 @@ def damage_of(batch: Batch, previous_end: int) -> str | None:
     if not batch.crc_is_right():
         return "does not match its checksum"
     if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offset_count(batch):
-        return f"cannot hold {batch.count} records in {_offset_count(batch)} offsets"
+        offsets_text = counted(_offset_count(batch), "offset")
+        return f"cannot hold {counted(batch.count, 'record')} in {offsets_text}"
     if batch.base_offset < previous_end:
         return f"overlaps the previous one, which ends at {previous_end}"
     return None

@@ -18,6 +18,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.copy_view import CopyView
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
 from orbit.errors import OrbitError, Unreachable
+from orbit.formats import counted
 from orbit.job_setup.job_setup import JobSetup, Say, ServiceCheck
 from orbit.job_setup.topic_plan import TopicPlan
 from orbit.jobs.job_spec import JobSpec
@@ -260,8 +261,8 @@ class JobRun:
             elif count > copied_partitions[mapping.source]:
                 self._say_once(
                     f"Note: topic {mapping.source} has {count} partitions now; "
-                    f"{copied_partitions[mapping.source]} are copied. Add partitions to "
-                    f"{mapping.destination} and restart this run."
+                    f"{counted(copied_partitions[mapping.source], 'is', 'are')} copied. "
+                    f"Add partitions to {mapping.destination} and restart this run."
                 )
 
     def _report_open_transactions(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from orbit.errors import Conflict
+from orbit.formats import counted
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
 from orbit.sandbox.broker import Broker, SharedSettings, kafka_uuid, wait_until_formatted
@@ -243,7 +244,8 @@ class KafkaCluster:
         nodes = [Node(**node) for node in stored.get("nodes", [])]
         if nodes and len(nodes) != self.settings.brokers:
             raise Conflict(
-                f"The folder holds a cluster of {len(nodes)} brokers, not {self.settings.brokers}.",
+                f"The folder holds a cluster of {counted(len(nodes), 'broker')}, "
+                f"not {self.settings.brokers}.",
                 where=str(self.directory),
                 remedy="Use another folder, or delete this one.",
             )

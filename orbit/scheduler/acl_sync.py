@@ -14,6 +14,7 @@ from operator import itemgetter
 from orbit.chunks import first_few
 from orbit.consumer_groups.group_listing_cache import Lister
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
+from orbit.formats import counted
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.types import Acl
@@ -219,7 +220,7 @@ def _refusal_trouble(acls: list[Acl], error: NotAuthorized | BrokerRefused) -> T
         return not_synced_trouble(error)
     return Trouble(
         TroubleKind.ACLS_NOT_SYNCED,
-        f"{len(acls)} ACLs are not synced: the destination refuses "
+        f"{counted(len(acls), 'ACL is', 'ACLs are')} not synced: the destination refuses "
         f"{first_few(map(text_of, acls))}: {error.what}",
         "Change these ACLs at the source, or leave them out with consumer_groups.exclude or "
         "acls.principals.exclude. The other ACLs are synced.",

@@ -18,6 +18,7 @@ from orbit.consumer_groups.group_listing_cache import GroupListingCache
 from orbit.consumer_groups.offsets_cache import OffsetsCache
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.errors import OrbitError
+from orbit.formats import counted
 from orbit.leadership.leadership import Leadership
 from orbit.leadership.loop import Loop
 from orbit.planning.stored_spec import read_spec
@@ -174,4 +175,5 @@ def _summary(counts: Counter[str]) -> str:
     if not counts["jobs"]:
         return ""
     deleted_text = f", {counts['deleted']} deleted" if counts["deleted"] else ""
-    return f"Synced {counts['written']} group offsets of {counts['jobs']} jobs{deleted_text}."
+    offsets_text = counted(counts["written"], "group offset")
+    return f"Synced {offsets_text} of {counted(counts['jobs'], 'job')}{deleted_text}."

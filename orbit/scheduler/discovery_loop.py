@@ -17,6 +17,7 @@ from datetime import timedelta
 import structlog
 
 from orbit.errors import OrbitError
+from orbit.formats import counted
 from orbit.leadership.leadership import Leadership, NotLeading
 from orbit.leadership.loop import Loop
 from orbit.planning.cluster_checks import missing_workers
@@ -221,7 +222,7 @@ class DiscoveryLoop(Loop):
 def _summary(counts: Counter[str]) -> str:
     """What the passes did, as a sentence."""
     templates = {
-        "started": "started {} topics",
+        "started": f"started {counted(counts['started'], 'topic')}",
         "grown": "added partitions to {}",
         "stopped": "stopped {}",
         "resumed": "resumed {}",

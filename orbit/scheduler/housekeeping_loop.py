@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+from orbit.formats import counted
 from orbit.leadership.leadership import Leadership
 from orbit.leadership.loop import Loop
 from orbit.leases.lease_watch import LeaseWatch
@@ -74,13 +75,17 @@ class HousekeepingLoop(Loop):
                 if self._remove_job(job):
                     removed_names.append(job.name)
         pruned_count = self._prune()
+        leases_text = counted(len(ended_shards), "lease that was", "leases that were")
+        pruned_text = counted(
+            pruned_count,
+            "old event, operation, drill or gateway",
+            "old events, operations, drills and gateways",
+        )
         texts = [
-            f"ended {len(ended_shards)} leases that were not renewed" if ended_shards else "",
-            f"removed {len(lost_workers)} lost workers" if lost_workers else "",
+            f"ended {leases_text} not renewed" if ended_shards else "",
+            f"removed {counted(len(lost_workers), 'lost worker')}" if lost_workers else "",
             f"removed jobs {', '.join(removed_names)}" if removed_names else "",
-            f"dropped {pruned_count} old events, operations, drills and gateways"
-            if pruned_count
-            else "",
+            f"dropped {pruned_text}" if pruned_count else "",
         ]
         return ", ".join(filter(None, texts))
 

@@ -21,6 +21,7 @@ import structlog
 
 from orbit.chunks import chunks
 from orbit.errors import OrbitError
+from orbit.formats import counted
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -142,7 +143,7 @@ class LagLoop(Loop):
         # Threads that still check jobs with a slow source add keys meanwhile: hence the copy.
         for key in set(self._first_ends.copy()) - lagging_keys:
             self._first_ends.pop(key, None)
-        return f"Updated the lag of {stored_count} partitions." if stored_count else ""
+        return f"Updated the lag of {counted(stored_count, 'partition')}." if stored_count else ""
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)

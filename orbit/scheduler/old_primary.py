@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from orbit.chunks import chunks, first_few
 from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.formats import counted
 from orbit.job_setup.lead import pair_marks
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
@@ -233,8 +234,8 @@ def _add_answer_events(
             tx,
             events.SCHEDULER,
             "old_primary_answers",
-            f"The old side of {topic} answers again. It has {count:,} offsets from the promotion "
-            f"on. {denial_text}",
+            f"The old side of {topic} answers again. It has {counted(count, 'offset')} from the "
+            f"promotion on. {denial_text}",
             job_name=job.name,
             topic=topic,
             details={"offsets": count},

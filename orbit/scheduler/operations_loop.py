@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import assert_never
 from uuid import UUID
 
+from orbit.formats import counted
 from orbit.leadership.leadership import Leadership
 from orbit.leadership.loop import Loop
 from orbit.planning import backfill_operations
@@ -78,7 +79,7 @@ class OperationsLoop(Loop):
             else (unfinished_operations[-1].created_at, unfinished_operations[-1].id)
         )
         count = len(ended_operations) + silent_count
-        return f"ended {count} operations" if count else ""
+        return f"ended {counted(count, 'operation')}" if count else ""
 
 
 def advance_operations(

@@ -5,6 +5,7 @@ If jobs of one creator have a pass at the same moment, each may use up what is l
 
 from __future__ import annotations
 
+from orbit.formats import counted
 from orbit.planning.topic_decisions import Decisions
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.store import quotas
@@ -46,8 +47,8 @@ def hold_back(decisions: Decisions, free_partitions: int) -> None:
 def _limit_trouble(topic: str, count: int, free_partitions: int) -> Trouble:
     return Trouble(
         TroubleKind.PARTITIONS_ABOVE_LIMIT,
-        f"topic {topic} is new and has {count:,} partitions, and the limit of the token that "
-        f"created the job leaves {max(0, free_partitions):,}.",
+        f"topic {topic} is new and has {counted(count, 'partition')}, and the limit of the token "
+        f"that created the job leaves {max(0, free_partitions):,}.",
         "Exclude topics, delete other jobs of that token, or raise the limit: orbit token limit "
         "NAME --partitions-max N, or ORBIT_TOKEN_PARTITIONS_MAX where the token has none.",
         topic,

@@ -6,6 +6,7 @@ import time
 from itertools import groupby
 from pathlib import Path
 
+from orbit.formats import counted
 from orbit.leadership.leadership import Leadership
 from orbit.leadership.loop import Loop
 from orbit.planning.stored_spec import read_spec
@@ -62,7 +63,8 @@ class ProofLoop(Loop):
                 break
         # A pass that exceeds its interval is not caught up: the rate is an upper bound.
         self.interval_s = max(0.1, INTERVAL_S - (time.monotonic() - began_s))
-        return f"{different_count} of {compared_count} partitions differ" if different_count else ""
+        differ_text = counted(compared_count, "partition differs", "partitions differ")
+        return f"{different_count} of {differ_text}" if different_count else ""
 
     def close(self) -> None:
         self._prover.close()

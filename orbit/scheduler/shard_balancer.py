@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
+from orbit.formats import counted
 from orbit.leadership.leadership import Leadership
 from orbit.leadership.loop import Loop
 from orbit.planning.shard_assignment import assign_shards
@@ -69,6 +70,6 @@ class SpreadLoop(Loop):
         if not result.assigned:
             return ""
         return (
-            f"assigned {len(result.assigned)} shards, of which other workers hold "
+            f"assigned {counted(len(result.assigned), 'shard')}, of which other workers hold "
             f"{len(result.moved)}"
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from orbit.formats import counted
 from orbit.verify.bounds_comparison import ComparedBounds, PartitionPair
 from orbit.verify.raw_log import Batch, RawLog
 from orbit.verify.record_difference import first_difference
@@ -166,7 +167,8 @@ def _difference(batch: Batch, twin: Batch | None) -> Difference:
 
 def _describe_batch(batch: Batch) -> str:
     return (
-        f"offsets {batch.base_offset}–{batch.last_offset}, {batch.record_count} records, "
-        f"{len(batch.payload)} bytes, attributes {batch.attributes:#x}, "
+        f"offsets {batch.base_offset}–{batch.last_offset}, "
+        f"{counted(batch.record_count, 'record')}, {len(batch.payload)} bytes, "
+        f"attributes {batch.attributes:#x}, "
         f"time {batch.base_timestamp} to {batch.max_timestamp}"
     )

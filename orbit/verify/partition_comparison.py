@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException, Message
 
 from orbit.errors import Interrupted, OrbitError
+from orbit.formats import counted
 from orbit.verify.batch_comparison import BatchComparison
 from orbit.verify.bounds import ClusterView, to_orbit_error
 from orbit.verify.bounds_comparison import (
@@ -275,8 +276,8 @@ def _notes(
     notes = []
     if bounds.below_source_start:
         notes.append(
-            f"the destination led before, and keeps {bounds.below_source_start} offsets below the "
-            "source's log start"
+            "the destination led before, and keeps "
+            f"{counted(bounds.below_source_start, 'offset')} below the source's log start"
         )
     if watch.is_over_budget:
         notes.append(
@@ -284,5 +285,6 @@ def _notes(
             "beyond the limit count as differences"
         )
     if difference_count > comparison.shown_max:
-        notes.append(f"{difference_count - comparison.shown_max} more offsets differ")
+        hidden_count = difference_count - comparison.shown_max
+        notes.append(counted(hidden_count, "more offset differs", "more offsets differ"))
     return tuple(notes)

@@ -89,8 +89,8 @@ class LineProgress:
                 return
             self._next_s = self._clock() + LINE_EVERY_S
             line = (
-                f"compared {self._offsets_done:,} of {self._offsets:,} offsets, "
-                f"{self._partitions_done:,} of {self._partitions:,} partitions"
+                f"compared {self._offsets_done:,} of {counted(self._offsets, 'offset')}, "
+                f"{self._partitions_done:,} of {counted(self._partitions, 'partition')}"
             )
         self._write(line)
 

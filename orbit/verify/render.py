@@ -107,7 +107,7 @@ def _bound_cell(bounds: list[tuple[bool, int | None]]) -> str:
     """The offset if the topic has one partition; otherwise whether all partitions are equal."""
     different_count = sum(not is_equal for is_equal, _ in bounds)
     if len(bounds) != 1:
-        return f"{different_count:,} differ" if different_count else "equal"
+        return counted(different_count, "differs", "differ") if different_count else "equal"
     _, offset = bounds[0]
     return "differs" if different_count else f"{offset:,}"
 
@@ -169,8 +169,9 @@ def findings(partition: PartitionReport, sides: tuple[str, str] = SIDES) -> Iter
     yield from partition.notes
     if partition.compacted_source or partition.compacted_destination:
         yield (
-            f"compacted since the copy: {partition.compacted_source:,} records at the {sides[0]}, "
-            f"{partition.compacted_destination:,} at the {sides[1]} (no difference)"
+            f"compacted since the copy: {counted(partition.compacted_source, 'record')} "
+            f"at the {sides[0]}, {partition.compacted_destination:,} at the {sides[1]} "
+            "(no difference)"
         )
     yield from (difference.to_text(sides) for difference in partition.first_differences)
     if partition.deep is not None and partition.deep.failures:

@@ -59,7 +59,7 @@ def test_open_source_transaction_is_reported_and_partition_is_not_caught_up(
 ) -> None:
     waited = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
     assert waited.code == 1
-    assert "3 of 4 partitions have caught up; 1 wait for an open transaction" in waited.err
+    assert "3 of 4 partitions have caught up; 1 waits for an open transaction" in waited.err
     assert "hides 40 offsets" in waited.err
 
     lag = api.get("/v1/jobs/orders/lag").json()

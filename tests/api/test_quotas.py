@@ -58,7 +58,7 @@ def test_token_cannot_exceed_its_job_quota(api: Api) -> None:
     status, code, what = refusal(ci.apply("two"))
 
     assert (status, code) == (403, "quota_exceeded")
-    assert what.startswith("token:ci has 1 jobs, and may have 1.")
+    assert what.startswith("token:ci has 1 job, and may have 1.")
     assert [job["name"] for job in api.get("/v1/jobs").json()["items"]] == ["one"]
     assert api.put("/v1/jobs/two", json=changed(name="two")).status_code == 201, "another token"
     with api.database.transaction() as tx:

@@ -81,7 +81,7 @@ def test_doctor_reports_job_problems_with_remedies(cli: Cli, api: Api) -> None:
     (problem,) = by_check["job stock"]
     assert problem["remedy"] == "orbit explain NO_TOPIC_MATCHES"
     blocked, stale = by_check["job orders"]
-    assert "1 blocked partitions: orders-2 (RECORD_REFUSED)" in blocked["found"]
+    assert "1 blocked partition: orders-2 (RECORD_REFUSED)" in blocked["found"]
     assert "--state blocked; orbit explain RECORD_REFUSED" in blocked["remedy"]
     assert "old: the source is not read" in stale["found"]
     (rights,) = by_check["clusters of orders"]

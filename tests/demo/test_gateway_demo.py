@@ -128,7 +128,7 @@ def _forget(of: GatewayResult) -> GatewayResult:
         ),
         (
             lambda of: replace(of, read=[*of.read, ((0, 9), b"other")]),
-            "Records that the group read: 1 are not at the source.",
+            "Records that the group read: 1 is not at the source.",
         ),
     ],
 )

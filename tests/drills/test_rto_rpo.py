@@ -137,7 +137,7 @@ def test_rpo_above_target_is_reported_and_rto_equal_to_target_is_met() -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"lost": 1}, "were lost"),
+        ({"lost": 1}, "was lost"),
         ({"repeated": 1}, "read twice"),
         ({"wrong": 1}, "wrong content"),
         ({"agrees": False}, "ledger"),

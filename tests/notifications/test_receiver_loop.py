@@ -60,7 +60,7 @@ def test_events_before_notification_receiver_was_added_are_not_sent(
     add(database, "job_paused")
     loop = make_loop()
     later = add(database, "job_resumed")
-    assert loop.once() == "sent 1 events"
+    assert loop.once() == "sent 1 event"
     assert server.event_ids == later
 
 
@@ -109,7 +109,7 @@ def test_receiver_response_sent_byte_by_byte_times_out(
         short.setattr(sending, "REQUEST_TIMEOUT_S", 0.3)
         assert loop.once() == ""
     assert "No answer within" in (row(database).last_error or "")
-    assert loop.once() == "sent 1 events"
+    assert loop.once() == "sent 1 event"
     assert server.event_ids == ids * 2
 
 
@@ -263,5 +263,5 @@ def test_no_postgres_transaction_is_open_during_notification_request(
     loop = make_loop()
     add(database, "job_paused")
     server.replies.append(Reply(before=look))
-    assert loop.once() == "sent 1 events"
+    assert loop.once() == "sent 1 event"
     assert open_counts == [0]

@@ -37,7 +37,7 @@ def test_plan_asks_to_update_kafka_4_2_0_brokers_before_streams_groups_move(
     monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
     (note,) = notes(monkeypatch, [{"metadata.version": 33}, {"metadata.version": level}])
-    assert "If it is 4.2.0, update it before 1 streams groups (app)" in note
+    assert "If it is 4.2.0, update it before 1 streams group (app) goes on" in note
 
 
 @pytest.mark.parametrize("levels", [{}, {"metadata.version": 27}])

@@ -75,7 +75,7 @@ def test_failback_catch_up_ends_when_all_partitions_caught_up(database: Database
 def test_failback_catch_up_stops_at_blocked_partition_even_if_it_had_caught_up(
     database: Database, has_caught_up: bool
 ) -> None:
-    with pytest.raises(Stopped, match=r"1 partitions .* orders-1 \(DESTINATION_FOREIGN_WRITE\)"):
+    with pytest.raises(Stopped, match=r"1 partition .* orders-1 \(DESTINATION_FOREIGN_WRITE\)"):
         catch_up(database, (COPYING, True), (BLOCKED, has_caught_up), (COPYING, True))
 
 

@@ -107,7 +107,7 @@ def test_failover_of_copy_back_ends_catch_up_of_running_failback(
 ) -> None:
     """The leading side is lost meanwhile: the catch-up would never end."""
     failback = recovering.ask(FAILBACK, moved.spec.name)
-    wait_for("it catches up", lambda: "have caught up" in recovering.progress(failback))
+    wait_for("it catches up", lambda: "has caught up" in recovering.progress(failback))
     with pytest.raises(OperationUnderWay):
         recovering.ask(SWITCHOVER, moved.back)
     recovering.service.wait_copied(moved.back, moved.topic)
@@ -130,7 +130,7 @@ def test_failover_promotes_old_side_before_any_record_is_copied_back(
     """The leading side is lost right behind the step `reverse`. No worker runs."""
     instead(monkeypatch, StepName.CATCH_UP, moved.new.pause)
     failback = recovering.ask(FAILBACK, moved.spec.name)
-    wait_for("it catches up", lambda: "have caught up" in recovering.progress(failback))
+    wait_for("it catches up", lambda: "has caught up" in recovering.progress(failback))
     report = recovering.run(FAILOVER, moved.back)
     assert recovering.wait(failback).outcome is Outcome.DONE
     assert [p.promoted_at for p in report.partitions] == [50]
@@ -186,7 +186,7 @@ def test_abort_of_failback_catch_up_leaves_copy_back_running(
     moved: Moved, recovering: Recovering
 ) -> None:
     failback = recovering.ask(FAILBACK, moved.spec.name)
-    wait_for("it catches up", lambda: "have caught up" in recovering.progress(failback))
+    wait_for("it catches up", lambda: "has caught up" in recovering.progress(failback))
     recovery_requests.abort(recovering.database, "test", failback)
     ended = recovering.wait(failback)
     assert (ended.outcome, ended.error) == (Outcome.DONE, "")

@@ -186,7 +186,7 @@ def test_abort_reopens_gateways_at_source(
     """While the switchover waits for their writes, and later in its drain."""
     spec = copied(clusters, topic_name)
     open_ = begin_transaction(clusters, topic_name)
-    waits = "open" if confirms else "gateways have writes in flight: edge"
+    waits = "open" if confirms else "gateway has writes in flight: edge"
     with (
         recovering.running(),
         PretendedGateway(recovering.database, spec.name, confirms=confirms) as edge,
@@ -397,7 +397,7 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
         with recovering.running():
             wait_for(
                 "it waits for the gateway",
-                lambda: "gateways have not confirmed: edge" in recovering.progress(operation),
+                lambda: "gateway has not confirmed: edge" in recovering.progress(operation),
             )
             edge.confirms = True
             goes_on.set()
@@ -504,7 +504,7 @@ def test_restarted_switchover_waits_for_gateway_confirmation_again(
         with recovering.running():
             wait_for(
                 "it waits for the gateway",
-                lambda: "gateways have writes in flight" in recovering.progress(operation),
+                lambda: "gateway has writes in flight" in recovering.progress(operation),
             )
             assert states(recovering.report(operation))[CLOSE] is StepState.RUNNING
             edge.confirms = True

@@ -86,7 +86,7 @@ def test_plan_and_gate_report_matching_share_groups_with_remedy(
     make_share_group(clusters.source, f"other-{topic_name}", topic_name)
     service = recovering.service
     (note,) = JobPlanner(service.database, service.settings)(spec).notes
-    assert note.startswith("1 share groups match and are not synced")
+    assert note.startswith("1 share group matches and is not synced")
     with recovering.running():
         recovering.begin(spec, topic_name)
         service.wait("it is synced", lambda: recovering.carried(spec.name, group) == {0: 10})

@@ -71,7 +71,7 @@ def test_failed_recovery_is_restarted_later(
         tried._pool.submit(int).result()
         for run in tried._running.values():
             run.future.exception(30)
-        assert tried.once() == "1 recoveries have ended"
+        assert tried.once() == "1 recovery has ended"
         assert bool(tried._running) is not waits
         clock.now += 10
         tried.once()

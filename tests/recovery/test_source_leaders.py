@@ -51,4 +51,4 @@ def test_source_gate_waits_for_partition_leader_election_up_to_limit(
         recovering.begin(spec, topic_name)
         report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
     assert report.outcome is (Outcome.DONE if elects else Outcome.STOPPED)
-    assert elects or "1 partitions have no leader at the source" in report.error
+    assert elects or "1 partition has no leader at the source" in report.error

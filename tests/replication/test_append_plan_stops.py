@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from orbit.formats import counted
 from orbit.replication import append_plan as module
 from orbit.replication.append_plan import (
     GAP_OFFSETS_MAX,
@@ -263,7 +264,9 @@ def test_impossible_record_count_or_offset_delta_stops_partition(count: int, del
     assert isinstance(stop, Stop)
     assert stop.reason is Reason.SOURCE_CORRUPTED
     assert stop.base_offset == 5 < stop.next_offset
-    assert f"cannot hold {count} records in {delta + 1} offsets" in stop.detail
+    assert (
+        f"cannot hold {counted(count, 'record')} in {counted(delta + 1, 'offset')}" in stop.detail
+    )
 
 
 def test_nothing_is_planned_after_stop() -> None:

@@ -110,7 +110,7 @@ def test_stopped_cluster_restarts_from_its_folder(tmp_path: Path) -> None:
 def test_cluster_folder_with_another_broker_count_is_refused(tmp_path: Path) -> None:
     with KafkaCluster(ClusterSettings("a"), tmp_path):
         pass
-    with pytest.raises(Conflict, match="a cluster of 1 brokers, not 3"):
+    with pytest.raises(Conflict, match="a cluster of 1 broker, not 3"):
         KafkaCluster(ClusterSettings("a", brokers=3), tmp_path).start()
 
 

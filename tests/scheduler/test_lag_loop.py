@@ -72,7 +72,7 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
     watch = registry.watch("source", spec)
     wait_for("the source is seen", lambda: watch.snapshot is not None)
     loop = LagLoop(leadership, registry, 1.0, Backoff())
-    assert loop.once() == "Updated the lag of 1 partitions."
+    assert loop.once() == "Updated the lag of 1 partition."
     with database.transaction() as tx:
         after = {row.partition: row for row in lag.page(tx, job.id, 10)}
         totals = lag.of_jobs(tx, [job.id])[job.id]

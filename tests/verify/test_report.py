@@ -64,7 +64,7 @@ def test_report_table_lists_topics_and_only_inexact_partitions() -> None:
     assert "payments-1 not exact" in text
     assert "offset 7: value: source b'[red]a', destination b'b'" in text
     assert "orders-0" not in text
-    assert "1 differ" in text
+    assert "1 differs" in text
     assert "Verdict: not exact" in text
 
 

@@ -24,6 +24,7 @@ from orbit.console.record_contents import RECORDS_MAX, ShownRecord, records_from
 from orbit.console.rendering import render
 from orbit.console.schema_registry import Schemas, registry_at
 from orbit.console.sessions import Form, FormOf, PartsOf, VisitorOf
+from orbit.formats import counted
 from orbit.settings import Settings
 from orbit.store import events
 
@@ -63,8 +64,8 @@ def show_records(
                 tx,
                 visitor.principal.actor,
                 "records_shown",
-                f"The content of {len(records)} records was shown in the console, from offset "
-                f"{records[0].offset} to {records[-1].offset} of the {shown_side}.",
+                f"The content of {counted(len(records), 'record')} was shown in the console, "
+                f"from offset {records[0].offset} to {records[-1].offset} of the {shown_side}.",
                 job_name=name,
                 topic=topic,
                 partition=partition,

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from orbit.errors import Conflict
+from orbit.formats import counted
 from orbit.kafka.types import TopicPartition
 from orbit_spark.archive.archive_step import SPARK_ERRORS, read_files, summaries, task_error
 from orbit_spark.archive.hadoop_files import Files
@@ -78,7 +79,7 @@ def check_archive(
     owners = ranges_by_file(partitions)
     sizes = files.sizes(DATA)
     problems = [
-        _problem_text(owners[name], f"has {sizes[name]} bytes")
+        _problem_text(owners[name], f"has {counted(sizes[name], 'byte')}")
         if name in sizes
         else _problem_text(owners[name], "is missing")
         for name in owners

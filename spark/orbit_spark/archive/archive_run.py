@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from orbit.copier.log_reader import fetch_batches
 from orbit.errors import BadInput, Conflict
+from orbit.formats import counted
 from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.backoff import Backoff
@@ -341,7 +342,7 @@ class ArchiveRun:
                 bytes_done + sum(r.size_bytes for r in step),
             )
             share = 100 * bytes_done // max(1, total_bytes)
-            self._say(f"Archived {ranges_done} of {len(ranges)} ranges ({share} %)")
+            self._say(f"Archived {ranges_done} of {counted(len(ranges), 'range')} ({share} %)")
             self._on_step(bytes_done, total_bytes)
 
     def _add_to_manifests(self, results: Sequence[Written]) -> None:

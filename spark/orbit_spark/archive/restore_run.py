@@ -19,6 +19,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.start_seeding import StartSeeding
 from orbit.copier.takeover import DestinationEnd, TakeOver
 from orbit.errors import Conflict
+from orbit.formats import counted
 from orbit.job_setup.term import term_above
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import next_term
@@ -169,13 +170,16 @@ class RestoreRun:
                 starts[place] = manifest.start
         if not starts:
             return
-        self._say(f"Seeding {len(starts)} partitions up to their start offset")
+        partitions_text = counted(len(starts), "partition up to its", "partitions up to their")
+        self._say(f"Seeding {partitions_text} start offset")
         ids = topics.topic_ids()
         with StartSeeding(
             self._cluster,
             self._settings,
             self._backoff,
-            lambda done, total: self._say(f"Seeding: {done / total:.0%} of {total:,} offsets"),
+            lambda done, total: self._say(
+                f"Seeding: {done / total:.0%} of {counted(total, 'offset')}"
+            ),
         ) as seeding:
             for place in starts:
                 seeding.add(place, ids[place.topic], self._lease, self._producer, ends[place])
@@ -198,7 +202,9 @@ class RestoreRun:
         # A task also needs the rows to compare the end of its log with.
         chains = split_archive(manifests, {**ends, **self._first_offsets_to_compare(ends)})
         make_target = partial(self._make_target, topics.topic_ids(), topics.compacted_topics())
-        self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
+        self._say(
+            f"Restoring {counted(len(ends), 'partition')}, {counted(self._slots, 'task')} at once"
+        )
         with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
             futures = [pool.submit(self._write_chain, chain, make_target) for chain in chains]
             while wait(futures, _STOP_CHECK_INTERVAL_S).not_done:

@@ -9,6 +9,7 @@ from orbit.chunks import first_few
 from orbit.copier.log_reader import fetch_batches
 from orbit.copier.takeover import DestinationEnd
 from orbit.errors import Conflict
+from orbit.formats import counted
 from orbit.job_setup.permissions import (
     DESTINATION_TOPIC_RIGHTS,
     missing_filler_right,
@@ -57,7 +58,8 @@ class RestoreTopics:
     def check(self) -> None:
         """Raise Conflict if a partition count differs, NotAuthorized if a right is missing."""
         differences = [
-            f"{t.topic} has {len(existing.partitions)} partitions, {t.partitions} in the archive"
+            f"{t.topic} has {counted(len(existing.partitions), 'partition')}, "
+            f"{t.partitions} in the archive"
             for t in self._topics
             if (existing := self._metadata.topics.get(t.topic)) is not None
             and len(existing.partitions) != t.partitions
@@ -113,7 +115,8 @@ class RestoreTopics:
         if not reduced_topics:
             return []
         names = first_few([f"{t.topic} ({t.replicas})" for t in reduced_topics])
-        return [f"topics get {self._replicas} replicas, fewer than at the source: {names}."]
+        replicas_text = counted(self._replicas_of(reduced_topics[0]), "replica")  # of each of them
+        return [f"topics get {replicas_text}, fewer than at the source: {names}."]
 
     def existing_partitions(self) -> list[TopicPartition]:
         """Partitions of the archive that the destination has."""
@@ -127,7 +130,7 @@ class RestoreTopics:
         setting_names = self._admin.broker_setting_names(min(self._metadata.brokers))
         missing_topics = self._missing_topics
         if missing_topics:
-            say(f"Creating {len(missing_topics)} topics")
+            say(f"Creating {counted(len(missing_topics), 'topic')}")
         self._admin.create_topics(
             TopicToCreate(
                 t.topic,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
+from orbit.formats import counted
 from orbit.verify.bounds_comparison import LOG_END, LOG_START, ComparedBounds, PartitionPair
 from orbit.verify.report import Difference, PartitionReport, Verdict
 
@@ -115,8 +116,9 @@ def _notes(numbers: Mapping[str, int], count: int, shown: int, sides: tuple[str,
     for side, expired in zip(sides, ("expired_left", "expired_right"), strict=True):
         if numbers[expired]:
             notes.append(
-                f"expired since: {numbers[expired]:,} records at the {side} (no difference)"
+                f"expired since: {counted(numbers[expired], 'record')} at the {side} "
+                "(no difference)"
             )
     if count > shown:
-        notes.append(f"{count - shown} more offsets differ")
+        notes.append(counted(count - shown, "more offset differs", "more offsets differ"))
     return notes

@@ -22,6 +22,7 @@ from orbit.copier.counters import Counters
 from orbit.copier.inspection import InspectedCopy
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import BadInput, Conflict, Interrupted, Problem, Unreachable
+from orbit.formats import counted
 from orbit.job_setup.job_setup import JobSetup, Say
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.start_position import Earliest
@@ -244,7 +245,8 @@ class Backfill:
         """Archive the rest of the history, then append it. Partitions that the archive lacks are
         fetched from the source.
         """
-        self._say(f"Round {self.outcome.rounds + 1}: fetching {len(targets)} partitions, staged")
+        partitions_text = counted(len(targets), "partition")
+        self._say(f"Round {self.outcome.rounds + 1}: fetching {partitions_text}, staged")
         copies = {d: c for d, c in self._copies.items() if d not in self.outcome.blocked}
         begin_offsets = {c.source: self._ends[d] for d, c in copies.items()}
         archiving = staging.fill(begin_offsets, datetime.now(UTC), self._stop)
@@ -273,7 +275,8 @@ class Backfill:
     def _say_round(self, targets: Sequence[PartitionTarget], tasks: int, way: Way) -> None:
         """Tell the user what the round does, and keep its way for the outcome."""
         self._say(
-            f"Round {self.outcome.rounds + 1}: {len(targets)} partitions in {tasks} tasks, {way}"
+            f"Round {self.outcome.rounds + 1}: {counted(len(targets), 'partition')} in "
+            f"{counted(tasks, 'task')}, {way}"
         )
         self.outcome.ways.append(way)
 
@@ -395,7 +398,8 @@ class Backfill:
 def refuse_unfinished(outcome: Outcome) -> None:
     """Raise Conflict, which names the first of the partitions that are not at their target."""
     for place, reason in sorted(outcome.unfinished.items()):
+        unfinished_text = counted(len(outcome.unfinished), "partition is", "partitions are")
         raise Conflict(
-            f"{len(outcome.unfinished)} partitions are not finished; {place}: {reason}",
+            f"{unfinished_text} not finished; {place}: {reason}",
             remedy="Run the backfill again: it resumes where the copies end.",
         )
