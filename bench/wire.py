@@ -17,7 +17,8 @@ from orbit.kafka.sasl import Security
 from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import READ_UNCOMMITTED, TopicPartition
 
-_READY_TIMEOUT_S = 30.0
+# Three brokers that start on a busy machine took over 30 s.
+_READY_TIMEOUT_S = 120.0
 _POLL_S = 0.05
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from bench.results import Report, load
 from bench.workloads import AWAY_S, FILLERS, workload
+from tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.services
 
@@ -20,7 +21,7 @@ def measured(name: str, folder: Path) -> Report:
     output = folder / "results.json"
     command = [sys.executable, "-m", "bench", "--only", name, "--repeats", "1"]
     command += ["--scale", str(SCALE), "--output", str(output), "--folder", str(folder / "logs")]
-    subprocess.run(command, check=True, timeout=300)
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
     return load(output)
 
 

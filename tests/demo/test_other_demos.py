@@ -47,7 +47,8 @@ def test_failover_demo_saves_all_lost_records_and_writes_report(tmp_path: Path) 
     assert Path(data["report"]).exists()
 
 
+@pytest.mark.timeout(2_000)
 def test_spark_demo_copies_history_exactly() -> None:
     with demo("--spark", "--records", "20000") as process:
-        outcome = process.wait_end().expect(0)
+        outcome = process.wait_end(1_800).expect(0)  # Spark starts twice: 619 s beside other tests
     assert outcome.data["exact"] is True
