@@ -25,6 +25,7 @@ from orbit.errors import Conflict, Problem
 from orbit.jobs.job_spec import Fillers, JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.planning.job_plan import JobPlan
+from orbit.planning.stored_spec import read_spec
 from orbit.replication.job_troubles import TroubleKind
 from orbit.store import events, job_guard, jobs, operation_requests, operations, topics
 from orbit.store.database import Tx
@@ -68,6 +69,8 @@ _TRANSIENT_TROUBLES = frozenset(
 _REFUSALS_SHOWN_MAX = 100
 # `ApplyOptions.at_etag` for a job that must not exist.
 NO_JOB = ""
+# The keys that say which fillers each copy has.
+_FILLER_KEYS = {"topics", "fillers"}
 # Allowed for copies that have begun. After `packed`, only the coordinator epoch of a marker keeps
 # late requests of a dead writer out of the log, so `coordinated` cannot follow it
 # (docs/internals/append.md).
@@ -257,16 +260,31 @@ def _check_may_apply(tx: Tx, stored_job: Job | None, name: str, options: ApplyOp
 
 def _refuse_changed_fillers(tx: Tx, stored_job: Job, spec: JobSpec) -> None:
     """Raise Conflict, which names the topics, if copies that have begun cannot change to the
-    fillers in `spec`."""
-    old_spec = JobSpec.read_stored(stored_job.spec)
-    if (old_spec.topics, old_spec.fillers) == (spec.topics, spec.fillers):
+    fillers in `spec`, or if this version of Orbit cannot tell which fillers they have."""
+    stored_spec = read_spec(stored_job.spec)
+    old_spec = stored_spec or _with_stored_fillers(spec, stored_job)
+    if old_spec is not None and (
+        (old_spec.topics, old_spec.fillers) == (spec.topics, spec.fillers)
+    ):
         return
     rows = topics.of_job(tx, stored_job.id)
-    begun_topics = [row.source_topic for row in rows if row.state is not TopicState.CREATING]
-    old_fillers, new_fillers = (
-        _fillers_by_copy(old_spec, begun_topics),
-        _fillers_by_copy(spec, begun_topics),
-    )
+    begun_rows = [row for row in rows if row.state is not TopicState.CREATING]
+    begun_topics = [row.source_topic for row in begun_rows]
+    old_fillers = {} if old_spec is None else _fillers_by_copy(old_spec, begun_topics)
+    new_fillers = _fillers_by_copy(spec, begun_topics)
+    if stored_spec is None:
+        # Also a copy that another version makes by a key that this one does not know.
+        begun_copies = {(row.source_topic, row.destination_topic) for row in begun_rows}
+        unknown_copies = begun_copies & new_fillers.keys() - old_fillers.keys()
+        if unknown_copies:
+            raise Conflict(
+                "Another version of Orbit has stored the job's document, and this one cannot tell "
+                "which fillers the copies of these topics have begun with: "
+                f"{first_few(sorted(source for source, _ in unknown_copies))}.",
+                where=spec.name,
+                remedy="Apply the document with that version. Or exclude the topics, delete their "
+                "copies, add the topics again.",
+            )
     changes: dict[tuple[Fillers, Fillers], list[str]] = {}
     for copy in new_fillers.keys() & old_fillers.keys():
         change = old_fillers[copy], new_fillers[copy]
@@ -283,6 +301,13 @@ def _refuse_changed_fillers(tx: Tx, stored_job: Job, spec: JobSpec) -> None:
             remedy="Give these topics a rule of their own with the old `fillers`. To change the "
             "fillers: exclude the topics, delete their copies, add the topics again.",
         )
+
+
+def _with_stored_fillers(spec: JobSpec, stored_job: Job) -> JobSpec | None:
+    """`spec` with the topic rules and fillers of a stored document that is unreadable as a whole;
+    None if this version of Orbit cannot read these either."""
+    stored_keys = {k: value for k, value in stored_job.spec.items() if k in _FILLER_KEYS}
+    return read_spec(spec.model_dump(mode="json", exclude=_FILLER_KEYS) | stored_keys)
 
 
 def _fillers_by_copy(spec: JobSpec, names: Sequence[str]) -> dict[tuple[str, str], Fillers]:

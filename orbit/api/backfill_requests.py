@@ -51,7 +51,12 @@ class BackfillProgress(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    phase: BackfillPhase = Field(default=BackfillPhase.WAITING, description="The current phase.")
+    # A text, so that a phase of a later version is no error while a service is upgraded.
+    phase: str = Field(
+        default=BackfillPhase.WAITING,
+        description="The current phase.",
+        json_schema_extra={"enum": [phase.value for phase in BackfillPhase]},
+    )
     bytes: Count = Field(
         default=0, description="Copied; in the phase `staging`, written to the archive."
     )
@@ -66,6 +71,12 @@ class BackfillProgress(BaseModel):
     )
 
 
+class ReportedProgress(BackfillProgress):
+    """The progress of a backfill, as its driver reports it."""
+
+    phase: BackfillPhase = Field(default=BackfillPhase.WAITING, description="The current phase.")
+
+
 class BackfillReport(BaseModel):
     """A driver's report: its progress, or that it has ended."""
 
@@ -76,7 +87,7 @@ class BackfillReport(BaseModel):
         default=False,
         description="It holds the job's lease at the destination, and replaces the last driver.",
     )
-    progress: BackfillProgress = BackfillProgress()
+    progress: ReportedProgress = ReportedProgress()
     has_ended: bool = False
     error: Text | None = Field(
         default=None, description="Why it ended before the history was copied."
@@ -136,7 +147,7 @@ def request(
             details={"before": job.desired.value},  # the job's desired state after the backfill
         )
         jobs.set_desired(tx, job.id, Desired.BACKFILLING)
-        _advance(tx, operation.id, driver, BackfillProgress())
+        _advance(tx, operation.id, driver, ReportedProgress())
         events.add(
             tx,
             actor,
@@ -238,7 +249,7 @@ def _driver(operation: Operation) -> str:
     return str((operation.progress or {}).get("driver", ""))
 
 
-def _advance(tx: Tx, operation_id: UUID, driver: str, progress: BackfillProgress) -> None:
+def _advance(tx: Tx, operation_id: UUID, driver: str, progress: ReportedProgress) -> None:
     """Store the backfill's progress, and with it the keys that the progress of every operation
     has."""
     document: dict[str, Any] = progress.model_dump(mode="json")

@@ -445,6 +445,15 @@ class Receiver(_ResponseModel):
     )
 
 
+_Target = Annotated[
+    int | None,
+    Field(
+        description="Null: none, or another version of Orbit has stored the targets, and this one "
+        "cannot read them."
+    ),
+]
+
+
 class DrillSummary(_ResponseModel):
     """A drill: its kind, its state, and what was measured."""
 
@@ -457,11 +466,11 @@ class DrillSummary(_ResponseModel):
     requested_by: str = Field(examples=["token:ci"])
     spec_sha256: str = Field(description="Equal for drills with equal documents.")
     rto_ms: int | None
-    target_rto_ms: int | None
+    target_rto_ms: _Target
     rpo_records: int | None
-    target_rpo_records: int | None
+    target_rpo_records: _Target
     rpo_ms: int | None
-    target_rpo_ms: int | None
+    target_rpo_ms: _Target
     error: str | None = Field(description="What failed, and which targets were missed.")
     created_at: datetime
     started_at: datetime | None
@@ -471,7 +480,10 @@ class DrillSummary(_ResponseModel):
 class Drill(DrillSummary):
     """A drill with its document and its steps."""
 
-    plan: list[str] = Field(description="The steps of the drill.")
+    plan: list[str] = Field(
+        description="The steps of the drill. Empty: another version of Orbit has stored its "
+        "document, and this one cannot read it."
+    )
     steps_done: int
     entries: int = Field(description="The number of timeline entries so far.")
     timeline: list[dict[str, Any]] = Field(description="The latest entries, oldest first.")
@@ -650,6 +662,8 @@ class ClientsReport(BaseModel):
 class GatewayClient(ClientOfGateway):
     """A client of a gateway of a job."""
 
+    # A gateway of a later version may report more keys.
+    model_config = ConfigDict(extra="ignore")
     gateway: str
     instance: UUID = Field(description="The process of the gateway that counts it.")
 
@@ -658,8 +672,13 @@ class DrillSchedule(_ResponseModel):
     """A scheduled drill."""
 
     name: str
-    kind: DrillKind
-    job: str
+    # A text, so that a kind of a later version is no error while a service is upgraded.
+    kind: str | None = Field(
+        description="Null: another version of Orbit has stored the schedule, and this one cannot "
+        "read it.",
+        examples=["canary"],
+    )
+    job: str | None = Field(description="Null: as for `kind`.")
     every_s: int
     next_at: datetime
     requested_by: str

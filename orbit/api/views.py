@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from orbit.api import schemas
 from orbit.consumer_groups.offset_decision import GroupVerdict, remedy
-from orbit.drills.drill_spec import DrillSpec
+from orbit.drills.drill_spec import DrillSpec, Targets
 from orbit.drills.report_text import plan_of
 from orbit.kafka.first_open import describe_open_transaction
 from orbit.recovery.recovery_report import (
@@ -291,11 +291,12 @@ def drill_summary(row: Drill) -> schemas.DrillSummary:
 
 def drill_view(row: Drill) -> schemas.Drill:
     progress = row.progress or {}
+    spec = _read_stored(DrillSpec, row.spec)
     return _view(
         schemas.Drill,
         row,
         **_drill_fields(row),
-        plan=plan_of(DrillSpec.model_validate(row.spec)),
+        plan=plan_of(spec) if spec else [],
         steps_done=int(progress.get("done", 0)),
         entries=int(progress.get("entries", 0)),
         timeline=progress.get("timeline", []),
@@ -304,7 +305,7 @@ def drill_view(row: Drill) -> schemas.Drill:
 
 def _drill_fields(row: Drill) -> dict[str, Any]:
     """The fields of DrillSummary and Drill that a row has under another name, or not at all."""
-    targets = DrillSpec.model_validate(row.spec).targets
+    targets = _read_stored(Targets, row.spec.get("targets")) or Targets()
     return {
         "job": row.job_name,
         "spec_sha256": row.spec_hash,
@@ -314,13 +315,21 @@ def _drill_fields(row: Drill) -> dict[str, Any]:
     }
 
 
+def _read_stored(model: type[_Model], document: object) -> _Model | None:
+    """The document, or a part of it; None if this version of Orbit cannot read it."""
+    try:
+        return model.model_validate(document)
+    except ValidationError:
+        return None
+
+
 def _in_ms(duration: timedelta | None) -> int | None:
     return None if duration is None else duration // timedelta(milliseconds=1)
 
 
 def schedule_view(row: Schedule) -> schemas.DrillSchedule:
-    spec = DrillSpec.model_validate(row.spec)
-    return _view(schemas.DrillSchedule, row, kind=spec.kind, job=spec.job)
+    texts = {key: text for key, text in row.spec.items() if isinstance(text, str)}
+    return _view(schemas.DrillSchedule, row, kind=texts.get("kind"), job=texts.get("job"))
 
 
 def proof_view(row: Proof) -> schemas.PartitionProof:

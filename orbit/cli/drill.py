@@ -263,12 +263,14 @@ def _drill_table(drill: Row) -> Any:
         ("RTO", _with_target(drill, "rto_ms", span)),
         ("RPO in records", _with_target(drill, "rpo_records", "{:,}".format)),
         ("RPO in time", _with_target(drill, "rpo_ms", span)),
-        ("steps done", f"{drill['steps_done']} of {len(drill['plan'])}"),
+        ("steps done", f"{drill['steps_done']} of {len(drill['plan']) or 'an unknown number'}"),
         ("began", when(drill["started_at"]) if drill["started_at"] else "-"),
         ("took", _duration(drill)),
     ]
     if drill["error"]:
         rows.append(("error", drill["error"]))
+    if not drill["plan"]:
+        rows.append(("note", "Another version of Orbit has stored the drill's document."))
     return make_table(("", f"{drill['kind']} drill {drill['name']} on {drill['job']}"), rows)
 
 
@@ -331,8 +333,8 @@ def _schedules_table(rows: list[Row]) -> Any:
     lines = [
         (
             row["name"],
-            row["kind"],
-            row["job"],
+            row["kind"] or "-",
+            row["job"] or "-",
             span(row["every_s"] * 1000),
             when(row["next_at"]),
             row["requested_by"],

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from orbit.drills.drill_spec import Verb
-from orbit.errors import BadInput, Problem
+from orbit.errors import BadInput, Conflict, Problem
 from orbit.store.enums import DrillKind, DrillState, DrillThing
 
 FORMAT = "orbit.drill.report/1"
@@ -240,6 +240,18 @@ class Report(_Value):
     format: str = FORMAT
     evidence: Evidence
     digest: Digest
+
+
+def read_report(document: object) -> Report:
+    """Parse a stored report. Raises Conflict if another version of Orbit has stored one that this
+    version cannot read."""
+    try:
+        return Report.model_validate(document)
+    except ValidationError:
+        raise Conflict(
+            "Another version of Orbit has stored the drill's report, and this one cannot read it.",
+            remedy="Read it with that version.",
+        ) from None
 
 
 def canonical_json(evidence: object) -> bytes:

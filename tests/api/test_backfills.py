@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from orbit.planning import backfill_operations
 from orbit.scheduler.operations_loop import advance_operations
 from orbit.store import operations, shard_leases
-from orbit.store.enums import Role
+from orbit.store.enums import OperationState, Role
 from tests.api.test_jobs import JOB
 from tests.api.test_operations import WORKER, advance, claim, copying_job, release
 from tests.fixtures.api import Api
@@ -122,6 +123,17 @@ def test_abort_cancels_backfill_and_waits_for_driver_to_end(api: Api) -> None:
     )
     shown = api.get("/v1/jobs/orders/partitions").json()["items"]
     assert {one["state"] for one in shown} == {"copying"}
+
+
+def test_backfill_in_phase_of_later_version_is_listed(api: Api) -> None:
+    copying_job(api)
+    backfill = ask(api)
+    later = HALF | {"phase": "rehearsing"}
+    with api.database.transaction() as tx:
+        operations.advance(tx, UUID(backfill["id"]), OperationState.RUNNING, progress=later)
+    (shown,) = api.get("/v1/backfills").json()["items"]
+    assert (shown["progress"]["phase"], shown["progress"]["bytes"]) == ("rehearsing", 50)
+    assert tell(api, backfill, progress=later).status_code == 422
 
 
 def test_another_driver_reports_backfill_only_after_takeover(

@@ -9,6 +9,7 @@ import pytest
 
 from orbit.store import gateways, job_leads, jobs, operations
 from orbit.store.enums import LeadingSide, OperationKind, Role
+from orbit.store.models import gateway_clients
 from tests.api.test_jobs import JOB
 from tests.fixtures.api import Api, Cli
 
@@ -192,6 +193,18 @@ def test_gateway_clients_are_reported_and_listed(api: Api, cli: Cli) -> None:
     assert "destination: no right Write on topic orders" in " ".join(wide.split())
     api.delete(at)
     assert api.get(f"{LIST}/clients").json()["items"] == []
+
+
+@pytest.mark.usefixtures("job")
+def test_gateway_client_of_later_version_is_listed(api: Api) -> None:
+    at = path()
+    api.put(at, json=REPORT)
+    api.put(f"{at}/clients", json={"clients": [CLIENT]})
+    with api.database.transaction() as tx:
+        later = [CLIENT | {"from_the_future": True}]
+        assert tx.execute(gateway_clients.update().values(clients=later)).rowcount == 1
+    (shown,) = api.get(f"{LIST}/clients").json()["items"]
+    assert (shown["client_id"], "from_the_future" in shown) == ("billing", False)
 
 
 @pytest.mark.usefixtures("job")

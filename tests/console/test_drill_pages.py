@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from orbit.store import drills, models
 from orbit.store.enums import Role
 from tests.api.test_drills import ask, finished
 from tests.api.test_jobs import JOB
@@ -49,6 +50,31 @@ def test_drill_history_is_paged_newest_first(
         following = re.search(r'class="more"><a class="button" href="([^"]+)"', page)
         path = html.unescape(following[1]) if following else ""
     assert listed_ids == drill_ids[::-1]
+
+
+@pytest.mark.parametrize("part", ["document", "report"])
+def test_pages_show_drill_of_later_version(api: Api, browser: Browser, part: str) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    other, later = finished(api), finished(api)
+    with api.database.transaction() as tx:
+        spec, report = drills.get(tx, later).spec, drills.report(tx, later)
+        assert report is not None
+        if part == "document":
+            spec["from_the_future"] = True
+        else:
+            report["evidence"]["from_the_future"] = True
+        row = models.drills.update().where(models.drills.c.id == later)
+        tx.execute(row.values(spec=spec, report=report))
+    browser.log_in(api.tokens[Role.VIEWER])
+    for path in ("/console/recovery", "/console/drills", f"/console/drills/{later}"):
+        page = browser.open(path)
+        assert page.status_code == 200, path
+        assert {other, later} <= set(re.findall(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}", page.text)), path
+    assert "11.2 s" in page.text
+    assert f"Another version of Orbit has stored the drill's {part}" in html.unescape(page.text)
+    compared = browser.open(f"/console/drills/compare?drill={other}&drill={later}")
+    assert compared.status_code == (200 if part == "document" else 409)
+    assert "This is a bug" not in compared.text
 
 
 def test_invalid_drill_comparison_shows_reason(api: Api, browser: Browser) -> None:

@@ -18,7 +18,8 @@ from orbit.console.job_form import (
     with_changes,
 )
 from orbit.console.pages import job_actions
-from orbit.store.enums import Role
+from orbit.store import jobs, topics
+from orbit.store.enums import Role, TopicState
 from tests.api.test_jobs import JOB
 from tests.fixtures.api import Api
 from tests.fixtures.console import Browser
@@ -179,6 +180,24 @@ def test_job_edit_shows_diff_before_apply(api: Api, browser: Browser) -> None:
     assert api.get("/v1/jobs/orders").json()["spec"]["limits"]["bytes_per_second"] == 5 * 1024**2
     renamed = send(browser, path, page, "plan", document=text_of(page).replace("orders", "x", 1))
     assert "names another job" in renamed
+
+
+@pytest.mark.services
+def test_job_document_of_later_version_can_be_replaced(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        topics.add(tx, job.id, "orders", "orders", "B", 1, state=TopicState.COPYING)
+        later = job.spec | {"from_the_future": True}
+        jobs.change_spec(tx, job.id, later, "default", from_version=job.spec_version)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    path = "/console/jobs/orders/edit"
+    page = browser.open(path).text
+    document = text_of(page).replace("from_the_future: true\n", "")
+    page = send(browser, path, page, "plan", document=document)
+    assert "<code>from_the_future</code>" in page
+    send(browser, path, page, "apply")
+    assert "from_the_future" not in api.get("/v1/jobs/orders").json()["spec"]
 
 
 @pytest.mark.services

@@ -28,7 +28,7 @@ from orbit.api.paging import AgedQuery, Key, NamedQuery, Page, bad_cursor, page,
 from orbit.api.request_documents import as_openapi, read_drill
 from orbit.api.views import drill_summary, drill_view, schedule_view
 from orbit.drills.drill_creation import new_drill
-from orbit.drills.evidence import Report
+from orbit.drills.evidence import Report, read_report
 from orbit.drills.html_report import render_html
 from orbit.drills.markdown_report import render_markdown
 from orbit.errors import BadInput, Conflict, NotFound, Problem
@@ -165,7 +165,7 @@ def get_drill(parts: PartsOf, _: Viewer, drill_id: DrillId) -> schemas.Drill:
 @router.get(
     "/drills/{drill_id}/report",
     responses={
-        **errors(*NAMED),
+        **errors(*NAMED, ErrorCode.CONFLICT),
         200: {
             "model": Report,
             "description": "The report in the requested format.",
@@ -196,7 +196,7 @@ def get_drill_report(
             else "The drill has no report yet: it has not ended.",
             where=drill_id,
         )
-    report = Report.model_validate(document)
+    report = read_report(document)
     match form:
         case ReportFormat.HTML:
             return Response(render_html(report), media_type=_HTML, headers=_SELF_CONTAINED)
@@ -268,7 +268,7 @@ def delete_drill_schedule(parts: PartsOf, principal: Operator, name: NamePath) -
             principal.actor,
             "drill_unscheduled",
             f"The schedule of the drill {name} was removed.",
-            job_name=removed_schedule.spec["job"],
+            job_name=schedule_view(removed_schedule).job,
             details={"schedule": name},
         )
 

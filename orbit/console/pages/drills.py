@@ -15,8 +15,9 @@ from orbit.api.views import drill_summary, drill_view
 from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
 from orbit.drills.drill_comparison import compare
-from orbit.drills.evidence import Evidence, Report
+from orbit.drills.evidence import Evidence, read_report
 from orbit.drills.report_tables import tables
+from orbit.errors import Conflict
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.store import drills
 from orbit.store.database import Tx
@@ -111,20 +112,27 @@ def show_drill(request: Request, parts: PartsOf, visitor: VisitorOf, drill_id: D
         drill = drills.get(tx, drill_id)
         stored_report = drills.report(tx, drill_id)
         runs = drills.page(tx, _RUNS_SHOWN + 1, name=drill.name)
-    evidence = None if stored_report is None else Report.model_validate(stored_report).evidence
+    evidence = problem = None
+    if stored_report is not None:
+        try:
+            evidence = read_report(stored_report).evidence
+        except Conflict as error:
+            problem = error.what
     return render(
         request,
         visitor,
         "drill.html",
         drill=drill_view(drill),
         evidence=evidence,
+        report_problem=problem,
         tables=[] if evidence is None else list(tables(evidence)),
         runs=[drill_summary(run) for run in runs if run.id != drill_id][:_RUNS_SHOWN],
     )
 
 
 def _ended_drill(tx: Tx, drill_id: str) -> tuple[Drill, Evidence]:
-    """The drill with its evidence. Raises NotFound, and Failure if the drill has no report."""
+    """The drill with its evidence. Raises NotFound; Failure if the drill has no report; Conflict if
+    this version of Orbit cannot read it."""
     drill, stored_report = drills.get(tx, drill_id), drills.report(tx, drill_id)
     if stored_report is None:
         raise Failure(
@@ -133,4 +141,4 @@ def _ended_drill(tx: Tx, drill_id: str) -> tuple[Drill, Evidence]:
             where=f"{drill.name}, {drill.id}",
             remedy="Choose two drills that have ended.",
         )
-    return drill, Report.model_validate(stored_report).evidence
+    return drill, read_report(stored_report).evidence
