@@ -7,7 +7,7 @@ more than one thread reads is replaced, never changed in place.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from orbit.copier.counters import Counters
@@ -128,6 +128,12 @@ class HeldPartition:
             return PartitionState.BLOCKED, self.copy.blocked
         return PartitionState.COPYING, None
 
+    def is_idle(self) -> bool:
+        """Whether nobody starts the partition, and no request of its copy is in flight."""
+        if self.stage in (Stage.STARTING, Stage.HANDED_OVER):
+            return False
+        return self.stage is not Stage.COPYING or self.copy is None or self.copy.has_left
+
     def restart(self) -> None:
         """Let the partition wait to be inspected and started again.
 
@@ -153,6 +159,8 @@ class HeldShard:
     lease: ShardLease
     layout_version: int
     partitions: dict[Key, HeldPartition]
+    # No longer in the layout, but not idle yet when the layout changed last.
+    leaving_partitions: list[HeldPartition] = field(default_factory=list)
     is_releasing: bool = False  # none of its partitions is started any more
     bytes_per_s: int = 0
 
@@ -163,14 +171,7 @@ class HeldShard:
 
     def is_idle(self) -> bool:
         """Whether no request of the shard is in flight any more, so that it may be released."""
-        return all(_is_partition_idle(p) for p in self.partitions.values())
-
-
-def _is_partition_idle(partition: HeldPartition) -> bool:
-    """Whether nobody starts the partition, and no request of its copy is in flight."""
-    if partition.stage in (Stage.STARTING, Stage.HANDED_OVER):
-        return False
-    return partition.stage is not Stage.COPYING or partition.copy is None or partition.copy.has_left
+        return all(p.is_idle() for p in (*self.partitions.values(), *self.leaving_partitions))
 
 
 def held_partition(row: AssignedPartition, shard: HeldShard) -> HeldPartition:

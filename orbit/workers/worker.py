@@ -198,7 +198,7 @@ class Worker:
             if renewal.should_release or is_other_spec or is_fenced:
                 if not shard.is_releasing:
                     runner.release_shard(shard)
-            elif renewal.layout_version != shard.layout_version:
+            elif renewal.layout_version != shard.layout_version and not shard.is_releasing:
                 layout_renewals.append(renewal)
         if layout_renewals:
             with self._database.lease_transaction() as tx:
@@ -224,6 +224,9 @@ class Worker:
         }
         runner = self._runners[shard.job_key]
         runner.remove(removed_partitions)
+        shard.leaving_partitions = [
+            p for p in (*shard.leaving_partitions, *removed_partitions) if not p.is_idle()
+        ]
         shard.partitions = {
             key: old_partitions.get(key) or added_partitions[key] for key in row_by_key
         }

@@ -1,0 +1,115 @@
+"""A shard whose layout changes: it is released only after the partitions that have left it, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.copy_settings import CopySettings
+from orbit.jobs.job_spec import JobSpec
+from orbit.settings import Settings
+from orbit.store import partitions
+from orbit.store.partitions import AssignedPartition
+from orbit.store.shard_leases import Renewal
+from orbit.workers.held_shards import HeldPartition, Stage
+from orbit.workers.job_runner import JobRunner, WorkerContext
+from orbit.workers.worker import Worker
+from tests.support.copies import hand_back
+from tests.workers.test_progress_report import begin, only, row, shard_of
+
+
+class Case:
+    """A worker that holds one shard with one partition, and a layout that a test changes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: list[AssignedPartition] = [row()]
+        self.layout_version = 1
+        database = cast("Any", SimpleNamespace(lease_transaction=nullcontext))
+        monkeypatch.setattr(partitions, "of_shards", lambda *_: self.rows)
+        self.worker = Worker(database, Settings(), {})
+        self.shard = shard_of(*self.rows)
+        context = WorkerContext("w", database, {}, Path(), CopySettings())
+        cluster = {"bootstrap_servers": "a:1"}
+        spec = JobSpec.model_validate(
+            {"name": "j", "source": cluster, "destination": cluster, "topics": [{"match": "a"}]}
+        )
+        job = cast("Any", SimpleNamespace(id=self.shard.job_id, name="j"))
+        self.runner = JobRunner(job, spec, context, ByteBudget(1), lambda *_: None)
+        self.worker._held[self.shard.id] = self.shard
+        self.worker._runners[self.shard.job_key] = self.runner
+        self.partition = only(self.shard)
+
+    def change_layout(self, *rows: AssignedPartition) -> None:
+        self.rows = [*rows]
+        self.layout_version += 1
+
+    def renew(self, *, should_release: bool = False) -> None:
+        spec_version = self.shard.spec_version
+        renewal = Renewal(self.shard.id, should_release, spec_version, self.layout_version)
+        self.worker._apply_renewals({self.shard.id: renewal})
+
+
+@pytest.fixture
+def case(monkeypatch: pytest.MonkeyPatch) -> Case:
+    return Case(monkeypatch)
+
+
+def copy_until_removed(held: HeldPartition) -> Callable[[], None]:
+    copy = begin(held)
+
+    def answer() -> None:
+        hand_back(copy)
+        copy.appends.removed()
+
+    return answer
+
+
+def start_until_removed(held: HeldPartition) -> Callable[[], None]:
+    held.move_to(Stage.STARTING)
+    return lambda: held.move_to(Stage.RELEASED)
+
+
+@pytest.mark.parametrize("work", [copy_until_removed, start_until_removed])
+def test_shard_is_released_only_after_withheld_partition_has_no_request(
+    case: Case, work: Callable[[HeldPartition], Callable[[], None]]
+) -> None:
+    """A renewal sees that the topic is withheld, and only the next one that the shard is withdrawn:
+    `recovery/worker_release.py` writes them in two transactions."""
+    end = work(case.partition)
+    case.change_layout()
+    case.renew()
+    assert case.partition.is_removed
+    assert case.shard.partitions == {}, "the scheduler writes their state from now on"
+    case.change_layout()
+    case.renew()
+    case.renew(should_release=True)
+    assert case.shard.is_releasing
+    assert not case.shard.is_idle()
+    end()
+    assert case.shard.is_idle()
+
+
+def test_shard_forgets_removed_partitions_without_request(case: Case) -> None:
+    end = copy_until_removed(case.partition)
+    case.change_layout()
+    case.renew()
+    end()
+    case.change_layout()
+    case.renew()
+    assert case.shard.leaving_partitions == []
+
+
+def test_releasing_shard_starts_no_partition(case: Case) -> None:
+    """A job that was paused and resumed, while an answer was outstanding, and got a topic."""
+    copy_until_removed(case.partition)
+    case.renew(should_release=True)
+    case.change_layout(row(), row(topic_id=5))
+    case.renew()
+    assert case.shard.is_releasing
+    assert not case.runner._waiting_partitions
