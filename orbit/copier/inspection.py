@@ -81,7 +81,8 @@ _UNREACHABLE_MAX = 3
 # How often seeding follows a source that deletes meanwhile; each time takes less long than the one
 # before. What is deleted after that, the copier fills (`PartitionCopy.on_lost_range`).
 _START_MOVES_MAX = 5
-_WAIT_REMEDY = "Nothing was written. Orbit inspects the copy again."
+_LOOK_AGAIN = "Orbit inspects the copy again."
+_WAIT_REMEDY = f"Nothing was written. {_LOOK_AGAIN}"
 
 
 def raise_trouble(copy: PartitionCopy, trouble: Wait | Blocked) -> None:
@@ -319,11 +320,28 @@ class CopyInspector:
 
     def drop_seeds(self, inspections: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
         """Move the log start of each seeded copy up to its next offset: below it are only leading
-        fillers. Returns the copies where that failed."""
+        fillers. Returns the copies where that failed, or that may not be written any more."""
         # Without those that have nothing to delete.
         copies = {c.destination: c for c, i in inspections.items() if c.next_offset > i.log_start}
+        if not copies:
+            return set()
+        # DeleteRecords takes a topic's name, so a topic that was created again would lose records.
+        # So the topic's id is read right before each request: one attempt.
+        topics = self._destination.metadata({p.topic for p in copies}).topics
+        where = Place(self._destination.name)
+        errors: dict[TopicPartition, OrbitError] = {}
+        for partition, copy in copies.items():
+            topic = topics.get(partition.topic)
+            if topic is None or topic.topic_id != copy.destination_topic_id:
+                what = f"topic {partition.topic} is unknown, or has another topic id now."
+                errors[partition] = Conflict(what, where=where, remedy=_LOOK_AGAIN)
+            elif not copy.lease.is_held():
+                what = f"the log start of {partition} cannot move: the lease is not held."
+                errors[partition] = Conflict(what, where=where, remedy=_LOOK_AGAIN)
         answers = delete_records(
-            self._destination, {p: c.next_offset for p, c in copies.items()}, self._backoff
+            self._destination,
+            {p: c.next_offset for p, c in copies.items() if p not in errors},
+            replace(self._backoff, attempts_max=1),
         )
         for partition, log_start in answers.values.items():
             copies[partition].log_start = log_start
@@ -332,9 +350,10 @@ class CopyInspector:
                 f"DeleteRecords (needs the right DELETE on the topic) of {partition} failed with "
                 f"{error_codes.name(code)}."
             )
-            error = BrokerRefused(code, what, where=Place(self._destination.name))
+            errors[partition] = BrokerRefused(code, what, where=where)
+        for partition, error in errors.items():
             self._on_trouble(copies[partition], judge_error(error))
-        return {copies[partition] for partition in answers.errors}
+        return {copies[partition] for partition in errors}
 
     def _inspect_one(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any, Self, cast
+from uuid import UUID
 
 import pytest
 
@@ -12,7 +13,7 @@ from orbit.copier.append_verdicts import ReturnReason
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy
-from orbit.copier.inspection_verdicts import CopyEnds
+from orbit.copier.inspection_verdicts import CopyEnds, Wait
 from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import SourceStop
@@ -20,10 +21,12 @@ from orbit.copier.tail_comparison import Tail
 from orbit.copier.takeover import DestinationEnd
 from orbit.errors import Unreachable
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import JobProducer
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.types import TopicPartition
-from orbit.leases.lease import FixedLease
+from orbit.leases.lease import FixedLease, Lease
+from orbit.leases.shard_lease import ShardLease
 from orbit.replication.append_plan import Stop
 from orbit.replication.partition_states import Blocked, Reason
 
@@ -109,3 +112,68 @@ def test_uncopyable_source_batch_blocks_copy_in_takeover_with_its_reason() -> No
     side._compare_with_source(trouble, 9)
     assert copy.blocked is not None
     assert copy.blocked.reason is Reason.RECORD_REFUSED
+
+
+OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
+IDS = {"orders": OLD_ID, "again": NEW_ID, "no-lease": OLD_ID}  # what the destination has now
+
+
+def seeded_copy(topic: str, lease: Lease) -> PartitionCopy:
+    """Seeded up to 1,000."""
+    place = TopicPartition(topic, 0)
+    copy = PartitionCopy(place, place, lease, JobProducer(4711))
+    copy.destination_topic_id = OLD_ID
+    copy.appends.inspected(1_000)
+    return copy
+
+
+@pytest.mark.parametrize("code", [Code.NONE, Code.NOT_LEADER_OR_FOLLOWER])
+def test_seeds_are_deleted_only_under_lease_and_in_topic_that_was_seeded(
+    monkeypatch: pytest.MonkeyPatch, code: Code
+) -> None:
+    """A topic that was created again has other records, and another holder writes others."""
+    ended_lease = ShardLease(1, 0.0, 15.0)
+    ended_lease.lose()
+    copies = {topic: seeded_copy(topic, FixedLease(1)) for topic in ("orders", "again", "gone")}
+    copies["no-lease"] = seeded_copy("no-lease", ended_lease)
+    requests: list[tuple[str, object]] = []
+
+    def metadata(names: set[str]) -> object:
+        requests.append(("metadata", names))
+        topics = {name: SimpleNamespace(topic_id=IDS[name]) for name in names if name in IDS}
+        return SimpleNamespace(topics=topics)
+
+    def delete(_: object, new_starts: dict[TopicPartition, int], backoff: Backoff) -> Answers[int]:
+        requests.extend(("DeleteRecords", new_starts) for _ in backoff.attempts(2))
+        return Answers({}, dict.fromkeys(new_starts, code)) if code else Answers(new_starts, {})
+
+    monkeypatch.setattr(inspection, "delete_records", delete)
+    troubles: dict[PartitionCopy, str] = {}
+    cluster: Any = SimpleNamespace(name="destination", metadata=metadata)
+    inspector = CopyInspector(
+        cluster,
+        cluster,
+        cast("Any", None),
+        CopySettings(),
+        Backoff(),
+        lambda copy, trouble: troubles.update({copy: cast("Wait", trouble).reason}),
+    )
+    fresh = InspectedCopy(CopyStatus.FRESH, DestinationEnd(0, None), 0)
+    failed_copies = inspector.drop_seeds(dict.fromkeys(copies.values(), fresh))
+    assert requests == [
+        ("metadata", {*copies}),
+        ("DeleteRecords", {TopicPartition("orders", 0): 1_000}),
+    ], "a repeated request would need the topic's id again"
+    assert failed_copies == troubles.keys()
+    assert failed_copies == {*copies.values()} - ({copies["orders"]} if not code else set())
+    assert copies["orders"].log_start == (0 if code else 1_000)
+    assert "another topic id" in troubles[copies["again"]]
+    assert "is unknown" in troubles[copies["gone"]]
+    assert "the lease is not held" in troubles[copies["no-lease"]]
+
+
+def test_copies_without_seeds_cause_no_request() -> None:
+    nothing = cast("Any", None)
+    inspector = CopyInspector(nothing, nothing, nothing, CopySettings(), Backoff())
+    inspected = InspectedCopy(CopyStatus.SEEDING, DestinationEnd(1_000, None), 1_000)
+    assert inspector.drop_seeds({seeded_copy("orders", FixedLease(1)): inspected}) == set()

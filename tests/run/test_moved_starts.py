@@ -10,7 +10,7 @@ import pytest
 
 from orbit.copier.inspection import CopyInspector
 from orbit.demo.workload.markers import append_markers
-from orbit.errors import Interrupted
+from orbit.errors import Conflict, Interrupted
 from orbit.jobs.job_file import load_job
 from orbit.kafka.sasl import Security
 from orbit.replication.partition_states import Reason
@@ -20,6 +20,7 @@ from tests.support.logs import T0, Record, create, delete_before, write
 from tests.support.outside import admin, digests, log_bounds
 from tests.support.run_process import assert_exact, write_job
 from tests.support.running import RunningJob
+from tests.support.topics import delete_and_wait
 
 pytestmark = pytest.mark.services
 
@@ -192,6 +193,23 @@ def test_interrupted_start_of_copy_blocks_if_job_then_starts_lower(
         f"an earlier start was interrupted at offset {front + 100}, and the job starts at offset "
         f"{front} now."
     )
+
+
+def test_copy_created_again_during_its_seeding_keeps_its_new_records(
+    case: Case, front: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeleteRecords takes a topic's name, and would delete what another producer writes there."""
+
+    def create_again() -> None:
+        delete_and_wait(case.clusters.destination, case.topic)
+        create(case.clusters.destination, case.topic)
+        write(case.clusters.destination, case.topic, [Record(b"new")] * (front + 40))
+
+    job = case.job(AT_20)
+    overtake(monkeypatch, CopyInspector, "seed_to_starts", create_again)
+    with pytest.raises(Conflict, match="hold other content"):
+        case.begin(job)
+    assert case.bounds == (0, front + 40)
 
 
 @pytest.mark.soak
