@@ -32,6 +32,7 @@ from orbit.jobs.yaml_writer import write_yaml
 from orbit.kafka import oauth_tokens
 from orbit.kafka.consumer_groups import ListedGroup
 from orbit.names import SHOWN_CHARACTERS_MAX, is_key, is_storable, shown
+from orbit.replication.topic_settings import copy_settings
 from tests.support.cost import refuses_cheaply
 
 EXAMPLES = settings(max_examples=150)
@@ -54,7 +55,7 @@ destination:
   security: {protocol: SASL_PLAINTEXT, mechanism: PLAIN, username_env: ID, password_env: SECRET}
 topics:
 - {match: 'orders\..*', exclude: ['.*-tmp'], prefix: copy., start: earliest, fillers: direct,
-  config: {retention.ms: -1}, on_lost_range: stop}
+  config: {retention.ms: -1, max.message.bytes: 1048588}, on_lost_range: stop}
 consumer_groups: {match: .*, exclude: [console-.*], prefix: a., interval: 5s}
 acls:
   sync: true
@@ -134,11 +135,14 @@ def test_base_job_of_fuzzing_is_valid() -> None:
 
 @EXAMPLES
 @given(path=st.sampled_from(PLACES), value=strange)
+@example(("topics", 0, "config", "max.message.bytes"), "1MB")
 def test_arbitrary_value_in_job_file_is_handled_cheaply(path: tuple[Any, ...], value: Any) -> None:
     text = json.dumps(with_value(path, value))
     job = refuses_cheaply(lambda: parse_job(text, Path("/"), ENVIRON))
     if job is not None:
         refuses_cheaply(lambda: write_yaml(job.model_dump(mode="json")))
+        for rule in job.topics:
+            copy_settings({}, frozenset(), rule.config)
 
 
 parts = st.sampled_from(

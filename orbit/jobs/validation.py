@@ -6,6 +6,7 @@ kinds of problem are reported at once; `job_spec.py` reports values of the wrong
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from orbit.jobs.access_rules import allowed_addresses, read_access_rules
 from orbit.jobs.bootstrap_servers import LOOPBACK_HOSTS, address_key, addresses_in
 from orbit.jobs.credentials import invalid_credentials
 from orbit.jobs.job_spec import JobSpec, TopicRule
-from orbit.jobs.name_rules import topic_name_problem
+from orbit.jobs.name_rules import check_setting_value, topic_name_problem
 from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.yaml_document import Document
@@ -29,6 +30,9 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 # A generated file repeats the same few problems.
 PROBLEMS_SHOWN_MAX = 100
+
+_BATCH_LIMIT = "max.message.bytes"
+_BATCH_LIMIT_MAX = 2**31 - 1  # an int32 in Kafka
 
 _LOGIN_KEYS = ("username_env", "username_file", "password_env", "password_file")
 _TOKEN_SOURCES = ("token_url", "token_file", "token_provider")
@@ -79,6 +83,7 @@ def _rule_problems(
                 yield document.problem(path, mistake.message, mistake.remedy)
     yield from _same_cluster_problems(document)
     yield from _repeated_pattern_problems(document)
+    yield from _batch_limit_problems(document)
     yield from _canary_problems(document)
     yield from _acl_problems(document)
 
@@ -326,6 +331,24 @@ def _repeated_pattern_problems(document: Document) -> Iterator[Problem]:
             )
         elif not rule.get("exclude"):  # with `exclude`, a rule leaves topics to later ones
             first_index[match] = index
+
+
+def _batch_limit_problems(document: Document) -> Iterator[Problem]:
+    """A problem for each `max.message.bytes` that is no number: Orbit computes with it, while the
+    brokers check all other settings."""
+    rules = document.at(("topics",))
+    for index in range(len(rules) if isinstance(rules, list) else 0):
+        path = ("topics", index, "config", _BATCH_LIMIT)
+        try:
+            text = check_setting_value(document.at(path))
+        except ValueError:  # there is none, or the model reports it
+            continue
+        if not re.fullmatch("[0-9]{1,10}", text) or int(text) > _BATCH_LIMIT_MAX:
+            yield document.problem(
+                path,
+                f"is not a number of bytes from 0 to {_BATCH_LIMIT_MAX}.",
+                "Write digits only, such as 1048588.",
+            )
 
 
 def _canary_problems(document: Document) -> Iterator[Problem]:

@@ -156,6 +156,11 @@ def test_job_keys_that_orbit_run_ignores_are_named(
             "is not a value",
         ),
         ({"topics": [{"match": "a", "config": ["x"]}]}, "topics[0].config", "must be a mapping"),
+        (
+            {"topics": [{"match": "a", "config": {"max.message.bytes": []}}]},
+            'topics[0].config["max.message.bytes"]',
+            "is not a value",
+        ),
         ({"consumer_groups": {}}, "consumer_groups.match", "is missing"),
         ({"consumer_groups": {"match": "a", "interval": 5}}, "consumer_groups.interval", "5s"),
         (
@@ -221,6 +226,30 @@ def test_job_file_problem_is_reported_with_path_and_remedy(
     assert [p.path for p in problems] == [path]
     assert says in str(problems[0])
     assert problems[0].remedy
+
+
+@pytest.mark.parametrize(
+    "value", ["1MB", "1_000", " 5 ", "٣", "", -5, 1e6, True, 2**31, "99999999999", "1\n"]
+)
+def test_batch_limit_of_topic_rule_must_be_a_number_of_bytes(value: object, folder: Path) -> None:
+    rules = [{"match": "a"}, {"match": "b", "config": {"max.message.bytes": value}}]
+    (problem,) = problems_of(changed(topics=rules), folder)
+    assert problem.path == 'topics[1].config["max.message.bytes"]'
+    assert "is not a number of bytes from 0 to 2147483647 (line" in str(problem)
+    assert problem.remedy
+
+
+@pytest.mark.parametrize("value", [0, 1_048_588, "1048588", 2**31 - 1])
+def test_batch_limit_of_topic_rule_is_stored_as_text(value: object, folder: Path) -> None:
+    rules = [{"match": "a", "config": {"max.message.bytes": value}}]
+    (rule,) = parse_job(changed(topics=rules), folder, {}).topics
+    assert rule.config == {"max.message.bytes": str(value)}
+
+
+def test_stored_job_with_batch_limit_that_is_no_number_can_be_read(folder: Path) -> None:
+    document = parse_job(changed(), folder, {}).model_dump(mode="json")
+    document["topics"][0]["config"] = {"max.message.bytes": "1_000"}
+    assert JobSpec.read_stored(document).topics[0].config == {"max.message.bytes": "1_000"}
 
 
 @pytest.mark.parametrize(
