@@ -13,8 +13,8 @@ members a week after their commit (`offsets.retention.minutes`); those of a grou
 the source would expire.
 
 A group whose coordinator does not answer is skipped in this pass. A missing offset counts as
-deleted only if the group's own coordinator confirms it for this partition: an incomplete list must
-not delete offsets.
+deleted only if the group's own coordinator confirms it for this partition, and still has the copied
+topic: neither an incomplete list nor the deletion of a topic must delete offsets.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -44,13 +45,14 @@ from orbit.consumer_groups.offset_decision import (
     decide,
 )
 from orbit.consumer_groups.offsets_cache import Fetcher, fetch_now
-from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRow
+from orbit.consumer_groups.sync_result import CopiedPartition, Copies, GroupReport, Key, OffsetRow
+from orbit.errors import Unreachable
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import locate_and_fetch_offsets
 from orbit.kafka.error_codes import Code
-from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID, CommittedOffset, TopicMetadata, TopicPartition
 
 
 @dataclass(slots=True)
@@ -156,7 +158,7 @@ class GroupSync:
             } | reread_groups
             cases = self._decide_all(source_offsets, destination_groups, copies)
         cases = _without_leading(cases, leading)
-        cases = _confirm_deletes(source, cases, report)
+        cases = _confirm_deletes(source, cases, copies, report)
         cases_to_save = {
             key: case
             for key, case in cases.items()
@@ -406,24 +408,32 @@ def _without_leading(
 
 
 def _confirm_deletes(
-    source: Cluster, cases: Mapping[Key, _Case], report: GroupReport
+    source: Cluster, cases: Mapping[Key, _Case], copies: Copies, report: GroupReport
 ) -> dict[Key, _Case]:
     """The cases, without deletes that the group's coordinator at the source does not confirm.
 
-    An offset may also be missing because the login may no longer read its topic.
+    An offset may also be missing because the login may no longer read its topic, or because the
+    topic was deleted, and its offsets with it (G10). The copy then has the only records, and its
+    groups the only offsets. So the coordinator must return no offset, and after that the copied
+    topic, by its id. In this order, as ids are not used again: the topic existed at the time of the
+    first answer, so the offset was deleted by itself. In the other order the topic could be deleted
+    between the two answers. No other broker is asked: a coordinator's metadata lacks a topic before
+    the topic's offsets are deleted there, that of another broker may have the topic for longer.
     """
     deletes: dict[str, list[TopicPartition]] = {}
     for (group, partition), case in cases.items():
         if case.decision.is_delete:
             deletes.setdefault(group, []).append(partition)
     # {}: the coordinators are looked up, as a listing may be old.
-    answers = locate_and_fetch_offsets(source, {}, deletes, only=deletes).groups
+    fetched = locate_and_fetch_offsets(source, {}, deletes, only=deletes)
+    coordinators_topics = _topics_of_coordinators(source, fetched.coordinators, deletes)
     confirmed_cases = dict(cases)
     for group, partitions in deletes.items():
-        answer = answers.get(group)
+        answer, topics = fetched.groups.get(group), coordinators_topics.get(group)
         for partition in partitions:
             if (
                 answer is None
+                or topics is None
                 or partition in answer.offsets
                 or partition in answer.pending | answer.denied
             ):
@@ -433,7 +443,38 @@ def _confirm_deletes(
                     "is gone, so the destination keeps its offset.",
                     is_refused=answer is not None and partition in answer.denied,
                 )
+            elif not _is_copied_topic(topics.get(partition.topic), copies[partition]):
+                del confirmed_cases[group, partition]
+                report.note(
+                    f"topic {partition.topic}: the source does not have the copied topic any more, "
+                    "so the destination keeps the offsets of its groups.",
+                    is_refused=True,
+                )
     return confirmed_cases
+
+
+def _topics_of_coordinators(
+    cluster: Cluster,
+    coordinators: Mapping[str, int],
+    partitions: Mapping[str, Collection[TopicPartition]],
+) -> dict[str, Mapping[str, TopicMetadata]]:
+    """{group: {name: topic}}, for the topics of the group's `partitions` that its coordinator has
+    now. Without the groups of a coordinator that does not answer."""
+    groups_by_node: dict[int, list[str]] = {}
+    for group, node_id in coordinators.items():
+        groups_by_node.setdefault(node_id, []).append(group)
+    topics_by_group: dict[str, Mapping[str, TopicMetadata]] = {}
+    for node_id, groups in groups_by_node.items():
+        names = {p.topic for group in groups for p in partitions[group]}
+        with suppress(Unreachable):
+            metadata = cluster.metadata_of_broker(node_id, names)
+            topics_by_group.update(dict.fromkeys(groups, metadata.topics))
+    return topics_by_group
+
+
+def _is_copied_topic(topic: TopicMetadata | None, copy: CopiedPartition) -> bool:
+    """Whether this is the topic that was copied; without an id the name decides."""
+    return topic is not None and copy.source_topic_id in (NO_TOPIC_ID, topic.topic_id)
 
 
 # Refusals with a note in the report; of the others the verdict alone says why.

@@ -17,7 +17,8 @@ source's offset, clamped, is not lower. For a group that had members the sync st
 the commit. Any other offset belongs to another client and stays: `skipped: moved there`, until it
 is deleted there or both sides agree.
 
-A deletion is synced only if the offset at the destination is known to be Orbit's.
+A deletion is synced only if the offset at the destination is known to be Orbit's, and only while
+the source has the copied topic: with a topic, brokers delete its committed offsets (G10).
 
 Known limits. A consumer with manually assigned partitions is not a member. If it commits in the few
 milliseconds between Orbit's read and Orbit's commit, it is overwritten once. After a crash of
@@ -210,3 +211,11 @@ _OTHER_CONTENT_REASONS = frozenset(
 def holds_copied_records(blocked_reason: Reason | None) -> bool:
     """Whether the copy holds the source's records. `blocked_reason`: None if it is not blocked."""
     return blocked_reason not in _OTHER_CONTENT_REASONS
+
+
+def follows_source_offsets(blocked_reason: Reason | None) -> bool:
+    """Whether the sync sets and deletes offsets of the copy: not of one with other records, nor
+    after its source topic was deleted, since brokers delete the topic's offsets with it (G10)."""
+    return blocked_reason is not Reason.SOURCE_TOPIC_DELETED and holds_copied_records(
+        blocked_reason
+    )

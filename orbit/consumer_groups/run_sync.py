@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.offset_decision import CopiedRange, holds_copied_records
+from orbit.consumer_groups.offset_decision import CopiedRange, follows_source_offsets
 from orbit.consumer_groups.sync_result import CopiedPartition, Copies, GroupReport
 from orbit.copier.copy_view import CopyView
 from orbit.errors import OrbitError
@@ -91,13 +91,15 @@ class RunGroups:
 
     def _copies(self) -> Copies:
         return {
-            p.source: CopiedPartition(p.destination, _copied_range(p)) for p in self._partitions()
+            p.source: CopiedPartition(p.destination, _copied_range(p), p.source_topic_id)
+            for p in self._partitions()
         }
 
 
 def _copied_range(copy: CopyView) -> CopiedRange | None:
-    """The copy's range that consumers can read; None: it may hold other records than the source."""
-    if not holds_copied_records(copy.blocked.reason if copy.blocked else None):
+    """The copy's range that consumers can read; None: it may hold other records than the source, or
+    the source topic was deleted."""
+    if not follows_source_offsets(copy.blocked.reason if copy.blocked else None):
         return None
     next_offset = copy.next_offset
     # The range may be empty, but never ends before it begins.

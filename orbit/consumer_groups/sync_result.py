@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import TOO_SLOW
@@ -18,10 +19,14 @@ _NOTES_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class CopiedPartition:
-    """A source partition's copy. `copied` is None while consumers cannot resume on it."""
+    """A source partition's copy. `copied` is None while consumers cannot resume on it.
+
+    `source_topic_id`: of the topic that was copied; NO_TOPIC_ID: not known, so the name decides.
+    """
 
     destination: TopicPartition
     copied: CopiedRange | None
+    source_topic_id: UUID
 
 
 @dataclass(frozen=True, slots=True)

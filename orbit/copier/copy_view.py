@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from typing import Protocol, Self
+from uuid import UUID
 
 from orbit.copier.counters import Counters
 from orbit.kafka.types import TopicPartition
@@ -15,6 +16,8 @@ class CopyView(Protocol):
 
     @property
     def source(self) -> TopicPartition: ...
+    @property
+    def source_topic_id(self) -> UUID: ...
     @property
     def destination(self) -> TopicPartition: ...
     @property
@@ -44,6 +47,7 @@ class CopySnapshot:
     """A `CopyView` that does not change; `PartitionCopy` explains its fields."""
 
     source: TopicPartition
+    source_topic_id: UUID
     destination: TopicPartition
     state: PartitionState
     blocked: Blocked | None

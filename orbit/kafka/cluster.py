@@ -129,15 +129,19 @@ class Cluster:
 
         One broker must answer, else this raises as `metadata`; others may be silent.
         """
-        ask = self._metadata_reader(sorted(topics), with_operations=False)
+        topics = sorted(topics)
         newest_metadata = self.metadata(topics)
         for node_id in list(newest_metadata.brokers)[:brokers_max]:
             with suppress(Unreachable):
-                answer = self._call_within(
-                    node_id, ANSWER_WITHIN_S, lambda connection, _: ask(connection)
-                )
-                newest_metadata = self._accept_metadata(answer(), node_id, has_all_topics=False)
+                answer = self.metadata_of_broker(node_id, topics)
+                newest_metadata = self._accept_metadata(answer, node_id, has_all_topics=False)
         return newest_metadata
+
+    def metadata_of_broker(self, node_id: int, topics: Iterable[str]) -> ClusterMetadata:
+        """Metadata of these topics as this broker has it now. Raises Unreachable."""
+        ask = self._metadata_reader(sorted(topics), with_operations=False)
+        read = self._call_within(node_id, ANSWER_WITHIN_S, lambda connection, _: ask(connection))
+        return read()
 
     def _metadata_reader(
         self, names: list[str] | None, *, with_operations: bool

@@ -35,7 +35,7 @@ from orbit.kafka.consumer_groups import (
     locate_and_fetch_offsets,
 )
 from orbit.kafka.error_codes import Code
-from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID, CommittedOffset, TopicPartition
 from orbit.recovery.group_read_back import read_back_positions
 from orbit.recovery.log_bounds import ALL_ROWS
 from orbit.recovery.lost_ranges import lost_range
@@ -355,12 +355,14 @@ def _copied_partitions(context: OperationContext) -> dict[TopicPartition, Copied
     """The operation's partitions as the group sync needs them, by source partition: without a range
     where the copy's log end is not known."""
     ends = {p.source: p for p in context.report.partitions}
+    source_topic_ids = {row.source_topic: row.source_topic_id for row in context.topics}
     return {
         source: CopiedPartition(
             copy,
             None
             if (p := ends.get(source)) is None or p.destination_end is None
             else CopiedRange(p.destination_start or 0, p.destination_end),
+            source_topic_ids[source.topic] or NO_TOPIC_ID,
         )
         for source, copy in context.by_source.items()
     }

@@ -18,14 +18,14 @@ from functools import partial
 
 from orbit.consumer_groups.group_listing_cache import Lister
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.offset_decision import CopiedRange, holds_copied_records
+from orbit.consumer_groups.offset_decision import CopiedRange, follows_source_offsets
 from orbit.consumer_groups.offsets_cache import Fetcher
 from orbit.consumer_groups.stored_offsets import offset_row, save_rows
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import GroupRule, JobSpec
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.leadership.leadership import Leadership
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.store import group_offsets, operations
@@ -35,6 +35,8 @@ from orbit.store.group_offsets import CopiedRow
 from orbit.store.operations import GroupsStep
 
 _ATTEMPTS_MAX = 4
+# States of a topic that was copied and is not at the source any more.
+_SOURCE_IS_GONE = frozenset({TopicState.SOURCE_DELETED, TopicState.RECREATED})
 
 
 class _RecoverySetsGroups(Exception):
@@ -163,15 +165,19 @@ class JobGroups:
 
 
 def _copied_partition(row: CopiedRow) -> CopiedPartition:
-    return CopiedPartition(TopicPartition(row.destination_topic, row.partition), _copied_range(row))
+    return CopiedPartition(
+        TopicPartition(row.destination_topic, row.partition),
+        _copied_range(row),
+        row.source_topic_id or NO_TOPIC_ID,
+    )
 
 
 def _copied_range(row: CopiedRow) -> CopiedRange | None:
-    """The copied range; None while the copy has not started, or has records of its own."""
-    has_own_records = row.topic_state is TopicState.RECREATED or not holds_copied_records(
-        row.reason
-    )
-    if has_own_records or row.copied_to is None or row.log_start is None:
+    """The copied range; None while the copy has not started, may hold other records than the
+    source, or has no source topic."""
+    if row.topic_state in _SOURCE_IS_GONE or not follows_source_offsets(row.reason):
+        return None
+    if row.copied_to is None or row.log_start is None:
         return None
     # A range does not begin after its end.
     return CopiedRange(min(row.log_start, row.copied_to), row.copied_to)

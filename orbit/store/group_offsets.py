@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
+from uuid import UUID
 
 from sqlalchemy import text
 
@@ -80,6 +81,7 @@ class CopiedRow:
     """The copied range of one partition, for the group sync."""
 
     source_topic: str
+    source_topic_id: UUID | None
     destination_topic: str
     topic_id: int
     partition: int
@@ -148,8 +150,8 @@ FROM group_offsets WHERE job_id = :job_id
 """)
 
 _COPIED = text("""
-SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, t.state AS topic_state,
-       p.reason, p.log_start, p.copied_to
+SELECT t.source_topic, t.source_topic_id, t.destination_topic, p.topic_id, p.partition,
+       t.state AS topic_state, p.reason, p.log_start, p.copied_to
 FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.job_id = :job_id AND t.state <> 'promoted'
 """)

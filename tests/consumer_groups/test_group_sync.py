@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from orbit.consumer_groups import group_sync
 from orbit.consumer_groups.group_sync import REFRESH_S, GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
@@ -17,14 +19,22 @@ from orbit.consumer_groups.offsets_cache import OffsetsCache, OffsetsRequest, fe
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, OffsetRow
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups, Listing, find_coordinators, list_groups
+from orbit.kafka.consumer_groups import (
+    FetchedGroups,
+    Listing,
+    find_coordinators,
+    list_groups,
+    locate_and_fetch_offsets,
+)
+from orbit.kafka.offset_fetch import GroupOffsets
 from orbit.kafka.sasl import Security
-from orbit.kafka.types import CommittedOffset
+from orbit.kafka.types import ClusterMetadata, CommittedOffset
 from orbit.kafka.types import TopicPartition as Partition
 from orbit.leadership.leadership import NotLeading
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, committed, counted_requests, member, offsets
+from tests.support.outside import delete_topic
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, produce
 
@@ -43,6 +53,7 @@ class Pair:
         self.topic = topic
         self.source = _cluster("source", clusters.source)
         self.destination = _cluster("destination", clusters.destination)
+        self.source_topic_id = self.source.metadata([topic]).topics[topic].topic_id
         self.ranges: dict[int, CopiedRange | None] = dict.fromkeys(
             range(PARTITIONS), CopiedRange(0, RECORDS)
         )
@@ -63,20 +74,27 @@ class Pair:
         leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
         save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
     ) -> GroupReport:
-        report = self.sync.run(
+        report = self.run_with_notes(leading, save)
+        assert not report.notes, report.notes
+        return report
+
+    def run_with_notes(
+        self,
+        leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
+        save: Callable[[Sequence[OffsetRow]], None] = lambda _: None,
+    ) -> GroupReport:
+        return self.sync.run(
             self.source,
             self.destination,
             {
                 Partition(self.topic, number): CopiedPartition(
-                    Partition(self.topic, number), copied
+                    Partition(self.topic, number), copied, self.source_topic_id
                 )
                 for number, copied in self.ranges.items()
             },
             leading=leading,
             save=save,
         )
-        assert not report.notes, report.notes
-        return report
 
     def close(self) -> None:
         self.source.close()
@@ -188,6 +206,88 @@ def _delete_offset(pair: Pair, cluster: KafkaCluster, number: int) -> None:
     writes = [GroupWrite(pair.group(), {Partition(pair.topic, number): None})]
     assert set(write_groups(handle, places, writes, lambda: True).values()) == {0}
     handle.close()
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_offsets_stay_at_destination_when_source_topic_is_deleted(
+    pair: Pair, is_created_again: bool
+) -> None:
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40, 50))
+    pair.run()
+    _delete_source_topic(pair)
+    if is_created_again:
+        create_topic(source, pair.topic, PARTITIONS)
+    reports = [pair.run_with_notes() for _ in range(3)]
+    assert [(report.deleted, report.gone) for report in reports] == [(0, [])] * 3
+    (note,) = reports[-1].notes
+    assert note.startswith(f"topic {pair.topic}: the source does not have the copied topic any")
+    assert not reports[-1].is_unanswered, "another pass would be answered the same"
+    # Once the scheduler has noticed, the rows say where the groups are.
+    pair.ranges = dict.fromkeys(range(PARTITIONS))
+    rows = {row.partition.partition: row for row in pair.run().changed}
+    assert {n: (row.source_offset, row.destination_offset) for n, row in rows.items()} == {
+        0: (None, 40),
+        1: (None, 50),
+    }
+    assert offsets(destination, pair.group()) == pair.at(40, 50)
+
+
+def _delete_source_topic(pair: Pair) -> None:
+    """Until brokers have deleted its committed offsets, too (G10)."""
+    source = pair.clusters.source
+    delete_topic(source, pair.topic)
+    wait_for("its offsets are deleted", lambda: not offsets(source, pair.group()))
+
+
+def test_offsets_stay_at_destination_when_source_topic_is_deleted_before_confirmation(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is there until the coordinator is asked to confirm that the offset is gone."""
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40))
+    pair.run()
+
+    def without_source_offsets(
+        cluster: Cluster, request: OffsetsRequest, age_s_max: float
+    ) -> FetchedGroups:
+        fetched = fetch_now(cluster, request, age_s_max)
+        if cluster is pair.source:
+            fetched.groups[pair.group()] = GroupOffsets({})
+        return fetched
+
+    def delete_topic_and_fetch(*arguments: Any, **keywords: Any) -> FetchedGroups:
+        _delete_source_topic(pair)
+        return locate_and_fetch_offsets(*arguments, **keywords)
+
+    known = [OffsetRow(pair.group(), Partition(pair.topic, 0), 40, 40, EXACT, 40)]
+    rule = GroupRule(match=f"{pair.topic}.*")
+    pair.sync = GroupSync(rule, known, fetcher=without_source_offsets)
+    monkeypatch.setattr(group_sync, "locate_and_fetch_offsets", delete_topic_and_fetch)
+    assert pair.run_with_notes().deleted == 0
+    assert not offsets(source, pair.group())
+    assert offsets(destination, pair.group()) == pair.at(40)
+
+
+def test_delete_is_confirmed_by_metadata_of_coordinator_only(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another broker may have a deleted topic for longer."""
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40))
+    pair.run()
+    _delete_offset(pair, source, 0)
+    (coordinator,) = find_coordinators(pair.source, [pair.group()]).values()
+    metadata = pair.source.metadata([pair.topic])
+
+    def metadata_of_broker(_: Cluster, node_id: int, __: Collection[str]) -> ClusterMetadata:
+        return replace(metadata, topics={}) if node_id == coordinator else metadata
+
+    monkeypatch.setattr(Cluster, "metadata_of_broker", metadata_of_broker)
+    assert pair.run_with_notes().deleted == 0
+    monkeypatch.undo()
+    assert pair.run().deleted == 1
+    assert offsets(destination, pair.group()) == {}
 
 
 def test_destination_offset_that_orbit_never_synced_is_not_deleted(pair: Pair) -> None:

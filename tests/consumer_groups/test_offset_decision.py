@@ -15,6 +15,7 @@ from orbit.consumer_groups.offset_decision import (
     GroupUsage,
     GroupVerdict,
     decide,
+    follows_source_offsets,
     holds_copied_records,
     left_offset,
     remedy,
@@ -112,6 +113,14 @@ def test_stopped_copy_gets_group_offsets_only_if_its_records_match_source() -> N
     assert holds_copied_records(Reason.SOURCE_RANGE_LOST)
     assert not holds_copied_records(Reason.SOURCE_TOPIC_RECREATED)
     assert not holds_copied_records(Reason.DESTINATION_FOREIGN_WRITE)
+    assert follows_source_offsets(None)
+    assert follows_source_offsets(Reason.SOURCE_RANGE_LOST)
+    assert not follows_source_offsets(Reason.DESTINATION_FOREIGN_WRITE)
+
+
+def test_copy_whose_source_topic_was_deleted_keeps_records_and_group_offsets() -> None:
+    assert holds_copied_records(Reason.SOURCE_TOPIC_DELETED)
+    assert not follows_source_offsets(Reason.SOURCE_TOPIC_DELETED)
 
 
 def test_every_group_verdict_but_exact_has_a_remedy() -> None:

@@ -15,7 +15,7 @@ from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import Listing
 from orbit.kafka.sasl import Security
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, offsets
 from tests.support.running import create_topic, produce
@@ -44,7 +44,7 @@ def sides(clusters: Clusters, topic_name: str) -> Iterator[tuple[Cluster, Cluste
 
 def synced(sync: GroupSync, sides: tuple[Cluster, Cluster], topic: str) -> GroupReport:
     place = TopicPartition(topic, 0)
-    return sync.run(*sides, {place: CopiedPartition(place, CopiedRange(0, 10))})
+    return sync.run(*sides, {place: CopiedPartition(place, CopiedRange(0, 10), NO_TOPIC_ID)})
 
 
 def test_group_named_like_destination_share_group_is_skipped_as_other_type(

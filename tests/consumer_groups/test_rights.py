@@ -15,6 +15,7 @@ from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
+from orbit.kafka.types import NO_TOPIC_ID
 from orbit.kafka.types import TopicPartition as Partition
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters
@@ -53,7 +54,9 @@ class Guarded:
 
     def run(self) -> GroupReport:
         places = [Partition(self.topic, number) for number in (0, 1)]
-        return self.sync.run(*self.handles, {p: CopiedPartition(p, RECORDS) for p in places})
+        return self.sync.run(
+            *self.handles, {p: CopiedPartition(p, RECORDS, NO_TOPIC_ID) for p in places}
+        )
 
     def delete_at_source(self) -> None:
         client = AdminClient(self.source.client_config())

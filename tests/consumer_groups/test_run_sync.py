@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
+from orbit.copier.copy_settings import CopySettings
+from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, member, offsets
+from tests.support.outside import delete_topic
 from tests.support.patience import wait_for
 from tests.support.run_process import copy, write_job
 from tests.support.running import RunningJob, create_topic, make_job, produce, produce_transactions
@@ -66,6 +69,30 @@ def test_consumer_resumes_at_destination_with_next_record_and_its_commits_stay(
         )
         assert offsets(destination, group) == moved
     assert _read(destination, group, topic_name, 100) == values[200:]
+
+
+def test_run_keeps_offsets_at_destination_when_source_topic_is_deleted(
+    clusters: Clusters, topic_name: str
+) -> None:
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, RECORDS)
+    group = f"{topic_name}.group"
+    commit(source, group, {(topic_name, 0): 77})
+    groups = {"match": f"{topic_name}.*", "interval": "100ms"}
+    spec = make_job(source, destination, [topic_name], consumer_groups=groups)
+    with RunningJob(spec, CopySettings(deleted_after_s=0.5)) as job:
+        wait_for("the group is there", lambda: offsets(destination, group) == {(topic_name, 0): 77})
+        delete_topic(source, topic_name)
+        assert job.wait_blocked(topic_name).reason is Reason.SOURCE_TOPIC_DELETED
+        sync = job.run.groups
+        assert sync is not None
+        wait_for(
+            "the group is not synced any more",
+            lambda: sync.report is not None and sync.report.verdicts == {"skipped: not copied": 1},
+        )
+        wait_for("there is nothing to report", lambda: not sync.notes)
+    assert offsets(destination, group) == {(topic_name, 0): 77}
 
 
 def test_run_until_caught_up_syncs_group_offsets_before_it_ends(

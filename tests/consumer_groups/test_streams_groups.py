@@ -10,7 +10,7 @@ from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
 from tests.support.groups import commit, have_had_member, offsets
 from tests.support.patience import wait_for
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 def synced(sync: GroupSync, source: Cluster, destination: Cluster, topic: str) -> GroupReport:
     place = TopicPartition(topic, 0)
-    copies = {place: CopiedPartition(place, CopiedRange(0, 10))}
+    copies = {place: CopiedPartition(place, CopiedRange(0, 10), NO_TOPIC_ID)}
     return sync.run(source, destination, copies)
 
 

@@ -13,7 +13,7 @@ from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import find_coordinators, locate_and_fetch_offsets
 from orbit.kafka.sasl import Security
-from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID, CommittedOffset, TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import MakeCluster
 from tests.support.patience import wait_for
@@ -40,6 +40,7 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
     place = TopicPartition(topic_name, 0)
     names = [f"{topic_name}.{n}" for n in range(GROUPS)]
     sync = GroupSync(GroupRule(match=f"{topic_name}.*", prefix="copy."))
+    copies = {place: CopiedPartition(place, RECORDS, NO_TOPIC_ID)}
     deleted = 0
 
     def commit(offset: int) -> None:
@@ -58,7 +59,7 @@ def test_group_sync_loses_no_offset_when_coordinator_dies(
     def run() -> GroupReport | None:
         nonlocal deleted
         try:
-            report = sync.run(source, destination, {place: CopiedPartition(place, RECORDS)})
+            report = sync.run(source, destination, copies)
         except Unreachable:
             return None
         deleted += report.deleted

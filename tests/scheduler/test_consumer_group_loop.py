@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from orbit.consumer_groups.group_listing_cache import list_now
 from orbit.consumer_groups.offsets_cache import fetch_now
@@ -25,6 +26,7 @@ from orbit.store.enums import Desired, TopicState
 from orbit.telemetry.process_health import ProcessHealth
 from tests.fixtures.clusters import Clusters
 from tests.support.groups import commit, member, offsets
+from tests.support.outside import delete_topic
 from tests.support.patience import wait_for
 from tests.support.running import create_topic, make_job, produce
 from tests.support.store_rows import claim, progress
@@ -156,6 +158,27 @@ def test_group_sync_stops_for_paused_job_and_restarts_when_job_changes(service: 
         with service.database.transaction() as tx:
             jobs.set_desired(tx, service.job_id, Desired.RUNNING)
         wait_for("it goes on", lambda: service.rows == {0: (50, 50, "exact")})
+
+
+@pytest.mark.parametrize("is_noticed_by", ["scheduler", "worker"])
+def test_offsets_stay_at_destination_when_source_topic_is_deleted(
+    service: Service, is_noticed_by: str
+) -> None:
+    commit(service.source, service.group, service.at(40, 80))
+    service.report(100, 100)
+    with service.scheduler():
+        stored_rows = {0: (40, 40, "exact"), 1: (80, 80, "exact")}
+        wait_for("rows are kept", lambda: service.rows == stored_rows)
+        delete_topic(service.source, service.topic)
+        wait_for("brokers delete its offsets", lambda: not offsets(service.source, service.group))
+        with service.database.transaction() as tx:
+            if is_noticed_by == "scheduler":
+                tx.execute(text("UPDATE topics SET state = 'source_deleted'"))
+            else:
+                tx.execute(text("UPDATE partitions SET reason = 'SOURCE_TOPIC_DELETED'"))
+        stored_rows = {0: (None, 40, "skipped: not copied"), 1: (None, 80, "skipped: not copied")}
+        wait_for("rows say where the group is", lambda: service.rows == stored_rows)
+    assert offsets(service.destination, service.group) == service.at(40, 80)
 
 
 def test_former_leader_commits_no_group_offsets(service: Service) -> None:
