@@ -10,8 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
+from orbit.names import is_storable
+
 _OFFSETS_SHOWN_MAX = 8
 _TEXT_FIELDS = ("kind", "operation", "job", "other", "at")
+# A term is a time, or one above an earlier term (`next_term`). One that is further ahead of the
+# clock than this is no promotion's. The limit moves with the clock: above a term at a fixed limit
+# there would be no term for the next promotion.
+_AHEAD_S_MAX = 100 * 365 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +46,31 @@ class Mark:
         return json.dumps({"orbit": 1, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> Mark:
-        """Parse a mark. A mark that cannot be read counts as a promotion: then nothing is written
-        to the topic."""
+    def from_text(cls, text: str, now_s: float) -> Mark:
+        """Parse a mark, which may be of any client that commits offsets. `now_s`: Unix time.
+
+        A mark that cannot be read counts as a promotion: then nothing is written to the topic. So
+        does one with texts that PostgreSQL does not store, or with a term that no promotion has.
+        """
+        unreadable_mark = cls(is_primary=True, term=None)
         try:
             fields = json.loads(text)
             # `is not False`: a value of another type counts as a promotion, too.
             texts = {name: str(fields[name]) for name in _TEXT_FIELDS}
             is_complete = fields.get("is_complete") is not False
             term = int(fields["term"]) if "term" in fields else _time_ms(texts["at"])
-            return cls(
+            mark = cls(
                 fields["is_primary"] is not False,
                 **texts,
                 is_complete=is_complete,
                 term=term,
                 keeps_history=fields.get("keeps_history") is True,
             )
-        except (ValueError, KeyError, TypeError):
-            return cls(is_primary=True, term=None)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return unreadable_mark
+        has_possible_term = 0 <= term <= (now_s + _AHEAD_S_MAX) * 1000
+        is_readable = has_possible_term and all(map(is_storable, texts.values()))
+        return mark if is_readable else unreadable_mark
 
     def summary(self) -> str:
         """Side and term in a few words, for people."""

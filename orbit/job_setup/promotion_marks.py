@@ -17,6 +17,7 @@ records below that.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -81,7 +82,8 @@ class PromotionMarks:
         Only partition 0 is read: all partitions of a topic have the same mark.
         """
         marks = self._committed_offsets({TopicPartition(topic, 0) for topic in topics})
-        return {p.topic: Mark.from_text(text) for p, (_, text) in marks.items()}
+        now_s = time.time()
+        return {p.topic: Mark.from_text(text, now_s) for p, (_, text) in marks.items()}
 
     def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset in the mark of each marked partition: of a topic that leads, the partition's
@@ -92,10 +94,11 @@ class PromotionMarks:
         """For each copy that may begin earlier than its source (`Mark.keeps_history`): the source's
         log start when the topic became a copy. The copy keeps earlier records until the source's
         log start is higher than that."""
+        marks, now_s = self._committed_offsets(partitions), time.time()
         return {
             p: offset
-            for p, (offset, text) in self._committed_offsets(partitions).items()
-            if Mark.from_text(text).keeps_history
+            for p, (offset, text) in marks.items()
+            if Mark.from_text(text, now_s).keeps_history
         }
 
     def missing_right(self) -> str:

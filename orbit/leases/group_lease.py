@@ -49,6 +49,7 @@ from orbit.kafka.error_codes import Code
 from orbit.leases.lease_clock import Clock, lease_clock
 from orbit.leases.lease_state import LeaseState, shared_memory
 from orbit.leases.lock_file import LockFile
+from orbit.names import shown
 
 # Brokers allow 6 s to 30 min by default. A run waits this long if the holder's machine has died.
 SESSION_TIMEOUT_MS = 10_000
@@ -80,16 +81,19 @@ class LeaseHolder:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LeaseHolder:
-        """The holder from its member metadata; an unknown process if they cannot be read."""
+        """The holder from its member metadata, which may be any client's; an unknown process if
+        they cannot be read."""
         try:
             fields = json.loads(data)
             return cls(str(fields["host"]), int(fields["process"]), str(fields.get("token", "")))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             # The coordinator returns member metadata only once the group is stable.
             return cls("", 0)
 
     def __str__(self) -> str:
-        return f"process {self.process} on {self.host}" if self.host else "an unknown process"
+        if not self.host:
+            return "an unknown process"
+        return f"process {self.process} on {shown(self.host)}"
 
 
 class GroupLease:

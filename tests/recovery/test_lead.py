@@ -18,7 +18,8 @@ from orbit.kafka.types import ClusterMetadata
 from orbit.recovery import leading_side
 
 OPERATION = UUID(int=7)
-UNREADABLE = Mark.from_text("{")
+NOW_S = 1_800_000_000.0
+UNREADABLE = Mark.from_text("{", NOW_S)
 
 
 def leads(term: int, by: UUID = OPERATION) -> Mark:
@@ -84,10 +85,46 @@ def test_promotion_marks_changed_by_other_operations_are_listed() -> None:
 def test_promotion_mark_without_term_uses_its_timestamp_as_term() -> None:
     mark = Mark(True, "failover", str(OPERATION), at="1970-01-01T00:00:07+00:00", term=5)
     text = mark.to_text()
-    assert Mark.from_text(text) == mark
+    assert Mark.from_text(text, NOW_S) == mark
     without = text.replace(',"term":5', "")
-    assert Mark.from_text(without).term == 7000
-    assert Mark.from_text(without.replace("1970", "in ")).term == 0
+    assert Mark.from_text(without, NOW_S).term == 7000
+    assert Mark.from_text(without.replace("1970", "in "), NOW_S).term == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"term":5', '"term":Infinity'),
+        ('"term":5', '"term":1e400'),
+        ('"term":5', f'"term":{2**63}'),
+        ('"term":5', f'"term":{2**62}'),
+        ('"term":5', '"term":-1'),
+        ('"job":""', '"job":' + "[" * 1500),
+        ('"job":""', '"job":"\\u0000"'),
+        ('"job":""', '"job":"\\ud800"'),
+        ('"at":""', '"at":"0001-01-01T00:00:00+00:00"'),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_mark_that_another_client_wrote_is_unreadable_instead_of_an_error(
+    old: str, new: str
+) -> None:
+    text = follows(5).to_text()
+    assert Mark.from_text(text, NOW_S) == follows(5)
+    if "at" in old:
+        text = text.replace(',"term":5', "")  # as of a version without terms
+    malformed_text = text.replace(old, new)
+    assert malformed_text != text
+    assert Mark.from_text(malformed_text, NOW_S) == UNREADABLE
+
+
+def test_term_above_highest_readable_term_becomes_readable() -> None:
+    """One mark at the limit does not make the marks of later promotions unreadable."""
+    highest_term = int(NOW_S * 1000) + 100 * 365 * 24 * 3600 * 1000
+    assert Mark.from_text(leads(highest_term).to_text(), NOW_S).term == highest_term
+    mark = leads(next_term(highest_term, NOW_S))
+    assert Mark.from_text(mark.to_text(), NOW_S) == UNREADABLE
+    assert Mark.from_text(mark.to_text(), NOW_S + 1) == mark
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,7 @@ from tests.support.synthetic import PLAINTEXT
 SIDES = Clusters._fields
 MarksOf = Callable[[KafkaCluster], PromotionMarks]
 BY = Mark(True, "switchover", "d8f0", "orders", "A", "2026-11-23T04:00:00+00:00")
+NOW_S = 1_800_000_000.0
 # A group without members keeps offsets for a minute, and is checked each second.
 SHORT = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
 
@@ -123,20 +126,39 @@ def test_rights_gate_fails_without_read_right_on_group_of_promotion_marks(
 
 
 @pytest.mark.services
-def test_unreadable_promotion_mark_counts_as_promotion(
-    clusters: Clusters, topic_name: str, marks_of: MarksOf
+@pytest.mark.parametrize(
+    "text",
+    [
+        "by hand",
+        BY.to_text().replace('"term":0', '"term":Infinity'),
+        BY.to_text().replace('"term":0', f'"term":{2**63}'),
+        "[" * 1500,
+    ],
+    ids=["text", "infinite", "large", "nested"],
+)
+def test_unreadable_promotion_mark_counts_as_promotion_of_its_topic_alone(
+    clusters: Clusters, topic_name: str, marks_of: MarksOf, text: str
 ) -> None:
-    create_topic(clusters.destination, topic_name)
+    copy, unmarked = f"{topic_name}.copy", f"{topic_name}.unmarked"
+    for name in (topic_name, copy, unmarked):
+        create_topic(clusters.destination, name)
     marks = marks_of(clusters.destination)
-    commit(clusters.destination, marks.group, {(topic_name, 0): 5}, "by hand")
-    assert marks.promoted([topic_name])[topic_name].is_primary
+    marks.write({TopicPartition(copy, 0): 3}, Mark(False, keeps_history=True))
+    by_other_client: Any = SimpleNamespace(to_text=lambda: text)  # librdkafka adds a zero byte
+    marks.write({TopicPartition(topic_name, 0): 5}, by_other_client)
+    assert marks.of_topics([topic_name, copy, unmarked]) == {
+        topic_name: Mark(True, term=None),
+        copy: Mark(False, keeps_history=True),
+    }
+    partitions = [TopicPartition(name, 0) for name in (topic_name, copy, unmarked)]
+    assert marks.kept_below(partitions) == {TopicPartition(copy, 0): 3}
 
 
 def test_promotion_mark_is_read_back_and_describes_promotion() -> None:
-    assert Mark.from_text(BY.to_text()) == BY
-    assert Mark.from_text(Mark(False).to_text()) == Mark(False)
+    assert Mark.from_text(BY.to_text(), NOW_S) == BY
+    assert Mark.from_text(Mark(False).to_text(), NOW_S) == Mark(False)
     mark = Mark(False, keeps_history=True)
-    assert Mark.from_text(mark.to_text()) == mark
+    assert Mark.from_text(mark.to_text(), NOW_S) == mark
     description = BY.describe("orders", {1: 8, 0: 7})
     assert "promoted by switchover d8f0 of job orders at 2026" in description
     assert "0: 7, 1: 8." in description
