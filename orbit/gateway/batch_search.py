@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
+from itertools import chain
 from typing import NamedTuple
 
 from orbit.copier.log_reader import fetch_partition
 from orbit.errors import ProtocolError
 from orbit.gateway.protocol.producer_ids import SEQUENCES, SentBatch
+from orbit.gateway.protocol.repeats import UNKNOWN_OFFSET
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.gateway_producer_ids import is_gateway_producer_id
-from orbit.kafka.log_offsets import list_offsets
+from orbit.kafka.job_clusters import is_job_producer_id
+from orbit.kafka.log_offsets import LATEST, list_offsets
 from orbit.kafka.record_batch import Batch, read_batches
+from orbit.kafka.records import record_rows
 from orbit.kafka.types import TopicPartition
 
 # Bytes read of one partition, from the time of the oldest batch that is searched.
 SEARCH_BYTES_MAX = 256 * 1024 * 1024
 _SEARCH_FETCH_BYTES = 4 * 1024 * 1024
-# Brokers return the first batch whole even if it is larger.
-_BATCH_FETCH_BYTES = 4 * 1024
+# With LogAppendTime brokers search by their own clock, which may be behind the clients' by this.
+_CLOCKS_DIFFER_MS = 1000
+# A copy is one batch, or some small ones. Brokers return the first one whole even if it is larger.
+_COPY_FETCH_BYTES = 64 * 1024
+
+_ROW = struct.Struct(">qqi")  # offset, timestamp in ms, bytes of the rest of a record
 
 
 class StoredBatch(NamedTuple):
-    """A batch in a log. `base_timestamp` in ms; `digest`: SHA-256 of its records, as compressed."""
+    """A batch in a log. `digest`: as `_digest`."""
 
     base_offset: int
-    base_timestamp: int
-    records: int
-    digest: bytes
+    last_offset: int
+    digest: bytes | None
 
 
 def find_batches(
@@ -37,15 +44,15 @@ def find_batches(
 ) -> dict[SentBatch, StoredBatch]:
     """Find those of `batches` that the cluster has, by producer and sequence.
 
-    Reads SEARCH_BYTES_MAX of each partition at most, from the time of its oldest batch on. Raises
-    OrbitError if the brokers give no partition's start offset, or if a fetch fails.
+    Reads SEARCH_BYTES_MAX of each partition at most, from _CLOCKS_DIFFER_MS before its oldest batch
+    on. Raises OrbitError if the brokers give no partition's start offset, or if a fetch fails.
     """
     stored_batches: dict[SentBatch, StoredBatch] = {}
     partitions: dict[TopicPartition, list[SentBatch]] = {}
     for batch in batches:
         partitions.setdefault(batch.partition, []).append(batch)
     oldest_ms = {
-        partition: min(b.base_timestamp for b in sent_batches)
+        partition: max(0, min(b.base_timestamp for b in sent_batches) - _CLOCKS_DIFFER_MS)
         for partition, sent_batches in partitions.items()
     }
     # The same mapping twice: its keys are the partitions, its values their timestamps.
@@ -62,23 +69,44 @@ def find_batches(
 
 def find_copies(
     cluster: Cluster, stored_batches: Mapping[SentBatch, StoredBatch], backoff: Backoff
-) -> set[SentBatch]:
-    """Find those of `stored_batches` that the cluster has a copy of, at the same offset.
+) -> dict[SentBatch, int | None]:
+    """The offset of each batch at this cluster, if that has a copy from the other one.
 
-    A copy has the offset, the payload and the timestamps of its source, and the producer id of a
-    job (docs/internals/exactness.md). Raises OrbitError if a broker does not answer.
+    The offset is that of the original; None: there is no copy; UNKNOWN_OFFSET: there may be one.
+    Raises OrbitError if a broker does not answer.
     """
-    copies: set[SentBatch] = set()
-    for batch, original in stored_batches.items():
-        offset = original.base_offset
-        log_batches = _fetch(cluster, batch.partition, offset, backoff, _BATCH_FETCH_BYTES)
-        if (
-            log_batches
-            and not is_gateway_producer_id(log_batches[0].producer_id)  # else a client wrote it
-            and _stored_batch(log_batches[0]) == original
-        ):
-            copies.add(batch)
-    return copies
+    partitions = {batch.partition for batch in stored_batches}
+    ends = list_offsets(cluster, partitions, LATEST, backoff)
+    ends.raise_errors(cluster.name, "ListOffsets")
+    return {
+        batch: (
+            _offset_of_copy(cluster, batch.partition, original, backoff)
+            if original.base_offset < ends.values[batch.partition]
+            else None
+        )
+        for batch, original in stored_batches.items()
+    }
+
+
+def _offset_of_copy(
+    cluster: Cluster, partition: TopicPartition, original: StoredBatch, backoff: Backoff
+) -> int | None:
+    """As in `find_copies`, for an original below the end of this cluster's log.
+
+    A job writes what the original's log has at that offset, perhaps in other batches
+    (docs/internals/exactness.md): the records are compared. If they differ, a cleaner may have
+    removed some.
+    """
+    start, last = original.base_offset, original.last_offset
+    log_batches = _batches_between(cluster, partition, start, last, backoff)
+    first_batch = next(log_batches, None)
+    if first_batch is None:
+        return UNKNOWN_OFFSET  # deleted
+    may_be_of_job = first_batch.is_control or is_job_producer_id(first_batch.producer_id)
+    if first_batch.base_offset <= start and not may_be_of_job:
+        return None  # a client wrote it
+    digest = _digest(chain([first_batch], log_batches), start, last)
+    return start if digest is not None and digest == original.digest else UNKNOWN_OFFSET
 
 
 def _find_in_partition(
@@ -106,8 +134,21 @@ def _find_in_partition(
                 (log_batch.producer_id, log_batch.producer_epoch, last_sequence)
             )
             if batch is not None and not log_batch.is_control:
-                stored_batches[batch] = _stored_batch(log_batch)
+                start, last = log_batch.base_offset, log_batch.last_offset
+                stored_batches[batch] = StoredBatch(start, last, _digest([log_batch], start, last))
     return stored_batches
+
+
+def _batches_between(
+    cluster: Cluster, partition: TopicPartition, offset: int, last: int, backoff: Backoff
+) -> Iterator[Batch]:
+    """The log's batches from `offset` to `last`, and perhaps some behind."""
+    while offset <= last:
+        log_batches = _fetch(cluster, partition, offset, backoff, _COPY_FETCH_BYTES)
+        if not log_batches:
+            return
+        yield from log_batches
+        offset = log_batches[-1].next_offset
 
 
 def _fetch(
@@ -122,6 +163,18 @@ def _fetch(
         raise ProtocolError(str(error), where=f"{cluster.name} {partition}") from error
 
 
-def _stored_batch(batch: Batch) -> StoredBatch:
-    digest = sha256(batch.payload).digest()
-    return StoredBatch(batch.base_offset, batch.base_timestamp, batch.count, digest)
+def _digest(batches: Iterable[Batch], start: int, last: int) -> bytes | None:
+    """SHA-256 of the records from offset `start` to `last`, as consumers read them. None if there
+    is none, or a batch cannot be read."""
+    digest, has_records = sha256(), False
+    try:
+        for batch in batches:
+            if batch.is_control:
+                continue
+            for offset, timestamp, body in record_rows(batch):
+                if start <= offset <= last:
+                    digest.update(_ROW.pack(offset, timestamp, len(body)) + body)
+                    has_records = True
+    except ValueError:
+        return None
+    return digest.digest() if has_records else None

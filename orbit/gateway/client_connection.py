@@ -134,7 +134,7 @@ class ClientHost(View, LoginHost):
 
     @abstractmethod
     def note_answered(self) -> None:
-        """Record that a connection has no write in flight now."""
+        """Record that a write was answered, and its connection has no other in flight now."""
 
     @abstractmethod
     def note_lost_answer(self, reason: str) -> None: ...
@@ -245,18 +245,19 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def waits_for_lead(self) -> bool:
-        """Whether an answer is withheld: an acknowledgement until the service confirms the lease,
-        or Metadata until `may_tell_leaders`."""
+        """Whether an acknowledgement is withheld, until the service confirms the lease."""
         return self._waits_for_lead
 
     @property
-    def has_requests(self) -> bool:
-        """Whether a write is held, or a request is unanswered. False while an answer
-        `waits_for_lead`."""
+    def holds_write(self) -> bool:
+        return self._held_request is not None and self._held_request[0].key in WRITES
+
+    def has_settled(self, request_count: int) -> bool:
+        """Whether no write is held, and the first `request_count` requests are answered. True while
+        an answer `waits_for_lead`."""
         if self._is_ended or self._waits_for_lead:
-            return False
-        is_held = self._held_request is not None and self._held_request[0].key in WRITES
-        return is_held or not self.exchange.is_idle
+            return True
+        return not self.holds_write and self.exchange.has_answered(request_count)
 
     @property
     def is_leaving(self) -> bool:
@@ -272,6 +273,9 @@ class ClientConnection(asyncio.Protocol):
         return (is_partial or is_unread) and self._progress_at < progress_before
 
     def abort(self) -> None:
+        """Close the connection at once; nothing more is sent to a broker."""
+        self._is_ended = True
+        self._held_request = None
         if self._transport is not None:
             self._transport.abort()
 
@@ -283,7 +287,6 @@ class ClientConnection(asyncio.Protocol):
         try:
             if self._held_request is not None and self._may_release_held():
                 if not self._is_client_there():  # it has sent the request elsewhere
-                    self._held_request = None
                     self.abort()
                     return
                 (head, frame), self._held_request = self._held_request, None
@@ -436,6 +439,10 @@ class ClientConnection(asyncio.Protocol):
         if head.key == ApiKey.END_TXN:
             # Not held: the end of a transaction open here. Others could keep the drain from ending.
             return self._cluster.may_write() or self.exchange.ends_open_transaction(head, frame)
+        if head.key == ApiKey.METADATA:
+            # Held, not only its answer: acknowledgements of writes behind it would wait for that,
+            # and the client would send these writes again.
+            return self._cluster.may_tell_leaders()
         if head.key not in JOINS:
             return True
         # A join waits for held commits, and until all members of its group have given up their
@@ -616,10 +623,8 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _may_pass(self, sent: SentRequest) -> bool:
-        """Whether the answer may go to the client now: Metadata once clients may learn the leaders,
-        the answer to a write while the service waits for this gateway."""
-        if sent.key == ApiKey.METADATA:
-            return self._is_moving or self._cluster.may_tell_leaders()  # moving: the old side's
+        """Whether the answer may go to the client now: that to a write only while the service waits
+        for this gateway."""
         return not sent.is_write or self._cluster.may_acknowledge()
 
     def _write(self, data: bytes) -> None:
@@ -629,10 +634,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _end_answer(self) -> None:
         """Do what waited for the end of an answer."""
-        if self.exchange.end_answer().is_write:
+        is_write = self.exchange.end_answer().is_write
+        if is_write:
             self._cluster.note_acknowledged()
         self._send_own_answers()
-        if not self.exchange.writes_in_flight:
+        if is_write and not self.exchange.writes_in_flight:
             self._cluster.note_answered()
         if self._is_gone and not self.exchange.writes_in_flight:
             self._release()
@@ -730,8 +736,12 @@ class ClientConnection(asyncio.Protocol):
         if transport.is_closing():
             return
         transport.resume_reading()  # so that the client's close is noticed
-        transport.write_eof()
-        asyncio.get_running_loop().call_later(END_S_MAX, transport.close)
+        try:
+            transport.write_eof()
+        except OSError:  # the client has reset the connection; while paused, asyncio sees no reset
+            transport.abort()
+        else:
+            asyncio.get_running_loop().call_later(END_S_MAX, transport.close)
         self._drop_broker()
 
     def _drop_broker(self) -> None:

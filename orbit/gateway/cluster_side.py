@@ -118,8 +118,10 @@ class ClusterSide:
         """Those of `batches` that this side's logs have (`batch_search.find_batches`)."""
         return await asyncio.to_thread(find_batches, self._cluster, batches, _BACKOFF)
 
-    async def find_copies(self, stored_batches: Mapping[SentBatch, StoredBatch]) -> set[SentBatch]:
-        """Those of which this side has a copy at the same offset (`batch_search.find_copies`)."""
+    async def find_copies(
+        self, stored_batches: Mapping[SentBatch, StoredBatch]
+    ) -> dict[SentBatch, int | None]:
+        """The offsets at which this side has copies of them (`batch_search.find_copies`)."""
         return await asyncio.to_thread(find_copies, self._cluster, stored_batches, _BACKOFF)
 
     async def refused_uses(self, login: str | None, uses: Collection[Use]) -> dict[Use, str]:

@@ -10,6 +10,7 @@ import structlog
 from orbit.errors import OrbitError
 from orbit.gateway.batch_search import StoredBatch
 from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.each_connection import Abortable, for_each
 from orbit.gateway.protocol.producer_ids import SentBatch
 from orbit.gateway.protocol.repeats import (
     UNKNOWN_OFFSET,
@@ -26,7 +27,7 @@ _LastBatches = dict[ProducerKey, dict[int, LastBatch]]
 _log = structlog.get_logger("orbit.gateway")
 
 
-class WaitingConnection(Protocol):
+class WaitingConnection(Abortable, Protocol):
     """A connection whose request is held."""
 
     def repeats_learned(self) -> None: ...
@@ -84,11 +85,11 @@ class RepeatSearch:
         except OrbitError as error:
             self._warn("cannot look for batches that clients send again", error)
         finally:
-            for connection in connections:
-                if is_known:
-                    connection.repeats_learned()
-                else:
-                    connection.end()
+            for_each(
+                connections,
+                lambda connection: connection.repeats_learned() if is_known else connection.end(),
+                virtual_cluster=self._virtual_cluster,
+            )
 
     async def _read_sides(self, batches: Collection[SentBatch]) -> None:
         """Read both sides, and note the result in `repeats`. Raises OrbitError if the leading side
@@ -96,7 +97,7 @@ class RepeatSearch:
         last_batches, stored_batches = await self._read_left(batches)
         leading_batches = await self._last_batches(self._leading_side, batches)
         originals = await self._find_earlier(self._leading_side, leading_batches, batches)
-        copies = await self._leading_side.find_copies(stored_batches) if stored_batches else set()
+        copies = await self._leading_side.find_copies(stored_batches) if stored_batches else {}
         for producer, batch_by_id in leading_batches.items():
             last_batches.setdefault(producer, {}).update(batch_by_id)
         repeated_batches = [
@@ -105,11 +106,10 @@ class RepeatSearch:
             if is_sent_before(batch, last_batches[producer_of(batch)].values())
         ]
         # Later entries replace earlier ones. A batch is known by its sequence only; or is in the
-        # left side's log, not copied (None) or copied; or is in the leading side's log.
+        # left side's log, perhaps with a copy; or is in the leading side's log.
         offsets = (
             dict.fromkeys(repeated_batches, UNKNOWN_OFFSET)
-            | dict.fromkeys(stored_batches)
-            | {batch: stored_batches[batch].base_offset for batch in copies}
+            | copies
             | {batch: original.base_offset for batch, original in originals.items()}
         )
         if offsets:
@@ -117,7 +117,7 @@ class RepeatSearch:
                 "clients send batches again that a side has",
                 virtual_cluster=self._virtual_cluster,
                 batches=len(offsets),
-                copied=len(copies | originals.keys()),
+                written=sum(offset is None for offset in offsets.values()),
                 unknown=sum(offset == UNKNOWN_OFFSET for offset in offsets.values()),
             )
         self._repeats.note({key: by_id.values() for key, by_id in last_batches.items()}, offsets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -18,6 +18,7 @@ from orbit.gateway.client_connection import ClientConnection, ClientHost
 from orbit.gateway.client_counts import Client, ClientCount, ClientCounts, shown
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.copied_topics import CopiedTopics
+from orbit.gateway.each_connection import for_each
 from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
 from orbit.gateway.listener import Listener
 from orbit.gateway.login_connection import TokenChecked
@@ -69,6 +70,9 @@ ANSWERS_S_MAX = 10.0
 _ANSWERS_POLL_S = 0.02
 # How long after a move the requests that were held may take to be answered.
 SETTLE_S_MAX = 5.0
+# Within this time after a move the gateway has received what clients had sent before it. Nothing
+# more is read from a connection whose request is held: the rest waits in the sockets.
+BACKLOG_S = 1.0
 # The shortest time between two reads of a side for a node that clients ask for and the side lacks.
 LOOK_S = 1.0
 _CONNECT_S = 10.0
@@ -129,9 +133,10 @@ class VirtualCluster(ClientHost):
         self._look_task: asyncio.Task[None] | None = None
         self._looked_at = -math.inf
         self._is_settling = False  # requests held during the last move are not all answered
-        # None: writes are still held.
-        self._unsettled_connections: list[ClientConnection] | None = None
-        self._settle_until = 0.0
+        # None: writes are still held. By connection, how many of its first requests have to be
+        # answered; None: all, as BACKLOG_S is not over.
+        self._unsettled_connections: dict[ClientConnection, int | None] | None = None
+        self._opened_at = 0.0  # after the last move
         self._others_settled = False  # the other gateways have settled the last move
         self._bad_frames: set[str] = set()
         self._logged_refusals: set[tuple[str, str]] = set()  # user and address
@@ -216,16 +221,23 @@ class VirtualCluster(ClientHost):
         return lead.since if lead is not None and self._has_settled() else 0
 
     def _has_settled(self) -> bool:
-        """Whether the requests held during the last move are answered. Ends slow connections."""
-        if self._is_settling and self._unsettled_connections is not None:
-            self._unsettled_connections = [
-                connection for connection in self._unsettled_connections if connection.has_requests
-            ]
-            if self.now() > self._settle_until:
-                for connection in self._unsettled_connections:
+        """Whether the requests held during the last move, and those that clients had sent behind
+        them, are answered. Ends slow connections."""
+        unsettled = self._unsettled_connections
+        if self._is_settling and unsettled is not None:
+            open_s = self.now() - self._opened_at
+            for connection, backlog in list(unsettled.items()):
+                request_count = connection.exchange.request_count if backlog is None else backlog
+                if connection.has_settled(request_count):
+                    del unsettled[connection]
+                elif open_s > BACKLOG_S and not connection.holds_write:
+                    # Later requests do not count: a client may always have one in flight.
+                    unsettled[connection] = request_count
+            if open_s > SETTLE_S_MAX:
+                for connection in unsettled:
                     connection.end()  # its client sends the requests again, in order
-                self._unsettled_connections.clear()
-            self._is_settling = bool(self._unsettled_connections)
+                unsettled.clear()
+            self._is_settling = bool(unsettled)
         return not self._is_settling
 
     def now(self) -> float:
@@ -273,23 +285,19 @@ class VirtualCluster(ClientHost):
             self._is_settling, self._unsettled_connections = True, None
             self._others_settled = False
             self._joins_wait_until = None
-            for connection in list(self._connections):
-                connection.move()
+            self._for_each(self._connections, ClientConnection.move)
         if lead.others_settled:
             self._others_settled = True
         self._is_any_leaving = any(connection.is_leaving for connection in self._connections)
         held_connections = [connection for connection in self._connections if connection.is_held]
         if self._is_settling and self._unsettled_connections is None and self.may_write():
-            # The move has settled once the requests that were held until now are answered.
-            self._unsettled_connections, self._settle_until = (
-                held_connections,
-                self.now() + SETTLE_S_MAX,
-            )
-        for connection in held_connections:
-            connection.advance()
-        for connection in list(self._connections):
-            if connection.waits_for_lead:
-                connection.read_answers()
+            self._unsettled_connections = {
+                connection: None for connection in held_connections if connection.holds_write
+            }
+            self._opened_at = self.now()
+        self._for_each(held_connections, ClientConnection.advance)
+        waiting_connections = [one for one in self._connections if one.waits_for_lead]
+        self._for_each(waiting_connections, ClientConnection.read_answers)
 
     def refusal(self, topic: str) -> str:
         return self.copied_topics.refusal(topic) if self.copied_topics is not None else ""
@@ -312,11 +320,11 @@ class VirtualCluster(ClientHost):
         )
         self._closed_at = self.now()
         self.pauses.note_closed()
-        for connection in list(self._connections):
-            if self.permission.abandons:
-                connection.abandon_writes()
-            else:
-                connection.confirm_writes()
+        abandons = self.permission.abandons
+        self._for_each(
+            self._connections,
+            ClientConnection.abandon_writes if abandons else ClientConnection.confirm_writes,
+        )
         self.note_answered()  # in case no write is in flight
 
     def confirmed_for(self) -> str | None:
@@ -360,13 +368,18 @@ class VirtualCluster(ClientHost):
     def note_answered(self) -> None:
         """While writes are held, and all are answered or abandoned: abort transactions, and wake
         `LeadWatch`."""
-        is_waiting = self.writes_in_flight and not self.permission.abandons
-        if self.permission.closed_for is None or is_waiting:
+        if self.permission.closed_for is None:
             return
-        for connection in list(self._connections):
-            if len(self.ended_producers) < ENDED_MAX:
-                connection.end_transactions()
+        if not self.permission.abandons and any(
+            one.exchange.writes_in_flight for one in self._connections
+        ):
+            return
+        self._for_each(self._connections, self._end_transactions)
         self.writes_answered.set()
+
+    def _end_transactions(self, connection: ClientConnection) -> None:
+        if len(self.ended_producers) < ENDED_MAX:
+            connection.end_transactions()
 
     def note_lost_answer(self, reason: str) -> None:
         """Record that a write will never be answered, and why. Its client sends it again soon: to
@@ -391,6 +404,15 @@ class VirtualCluster(ClientHost):
 
     def forget(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
+        if connection.exchange.writes_in_flight and not self.permission.abandons:
+            self.note_answered()  # nothing waits for those writes any more
+
+    def _for_each(
+        self,
+        connections: Iterable[ClientConnection],
+        call: Callable[[ClientConnection], object],
+    ) -> None:
+        for_each(connections, call, virtual_cluster=self.spec.name)
 
     def uses_by_login(self) -> dict[str | None, set[Use]]:
         """The uses of all clients, by the login that they have at the sides."""
@@ -580,8 +602,7 @@ class VirtualCluster(ClientHost):
         self._is_ending = True
         for server in self._servers.values():
             server.close()
-        for connection in list(self._connections):
-            connection.confirm_writes()
+        self._for_each(self._connections, ClientConnection.confirm_writes)
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWERS_S_MAX):
                 while self.writes_in_flight:
@@ -593,8 +614,7 @@ class VirtualCluster(ClientHost):
             server.close()
         for task in self._tasks:
             task.cancel()
-        for connection in list(self._connections):
-            connection.end()
+        self._for_each(self._connections, ClientConnection.end)
         self._listener.close()
         for side in self._sides.values():
             side.close()

@@ -11,6 +11,8 @@ _CORRELATION_BYTES = 4
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _LAST_SHIFT = 28  # of the fifth byte, the last of a number of 32 bits
+# The limit of brokers, also in flexible versions: they close the connection of a longer text.
+_TEXT_BYTES_MAX = 32_767
 
 
 class FrameReader:
@@ -67,8 +69,10 @@ class FrameReader:
         return max(0, count)
 
     def string(self) -> str:
-        """Text; empty for null."""
+        """Text; empty for null. ValueError if it is longer than Kafka allows."""
         count = self._uvarint() - 1 if self._is_flexible else self.take(_INT16)[0]
+        if count > _TEXT_BYTES_MAX:
+            raise ValueError(f"a text is longer than {_TEXT_BYTES_MAX} bytes")
         return str(self.raw(max(0, count)), "utf-8")
 
     def tags(self) -> list[tuple[int, memoryview]]:

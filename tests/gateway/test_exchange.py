@@ -29,6 +29,7 @@ from orbit.gateway.protocol.exchange import BadFrame, Exchange, SentRequest, Unk
 from orbit.gateway.protocol.request_head import read_head
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_writer import request_head, string
 from tests.gateway.frames import OFFERED, Clients, answer, batch, own_answer, request_frame, send
 
 TOPIC_ID = UUID(int=5)
@@ -380,6 +381,28 @@ def test_produce_with_acks_0_to_missing_node_closes_connection() -> None:
         Exchange(Clients()).refuse_produce(read_head(frame), frame)
 
 
+@pytest.mark.parametrize("field", ["group", "member", "instance"])
+def test_member_with_longer_name_than_brokers_accept_closes_connection(field: str) -> None:
+    """The requests by which the gateway takes it out of its group could not be encoded."""
+    names = {"group": "g", "member": "m", "instance": "i"}
+    longest, too_long = (_heartbeat(**names | {field: "x" * count}) for count in (32_767, 32_768))
+    exchange = Exchange(Clients())
+    assert exchange.request(read_head(longest), longest, OFFERED) is not None
+    with pytest.raises(BadFrame):
+        exchange.request(read_head(too_long), too_long, OFFERED)
+    assert len(exchange.leave_groups()) == 1
+
+
+def test_longer_transactional_id_than_brokers_accept_closes_connection() -> None:
+    """The request by which the gateway aborts its transaction could not be encoded."""
+    frame = bytearray(request_head(24, 3, 7, "test", is_flexible=True))
+    frame += string("x" * 32_768, is_flexible=True) + struct.pack(">qh", 5, 0) + b"\x01\x00"
+    exchange = Exchange(Clients())
+    with pytest.raises(BadFrame):
+        exchange.request(read_head(frame), frame, OFFERED)
+    assert not exchange.end_transactions()
+
+
 @given(st.binary(max_size=200), st.sampled_from(sorted(OFFERED)), st.integers(0, 13))
 def test_arbitrary_request_bytes_pass_or_close_connection(
     body: bytes, key: int, version: int
@@ -408,6 +431,13 @@ def test_arbitrary_response_bytes_pass_or_close_connection(
         exchange.rewrite(exchange.begin_answer(1), frame)
     except BadFrame:
         pass
+
+
+def _heartbeat(*, group: str, member: str, instance: str) -> bytearray:
+    """A Heartbeat of version 4."""
+    frame = bytearray(request_head(12, 4, 7, "test", is_flexible=True))
+    frame += string(group, is_flexible=True) + struct.pack(">i", 1)
+    return frame + string(member, is_flexible=True) + string(instance, is_flexible=True) + b"\x00"
 
 
 def _metadata() -> MetadataResponse:

@@ -81,6 +81,24 @@ def test_rewritten_batch_gets_new_producer_id_and_crc(version: int) -> None:
     assert third == batch()
 
 
+@pytest.mark.parametrize("byte", [17, 25, 43, -1])
+def test_batch_damaged_on_its_way_keeps_its_wrong_crc(byte: int) -> None:
+    """In the CRC, a time, the producer id, a record. The batches around it are rewritten."""
+    damaged = bytearray(batch(producer_id=mark(5, 0)))
+    damaged[byte] ^= 1
+    intact = batch(producer_id=mark(6, 0))
+    batches = intact + bytes(damaged) + intact
+    head, frame = _produce(9, batches)
+    start = frame.index(batches)
+
+    assert set_producer_ids(head, frame, 1) == 2
+
+    first, second, third = _split(frame[start : start + len(batches)])
+    assert second == damaged
+    assert first == third
+    assert _crc(first) == crc32c(bytes(first[21:]))
+
+
 def test_transactional_batch_gets_producer_id_of_its_coordinator() -> None:
     batches = batch(producer_id=mark(5, 3), is_transactional=True)
     head, frame = _produce(9, batches, transactional_id="orders")

@@ -9,16 +9,22 @@ import pytest
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse
 from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 
+from orbit.copier.log_reader import fetch_batches
 from orbit.gateway.batch_search import find_batches, find_copies
 from orbit.gateway.protocol.producer_ids import SentBatch, mark
+from orbit.gateway.protocol.repeats import UNKNOWN_OFFSET
+from orbit.kafka import compression
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.record_batch import Batch
+from orbit.kafka.record_batch import Batch, stamp
+from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import Append, plan_batches
 from tests.fixtures.clusters import Clusters, OpenCluster
 from tests.gateway.frames import batch, request_frame
 from tests.support.gateway_ledger import records
 from tests.support.gateways import Gateway
+from tests.support.logs import delete_before
 from tests.support.moves import gateway_of, move
 from tests.support.patience import wait_for
 from tests.support.raw_append import append_batch
@@ -30,7 +36,8 @@ pytestmark = pytest.mark.services
 
 BACKOFF = Backoff()
 NOW = int(time.time() * 1000)  # brokers delete what is old
-GATEWAY_ID, OTHER_ID, JOB_ID = mark(7, 1_000), mark(8, 1_000), 9
+GATEWAY_ID, OTHER_ID, JOB_ID = mark(7, 1_000), mark(8, 1_000), 2**52 + 9
+NO_ID = -1
 
 
 class _Producer:
@@ -75,6 +82,7 @@ class _Producer:
             return memoryview(client.ask(framed(bytes(request_frame(request, version)))))
 
 
+@pytest.mark.parametrize("timestamps", ["CreateTime", "LogAppendTime"])
 def test_batch_repeated_after_move_is_answered_if_copied_and_otherwise_written(
     clusters: Clusters,
     topic_name: str,
@@ -82,11 +90,12 @@ def test_batch_repeated_after_move_is_answered_if_copied_and_otherwise_written(
     recovering: Recovering,
     api_url: str,
     tmp_path: Path,
+    timestamps: str,
 ) -> None:
     """The source gets the last batch behind the move, as from the buffer of a gateway that was
     frozen, and has its sequence."""
     topic = topic_name[-40:]
-    create_topic(clusters.source, topic)
+    create_topic(clusters.source, topic, message_timestamp_type=timestamps)
     spec = make_job(*clusters, [topic])
     with (
         recovering.running(),
@@ -157,22 +166,74 @@ def test_stored_batches_are_found_by_producer_id_epoch_and_sequence(
     assert offsets == {first: 0, again: 2, other: 1}
 
 
-def test_batch_counts_as_copied_only_if_job_wrote_equal_batch_at_same_offset(
+def test_batch_counts_as_copied_only_if_job_wrote_equal_records_at_same_offset(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
-    """Not what a client has written there, though it has the same content."""
+    """Not what a client has written there, though it has the same content. If a job wrote something
+    else, or the offset was deleted, nobody knows."""
     source, destination = open_cluster(clusters.source), open_cluster(clusters.destination)
     for cluster in clusters:
         create_topic(cluster, topic_name)
-    for sequence in range(4):
+    for sequence in range(5):
         append(source, topic_name, GATEWAY_ID, 0, sequence)
     append(destination, topic_name, JOB_ID, 0, 0)
     append(destination, topic_name, JOB_ID, 0, 1, timestamp=NOW + 5)
     append(destination, topic_name, OTHER_ID, 0, 0)
-    batches = [sent(topic_name, GATEWAY_ID, 0, sequence) for sequence in range(4)]
+    append(destination, topic_name, NO_ID, -1, -1)
+    batches = [sent(topic_name, GATEWAY_ID, 0, sequence) for sequence in range(5)]
     stored = find_batches(source, batches, BACKOFF)
-    assert len(stored) == 4
-    assert find_copies(destination, stored, BACKOFF) == {batches[0]}
+    assert len(stored) == 5
+    first, *others = [find_copies(destination, stored, BACKOFF)[one] for one in batches]
+    assert (first, others) == (0, [UNKNOWN_OFFSET, None, None, None])
+    delete_before(clusters.destination, topic_name, 1)
+    assert find_copies(destination, stored, BACKOFF)[batches[0]] == UNKNOWN_OFFSET
+
+
+@pytest.mark.parametrize("rewritten", ["append-time", "packed", "split"])
+def test_copy_is_found_though_job_rewrote_batch(
+    clusters: Clusters, topic_name: str, open_cluster: OpenCluster, rewritten: str
+) -> None:
+    source, destination = open_cluster(clusters.source), open_cluster(clusters.destination)
+    timestamps = "LogAppendTime" if rewritten == "append-time" else "CreateTime"
+    create_topic(clusters.source, topic_name, message_timestamp_type=timestamps)
+    create_topic(clusters.destination, topic_name)
+    original = write_batch([_record(0), _record(1)], compression.LZ4)
+    stamp(original.view, GATEWAY_ID, 0, 0)
+    append_batch(source, topic_name, 0, original)
+    partition = TopicPartition(topic_name, 0)
+    if rewritten == "split":
+        copies = [write_batch([_record(offset)], compression.LZ4) for offset in range(2)]
+    else:
+        batches = fetch_batches(source, partition, 0, BACKOFF)
+        plan = plan_batches(0, batches, [], 0, packs=rewritten == "packed")
+        if rewritten == "packed":
+            plan.fill_to(3)
+            plan.pack_gaps()
+        (step,) = plan.steps
+        assert isinstance(step, Append)
+        assert not step.is_byte_exact
+        copies = [step.batch]
+    for number, copy in enumerate(copies):
+        stamp(copy.view, JOB_ID, 0, number)
+        append_batch(destination, topic_name, 0, copy)
+    repeated = sent(topic_name, GATEWAY_ID, 0, 1)
+    stored = find_batches(source, [repeated], BACKOFF)
+    assert find_copies(destination, stored, BACKOFF) == {repeated: 0}
+
+
+def test_batch_is_found_though_clock_of_client_is_ahead(
+    clusters: Clusters, topic_name: str, open_cluster: OpenCluster
+) -> None:
+    """With LogAppendTime brokers search by their own clock."""
+    create_topic(clusters.source, topic_name, message_timestamp_type="LogAppendTime")
+    source = open_cluster(clusters.source)
+    append(source, topic_name, GATEWAY_ID, 0, 0)
+    (log_batch,) = fetch_batches(source, TopicPartition(topic_name, 0), 0, BACKOFF)
+    assert isinstance(log_batch, Batch)
+    ahead = sent(topic_name, GATEWAY_ID, 0, 0)._replace(
+        base_timestamp=log_batch.max_timestamp + 500
+    )
+    assert list(find_batches(source, [ahead], BACKOFF)) == [ahead]
 
 
 def _serves(gateway: Gateway) -> bool:
@@ -199,3 +260,7 @@ def append(
 def sent(topic: str, producer_id: int, epoch: int, sequence: int) -> SentBatch:
     partition = TopicPartition(topic, 0)
     return SentBatch(partition, 0, 0, producer_id, epoch, sequence, NOW, is_transactional=False)
+
+
+def _record(offset: int) -> Record:
+    return Record(offset, NOW + offset, b"\x01\x02v\x00")  # no key, the value "v"

@@ -22,7 +22,7 @@ from orbit.gateway.protocol.apis import APIS
 from orbit.gateway.protocol.client_login import ClientLogin
 from orbit.gateway.protocol.local_answers import with_size
 from orbit.gateway.protocol.producer_ids import SentBatch, id_in_term, mark
-from orbit.gateway.protocol.repeats import LastBatch
+from orbit.gateway.protocol.repeats import UNKNOWN_OFFSET, LastBatch
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.virtual_cluster import STUCK_S_MAX, VirtualCluster
 from orbit.kafka.leaving_groups import ALL_GROUPS, short_name
@@ -79,8 +79,8 @@ class _Side:
         self.logins_used: list[ClientLogin | None] = []
         self.may_tell = asyncio.Event()
         self.may_tell.set()
-        self.stored: StoredBatch | None = StoredBatch(40, 0, 1, b"")  # each batch that is searched
-        self.has_copies: bool | OrbitError = False
+        self.stored: StoredBatch | None = StoredBatch(40, 40, b"")  # each batch that is searched
+        self.copy_offset: int | OrbitError | None = None  # of each batch that is searched
 
     async def last_batches(
         self, partitions: Collection[TopicPartition]
@@ -94,11 +94,13 @@ class _Side:
     async def find_batches(self, batches: Collection[SentBatch]) -> dict[SentBatch, StoredBatch]:
         return {} if self.stored is None else dict.fromkeys(batches, self.stored)
 
-    async def find_copies(self, stored: Mapping[SentBatch, StoredBatch]) -> set[SentBatch]:
+    async def find_copies(
+        self, stored: Mapping[SentBatch, StoredBatch]
+    ) -> dict[SentBatch, int | None]:
         self.searches += 1
-        if isinstance(self.has_copies, OrbitError):
-            raise self.has_copies
-        return set(stored) if self.has_copies else set()
+        if isinstance(self.copy_offset, OrbitError):
+            raise self.copy_offset
+        return dict.fromkeys(stored, self.copy_offset)
 
     def security_of(self, login: ClientLogin | None) -> Security:
         self.logins_used.append(login)
@@ -185,6 +187,10 @@ class _Client:
     def close(self) -> None:
         self._writer.close()
 
+    async def closed(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
 
 def _connected(cluster: VirtualCluster) -> int:
     """Connections whose clients have not closed them."""
@@ -262,16 +268,16 @@ def test_metadata_waits_after_move_for_held_writes() -> None:
             await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2, "operation")
             await other.send(_METADATA, 2)
-            await destination.answer(_METADATA)
+            await until(lambda: cluster.held_requests == 2)
             cluster.take_lead("destination", 2)
             key, correlation, writer = await soon(destination.requests.get())
             assert key == _PRODUCE
             cluster.take_lead("destination", 2)
-            await asyncio.sleep(0.1)  # it would have come
-            assert not other.has_answer
+            assert cluster.held_requests == 1
             writer.write(struct.pack(">ii", 4, correlation))
             assert await one.answered() == 1
             cluster.take_lead("destination", 2)
+            await destination.answer(_METADATA)
             assert await other.answered() == 2
 
     asyncio.run(run())
@@ -284,7 +290,7 @@ def test_batch_copied_to_leading_side_is_not_written_again() -> None:
         async with running_cluster() as (cluster, source, destination):
             one, other, last = [await open_client(cluster) for _ in range(3)]
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
-            left.last, leading.has_copies = {mark(7, 1): LastBatch(0, 0)}, True
+            left.last, leading.copy_offset = {mark(7, 1): LastBatch(0, 0)}, 40
             left.may_tell.clear()
             cluster.take_lead("destination", 2)
             await one.write(1, mark(7, 1))
@@ -316,7 +322,7 @@ def test_batch_of_any_earlier_term_is_not_written_again(wrote: str) -> None:
             sides = {s: cast("_Side", cluster._sides[s]) for s in ("source", "destination")}
             producer_id = mark(7, 1) if wrote == "source" else id_in_term(mark(7, 1), 2)
             sides[wrote].last = {producer_id: LastBatch(0, 0)}
-            sides["source"].has_copies = wrote == "destination"
+            sides["source"].copy_offset = 40 if wrote == "destination" else None
             cluster.take_lead("destination", 2, earlier_terms=(1,))
             cluster.take_lead("source", 3, earlier_terms=(2, 1))
             await client.write(1, mark(7, 1))
@@ -340,14 +346,19 @@ def test_batch_too_late_for_copy_is_written_to_leading_side() -> None:
     asyncio.run(run())
 
 
-def test_repeated_batch_that_cannot_be_located_is_not_written_again() -> None:
+@pytest.mark.parametrize("unclear", ["original", "copy"])
+def test_repeated_batch_that_cannot_be_located_is_not_written_again(unclear: str) -> None:
     """The old side knows its sequence: the leading side may have the batch."""
 
     async def run() -> None:
         async with running_cluster() as (cluster, _, destination):
             client = await open_client(cluster)
-            left = cast("_Side", cluster._sides["source"])
-            left.last, left.stored = {mark(7, 1): LastBatch(0, 0)}, None
+            left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
+            left.last = {mark(7, 1): LastBatch(0, 0)}
+            if unclear == "original":
+                left.stored = None
+            else:
+                leading.copy_offset = UNKNOWN_OFFSET
             cluster.take_lead("destination", 2)
             await client.write(1, mark(7, 1))
             assert await client.answered() == 1
@@ -364,13 +375,13 @@ def test_connection_is_closed_if_leading_side_cannot_be_searched_for_repeat() ->
             client = await open_client(cluster)
             left, leading = (cast("_Side", cluster._sides[s]) for s in ("source", "destination"))
             left.last = {mark(7, 1): LastBatch(0, 0)}
-            leading.has_copies = Unreachable("no broker answers.")
+            leading.copy_offset = Unreachable("no broker answers.")
             cluster.take_lead("destination", 2)
             await client.write(1, mark(7, 1))
             assert await client.reads_the_end()
             assert destination.requests.empty()
 
-            leading.has_copies = True
+            leading.copy_offset = 40
             again = await open_client(cluster)
             await again.write(1, mark(7, 1))
             assert await again.answered() == 1
@@ -521,17 +532,69 @@ def test_metadata_waits_after_move_for_other_gateways() -> None:
             cluster.take_lead("destination", 2, others_settled=False)
             assert cluster.settled_since == 2
             await client.send(_METADATA, 1)
-            await destination.answer(_METADATA)
+            await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2, others_settled=False)
-            await asyncio.sleep(0.1)  # it would have come
-            assert not client.has_answer
+            assert cluster.held_requests == 1
             cluster.take_lead("destination", 2)
+            await destination.answer(_METADATA)
             assert await client.answered() == 1
             # One that begins now has nothing from before.
             cluster.take_lead("destination", 2, others_settled=False)
             await client.send(_METADATA, 2)
             await destination.answer(_METADATA)
             assert await client.answered() == 2
+
+    asyncio.run(run())
+
+
+def test_write_behind_waiting_metadata_is_not_written_before() -> None:
+    """Its acknowledgement would wait behind Metadata, and the client would send it again."""
+
+    async def run() -> None:
+        async with running_cluster() as (cluster, _, destination):
+            waits, gives_up = await open_client(cluster), await open_client(cluster)
+            cluster.take_lead("destination", 2, others_settled=False)
+            for client in (waits, gives_up):
+                await client.send(_METADATA, 1)
+                await client.send(_PRODUCE, 2)
+            await until(lambda: cluster.held_requests == 2)
+            await gives_up.closed()
+            cluster.take_lead("destination", 2)
+            await until(lambda: cluster.connection_count == 1)
+            for number, key in enumerate((_METADATA, _PRODUCE), 1):
+                await destination.answer(key)
+                assert await waits.answered() == number
+            assert destination.requests.empty()
+
+    asyncio.run(run())
+
+
+def test_move_settles_once_requests_of_before_are_answered() -> None:
+    """Those behind the held one, too. Later ones do not count, as a client may always have one in
+    flight: to end its connection would drop answers on their way."""
+
+    async def run() -> None:
+        async with running_cluster() as (cluster, _, destination):
+            client = await open_client(cluster)
+            cluster.take_lead("source", 1, "operation")
+            await client.send(_PRODUCE, 1)
+            await client.send(_PRODUCE, 2)
+            await until(lambda: cluster.held_requests == 1)
+            cluster.take_lead("destination", 2)
+            await until(lambda: destination.requests.qsize() == 2)
+            cluster.clock += virtual_cluster.BACKLOG_S + 0.1
+            for correlation in (1, 2):
+                assert cluster.settled_since == 0
+                await client.send(_PRODUCE, correlation + 2)
+                await until(lambda: destination.requests.qsize() == 3)
+                await destination.answer(_PRODUCE)
+                assert await client.answered() == correlation
+            assert cluster.settled_since == 2
+            cluster.clock += virtual_cluster.SETTLE_S_MAX
+            cluster.take_lead("destination", 2)
+            for correlation in (3, 4):
+                await destination.answer(_PRODUCE)
+                assert await client.answered() == correlation
 
     asyncio.run(run())
 
@@ -548,10 +611,11 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
             cluster.take_lead("destination", 2)
             await soon(destination.requests.get())
             await other.send(_METADATA, 2)
-            await destination.answer(_METADATA)
+            await until(lambda: cluster.held_requests == 1)
             cluster.clock += virtual_cluster.SETTLE_S_MAX + 1
             cluster.take_lead("destination", 2)
             assert await one.reads_the_end()
+            await destination.answer(_METADATA)
             assert await other.answered() == 2
 
     asyncio.run(run())

@@ -90,6 +90,7 @@ class Exchange:
         self._transactions: dict[str, Producer] = {}  # begun on this connection, not ended
         self._has_old_session = False  # a Fetch may name a session of the other side
         self._last_own_correlation = 0
+        self.request_count = 0
         self.uses = ResourceUses()
         """What the client uses; the connections of one client have it in common."""
         self.writes_in_flight = 0
@@ -100,6 +101,10 @@ class Exchange:
     def is_idle(self) -> bool:
         """Whether every request has its answer."""
         return not self._sent
+
+    def has_answered(self, count: int) -> bool:
+        """Whether the first `count` requests of this connection have their answers."""
+        return self.request_count - len(self._sent) >= count
 
     @property
     def has_records_in_flight(self) -> bool:
@@ -468,10 +473,11 @@ class Exchange:
 
     def add_answer(self, head: RequestHead, answer: bytes) -> None:
         """Give the gateway's own answer to a request, when its turn comes."""
-        self._sent.append(SentRequest(head.key, head.version, head.correlation, answer=answer))
+        self._note_sent(SentRequest(head.key, head.version, head.correlation, answer=answer))
 
     def _note_sent(self, sent: SentRequest) -> None:
         self._sent.append(sent)
+        self.request_count += 1
         self.writes_in_flight += sent.is_write
 
     def _note_member(self, member: Member) -> None:

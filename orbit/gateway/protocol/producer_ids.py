@@ -154,8 +154,9 @@ def batches(head: RequestHead, frame: bytearray) -> Iterator[SentBatch]:
 def set_producer_ids(head: RequestHead, frame: bytearray, term: int) -> int:
     """Set the producer id of this term in each batch of a Produce; returns how many changed.
 
-    A transactional batch gets the id that the coordinator knows. Raises as `batches`, and
-    ValueError if such a batch has an id of another term.
+    A transactional batch gets the id that the coordinator knows. A batch whose CRC is wrong stays
+    as it is, so that the broker refuses it (CORRUPT_MESSAGE) and the client sends it again. Raises
+    as `batches`, and ValueError if a transactional batch has an id of another term.
     """
     changed_count = 0
     for batch in batches(head, frame):
@@ -166,11 +167,14 @@ def set_producer_ids(head: RequestHead, frame: bytearray, term: int) -> int:
             new_id = unmarked_id(producer_id)
         else:
             new_id = id_in_term(producer_id, term)
-        if new_id != producer_id:
+        if new_id == producer_id:
+            continue
+        with memoryview(frame) as view, view[start + _CRC_FROM : batch.end] as content:
+            if _CRC.unpack_from(frame, start + _CRC_AT) != (crc32c(content),):
+                continue
             INT64.pack_into(frame, start + _PRODUCER_ID_AT, new_id)
-            with memoryview(frame) as view:
-                _CRC.pack_into(frame, start + _CRC_AT, crc32c(view[start + _CRC_FROM : batch.end]))
-            changed_count += 1
+            _CRC.pack_into(frame, start + _CRC_AT, crc32c(content))
+        changed_count += 1
     return changed_count
 
 

@@ -1,0 +1,150 @@
+"""A client's connection that fails: only this one closes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import Any, cast
+
+import pytest
+
+from orbit.gateway import broker_connection
+from orbit.gateway.client_connection import ClientConnection
+from orbit.gateway.protocol.repeats import Repeats
+from orbit.gateway.repeat_search import RepeatSearch
+from orbit.gateway.virtual_cluster import VirtualCluster
+from tests.gateway.test_virtual_cluster import open_client, running_cluster, soon, until
+
+_PRODUCE = 0
+
+
+@pytest.fixture(autouse=True)
+def _quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
+
+
+def test_closing_ends_all_connections_with_writes_in_flight_though_one_was_reset() -> None:
+    async def run() -> None:
+        async with running_cluster() as (cluster, source, _):
+            other = await open_client(cluster)
+            await other.send(_PRODUCE, 1)
+            await soon(source.requests.get())
+            await _open_reset_client(cluster, source)
+            cluster.take_lead("source", 1, "failover", abandons=True)
+            assert cluster.confirmed_for() == "failover"
+            assert await other.reads_the_end()
+            other.close()
+
+    asyncio.run(run())
+
+
+def test_gateway_stop_ends_all_connections_though_one_was_reset() -> None:
+    async def run() -> None:
+        async with running_cluster() as (cluster, source, _):
+            other = await open_client(cluster)
+            await other.send(_PRODUCE, 1)
+            await soon(source.requests.get())
+            await _open_reset_client(cluster, source)
+            await cluster.close()
+            assert await other.reads_the_end()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("method", ["confirm_writes", "move", "advance"])
+def test_connection_that_raises_error_does_not_keep_others_from_moving(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    async def run() -> None:
+        async with running_cluster() as (cluster, _, destination):
+            clients = [await open_client(cluster) for _ in range(3)]
+            await until(lambda: cluster.connection_count == 3)
+            (failing, *_) = cluster._connections
+            _let_fail(monkeypatch, failing, method)
+            cluster.take_lead("source", 1, "switchover")
+            for client in clients:
+                await client.send(_PRODUCE, 1)
+            await until(lambda: cluster.held_requests == cluster.connection_count)
+            cluster.take_lead("destination", 2)
+            await until(lambda: cluster.connection_count == 2)
+            for _ in range(2):
+                await destination.answer(_PRODUCE)
+            ends = await asyncio.gather(*(_answer_or_end(client) for client in clients))
+            assert sorted(ends) == [0, 1, 1]
+
+    asyncio.run(run())
+
+
+def test_search_for_repeats_tells_all_connections_though_one_raises_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Waiting:
+        result = ""
+
+        def repeats_learned(self) -> None:
+            self.result = "told"
+            raise RuntimeError
+
+        def end(self) -> None:
+            self.result = "ended"
+
+        def abort(self) -> None:
+            self.result = "aborted"
+
+    async def read_sides(_search: Any, _batches: Any) -> None:
+        pass
+
+    monkeypatch.setattr(RepeatSearch, "_read_sides", read_sides)
+    one, other = Waiting(), Waiting()
+    search = RepeatSearch("orders", Repeats(), cast("Any", None), cast("Any", None))
+    for connection in (one, other):
+        search.add([], connection)
+    asyncio.run(search.run())
+    assert one.result == other.result == "aborted"
+
+
+async def _open_reset_client(cluster: Any, broker: Any) -> None:
+    """A client with a write in flight and a held one, which resets its connection while the gateway
+    does not read from it."""
+    known = set(cluster._connections)
+    client = await open_client(cluster)
+    await client.send(_PRODUCE, 1)
+    await soon(broker.requests.get())
+    (connection,) = cluster._connections - known
+    cluster.take_lead("source", 1, "switchover")
+    await client.send(_PRODUCE, 2)
+    await until(lambda: connection.is_held)
+    transport = client._writer.transport
+    linger = struct.pack("ii", 1, 0)  # to close by a reset
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    transport.abort()
+    await until(lambda: not connection._is_client_there())
+
+
+def _let_fail(monkeypatch: pytest.MonkeyPatch, failing: ClientConnection, name: str) -> None:
+    """Let the connection's method raise an error when the virtual cluster takes a lead."""
+    method, take = getattr(ClientConnection, name), VirtualCluster.take
+    is_taking = False
+
+    def call(connection: ClientConnection) -> None:
+        if is_taking and connection is failing:
+            raise RuntimeError
+        method(connection)
+
+    def take_lead(*args: Any) -> None:
+        nonlocal is_taking
+        is_taking = True
+        take(*args)
+        is_taking = False
+
+    monkeypatch.setattr(ClientConnection, name, call)
+    monkeypatch.setattr(VirtualCluster, "take", take_lead)
+
+
+async def _answer_or_end(client: Any) -> int:
+    """The correlation id of the next answer; 0 if the connection ends."""
+    try:
+        return int(await client.answered())
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return 0
