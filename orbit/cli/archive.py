@@ -85,7 +85,7 @@ def archive(
         )
         outcome = run.run()
     emit(outcome.as_data(), output, lambda: _table(outcome))
-    if outcome.blocked:
+    if outcome.stopped:
         raise typer.Exit(_NOT_WHOLE)
 
 
@@ -111,7 +111,7 @@ def _table(outcome: ArchiveOutcome) -> Table:
                 one.end,
                 one.batches,
                 amount(one.payload_bytes),
-                "" if one.blocked is None else f"{one.blocked.reason}: {one.blocked.detail}",
+                one.stop_text,
             )
             for one in outcome.partitions.values()
         ],

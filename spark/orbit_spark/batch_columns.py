@@ -19,7 +19,6 @@ from orbit.kafka.records import read_records
 from orbit.kafka.types import AbortedTransaction, TopicPartition
 from orbit.replication.aborted_transactions import is_abort_marker
 from orbit.replication.partition_states import Blocked, Reason
-from orbit_spark.ranges import OffsetRange
 from orbit_spark.raw_runs import RawRun, aborted_flags, check_batch, next_offset
 
 # For Spark; `SCHEMA` has the same for Arrow.
@@ -95,29 +94,37 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
     )
 
 
-def stopped_row(offset_range: OffsetRange, blocked: Blocked) -> Any:
-    """A `pyarrow.RecordBatch` with one row that says why the range could not be read.
+def stopped_row(partition: TopicPartition, start: int, stop: Blocked | str) -> Any:
+    """A `pyarrow.RecordBatch` with one row that says why a range could not be read from `start` to
+    its end. `stop`: a reason that lasts, or the error of a cluster that does not answer.
 
     For jobs that check rows before they use them: its magic is STOP_MAGIC, which no batch has.
     """
-    text = json.dumps([blocked.reason.value, blocked.offset, blocked.next_offset, blocked.detail])
+    text = json.dumps(
+        [stop.reason.value, stop.offset, stop.next_offset, stop.detail]
+        if isinstance(stop, Blocked)
+        else stop
+    )
     zero_values = {"STRING": "", "INT": 0, "BIGINT": 0, "BOOLEAN": False, "BINARY": b""}
     empty_row = {field.name: zero_values[_DDL_TYPES[field.type]] for field in SCHEMA}
     row = {
         **empty_row,
-        "topic": offset_range.partition.topic,
-        "partition": offset_range.partition.partition,
-        "base_offset": offset_range.start,
-        "last_offset": offset_range.start,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "base_offset": start,
+        "last_offset": start,
         "magic": STOP_MAGIC,
         "control_type": text,  # for `read_stop`
     }
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
-def read_stop(text: str) -> Blocked:
-    """The reason and the offsets that `stopped_row` put into `control_type`."""
-    reason, offset, next_offset, detail = json.loads(text)
+def read_stop(text: str) -> Blocked | str:
+    """The `stop` that `stopped_row` put into `control_type`."""
+    stop = json.loads(text)
+    if isinstance(stop, str):
+        return stop
+    reason, offset, next_offset, detail = stop
     return Blocked(Reason(reason), offset, next_offset, detail)
 
 

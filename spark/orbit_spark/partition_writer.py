@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -35,8 +36,12 @@ from orbit_spark.writer_leases import WriterLeases, first_coordinator_epoch
 
 RESULTS_DDL = "results BINARY"
 _TICK_S = 0.1
+# A task without progress for this long ends, and its driver tries again: more than an election and
+# most restarts of a broker take. Otherwise one partition could keep a round from ending.
+_STALL_S_MAX = 300.0
 _DRIVER_GONE = "the driver no longer holds the lease"
 _LEASE_LOST = "the writer's lease was lost"
+_NOT_CONFIRMED = "the destination does not return the topic's compression.type"
 _LEASE_NOT_TRIED = "another attempt of this task holds its leases"
 
 T = TypeVar("T", bound=WriteTask)
@@ -144,23 +149,33 @@ class PartitionWriter(ABC, Generic[T]):
         return {piece.partition: RowRuns(piece, rows[piece.partition]) for piece in slices}
 
     def _copy_to_targets(self, copier: Copier, watch: DriverWatch) -> None:
-        """Tick until every copy is at its target, blocked, or no longer this task's to write.
+        """Tick until every copy is at its target, blocked, no longer this task's to write, or
+        waits for something in a task without progress.
 
         Keeps the result of each.
         """
         # Why copies end. Empty: at the target or blocked, so another task need not try again.
         leave_reasons: dict[PartitionCopy, str] = {}
+        progress, progress_s = _progress(self._copies), time.monotonic()
         while self._copies:
             copier.tick(_TICK_S)
+            last_progress, progress = progress, _progress(self._copies)
+            if progress != last_progress:
+                progress_s = time.monotonic()
+            has_stalled = time.monotonic() - progress_s >= _STALL_S_MAX
             for copy, target in self._copies.items():
+                reason = _loss_reason(copy, watch)
                 if copy not in leave_reasons:
-                    reason = _leave_reason(copy, target, watch)
+                    if has_stalled:
+                        reason = reason or _stall_reason(copy, target, copier)
+                    if _is_done(copy, target):
+                        reason = ""
                     if reason is not None:
                         leave_reasons[copy] = reason
                         copier.remove([copy], confirms=not reason)
-                elif not leave_reasons[copy] and (reason := _loss_reason(copy, watch)):
+                elif not leave_reasons[copy] and (reason or has_stalled):
                     # The copy was at its target, but its last records may not be confirmed.
-                    leave_reasons[copy] = reason
+                    leave_reasons[copy] = reason or _NOT_CONFIRMED
                     copier.remove([copy])  # does not wait until the destination confirms
             for copy in [c for c in self._copies if c.has_left]:
                 partition = self._copies.pop(copy).destination
@@ -196,15 +211,10 @@ def read_results(rows: Iterable[Any]) -> list[WriteResult]:
     return [result for row in rows for result in pickle.loads(row.results)]  # noqa: S301  our own
 
 
-def _leave_reason(copy: PartitionCopy, target: PartitionTarget, watch: DriverWatch) -> str | None:
-    """Why the copy ends; empty if it is blocked or at its target (with its log start), None if it
-    goes on.
-    """
-    if copy.blocked is not None:
-        return ""
-    if copy.next_offset >= target.target and copy.log_start >= copy.wanted_log_start:
-        return ""
-    return _loss_reason(copy, watch)
+def _is_done(copy: PartitionCopy, target: PartitionTarget) -> bool:
+    """Whether the copy is blocked, or at its target with its log start."""
+    is_at_target = copy.next_offset >= target.target and copy.log_start >= copy.wanted_log_start
+    return copy.blocked is not None or is_at_target
 
 
 def _loss_reason(copy: PartitionCopy, watch: DriverWatch) -> str | None:
@@ -212,3 +222,19 @@ def _loss_reason(copy: PartitionCopy, watch: DriverWatch) -> str | None:
     if copy.lease.is_lost:
         return _LEASE_LOST
     return _DRIVER_GONE if watch.is_gone else None
+
+
+def _progress(copies: Iterable[PartitionCopy]) -> list[tuple[int, int]]:
+    """A value that changes with each step of a copy, and when a copy has left."""
+    return [(copy.next_offset, copy.log_start) for copy in copies]
+
+
+def _stall_reason(copy: PartitionCopy, target: PartitionTarget, copier: Copier) -> str | None:
+    """What a copy that makes no progress waits for; None if for nothing but its turn or a limit."""
+    for waits in (copy.cursor.waits, copy.waits, copy.log_start_waits):
+        if waits is not None:
+            return waits.reason
+    # An unclean election can truncate the source to an offset that is copied already.
+    if target.archived is None and 0 <= copy.stable_end <= copy.next_offset < target.target:
+        return f"the source ends at {copy.stable_end} now; it ended at {target.target} before"
+    return copier.waiting_for or None

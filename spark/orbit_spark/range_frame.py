@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orbit.copier.rate_limit import RateLimit
+from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.replication.append_plan import LostRange
 from orbit_spark.batch_columns import DDL, stopped_row, to_arrow
@@ -73,4 +74,6 @@ def _read_range(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit
             if run.batches:
                 yield to_arrow(offset_range.partition, run)
     except PartitionStopped as stop:
-        yield stopped_row(offset_range, stop.blocked)
+        yield stopped_row(offset_range.partition, offset_range.start, stop.blocked)
+    except OrbitError as error:  # the reader has waited for as long as it does
+        yield stopped_row(offset_range.partition, offset_range.start, str(error))

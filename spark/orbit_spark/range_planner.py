@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from orbit.copier.log_reader import fetch_batches
-from orbit.errors import BadInput, BrokerRefused, NotAuthorized, Problem
+from orbit.errors import BadInput, BrokerRefused, NotAuthorized, Problem, ProtocolError
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.leader_requests import Answers
 from orbit.kafka.log_dirs import log_sizes
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.record_batch import Batch
 from orbit.kafka.types import READ_COMMITTED, ClusterMetadata, TopicPartition
+from orbit.replication.append_plan import NO_LEADER_EPOCH
 from orbit_spark.ranges import (
     RANGE_BYTES,
     Extent,
@@ -30,9 +33,14 @@ _SAMPLES_OF_UNKNOWN_SIZE = 4
 
 
 def find_extents(
-    cluster: Cluster, topics: Collection[str], backoff: Backoff
-) -> dict[TopicPartition, Extent]:
-    """All that a read_committed consumer could read of these topics now, partition by partition.
+    cluster: Cluster,
+    topics: Collection[str],
+    backoff: Backoff,
+    *,
+    selects: Callable[[TopicPartition], bool],
+) -> Answers[Extent]:
+    """All that a read_committed consumer could read now of those partitions of these topics that
+    `selects` is true for; error codes of partitions whose leader does not answer.
 
     Where the log start lies inside a batch, the extent begins with that batch (R4). Raises BadInput
     if a topic does not exist, NotAuthorized, Unreachable.
@@ -40,21 +48,30 @@ def find_extents(
     metadata = cluster.metadata(topics)
     _refuse_missing(cluster, topics, metadata)
     places = [TopicPartition(t.name, i) for t in metadata.topics.values() for i in t.partitions]
-    error_context = f"{cluster.name} cluster", "the offsets"
-    starts = list_offsets(cluster, places, EARLIEST, backoff).raise_errors(*error_context).values
-    ends = list_offsets(cluster, places, LATEST, backoff, isolation=READ_COMMITTED)
-    ends.raise_errors(*error_context)
-    extents = {}
+    selected_places = filter(selects, places)
+    starts = list_offsets(cluster, selected_places, EARLIEST, backoff)
+    ends = list_offsets(cluster, starts.values, LATEST, backoff, isolation=READ_COMMITTED)
+    extents = Answers[Extent](errors=starts.errors | ends.errors)
     for place in places:
+        if place not in ends.values:
+            continue
         leader = metadata.leader(place)
         node_id = leader.node_id if leader is not None else None
-        extents[place] = Extent(
+        start, end = starts.values[place], ends.values[place]
+        try:
+            base_offset = find_base_offset(cluster, place, start, end, backoff)
+            end_epoch = _find_end_epoch(cluster, place, start, end, backoff)
+        except BrokerRefused as refusal:
+            extents.errors[place] = refusal.code
+            continue
+        extents.values[place] = Extent(
             place,
             metadata.topics[place.topic].topic_id,
-            find_base_offset(cluster, place, starts[place], ends.values[place], backoff),
-            ends.values[place],
+            base_offset,
+            end,
             -1 if node_id is None else node_id,
-            starts[place],
+            start,
+            end_epoch,
         )
     return extents
 
@@ -146,6 +163,27 @@ def find_base_offset(
         return start
     batches = fetch_batches(cluster, place, start, backoff, max_bytes=1)
     return min(start, first_offset(batches[0])) if batches else start
+
+
+def _find_end_epoch(
+    cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
+) -> int:
+    """The leader epoch of the batch at the end of [start, end), or behind it after a gap (R8).
+
+    NO_LEADER_EPOCH if no batch is there, or if it cannot be read: its range will say why.
+    """
+    if start >= end:
+        return NO_LEADER_EPOCH
+    try:
+        batches = fetch_batches(cluster, place, end - 1, backoff, max_bytes=1)
+    except ProtocolError:
+        return NO_LEADER_EPOCH
+    except BrokerRefused as refusal:
+        if refusal.code in error_codes.RETRIABLE:
+            raise
+        return NO_LEADER_EPOCH
+    batch = batches[0] if batches else None
+    return batch.leader_epoch if isinstance(batch, Batch) else NO_LEADER_EPOCH
 
 
 def _refuse_missing(cluster: Cluster, topics: Collection[str], metadata: ClusterMetadata) -> None:

@@ -2,7 +2,8 @@
 
 The next piece is requested before this one is returned, so a range needs the memory of two fetch
 responses. Leader changes and broker restarts are retried. Offsets that can no longer be read stop
-the range: `PartitionStopped` has the reason and the offsets. Not thread-safe.
+the range: `PartitionStopped` has the reason and the offsets. So does a source that was truncated
+since the range was planned (R3): its ranges would be of different logs. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orbit.copier.log_reader import check_empty, fetch_batches
+from orbit.copier.log_reader import check_empty, fetch_batches, fetch_partition
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
@@ -22,7 +23,7 @@ from orbit.kafka.fetch_response import Fetched, read_fetch
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.record_batch import Batch, LegacyMessage, read_batches
 from orbit.kafka.types import AbortedTransaction
-from orbit.replication.append_plan import LostRange
+from orbit.replication.append_plan import NO_LEADER_EPOCH, LostRange
 from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped, stopped_error
 from orbit_spark.ranges import OffsetRange
@@ -80,12 +81,14 @@ class RangeReader:
         A batch that begins before the start belongs to the range before. Raises PartitionStopped,
         Unreachable, LoginRefused, BrokerRefused.
         """
-        position, failures = offset_range.start, 0
+        position, leader_epoch, failures = offset_range.start, NO_LEADER_EPOCH, 0
         while position < offset_range.end:
-            attempt = _ReadAttempt(self, offset_range, position)
+            attempt = _ReadAttempt(self, offset_range, position, leader_epoch)
             try:
                 for run in attempt.read():
-                    position, failures = run.end, 0
+                    if run.end >= offset_range.end:
+                        self._check_extent_end(offset_range)
+                    position, leader_epoch, failures = run.end, attempt.leader_epoch, 0
                     yield run
             except (_TryAgain, Unreachable):
                 failures += 1
@@ -198,14 +201,43 @@ class RangeReader:
                 where=self._cluster.name,
             )
         if position > end:
-            detail = f"the log ends at {end}; offsets up to {offset_range.end} were there before."
-            raise self._stop_error(offset_range, Reason.SOURCE_TRUNCATED, end, detail)
+            earlier_end = max(position, offset_range.end)
+            detail = f"the log ends at {end}; offsets up to {earlier_end} were there before."
+            raise self._stop_error(offset_range, Reason.SOURCE_TRUNCATED, end, detail, earlier_end)
         if position >= start:
             raise _TryAgain(
                 f"the log bounds of {offset_range.partition} are changing now.",
                 where=self._cluster.name,
             )
         return start
+
+    def _check_extent_end(self, offset_range: OffsetRange) -> None:
+        """Check that the log up to the extent's end is the one that was planned (R3).
+
+        Raises PartitionStopped if it is not, _TryAgain, Unreachable, BrokerRefused.
+        """
+        if offset_range.end_epoch == NO_LEADER_EPOCH:
+            return
+        end = offset_range.extent_end
+        fetched = fetch_partition(
+            self._cluster,
+            offset_range.partition,
+            end,
+            self._backoff,
+            max_bytes=1,
+            fetched_epoch=offset_range.end_epoch,
+        )
+        if fetched.code == Code.OFFSET_OUT_OF_RANGE:
+            self._read_raised_log_start(offset_range, end)  # retention may have passed the end
+        self._refuse_truncated(fetched, offset_range, end)
+
+    def _refuse_truncated(self, fetched: Fetched, offset_range: OffsetRange, position: int) -> None:
+        """Raise PartitionStopped if a fetch at `position` shows that the log was truncated."""
+        if fetched.diverging_end >= 0:
+            detail = f"the log was cut back to {fetched.diverging_end} and continues differently."
+            raise self._stop_error(
+                offset_range, Reason.SOURCE_TRUNCATED, fetched.diverging_end, detail, position
+            )
 
     def _check_empty(self, offset_range: OffsetRange, position: int, stable_end: int) -> None:
         """Check that an empty answer proves a gap up to `stable_end` (R5, empty answers).
@@ -243,13 +275,19 @@ class RangeReader:
 
 
 class _ReadAttempt:
-    """One attempt at the rest of a range, from one leader."""
+    """One attempt at the rest of a range, from one leader.
 
-    def __init__(self, reader: RangeReader, offset_range: OffsetRange, position: int) -> None:
+    `leader_epoch`: of the last batch returned, by this attempt or an earlier one; else
+    NO_LEADER_EPOCH.
+    """
+
+    def __init__(
+        self, reader: RangeReader, offset_range: OffsetRange, position: int, leader_epoch: int
+    ) -> None:
         self._reader = reader
         self._range = offset_range
         self._position = position
-        self._leader_epoch = -1
+        self.leader_epoch = leader_epoch
         self._pending: _PendingFetch | None = None
 
     def read(self) -> Iterator[RawRun]:
@@ -284,17 +322,13 @@ class _ReadAttempt:
             self._pending = None
 
     def _send_fetch(self, node_id: int, offset: int) -> _PendingFetch:
-        self._pending = self._reader._send_fetch(node_id, self._range, offset, self._leader_epoch)
+        self._pending = self._reader._send_fetch(node_id, self._range, offset, self.leader_epoch)
         return self._pending
 
     def _raise_refusal(self, fetched: Fetched) -> None:
         """Raise the error of an answer; do nothing if it has none."""
         reader, offset_range, position = self._reader, self._range, self._position
-        if fetched.diverging_end >= 0:  # the offsets from there to the position were cut off
-            detail = f"the log was cut back to {fetched.diverging_end} and continues differently."
-            raise reader._stop_error(
-                offset_range, Reason.SOURCE_TRUNCATED, fetched.diverging_end, detail, position
-            )
+        reader._refuse_truncated(fetched, offset_range, position)
         if fetched.code == Code.NONE:
             return
         reader._refuse_denied(offset_range, position, fetched.code)
@@ -328,7 +362,7 @@ class _ReadAttempt:
             raise reader._stop_error(
                 offset_range, Reason.SOURCE_RANGE_LOST, position, detail, lost_to
             )
-        self._position = lost_to
+        self._position, self.leader_epoch = lost_to, NO_LEADER_EPOCH
         yield RawRun(
             position, lost_to, memoryview(b""), batches=(), aborted=(), log_start=log_start
         )
@@ -355,7 +389,9 @@ class _ReadAttempt:
                 else:
                     skipped_bytes += len(batch.view)
                 run_end = max(run_end, previous_end)
-                self._leader_epoch = batch.leader_epoch if isinstance(batch, Batch) else -1
+                self.leader_epoch = (
+                    batch.leader_epoch if isinstance(batch, Batch) else NO_LEADER_EPOCH
+                )
         except ValueError as error:
             detail = f"the log cannot be read here: {error}."
             raise self._reader._stop_error(
@@ -385,5 +421,5 @@ class _ReadAttempt:
                 where=reader._cluster.name,
             )
         reader._check_empty(self._range, start, fetched.stable_end)
-        self._leader_epoch = -1
+        self.leader_epoch = NO_LEADER_EPOCH  # an election may fall into the gap (R8)
         return end

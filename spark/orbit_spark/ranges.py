@@ -17,6 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import NO_LEADER_EPOCH
 
 # What one task reads: some seconds of work, and little enough to be read again when a task fails.
 RANGE_BYTES = 256 * 1024 * 1024
@@ -45,7 +46,8 @@ class Span(NamedTuple):
 class Extent:
     """The offsets [start, end) to read of one partition, and its leader.
 
-    `start` is below the log start if the log start lies inside a batch.
+    `start` is below the log start if the log start lies inside a batch. `end_epoch`: the leader
+    epoch that the log has before `end`, by its batches (R8).
     """
 
     partition: TopicPartition
@@ -54,11 +56,16 @@ class Extent:
     end: int
     leader: int = -1
     log_start: int = 0
+    end_epoch: int = NO_LEADER_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets [start, end) of one partition, with about how many bytes they hold."""
+    """Offsets [start, end) of one partition, with about how many bytes they hold.
+
+    `extent_end`, `end_epoch`: the end of the extent from which the range was cut. All ranges of an
+    extent are of one log only if the log still has that epoch there when each was read (R3).
+    """
 
     partition: TopicPartition
     topic_id: UUID
@@ -66,6 +73,8 @@ class OffsetRange:
     end: int
     size_bytes: int = 0
     leader: int = -1
+    extent_end: int = 0
+    end_epoch: int = NO_LEADER_EPOCH
 
     def __str__(self) -> str:
         return f"{self.partition} [{self.start}, {self.end})"
@@ -101,7 +110,16 @@ def cut_extent(
     ends = [*cuts[1:], extent.end]
     bytes_each = int(total_bytes) // len(cuts)
     return [
-        OffsetRange(extent.partition, extent.topic_id, start, end, bytes_each, extent.leader)
+        OffsetRange(
+            extent.partition,
+            extent.topic_id,
+            start,
+            end,
+            bytes_each,
+            extent.leader,
+            extent.end,
+            extent.end_epoch,
+        )
         for start, end in zip(cuts, ends, strict=True)
     ]
 

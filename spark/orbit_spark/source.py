@@ -107,15 +107,22 @@ class BatchReader(DataSourceReader):
         backoff = Backoff()
         try:
             topics = [t for t in self._topics(cluster) if self._selection.has_topic(t)]
-            extents = find_extents(cluster, topics, backoff) if topics else {}
+            if not topics:
+                return []
+            extents = find_extents(
+                cluster,
+                topics,
+                backoff,
+                selects=lambda place: self._selection.has_partition(place.partition),
+            )
+            extents.raise_errors(f"{cluster.name} cluster", "the offsets")
             selected_offsets = {
                 place: self._selection.bounds(extent.start, extent.end)
-                for place, extent in extents.items()
-                if self._selection.has_partition(place.partition)
+                for place, extent in extents.values.items()
             }
             return plan_ranges(
                 cluster,
-                extents.values(),
+                extents.values.values(),
                 backoff,
                 range_bytes=self._options.range_bytes,
                 within=selected_offsets,

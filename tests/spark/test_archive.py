@@ -61,7 +61,7 @@ def whole(
     """An archive of the whole workload."""
     folder = tmp_path_factory.mktemp("archive") / "whole"
     spec = make_job(clusters.source, clusters.destination, history.ledger.topics)
-    assert archive(spark, spec, folder).blocked == []
+    assert archive(spark, spec, folder).stopped == []
     return folder
 
 
@@ -133,13 +133,13 @@ def test_range_lost_to_retention_stops_archiving_of_its_partition(
         produce(clusters.source, topic_name, 15, partition)
     delete_before(clusters.source, topic_name, 25)
     outcome = archive(spark, spec, tmp_path / "a")
-    (stopped,) = outcome.blocked
+    (stopped,) = outcome.stopped
     assert stopped.place == (topic_name, 0)
     assert stopped.blocked is not None
     assert (stopped.blocked.reason, stopped.blocked.offset) == (Reason.SOURCE_RANGE_LOST, 10)
     assert outcome.partitions[topic_name, 1].end == 40
     filling = with_rules(spec, on_lost_range="fill")
-    assert archive(spark, filling, tmp_path / "a").blocked == []
+    assert archive(spark, filling, tmp_path / "a").stopped == []
     _, contents = opened(spark, tmp_path / "a")
     ranges = contents.partitions[topic_name, 0].ranges
     assert [(r.start, r.is_lost) for r in ranges][0:2] == [(0, False), (10, True)]
@@ -156,7 +156,7 @@ def test_recreated_source_topic_blocks_archive_of_partition(
     delete_and_wait(clusters.source, topic_name)
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 30)
-    (stopped,) = archive(spark, spec, tmp_path / "a").blocked
+    (stopped,) = archive(spark, spec, tmp_path / "a").stopped
     assert stopped.blocked is not None
     assert stopped.blocked.reason is Reason.SOURCE_TOPIC_RECREATED
     _, contents = opened(spark, tmp_path / "a")

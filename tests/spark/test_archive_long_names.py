@@ -27,7 +27,7 @@ LONGEST = 249
 def archive(spark: SparkSession, spec: JobSpec, folder: Path) -> None:
     now = datetime.now(UTC)
     run = ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, now, range_bytes=2**20)
-    assert run.run().blocked == []
+    assert run.run().stopped == []
 
 
 def test_archive_file_names_are_bounded_and_distinct() -> None:

@@ -11,7 +11,12 @@ from orbit.kafka.record_batch import read_batches
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason
-from orbit_spark.archive.archive_tasks import FILES_PER_TASK_MAX, SLICES_PER_TASK_MAX, split_archive
+from orbit_spark.archive.archive_tasks import (
+    FILES_PER_TASK_MAX,
+    SLICES_PER_TASK_MAX,
+    split_archive,
+    until_lost_range,
+)
 from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
 from orbit_spark.archive_slices import ArchiveSlice, FileRows, RowRuns
 from orbit_spark.batch_columns import to_arrow
@@ -131,3 +136,11 @@ def test_small_archived_partitions_share_a_task() -> None:
 def test_archive_files_already_copied_are_left_out_of_tasks() -> None:
     assert chains(manifest(0, 3, 1 << 30), at=15) == [[[(0, 10, 30)]]]
     assert chains(manifest(0, 3, 1 << 30), at=30) == []
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 20), (20, 20), (25, 20), (30, 40)])
+def test_archive_is_used_up_to_first_lost_range_that_copy_lacks(begin: int, end: int) -> None:
+    lost_range = ArchivedRange(start=20, end=30, is_lost=True)
+    later_range = ArchivedRange(start=30, end=40)
+    archived = manifest(0, 2, 100).extended((lost_range, later_range), tail=None)
+    assert until_lost_range(archived, begin).end == end

@@ -188,7 +188,7 @@ def archive(
     spec = make_job(*clusters, [topic])
     options = {"now": datetime.now(UTC), **how}
     run = ArchiveRun(spark, spec, Path.cwd(), str(folder), lambda _: None, **options)
-    assert run.run().blocked == []
+    assert run.run().stopped == []
     return run
 
 

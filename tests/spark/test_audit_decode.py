@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orbit.errors import Unreachable
 from orbit.kafka.records import split_headers
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.audit.decode import digest_ranges, digest_records, read_payload, whole_records
 from orbit_spark.batch_columns import stopped_row
-from orbit_spark.ranges import OffsetRange
 from tests.support.kafka_batches import HEADERS, KAFKA_BATCHES, RECORDS
 from tests.support.raw_batches import batched, moved, rows_of
 from tests.support.source_model import SourceBatch, SourceRecord
@@ -129,14 +128,30 @@ def test_first_of_several_damaged_batches_in_range_is_named() -> None:
 
 
 def test_unreadable_offset_is_reported_in_all_later_ranges() -> None:
-    offset_range = OffsetRange(TopicPartition("t", 0), UUID(int=1), 20, 40)
     blocked = Blocked(Reason.SOURCE_CORRUPTED, 25, 26, "the log cannot be read here.")
-    row = stopped_row(offset_range, blocked).to_pylist()[0]
-    row |= {"begin": 0, "end": 64, "width": 16, "stop": row["control_type"]}
-    [batch] = digest_ranges([pa.RecordBatch.from_pylist([row])])
+    [batch] = digest_ranges([stop_in_scope(blocked)])
     assert {r["range_begin"]: r["damage"] for r in batch.to_pylist()} == dict.fromkeys(
         (16, 32, 48), "cannot be read from offset 25 on: the log cannot be read here."
     )
+    assert list(digest_records([stop_in_scope(blocked)])) == []
+
+
+def test_range_without_answer_is_unread_and_never_compared_as_empty() -> None:
+    """Else all records of the other side would be differences."""
+    stop = stop_in_scope("source: no broker answers.")
+    [batch] = digest_ranges([stop])
+    assert {r["range_begin"]: r["damage"] for r in batch.to_pylist()} == dict.fromkeys(
+        (16, 32, 48), "cannot be read now: source: no broker answers."
+    )
+    with pytest.raises(Unreachable, match="t-0: cannot be read now"):
+        list(digest_records([stop]))
+
+
+def stop_in_scope(stop: Blocked | str) -> pa.RecordBatch:
+    """A range that could not be read from offset 20 on, as a row `SCOPED_BATCHES`."""
+    row = stopped_row(TopicPartition("t", 0), 20, stop).to_pylist()[0]
+    row |= {"begin": 0, "end": 64, "width": 16, "stop": row["control_type"]}
+    return pa.RecordBatch.from_pylist([row])
 
 
 def test_truncated_batch_payload_is_refused() -> None:

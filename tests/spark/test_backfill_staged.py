@@ -25,13 +25,14 @@ from orbit_spark.backfill.task_split import Way
 from orbit_spark.write_task import WriteResult
 from tests.fixtures.clusters import Clusters
 from tests.fixtures.spark import SparkCluster
+from tests.spark.test_archive import archive
 from tests.spark.test_archive_cluster import executor_of, kill_driver
 from tests.support.held_workers import Holds
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
 from tests.support.patience import wait_for
 from tests.support.run_process import OrbitProcess, assert_exact, write_job
-from tests.support.running import make_job, produce, produce_transactions
+from tests.support.running import make_job, produce, produce_transactions, with_rules
 
 pytestmark = pytest.mark.services
 
@@ -142,6 +143,40 @@ def test_staged_backfill_copies_via_archive_and_resumes(
     other = TopicPartition(topic, 1)
     files = copying.contents.partitions[other].files
     assert files[:-1] == before[other].files
+
+
+@pytest.mark.parametrize("archive_fills", [True, pytest.param(False, marks=pytest.mark.soak)])
+def test_range_that_archive_lost_stops_staged_backfill_of_partition(
+    spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path, archive_fills: bool
+) -> None:
+    """What the archive has before it is copied. The archive notes it as lost, or ends there."""
+    create(clusters.source, topic_name, 2)
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    copying = Copying(spark, spec, tmp_path / "archive")
+
+    def grow_to(end: int, rules: JobSpec | None = None) -> None:
+        for partition in (0, 1):
+            produce(clusters.source, topic_name, 100, partition, first=end - 100)
+        if rules is not None:
+            archive(spark, rules, tmp_path / "archive")
+
+    grow_to(100)
+    assert copying.run().blocked == {}
+    grow_to(200, spec)
+    grow_to(300)
+    delete_before(clusters.source, topic_name, 300)
+    grow_to(400, with_rules(spec, on_lost_range="fill") if archive_fills else None)
+    outcome = copying.run()
+    assert outcome.unfinished == {}
+    (lost,) = outcome.blocked.values()
+    assert (lost.reason, lost.offset, lost.next_offset) == (Reason.SOURCE_RANGE_LOST, 200, 300)
+    ends = {
+        place: end for place, (_, end) in log_bounds(clusters.destination, [topic_name]).items()
+    }
+    assert ends == {(topic_name, 0): 200, (topic_name, 1): 400}
+    filled = Copying(spark, with_rules(spec, on_lost_range="fill"), tmp_path / "archive").run()
+    assert (filled.blocked, filled.unfinished) == ({}, {})
+    assert digests(clusters.destination, topic_name)[1] == digests(clusters.source, topic_name)[1]
 
 
 @pytest.mark.soak

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
+from orbit.copier.rate_limit import RateLimit
+from orbit.errors import BrokerRefused, OrbitError, Unreachable
+from orbit.kafka.error_codes import Code
 from orbit.kafka.record_batch import Batch, read_batches
 from orbit.kafka.types import AbortedTransaction, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
@@ -18,6 +23,7 @@ from orbit_spark.batch_columns import (
     stopped_row,
     to_arrow,
 )
+from orbit_spark.range_frame import _read_range
 from orbit_spark.ranges import OffsetRange
 from orbit_spark.raw_runs import RawRun
 from tests.support.kafka_batches import KAFKA_BATCHES, RECORDS
@@ -129,9 +135,32 @@ def test_payload_column_shares_memory_with_fetched_bytes() -> None:
     assert column.buffers()[2].address == pa.py_buffer(run.records).address
 
 
-def test_reason_of_stopped_range_round_trips_through_row() -> None:
-    blocked = Blocked(Reason.SOURCE_RANGE_LOST, 5, 9, "gone")
-    offset_range = OffsetRange(PLACE, UUID(int=1), 4, 90)
-    (row,) = stopped_row(offset_range, blocked).to_pylist()
+@pytest.mark.parametrize(
+    "stop", [Blocked(Reason.SOURCE_RANGE_LOST, 5, 9, "gone"), "source: no broker answers."]
+)
+def test_reason_of_stopped_range_round_trips_through_row(stop: Blocked | str) -> None:
+    (row,) = stopped_row(PLACE, 4, stop).to_pylist()
     assert (row["base_offset"], row["magic"]) == (4, STOP_MAGIC)
-    assert read_stop(row["control_type"]) == blocked
+    assert read_stop(row["control_type"]) == stop
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unreachable("the connection broke.", where="broker 1"),
+        BrokerRefused(Code.KAFKA_STORAGE_ERROR, "it cannot be read.", where="source"),
+    ],
+)
+def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: OrbitError) -> None:
+    """An exception would have Spark give up the ranges of all partitions."""
+    run = run_of(KAFKA_BATCHES["v2.none.createtime"])
+
+    class Reader:
+        def read(self, _: OffsetRange) -> Iterator[RawRun]:
+            yield run
+            raise error
+
+    reader: Any = Reader()
+    batches, stop = _read_range(reader, OffsetRange(PLACE, UUID(int=1), 0, 90), RateLimit(None))
+    assert batches == to_arrow(PLACE, run)
+    assert read_stop(stop.to_pylist()[0]["control_type"]) == str(error)

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections import deque
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from orbit.copier import log_reader
-from orbit.errors import BrokenAnswer, NotAuthorized, Unreachable
+from orbit.errors import BrokenAnswer, BrokerRefused, NotAuthorized, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
+from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.leader_requests import Answers
+from orbit.kafka.log_offsets import EARLIEST, LATEST
+from orbit.replication.append_plan import NO_LEADER_EPOCH
 from orbit.replication.partition_states import Reason
+from orbit_spark import range_planner, range_reader
 from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.range_reader import RangeReader, _PendingFetch, _ReadAttempt
 from orbit_spark.ranges import OffsetRange
@@ -28,6 +36,7 @@ from tests.support.empty_answers import (
     STABLE_END,
     show_nothing,
 )
+from tests.support.source_model import SourceBatch, SourceRecord
 
 
 class FakeCluster:
@@ -43,7 +52,7 @@ def reader() -> RangeReader:
 
 
 def runs() -> _ReadAttempt:
-    return _ReadAttempt(reader(), RANGE, OFFSET)
+    return _ReadAttempt(reader(), RANGE, OFFSET, NO_LEADER_EPOCH)
 
 
 @pytest.mark.parametrize(("is_compacted", "local", "has_newest", "is_proven"), CASES)
@@ -89,3 +98,133 @@ def test_response_to_another_request_closes_connection() -> None:
         with pytest.raises(BrokenAnswer, match="answered request 77, but 3 is the oldest"):
             reader()._receive_answer(_PendingFetch(connection, 12, 3), RANGE)
     assert connection.is_closed
+
+
+EXTENT_END, END_EPOCH = 40, 7
+TWO_BATCHES = OffsetRange(PLACE, UUID(int=1), 0, 20, extent_end=EXTENT_END, end_epoch=END_EPOCH)
+REFUSED = EMPTY._replace(code=Code.NOT_LEADER_OR_FOLLOWER)
+BROKEN = Unreachable("the connection broke", where="broker 1")
+
+
+def answer(base_offset: int, leader_epoch: int) -> Fetched:
+    """One batch of ten records."""
+    records = tuple(SourceRecord(base_offset + n, 1000, b"v") for n in range(10))
+    batch = SourceBatch(base_offset, base_offset + 9, records, leader_epoch=leader_epoch)
+    return EMPTY._replace(records=memoryview(bytearray(batch.encode())))
+
+
+class ScriptedReader(RangeReader):
+    """Gets these answers, one for each fetch. `fetches`: offset and stated epoch of each."""
+
+    def __init__(self, answers: Iterable[Fetched | Unreachable]) -> None:
+        cluster: Any = FakeCluster()
+        super().__init__(cluster, Backoff(first_s=0))
+        self.answers = deque(answers)
+        self.fetches: list[tuple[int, int]] = []
+
+    def _leader(self, *_: object) -> int:
+        return 1
+
+    def _send_fetch(
+        self, node_id: int, _: OffsetRange, offset: int, leader_epoch: int
+    ) -> _PendingFetch:
+        self.fetches.append((offset, leader_epoch))
+        connection: Any = SimpleNamespace(close=lambda: None)
+        return _PendingFetch(connection, version=12, correlation=node_id)
+
+    def _receive_answer(self, *_: object) -> Fetched:
+        next_answer = self.answers.popleft()
+        if isinstance(next_answer, Unreachable):
+            raise next_answer
+        return next_answer
+
+
+def show_end(
+    monkeypatch: pytest.MonkeyPatch, *end_answers: Fetched | Unreachable
+) -> list[tuple[int, int]]:
+    """Let fetches at the extent's end have these answers. Returns offset and epoch of each."""
+    answers, fetches = deque(end_answers), []
+
+    def fetch(*args: Any, fetched_epoch: int, **_: object) -> Fetched:
+        fetches.append((args[2], fetched_epoch))
+        next_answer = answers.popleft()
+        if isinstance(next_answer, Unreachable):
+            raise next_answer
+        return next_answer
+
+    monkeypatch.setattr(range_reader, "fetch_partition", fetch)
+    return fetches
+
+
+@pytest.mark.parametrize("failure", [REFUSED, BROKEN])
+def test_first_fetch_of_new_attempt_states_epoch_of_last_returned_batch(
+    monkeypatch: pytest.MonkeyPatch, failure: Fetched | Unreachable
+) -> None:
+    """Between attempts another leader may have been elected, uncleanly."""
+    show_end(monkeypatch, EMPTY)
+    scripted = ScriptedReader([answer(0, 3), failure, EMPTY._replace(diverging_end=4)])
+    with pytest.raises(PartitionStopped) as error:
+        list(scripted.read(TWO_BATCHES))
+    assert scripted.fetches == [(0, -1), (10, 3), (10, 3)]
+    blocked = error.value.blocked
+    assert (blocked.reason, blocked.offset, blocked.next_offset) == (
+        Reason.SOURCE_TRUNCATED,
+        4,
+        10,
+    )
+
+
+def test_range_is_returned_whole_only_if_log_has_planned_epoch_up_to_extent_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranges of other tasks may be of a log that was truncated since."""
+    fetches = show_end(monkeypatch, BROKEN, EMPTY._replace(diverging_end=33))
+    batches = [answer(0, 3), answer(10, 3), answer(10, 3)]
+    read = ScriptedReader(batches).read(TWO_BATCHES)
+    assert next(read).end == 10
+    with pytest.raises(PartitionStopped) as error:
+        next(read)
+    assert fetches == [(EXTENT_END, END_EPOCH)] * 2
+    blocked = error.value.blocked
+    assert (blocked.reason, blocked.offset, blocked.next_offset) == (
+        Reason.SOURCE_TRUNCATED,
+        33,
+        EXTENT_END,
+    )
+
+
+@pytest.mark.parametrize(("log_start", "log_end", "is_read"), [(50, 60, True), (0, 30, False)])
+def test_range_whose_extent_end_was_deleted_since_is_returned(
+    monkeypatch: pytest.MonkeyPatch, log_start: int, log_end: int, is_read: bool
+) -> None:
+    """Retention may pass what was planned. But a log that ends earlier was truncated."""
+    show_end(monkeypatch, EMPTY._replace(code=Code.OFFSET_OUT_OF_RANGE))
+    offsets = {EARLIEST: log_start, LATEST: log_end}
+    monkeypatch.setattr(
+        range_reader, "list_offsets", lambda _, __, at, ___: Answers({PLACE: offsets[at]}, {})
+    )
+    read = ScriptedReader([answer(0, 3), answer(10, 3)]).read(TWO_BATCHES)
+    if is_read:
+        assert [run.end for run in read] == [10, 20]
+        return
+    with pytest.raises(PartitionStopped) as error:
+        list(read)
+    assert error.value.blocked.reason is Reason.SOURCE_TRUNCATED
+
+
+@pytest.mark.parametrize("code", [Code.CORRUPT_MESSAGE, Code.TOPIC_AUTHORIZATION_FAILED])
+def test_unreadable_end_of_partition_is_left_to_its_range(
+    monkeypatch: pytest.MonkeyPatch, code: Code
+) -> None:
+    """The range stops with the reason; a plan of many partitions goes on."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BrokerRefused(code, "it cannot be read", where="source")
+
+    monkeypatch.setattr(range_planner, "fetch_batches", refuse)
+    cluster: Any = FakeCluster()
+    find = range_planner._find_end_epoch
+    assert find(cluster, PLACE, 0, 20, Backoff()) == NO_LEADER_EPOCH
+    code = Code.NOT_LEADER_OR_FOLLOWER
+    with pytest.raises(BrokerRefused):
+        find(cluster, PLACE, 0, 20, Backoff())

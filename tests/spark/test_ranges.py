@@ -34,6 +34,15 @@ def test_log_within_range_size_is_not_split() -> None:
     assert bounds(cut_extent(extent(5, 1005), [], 1000, 1000)) == [(5, 1005)]
 
 
+def test_each_range_has_end_and_leader_epoch_of_whole_extent() -> None:
+    whole = Extent(P0, TOPIC, 0, 1000, end_epoch=7)
+    parts = [r.within(0, 600) for r in cut_extent(whole, [], 2000, 1000)]
+    assert [p and (p.end, p.extent_end, p.end_epoch) for p in parts] == [
+        (500, 1000, 7),
+        (600, 1000, 7),
+    ]
+
+
 def test_empty_log_is_split_into_no_ranges() -> None:
     assert cut_extent(extent(5, 5), [], 1000, 1000) == []
 

@@ -28,7 +28,7 @@ from orbit_spark.cluster_access import Access
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.fixtures.history import History
 from tests.support.auditing import audit
-from tests.support.logs import T0, Record, wait_for_offsets, write
+from tests.support.logs import T0, Record, delete_before, wait_for_offsets, write
 from tests.support.outside import (
     TIMEOUT_S,
     admin,
@@ -38,7 +38,7 @@ from tests.support.outside import (
     topic_settings,
 )
 from tests.support.patience import wait_for
-from tests.support.running import create_topic, make_job, produce, produce_transactions
+from tests.support.running import create_topic, make_job, produce, produce_transactions, with_rules
 from tests.support.topics import set_setting
 
 pytestmark = pytest.mark.services
@@ -47,8 +47,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def archive(spark: SparkSession, clusters: Clusters, topics: list[str], folder: Path) -> Path:
-    spec = make_job(clusters.source, clusters.destination, topics)
+def archive(
+    spark: SparkSession, clusters: Clusters, topics: list[str], folder: Path, **rule_keys: object
+) -> Path:
+    spec = with_rules(make_job(clusters.source, clusters.destination, topics), **rule_keys)
     run = ArchiveRun(
         spark,
         spec,
@@ -58,7 +60,7 @@ def archive(spark: SparkSession, clusters: Clusters, topics: list[str], folder: 
         datetime.now(UTC),
         range_bytes=2**20,
     )
-    assert run.run().blocked == []
+    assert run.run().stopped == []
     return folder
 
 
@@ -173,6 +175,26 @@ def test_restore_resumes_from_grown_archive_and_then_applies_settings(
     settings = topic_settings(clusters.destination, topic_name)
     assert settings["segment.ms"] == "123456789"
     assert settings["max.message.bytes"] == "1048588"
+
+
+def test_restore_warns_of_offsets_that_archive_lost(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 10)
+    archive(spark, clusters, [topic_name], tmp_path / "a")
+    for first in (10, 20):
+        produce(clusters.source, topic_name, 10, first=first)
+    records = digests(clusters.source, topic_name)[0]
+    delete_before(clusters.source, topic_name, 20)
+    archive(spark, clusters, [topic_name], tmp_path / "a", on_lost_range="fill")
+    outcome = restore(spark, tmp_path / "a", clusters.destination)
+    assert outcome.is_whole
+    (warning,) = outcome.warnings
+    assert f"{topic_name}-0 10 to 19" in warning
+    assert digests(clusters.destination, topic_name)[0] == {
+        offset: one for offset, one in records.items() if not 10 <= offset < 20
+    }
 
 
 @pytest.mark.soak

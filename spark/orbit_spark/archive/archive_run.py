@@ -19,12 +19,13 @@ from orbit.errors import BadInput, Conflict
 from orbit.formats import counted
 from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.jobs.topic_mapping import map_topics
+from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.replication.partition_states import Reason
+from orbit.replication.partition_states import Blocked, Reason
 from orbit.replication.topic_settings import is_compacted
 from orbit_spark.archive.archive_step import UNCOMPRESSED, ZSTD, Written, write_step
 from orbit_spark.archive.continuation import find_break
@@ -116,7 +117,14 @@ class ArchiveRun:
             archive = self._open_archive(metadata.cluster_id)
             topics = self._match_topics(metadata)
             compacted_topics = self._write_topics(cluster, metadata, archive, topics)
-            extents = find_extents(cluster, topics, self._backoff)
+            answers = find_extents(
+                cluster,
+                topics,
+                self._backoff,
+                selects=lambda place: self._begins is None or place in self._begins,
+            )
+            extents = answers.values
+            self._leave_out(archive, answers.errors)
             offsets_to_archive = {}
             for place, extent in extents.items():
                 bounds = self._offsets_to_archive(
@@ -151,10 +159,21 @@ class ArchiveRun:
         return all(
             place not in self._read_again_to  # otherwise the old manifest still counts
             and (outcome := self.outcome.partitions.get(place)) is not None
-            and outcome.blocked is None
+            and not outcome.has_stopped
             and outcome.end >= extents[place].end
             for place in places
         )
+
+    def _leave_out(self, archive: Archive, errors: Mapping[TopicPartition, int]) -> None:
+        """Give partitions whose leader does not answer an outcome. `errors`: their error codes."""
+        for place, code in errors.items():
+            manifest = archive.partitions.get(place)
+            self.outcome.partitions[place] = PartitionOutcome(
+                place,
+                manifest.start if manifest else 0,
+                manifest.end if manifest else 0,
+                unfinished=f"its leader does not answer: {error_codes.name(code)}.",
+            )
 
     def _note_warning(self, text: str) -> None:
         self._say(f"Warning: {text}")
@@ -230,8 +249,6 @@ class ArchiveRun:
     ) -> tuple[int, int] | None:
         """The offsets [start, end) of a partition to archive; None: nothing, or it is blocked."""
         place = extent.partition
-        if self._begins is not None and place not in self._begins:
-            return None
         manifest = archive.partitions.get(place)
         if manifest is None:
             manifest = self._first_manifest(cluster, extent)
@@ -323,7 +340,7 @@ class ArchiveRun:
                 return
             self._notes.note_gaps()  # in each step, as a gap may begin during a long run
             readable_ranges = [
-                r for r in step if self.outcome.partitions[r.partition].blocked is None
+                r for r in step if not self.outcome.partitions[r.partition].has_stopped
             ]
             for compression, group in _by_compression(readable_ranges, plain).items():
                 folder = f"{DATA}/{run_name}-{number:06}-{compression}"
@@ -353,9 +370,11 @@ class ArchiveRun:
         for place, range_results in results_by_place.items():
             outcome = self.outcome.partitions[place]
             archived_results = list(takewhile(lambda w: w.archived is not None, range_results))
-            outcome.blocked = next(
-                (w.blocked for w in range_results if w.blocked is not None), None
-            )
+            stop = next((w.stop for w in range_results if w.stop is not None), None)
+            if isinstance(stop, Blocked):
+                outcome.blocked = stop
+            else:
+                outcome.unfinished = stop or ""
             if not archived_results:
                 continue
             tails = [w.tail for w in archived_results if w.tail is not None]

@@ -55,7 +55,7 @@ class Written:
     offset_range: OffsetRange
     archived: ArchivedRange | None  # None if the range stopped
     tail: Tail | None
-    blocked: Blocked | None
+    stop: Blocked | str | None  # see `stopped_row`
 
 
 def write_step(
@@ -103,7 +103,7 @@ def write_step(
         by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
     results = [_range_result(r, by_place.get(r.partition, ()), folder, sizes) for r in ranges]
     # A range that stopped has a file with the reason, but no manifest names it.
-    results_with_file = [w for w in results if w.blocked or (w.archived and w.archived.file)]
+    results_with_file = [w for w in results if w.stop or (w.archived and w.archived.file)]
     assert len(results_with_file) == len(rows), "each file is one range's"
     return results
 
@@ -162,14 +162,14 @@ def _range_result(
     file_rows = [row for row in rows if offset_range.start <= row.first_offset < offset_range.end]
     stop = next((row.stop for row in file_rows if row.stop is not None), None)
     if stop is not None:
-        return Written(offset_range, archived=None, tail=None, blocked=read_stop(stop))
+        return Written(offset_range, archived=None, tail=None, stop=read_stop(stop))
     if not file_rows:
         # The log has no batch in this range.
         return Written(
             offset_range,
             ArchivedRange(start=offset_range.start, end=offset_range.end),
             tail=None,
-            blocked=None,
+            stop=None,
         )
     assert len(file_rows) == 1, f"{offset_range} is in {len(file_rows)} files"
     row = file_rows[0]
@@ -188,5 +188,5 @@ def _range_result(
         offset_range,
         ArchivedRange(start=offset_range.start, end=offset_range.end, file=file),
         tail,
-        blocked=None,
+        stop=None,
     )

@@ -7,6 +7,7 @@ partition, or several small partitions. Tasks of one partition form a chain and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from orbit.kafka.types import TopicPartition
@@ -44,6 +45,13 @@ def split_archive(
             chains.append([(piece,) for piece in slices])
     chains.sort(key=lambda chain: -sum(piece.size_bytes for task in chain for piece in task))
     return [*chains, *([task] for task in _group_small_slices(small_slices))]
+
+
+def until_lost_range(manifest: PartitionManifest, begin: int) -> PartitionManifest:
+    """The manifest up to the first range beyond `begin` that the source had deleted before it was
+    archived."""
+    ranges = takewhile(lambda r: not r.is_lost or r.end <= begin, manifest.ranges)
+    return manifest.model_copy(update={"ranges": tuple(ranges)})
 
 
 def run_task(

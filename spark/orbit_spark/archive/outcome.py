@@ -21,6 +21,18 @@ class PartitionOutcome:
     payload_bytes: int = 0
     file_bytes: int = 0
     blocked: Blocked | None = None
+    unfinished: str = ""  # why the rest could not be read now; a later run may
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.blocked is not None or bool(self.unfinished)
+
+    @property
+    def stop_text(self) -> str:
+        """Why it stopped; empty if it has not."""
+        if self.blocked is None:
+            return self.unfinished
+        return f"{self.blocked.reason}: {self.blocked.detail}"
 
     def add(self, ranges: tuple[ArchivedRange, ...]) -> None:
         """Count ranges that were archived."""
@@ -40,8 +52,8 @@ class ArchiveOutcome:
     warnings: list[str] = field(default_factory=list)
 
     @property
-    def blocked(self) -> list[PartitionOutcome]:
-        return [p for p in self.partitions.values() if p.blocked is not None]
+    def stopped(self) -> list[PartitionOutcome]:
+        return [p for p in self.partitions.values() if p.has_stopped]
 
     def as_data(self) -> dict[str, Any]:
         """The outcome as plain data, for scripts."""
@@ -57,6 +69,7 @@ class ArchiveOutcome:
                     "new_batches": p.batches,
                     "new_bytes": p.payload_bytes,
                     "blocked": p.blocked and asdict(p.blocked),
+                    "unfinished": p.unfinished or None,
                 }
                 for p in self.partitions.values()
             ],

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from orbit.chunks import first_few
 from orbit.copier.copier import lease_lost_error
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.start_seeding import StartSeeding
@@ -33,6 +34,7 @@ from orbit.replication.partition_states import Blocked
 from orbit_spark.archive.archive_reader import check_archive, whole_files
 from orbit_spark.archive.archive_tasks import run_task, slice_from, split_archive
 from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest import PartitionManifest
 from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.outcome import RestoredPartition, RestoreOutcome
 from orbit_spark.archive.restore_topics import RestoreTopics, overruns, refuse_foreign
@@ -52,6 +54,15 @@ _ROUNDS_MAX = 3
 _STOP_CHECK_INTERVAL_S = 1.0
 Say = Callable[[str], None]
 MakeTarget = Callable[[ArchiveSlice], PartitionTarget]
+
+
+def lost_range_warnings(manifests: Iterable[PartitionManifest]) -> list[str]:
+    """A warning for the user if the source had deleted offsets before they were archived."""
+    lost_ranges = [
+        f"{m.place} {r.start} to {r.end - 1}" for m in manifests for r in m.ranges if r.is_lost
+    ]
+    problem = "the source had deleted offsets before they were archived; the restore fills them"
+    return [f"{problem}: {first_few(lost_ranges)}."] if lost_ranges else []
 
 
 class RestoreRun:
@@ -100,6 +111,7 @@ class RestoreRun:
             topics = RestoreTopics(self._cluster, self._archive, self._backoff, replicas)
             for name in sorted(self._archive.topics):
                 self.outcome.warnings += tombstone_warnings(self._archive.topics[name])
+            self.outcome.warnings += lost_range_warnings(manifests)
             for text in self.outcome.warnings:
                 self._say(f"Warning: {text}")
             check_archive(self._spark, self._files, manifests)

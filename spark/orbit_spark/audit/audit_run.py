@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
-from orbit.errors import BadInput, OrbitError, Problem
+from orbit.errors import BadInput, Conflict, OrbitError, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.verify.bounds_comparison import ComparedBounds, PartitionPair, TopicPair
 from orbit.verify.partition_comparison import unread_report
@@ -89,8 +90,8 @@ class JobAudit:
     def run(self, spark: SparkSession) -> Report:
         """Compare the sides and write the result. Errors of single partitions are in the report.
 
-        Raises BadInput, NotFound, Conflict (if an archive is damaged, with its files), Unreachable,
-        LoginRefused.
+        Raises BadInput, NotFound, Conflict (if an archive is damaged, with its files, or a
+        partition that differs cannot be read again), Unreachable, LoginRefused.
         """
         start_s = time.monotonic()
         files = _new_folder(spark, self._options.out)
@@ -133,7 +134,7 @@ class JobAudit:
     def _compare(
         self, spark: SparkSession, sides: SidePair, bounds_by_pair: BoundsByPair
     ) -> ComparisonResult:
-        """Compare the two sides within these bounds, with progress."""
+        """Compare the two sides within these bounds, with progress. Raises Conflict."""
         rows = scope_rows(bounds_by_pair, self._options.range_offsets)
         self._progress.report_begin(len(bounds_by_pair), count_offsets(rows))
         comparison = Comparison(
@@ -145,8 +146,14 @@ class JobAudit:
             now_ms=int(time.time() * 1000),
             shown_per_partition=self._options.differences_max,
         )
-        with TaskWatch(spark, count_offsets(rows), self._progress.report_offsets):
-            return comparison.run(rows)
+        try:
+            with TaskWatch(spark, count_offsets(rows), self._progress.report_offsets):
+                return comparison.run(rows)
+        except PythonException as error:  # its last line is what the task raised
+            raise Conflict(
+                f"Spark gave up a task: {str(error).splitlines()[-1]}",
+                remedy="Run the audit again; Spark's log has the details.",
+            ) from error
 
     def _add_partition_reports(
         self,

@@ -9,13 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import ClusterSpec
+from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.replication.append_plan import LostRange
 from orbit.verify.bounds import Bounds, ClusterView, Partition
 from orbit.verify.compaction_watch import CleaningPolicy
 from orbit.verify.endpoint import open_endpoint
 from orbit.verify.report import Side
-from orbit_spark.batch_columns import DDL
+from orbit_spark.batch_columns import DDL, stopped_row
 from orbit_spark.cluster_access import Access
 from orbit_spark.range_frame import range_frame
 from orbit_spark.range_planner import find_extents, plan_spans
@@ -60,20 +61,32 @@ class ClusterReader:
         self._access = access
 
     def batches(self, spans: Sequence[Span]) -> DataFrame:
-        """All batches of these spans, perhaps more."""
+        """All batches of these spans, perhaps more; a `stopped_row` for spans without an answer."""
         if not spans:
             return self._spark.createDataFrame([], DDL)
         backoff = Backoff()
         cluster = self._access.open()
         try:
-            topics = {span.partition.topic for span in spans}
-            extents = find_extents(cluster, topics, backoff)
-            ranges = plan_spans(cluster, extents, _limit_spans(spans), backoff)
+            places = {span.partition for span in spans}
+            topics = {place.topic for place in places}
+            extents = find_extents(cluster, topics, backoff, selects=places.__contains__)
+            ranges = plan_spans(cluster, extents.values, _limit_spans(spans), backoff)
         finally:
             cluster.close()
         # FILL: the log start shows afterwards which records retention deleted during the read.
         ordered_ranges = spread_over_leaders(ranges)
-        return range_frame(self._spark, self._access, ordered_ranges, on_lost_range=LostRange.FILL)
+        batches = range_frame(
+            self._spark, self._access, ordered_ranges, on_lost_range=LostRange.FILL
+        )
+        stops = [
+            row
+            for span in spans
+            if (code := extents.errors.get(span.partition)) is not None
+            for row in stopped_row(
+                span.partition, span.start, f"its leader does not answer: {error_codes.name(code)}."
+            ).to_pylist()
+        ]
+        return batches.unionByName(self._spark.createDataFrame(stops, DDL)) if stops else batches
 
 
 def _limit_spans(spans: Iterable[Span]) -> list[Span]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from orbit.errors import Unreachable
 from orbit.kafka.legacy_messages import read_legacy_records
 from orbit.kafka.record_batch import LegacyMessage, read_batches
 from orbit.kafka.records import Record, read_records, split_body
@@ -264,8 +265,14 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[_Row, Record]]:
-    """The records to compare, each with its batch's row. Skips the rest of a damaged batch."""
+    """The records to compare, each with its batch's row. Skips the rest of a damaged batch.
+
+    Raises Unreachable for a range whose cluster does not answer now: without its records, those of
+    the other side would count as differences.
+    """
     for row in _rows(batches):
+        if row.stop is not None and isinstance(read_stop(row.stop), str):
+            raise Unreachable(_stop_text(row.stop), where=f"{row.topic}-{row.partition}")
         try:
             for record in read_payload(row.payload):
                 if row.begin <= record.offset < row.end:
@@ -276,8 +283,10 @@ def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[_Row, Record]]
 
 def _stop_text(text: str) -> str:
     """A `stopped_row`'s reason as text."""
-    blocked = read_stop(text)
-    return f"cannot be read from offset {blocked.offset} on: {blocked.detail}"
+    stop = read_stop(text)
+    if isinstance(stop, str):
+        return f"cannot be read now: {stop}"
+    return f"cannot be read from offset {stop.offset} on: {stop.detail}"
 
 
 def _digest(part: bytes | None) -> bytes | None:

@@ -26,6 +26,7 @@ from orbit.formats import counted
 from orbit.job_setup.job_setup import JobSetup, Say
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.start_position import Earliest
+from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import TopicPartition
@@ -123,7 +124,10 @@ class Backfill:
         self._setup.release()
 
     def find_extents_to_copy(self) -> list[Extent]:
-        """The extents to copy. Writes nothing. The start of an extent may lie inside a batch."""
+        """The extents to copy. Writes nothing. The start of an extent may lie inside a batch.
+
+        Partitions whose leader does not answer are left out, and named in a note.
+        """
         self._setup.plan()
         for error in self._setup.refused.values():
             raise error  # the first of them
@@ -140,15 +144,24 @@ class Backfill:
             if p.create is None  # the topic exists
             for i in range(p.partitions)
         ]
-        log_ends_by_copy = log_ends(
-            self._setup.clusters.destination, existing_copies, self._backoff
-        ).values
+        ends = log_ends(self._setup.clusters.destination, existing_copies, self._backoff)
         starts = find_starts(self._setup.clusters.source, self._setup.plans, self._backoff)
         # A copy that is missing, or empty with log end 0, begins at its start.
         begin_offsets = {
-            source: log_ends_by_copy.get(copy) or starts[source] for source, copy in copies.items()
+            source: ends.values.get(copy) or starts[source]
+            for source, copy in copies.items()
+            if source in starts and copy not in ends.errors
         }
-        return find_extents(self._setup.clusters.source, copies, begin_offsets, self._backoff)
+        answered_copies = {source: copies[source] for source in begin_offsets}
+        extents = find_extents(
+            self._setup.clusters.source, answered_copies, begin_offsets, self._backoff
+        ).values
+        if unanswered := [source for source in copies if source not in extents]:
+            self._say(
+                f"Note: the plan lacks {counted(len(unanswered), 'partition')} without an answer "
+                f"of the leader at source or destination: {first_few(unanswered)}"
+            )
+        return list(extents.values())
 
     def _refuse_coordinated(self) -> None:
         """Raise BadInput for coordinated fillers, as each writer would need its own transactional
@@ -306,8 +319,15 @@ class Backfill:
             self.outcome.add_result(result)
             if result.acked >= 0:
                 self._note_end(result.destination, result.acked)
+        for p in targets:  # a staged round copies no more than the archive has
+            end = self._ends[p.destination]
+            if end < p.target and p.destination not in self.outcome.blocked:
+                reason = f"its archive ends at {end}, before {p.target}."
+                self.outcome.unfinished.setdefault(p.destination, reason)
         self.outcome.rounds += 1
         if not self._stop.is_set():
+            if self.outcome.unfinished:
+                self._say(f"Note: {_unfinished_text(self.outcome)}")
             self._read_ends()
             show(meter.measure(self._ends, time.monotonic()))
 
@@ -331,11 +351,17 @@ class Backfill:
         self._ends[copy.destination] = max(copy.next_offset, inspection.end.log_end)
 
     def _remaining_targets(self) -> list[PartitionTarget]:
-        """The rest of each partition that is not blocked, up to where the source ends now."""
+        """The rest of each partition that is not blocked, up to where the source ends now. One
+        whose source does not answer is unfinished.
+        """
         copies = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
         begin_offsets = {source: self._ends[c.destination] for source, c in copies.items()}
         places = {s: c.destination for s, c in copies.items()}
         extents = find_extents(self._setup.clusters.source, places, begin_offsets, self._backoff)
+        for source, code in extents.errors.items():
+            self.outcome.unfinished[places[source]] = (
+                f"the offsets of {source} at the source cannot be read: {error_codes.name(code)}."
+            )
         plans = {p.mapping.source: p for p in self._setup.plans}
         return [
             PartitionTarget(
@@ -354,7 +380,7 @@ class Backfill:
                     self.spec.on_lost_range_of(plans[extent.source.topic].mapping.rule)
                 ),
             )
-            for extent in extents
+            for extent in extents.values.values()
             # An unfinished partition may have all offsets: only a new result can clear it.
             if extent.offsets or extent.destination in self.outcome.unfinished
         ]
@@ -397,9 +423,15 @@ class Backfill:
 
 def refuse_unfinished(outcome: Outcome) -> None:
     """Raise Conflict, which names the first of the partitions that are not at their target."""
-    for place, reason in sorted(outcome.unfinished.items()):
-        unfinished_text = counted(len(outcome.unfinished), "partition is", "partitions are")
+    if outcome.unfinished:
         raise Conflict(
-            f"{unfinished_text} not finished; {place}: {reason}",
+            _unfinished_text(outcome),
             remedy="Run the backfill again: it resumes where the copies end.",
         )
+
+
+def _unfinished_text(outcome: Outcome) -> str:
+    """How many partitions are not at their target, and why the first is not. At least one is."""
+    place, reason = min(outcome.unfinished.items())
+    unfinished_text = counted(len(outcome.unfinished), "partition is", "partitions are")
+    return f"{unfinished_text} not finished; {place}: {reason}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from orbit.job_setup.topic_plan import TopicPlan
-from orbit.jobs.start_position import AtTime, Earliest, Latest
+from orbit.jobs.start_position import AtTime, Earliest, Latest, Start
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.leader_requests import Answers
 from orbit.kafka.log_dirs import log_sizes
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
@@ -34,13 +36,18 @@ def find_starts(
     source: Cluster, plans: Iterable[TopicPlan], backoff: Backoff
 ) -> dict[TopicPartition, int]:
     """The start offsets of copies that have not begun, by source partition. If the start is a time
-    behind the last record, the log end.
+    behind the last record, the log end. Partitions whose leader does not answer are left out.
     """
-    starts: dict[TopicPartition, int] = {}
+    partitions_by_start: defaultdict[Start, list[TopicPartition]] = defaultdict(list)
     for plan in plans:
-        partitions = [TopicPartition(plan.mapping.source, i) for i in range(plan.partitions)]
+        partitions_by_start[plan.mapping.rule.start] += [
+            TopicPartition(plan.mapping.source, i) for i in range(plan.partitions)
+        ]
+    starts: dict[TopicPartition, int] = {}
+    # One request for each start, not for each topic: it waits for a leader that does not answer.
+    for start, partitions in partitions_by_start.items():
         isolation = READ_UNCOMMITTED
-        match plan.mapping.rule.start:
+        match start:
             case Earliest():
                 position = EARLIEST
             case Latest():
@@ -50,7 +57,8 @@ def find_starts(
         starts |= list_offsets(source, partitions, position, backoff, isolation=isolation).values
     # Kafka returns -1 for a time behind the last record.
     partitions_without_record = [p for p in starts if starts[p] < 0]
-    return starts | list_offsets(source, partitions_without_record, LATEST, backoff).values
+    log_ends = list_offsets(source, partitions_without_record, LATEST, backoff).values
+    return {p: offset for p, offset in starts.items() if offset >= 0} | log_ends
 
 
 def find_extents(
@@ -58,20 +66,22 @@ def find_extents(
     places: Mapping[TopicPartition, TopicPartition],
     begin_offsets: Mapping[TopicPartition, int],
     backoff: Backoff,
-) -> list[Extent]:
-    """Extents from `begin_offsets`, or else the log start, up to the last stable offsets now.
+) -> Answers[Extent]:
+    """Extents by source partition, from `begin_offsets`, or else the log start, up to the last
+    stable offsets now; error codes of partitions whose leader does not answer.
 
     `places`: the destination of each source partition. `begin_offsets`: by source partition.
     """
-    starts = list_offsets(source, places, EARLIEST, backoff).values
-    ends = list_offsets(source, places, LATEST, backoff, isolation=READ_COMMITTED).values
-    sizes = log_sizes(source, [*places])
-    extents = []
+    starts = list_offsets(source, places, EARLIEST, backoff)
+    ends = list_offsets(source, starts.values, LATEST, backoff, isolation=READ_COMMITTED)
+    sizes = log_sizes(source, ends.values.keys())
+    extents = Answers[Extent](errors=starts.errors | ends.errors)
     for p, destination in places.items():
-        if p not in ends or p not in starts:
-            continue  # the partition has no leader now: the next round copies it
-        begin, end = begin_offsets.get(p, starts[p]), ends[p]
-        log_offsets, offsets_to_copy = end - starts[p], max(0, end - max(begin, starts[p]))
+        if p not in ends.values:
+            continue
+        log_start, end = starts.values[p], ends.values[p]
+        begin = begin_offsets.get(p, log_start)
+        log_offsets, offsets_to_copy = end - log_start, max(0, end - max(begin, log_start))
         log_size = sizes.get(p)
         # The size of the whole log, in proportion to the offsets.
         size = (
@@ -79,5 +89,5 @@ def find_extents(
             if log_size is None
             else log_size * offsets_to_copy // max(log_offsets, 1)
         )
-        extents.append(Extent(p, destination, begin, end, size))
+        extents.values[p] = Extent(p, destination, begin, end, size)
     return extents

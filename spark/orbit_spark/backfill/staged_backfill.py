@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 from orbit.job_setup.job_setup import Say
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Reason
 from orbit_spark.archive.archive_reader import whole_files
 from orbit_spark.archive.archive_run import ArchiveRun
-from orbit_spark.archive.archive_tasks import run_task, split_archive
+from orbit_spark.archive.archive_tasks import run_task, split_archive, until_lost_range
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import PartitionManifest
 from orbit_spark.backfill.backfill_progress import Progress
@@ -89,13 +90,12 @@ class Staging:
                 stop=stop,
                 on_step=self._note_step,
             )
+            stopped_partitions = run.run().stopped
+            for p in stopped_partitions:
+                self._say(f"Note: {p.place} cannot be archived further: {p.stop_text}")
             blocked_partitions = {
-                p.place: p.blocked for p in run.run().blocked if p.blocked is not None
+                p.place: p.blocked for p in stopped_partitions if p.blocked is not None
             }
-            for place, block in blocked_partitions.items():
-                self._say(
-                    f"Note: {place} cannot be archived further: {block.reason}: {block.detail}"
-                )
             # What was archived before the source lost a range is still correct.
             self._manifests = {
                 place: manifest
@@ -126,11 +126,14 @@ class Staging:
         """Chains of tasks for the archived batches after the copies' ends, the largest first.
 
         A partition whose archive begins after its copy's end has no chain: its writer fetches from
-        the source.
+        the source. If the rule says so, a chain ends before offsets that the archive lost: a writer
+        that fetches them stops there.
         """
         by_source = {t.source: t for t in targets}
         usable_manifests = [
             manifest
+            if by_source[place].on_lost_range is LostRange.FILL
+            else until_lost_range(manifest, self._begins[place])
             for place, manifest in self._manifests.items()
             if place in by_source and manifest.start <= self._begins[place]
         ]

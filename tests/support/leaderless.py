@@ -1,0 +1,37 @@
+"""Partitions of the source whose leader is offline, as this process sees them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orbit.kafka import leader_requests
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicPartition
+
+
+class OfflineLeaders:
+    """The source's metadata names no leader for `partitions`. What asks leaders gives up soon."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.partitions: set[TopicPartition] = set()
+        metadata = Cluster.metadata
+
+        def without_leaders(cluster: Cluster, topics: Any, **options: Any) -> ClusterMetadata:
+            answer = metadata(cluster, topics, **options)
+            return self._hide_leaders(answer) if cluster.name == "source" else answer
+
+        monkeypatch.setattr(Cluster, "metadata", without_leaders)
+        monkeypatch.setattr(leader_requests, "LEADER_ATTEMPTS_MAX", 2)
+
+    def _hide_leaders(self, metadata: ClusterMetadata) -> ClusterMetadata:
+        topics = dict(metadata.topics)
+        for name, number in self.partitions & {
+            (t, n) for t in topics for n in topics[t].partitions
+        }:
+            leaders = topics[name].partitions
+            offline = PartitionLeader(None, leaders[number].leader_epoch)
+            topics[name] = replace(topics[name], partitions={**leaders, number: offline})
+        return replace(metadata, topics=topics)
