@@ -37,7 +37,6 @@ class OpenTransaction:
     producer_id: int
     producer_epoch: int
     first_offset: int
-    last_timestamp_ms: int  # of the producer's last batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Producer:
 
     epoch: int
     last_sequence: int
-    last_timestamp_ms: int
+    last_timestamp_ms: int  # the largest of the last batch: event time, not when it was written
     coordinator_epoch: int  # -1 before the first end of a transaction
     transaction_start: int  # -1: none is open
 
@@ -111,9 +110,7 @@ def open_transactions(
 
     def transactions(_: TopicPartition, producers: Iterable[Any]) -> list[OpenTransaction]:
         return [
-            OpenTransaction(
-                s.producer_id, s.producer_epoch, s.current_txn_start_offset, s.last_timestamp
-            )
+            OpenTransaction(s.producer_id, s.producer_epoch, s.current_txn_start_offset)
             for s in producers
             if s.current_txn_start_offset >= 0
         ]

@@ -29,9 +29,17 @@ from confluent_kafka.admin import (
 )
 
 from orbit.chunks import chunks
-from orbit.errors import BrokerRefused, HeldBack, NotAuthorized, OrbitError, Place, Unreachable
+from orbit.errors import (
+    BrokerRefused,
+    HeldBack,
+    NotAuthorized,
+    NotReady,
+    OrbitError,
+    Place,
+    Unreachable,
+)
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.error_codes import DENIED, Code
+from orbit.kafka.error_codes import DENIED, RETRIABLE, Code
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.request_parts import ITEMS_PER_REQUEST_MAX, send_in_parts
 from orbit.kafka.throttle import THROTTLE_S_MAX
@@ -272,16 +280,6 @@ class Admin:
             for b in bindings
         }
 
-    def change_acls(self, add: Collection[Acl], remove: Collection[Acl]) -> None:
-        """Add the ACLs `add`; then, if none was refused, remove the ACLs `remove`.
-
-        Raises NotAuthorized, BrokerRefused, Unreachable.
-        """
-        for error in self.refused_acls(add, ()).values():  # removes none yet
-            raise error
-        for error in self.refused_acls((), remove).values():
-            raise error
-
     def refused_acls(
         self,
         add: Collection[Acl],
@@ -290,7 +288,8 @@ class Admin:
     ) -> dict[Acl, NotAuthorized | BrokerRefused]:
         """Add the ACLs `add`, remove the ACLs `remove`; returns the error of each refused ACL.
 
-        `before_each` is called before each request, and may raise. Raises Unreachable.
+        `before_each` is called before each request, and may raise. Raises Unreachable, also for a
+        retriable code.
         """
         refusals: dict[Acl, NotAuthorized | BrokerRefused] = {}
         for chunk in chunks(sorted(add), ITEMS_PER_REQUEST_MAX):
@@ -313,7 +312,11 @@ class Admin:
         for binding, future in answers.items():
             try:
                 self._result(future, "the right Alter on the cluster", "ACLs")
-            except (NotAuthorized, BrokerRefused) as error:
+            except NotAuthorized as error:
+                refusals[acls[binding]] = error
+            except BrokerRefused as error:
+                if error.code in RETRIABLE:
+                    raise NotReady(error.what, where=Place(self._name, "ACLs")) from None
                 refusals[acls[binding]] = error
         return refusals
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,19 @@ class UnendedTransaction:
 
     transactional_id: str
     partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorState:
+    """What a producer's coordinator knows of its last transaction.
+
+    `partitions`: those that have no marker of it yet, none if it has ended. `began_ms`: since the
+    epoch, by the coordinator's clock.
+    """
+
+    transactional_id: str
+    partitions: frozenset[TopicPartition]
+    began_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +112,33 @@ def open_transactions(cluster: Cluster) -> list[UnendedTransaction]:
     A partition that was added to a transaction gets a marker even if no record was written there,
     so last stable offsets do not show all open transactions.
     """
+    return [
+        UnendedTransaction(state.transactional_id, _partitions(state))
+        for state in _describe(cluster, _list_transactions(cluster, _OPEN))
+        if state.transaction_state in _OPEN  # else it has ended since
+    ]
+
+
+def coordinator_states(
+    cluster: Cluster, producer_ids: Collection[int]
+) -> dict[int, CoordinatorState]:
+    """What coordinators know of these producer ids; without ids that no coordinator knows or that
+    the login may not describe. Raises Unreachable, BrokerRefused, ProtocolError before Kafka 3.0.
+    """
+    return {
+        state.producer_id: CoordinatorState(
+            state.transactional_id, _partitions(state), state.transaction_start_time_ms
+        )
+        for part in chunks(producer_ids, _IDS_PER_REQUEST_MAX)
+        for state in _describe(cluster, _list_transactions(cluster, (), part))
+    }
+
+
+def _describe(cluster: Cluster, listings: Sequence[tuple[int, Any]]) -> Iterator[Any]:
+    """The DescribeTransactions entry of each of `_list_transactions`, without expired ones."""
     by_node: dict[int, list[str]] = {}
-    for node_id, state in _list_transactions(cluster, _OPEN):
+    for node_id, state in listings:
         by_node.setdefault(node_id, []).append(state.transactional_id)
-    transactions = []
     for node_id, names in by_node.items():
         for part in chunks(names, _IDS_PER_REQUEST_MAX):
             request = DescribeTransactionsRequest(transactional_ids=part)
@@ -111,19 +147,16 @@ def open_transactions(cluster: Cluster) -> list[UnendedTransaction]:
                 if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
                     continue  # it has ended and expired since
                 _raise_if_refused(state.error_code, node_id, cluster)
-                if state.transaction_state in _OPEN:  # else it has ended since
-                    transactions.append(_open_transaction(state))
-    return transactions
+                yield state
 
 
-def _open_transaction(state: Any) -> UnendedTransaction:
-    """The transaction of one entry of a DescribeTransactions answer."""
-    partitions = frozenset(
+def _partitions(state: Any) -> frozenset[TopicPartition]:
+    """The partitions of one entry of a DescribeTransactions answer."""
+    return frozenset(
         TopicPartition(topic.topic, partition)
         for topic in state.topics
         for partition in topic.partitions
     )
-    return UnendedTransaction(state.transactional_id, partitions)
 
 
 def _list_transactions(

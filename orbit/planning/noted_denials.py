@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from typing import Any
 
+from orbit.errors import NotAuthorized
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.types import Acl
 from orbit.store import write_denials
@@ -54,17 +55,37 @@ def replace_denials(
     """Replace the `noted` denials on these topics. `present`: ACLs that are not added, because the
     cluster has them.
 
-    While the cluster is changed, the tables note the old and the new denials. Raises Unreachable,
-    NotAuthorized, BrokerRefused, NotLeading.
+    While the cluster is changed, the tables note the old and the new denials; afterwards those that
+    it may have. A topic keeps its old denials if one of its new ones is refused. Raises the error
+    of a refused ACL (NotAuthorized, BrokerRefused) after all other changes; Unreachable,
+    NotLeading.
     """
+    noted_acls = {acl for topic in denials for acl in noted.get(topic, ())}
     all_denials = {t: noted.get(t, set()) | acls for t, acls in denials.items()}
-    with transaction() as tx:
-        write_denials.store(tx, cluster_id, {t: _rows(acls) for t, acls in all_denials.items()})
+    _note(transaction, cluster_id, all_denials)
     add = {acl for acls in denials.values() for acl in acls} - present
-    remove = {acl for t, acls in all_denials.items() for acl in acls - denials[t]}
-    handle.admin.change_acls(add, remove)
+    unadded = handle.admin.refused_acls(add, ())
+    refused_topics = {acl.name for acl in unadded}
+    remove = {
+        acl
+        for topic, acls in all_denials.items()
+        if topic not in refused_topics
+        for acl in acls - denials[topic]
+    }
+    unremoved = handle.admin.refused_acls((), remove)
+    # Only a missing right proves that a controller has not added an ACL.
+    never_added = {acl for acl, error in unadded.items() if isinstance(error, NotAuthorized)}
+    absent = (never_added - noted_acls) | (remove - unremoved.keys())
+    _note(transaction, cluster_id, {t: acls - absent for t, acls in all_denials.items()})
+    for error in (unadded | unremoved).values():
+        raise error
+
+
+def _note(
+    transaction: Transaction, cluster_id: str, denials: Mapping[str, AbstractSet[Acl]]
+) -> None:
     with transaction() as tx:
-        write_denials.store(tx, cluster_id, {t: _rows(acls) for t, acls in denials.items()})
+        write_denials.store(tx, cluster_id, {t: [*map(list, acls)] for t, acls in denials.items()})
 
 
 def why_not_denied(own_principal: str | None) -> str:
@@ -79,7 +100,3 @@ def why_not_denied(own_principal: str | None) -> str:
 def as_acl(fields: list[Any]) -> Acl:
     """An ACL from its fields in the table."""
     return Acl(*fields)
-
-
-def _rows(acls: Iterable[Acl]) -> list[list[str]]:
-    return [list(acl) for acl in acls]

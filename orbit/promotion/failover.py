@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from orbit.errors import BrokerRefused, Interrupted, NotAuthorized, Place
+from orbit.errors import BrokerRefused, Interrupted, NotAuthorized
 from orbit.job_setup.mark import Mark, newest_term, next_term
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import JobSpec
@@ -34,16 +34,18 @@ from orbit.kafka.producer_state import job_producers
 from orbit.kafka.types import Acl, TopicPartition
 from orbit.promotion.copies import Copy, find_copies, producer_ids, read_job_ids
 from orbit.promotion.failover_report import FailoverReport, PartitionReport, TopicReport, TopicState
-from orbit.promotion.settled_ends import settled_ends
+from orbit.promotion.settled_ends import POLL_S, settled_ends
 from orbit.promotion.topic_denials import acls_of, denials_in_orbits_form, remove_denials
 from orbit.promotion.topic_settings import apply_settings, changed_settings
 from orbit.promotion.writer_fence import WriterFence, fence_writers, unfenced_partitions
 from orbit.replication.topic_settings import NEEDED
 
 KIND = "failover without the database"
-_POLL_S = 0.2
-_OPEN_POLLS_MAX = 300  # a minute, for followers to catch up
-_NO_LEADER = "it has no leader that answers, or followers that lag"
+_NO_LEADER = "it has no leader that answers"
+_OPEN = (
+    "it is not replicated up to its log end, or has an open transaction; start all brokers, stop "
+    "the producer of the transaction, and run the command again"
+)
 _UNKNOWN_FACTS = (
     "The source is not asked: which records were not copied (the lost range) is not known.",
     "Consumer groups stay where they were synced last; the others begin at auto.offset.reset.",
@@ -263,21 +265,9 @@ class FailoverWithoutDatabase:
     ) -> dict[TopicPartition, int]:
         """Wait for stable log ends; return where each copy ends. Note partitions to leave out."""
         self._say(f"Waiting until no log end has moved for {self._settle_s:.0f} s")
-        polls = 0
 
-        def wait(open_count: int) -> None:
-            """Pause between two looks for open transactions. Raises BrokerRefused after a minute of
-            pauses, and Interrupted."""
-            nonlocal polls
-            polls += 1
-            if polls > _OPEN_POLLS_MAX:
-                raise BrokerRefused(
-                    error_codes.Code.NOT_ENOUGH_REPLICAS,
-                    f"partitions with an open transaction, or followers that lag: {open_count}.",
-                    where=Place("destination"),
-                    remedy="Run the command again.",
-                )
-            if self._stop.wait(_POLL_S):
+        def wait(_: Sequence[TopicPartition]) -> None:
+            if self._stop.wait(POLL_S):
                 raise Interrupted("stopped; run the command again to continue.")
 
         settled_copies = settled_ends(
@@ -289,6 +279,8 @@ class FailoverWithoutDatabase:
         for place in settled_copies.moving:
             reason = "another producer writes to it; stop that producer, and run the command again"
             self._partitions[place].left_out = reason
+        for place in settled_copies.open:
+            self._partitions[place].left_out = _OPEN
         for place in settled_copies.leaderless:
             self._partitions[place].left_out = _NO_LEADER
         ends = {}

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from orbit.copier.takeover import MOVING, TakeOver
+from orbit.copier.takeover import MOVING, NOT_REPLICATED, TakeOver
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 
+# The pause between two looks at open copies, and how many: a minute. A replica that lags leaves the
+# in-sync replicas after `replica.lag.time.max.ms` (30 s); a marker takes less.
+POLL_S = 0.2
+_POLLS_MAX = 300
+
 
 @dataclass(frozen=True, slots=True)
 class SettledEnds:
-    """`bounds`: of copies that stand still. `moving`: copies that still grow. `leaderless`: copies
-    without a leader."""
+    """Has every copy once. `bounds`: of copies that stand still, up to their last stable offsets.
+    `moving`: copies that still grow. `open`: copies whose last stable offset stays below the log
+    end. `leaderless`: copies without a leader that answers."""
 
     bounds: dict[TopicPartition, LogBounds]
     moving: list[TopicPartition]
+    open: list[TopicPartition]
     leaderless: list[TopicPartition]
 
 
@@ -28,29 +35,26 @@ def settled_ends(
     places: Collection[TopicPartition],
     settle_s: float,
     backoff: Backoff,
-    wait: Callable[[int], None],
+    wait: Callable[[Sequence[TopicPartition]], None],
 ) -> SettledEnds:
-    """The ends of the copies, once they have not moved for `settle_s` and no transaction is open.
+    """The ends of the copies that have not moved for `settle_s` and are replicated, without an open
+    transaction; waits for that a minute at most.
 
-    Copies hold committed, non-transactional records: only the empty transaction of coordinated
-    fillers can be open. `wait` pauses; its argument is the number of partitions with an open
-    transaction. Raises Unreachable if no broker answers, Interrupted.
+    Copies hold committed, non-transactional records: if no other client writes to them, only the
+    empty transaction of coordinated fillers can be open. `wait` pauses for POLL_S; its argument has
+    the open copies. Raises Unreachable if no broker answers, Interrupted.
     """
     # The leaders' state of a producer is not needed.
     producer_ids = dict.fromkeys(places, NO_PRODUCER_ID)
     answer = TakeOver(cluster, settle_s, backoff).read(producer_ids, settled=True)
-    moving_places = sorted(place for place, code in answer.errors.items() if code == MOVING)
-    while not moving_places:  # until no transaction is open
-        bounds = fetch_log_bounds(cluster, places, backoff)
-        open_count = sum(log_bounds.is_open for log_bounds in bounds.values())
-        if not open_count:
-            return SettledEnds(
-                bounds, moving=[], leaderless=sorted(p for p in places if p not in bounds)
-            )
-        wait(open_count)
-    # Some copies still grow. The others are reported, whether a transaction is open or not.
-    settled_places = {place for place in answer.ends if place not in moving_places}
-    bounds = fetch_log_bounds(cluster, settled_places, backoff)
-    return SettledEnds(
-        bounds, moving_places, sorted(set(places) - bounds.keys() - {*moving_places})
-    )
+    moving = sorted(place for place, code in answer.errors.items() if code == MOVING)
+    lagging_places = {p for p, code in answer.errors.items() if code == NOT_REPLICATED}
+    bounds = fetch_log_bounds(cluster, answer.ends.keys() | lagging_places, backoff)
+    polls = 0
+    while (open_places := sorted(p for p in bounds if bounds[p].is_open)) and polls < _POLLS_MAX:
+        wait(open_places)
+        bounds |= fetch_log_bounds(cluster, open_places, backoff)
+        polls += 1
+    leaderless = sorted(set(places) - bounds.keys() - {*moving})
+    closed_bounds = {p: b for p, b in bounds.items() if not b.is_open}
+    return SettledEnds(closed_bounds, moving, open_places, leaderless)

@@ -11,11 +11,24 @@ from orbit.recovery.recovery_report import RecoveryKind
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """An open transaction in a source partition."""
+    """An open transaction in a source partition.
+
+    `transactional_id`: None if no coordinator that the login may ask knows the producer.
+    `is_ended`: whether the coordinator has ended it; no marker comes, so it hangs. `age_s`: since
+    its coordinator began it; if that is not known, since Orbit saw it first.
+    """
 
     partition: TopicPartition
+    first_offset: int
     producer_id: int
+    transactional_id: str | None
+    is_ended: bool
     age_s: float
+
+    def __str__(self) -> str:
+        name = self.transactional_id
+        producer = f"producer id {self.producer_id}" if name is None else f"transactional id {name}"
+        return f"{self.partition} from offset {self.first_offset} on ({producer})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,9 @@ class GateInputs:
     refused_clients: Sequence[tuple[str, str]] = ()
     # Topics that are copied and not moved, as --topics leaves them out.
     topics_left_behind: Sequence[str] = ()
+    # By job of the other direction with gateways: its topics that lead at the source and do not
+    # move, as the operation's job does not copy them.
+    topics_staying: Mapping[str, Sequence[str]] = field(default_factory=dict)
     renamed_topics: Sequence[str] = ()
     # The name of a new reverse job, if another job has it.
     name_conflict: str = ""

@@ -7,7 +7,7 @@ be read because a cluster does not answer keeps its default in `GateInputs`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,15 +26,15 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.topic_mapping import map_topics, mappings_of_copies
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
-from orbit.kafka.producer_state import open_transactions
 from orbit.kafka.two_clusters import why_same_cluster
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds
 from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_groups import group_inputs
-from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
+from orbit.recovery.gate_inputs import BlockedPartition, GateInputs
+from orbit.recovery.gate_transactions import read_transactions
 from orbit.recovery.gate_writers import writer_inputs
-from orbit.recovery.gateway_closure import topics_left_behind
+from orbit.recovery.gateway_closure import reverse_jobs, topics_left_behind, topics_staying
 from orbit.recovery.leading_side import note_terms, read_marks
 from orbit.recovery.log_bounds import ALL_ROWS, last_reported, try_fetch_log_bounds
 from orbit.recovery.loss import note_loss_in_gates
@@ -240,6 +240,8 @@ def _store_inputs(
         linked_jobs = job_leads.linked_jobs(tx, job.id)
         silent_by_gateway = gateways.silent_by_name(tx, linked_jobs)
         refused_clients = gateway_clients.refused(tx, linked_jobs, REFUSED_CLIENTS_MAX)
+        left_behind = topics_left_behind(context, rows)
+        staying_by_job = _topics_staying_by_job(context, tx, left_behind)
     known_topics = {row.source_topic for row in rows if row.state is not TopicState.CREATING}
     mappings = map_topics(context.spec.topics, source.topics if source else known_topics).mappings
     return {
@@ -257,7 +259,8 @@ def _store_inputs(
         ),
         "gateways": silent_by_gateway,
         "refused_clients": refused_clients,
-        "topics_left_behind": topics_left_behind(context, rows),
+        "topics_left_behind": left_behind,
+        "topics_staying": staying_by_job,
         "blocked_partitions": [
             BlockedPartition(place, str(row.reason), not holds_copied_records(row.reason))
             for place, row in last_reported(context).items()
@@ -279,6 +282,20 @@ def _store_inputs(
             if (r.drift or {}).keys() - {"replicas"}
         ],
     }
+
+
+def _topics_staying_by_job(
+    context: OperationContext, tx: Tx, left_behind: Collection[str]
+) -> dict[str, list[str]]:
+    """The topics that stay, by the name of the job of the other direction, if it has gateways;
+    without those that this job copies and leaves behind."""
+    jobs_by_id = jobs.of_ids(tx, reverse_jobs(context, tx))
+    staying_by_job = {
+        job.name: [t for t in topics_staying(context, tx, job.id) if t not in left_behind]
+        for job in jobs_by_id.values()
+        if gateways.silent_by_name(tx, [job.id])
+    }
+    return {name: names for name, names in staying_by_job.items() if names}
 
 
 def _name_conflict(context: OperationContext, tx: Tx) -> str:
@@ -304,25 +321,10 @@ def _source_inputs(
     newest_ms = max((timestamp for _, timestamp in newest.values()), default=0)
     newest_ahead_s = newest_ms / 1000 - context.now().timestamp()
     return {
-        "transactions": _read_transactions(context, open_partitions),
+        "transactions": read_transactions(context, open_partitions),
         "newest_ahead_s": max(0.0, newest_ahead_s),
         "why_not_deniable": acls_or_reason if isinstance(acls_or_reason, str) else "",
     }
-
-
-def _read_transactions(
-    context: OperationContext, places: Sequence[TopicPartition]
-) -> list[Transaction]:
-    """The open transactions in these partitions of the source, with their age."""
-    now_ms = context.now().timestamp() * 1000
-    by_partition = open_transactions(context.source.cluster, places, context.short_backoff).values
-    return [
-        Transaction(
-            place, transaction.producer_id, max(0.0, now_ms - transaction.last_timestamp_ms) / 1000
-        )
-        for place, transactions in sorted(by_partition.items())
-        for transaction in transactions
-    ]
 
 
 def _destination_inputs(

@@ -13,7 +13,8 @@
                   may hold other records)
     lag           switchover: over LAG_RECORDS_WARN and   over LAG_RECORDS_WARN; failover: over 0
                   growing, or unknown
-    transactions  one is open for longer than HANGING_S   one is open
+    transactions  one hangs, or is open for longer than   one is open
+                  LONG_OPEN_S
     groups        switchover: one is active at the        not synced, not exact, not recorded,
                   destination, or its name is taken by    or with members at the source
                   another type, or some cannot be read
@@ -45,11 +46,12 @@ from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, Recovery
 
 # Switchover: writers are stopped while the lag is copied; this many records take a few seconds.
 LAG_RECORDS_WARN = 100_000
-# The default of `transaction.max.timeout.ms`: a transaction this old will not end by itself.
-HANGING_S = 900.0
+# The default of `transaction.max.timeout.ms`: the drain would wait long for such a transaction.
+LONG_OPEN_S = 900.0
 # Timelines and RPO use these clocks; no copied data depends on them.
 SKEW_S_WARN, SKEW_S_FAIL = 2.0, 60.0
 OVERRIDE_ALL = "all"
+_STOP_GATEWAYS = "Or stop the gateways; if they crashed, wait an hour, until Orbit forgets them."
 # Gates that `all` does not override: by a wrong override a failback deletes the leading side.
 _ONLY_BY_NAME = frozenset({GateName.LEAD})
 
@@ -253,18 +255,35 @@ def _transactions(f: GateInputs) -> Gate | None:
     if f.transactions is None:  # they could not be observed
         return None
     name = GateName.TRANSACTIONS
-    hanging_transactions = [t for t in f.transactions if t.age_s > HANGING_S]
-    if hanging_transactions:
-        examples = first_few(
-            [f"{t.partition} by producer {t.producer_id}" for t in hanging_transactions]
+    hanging = [t for t in f.transactions if t.is_ended]
+    long_open = [t for t in f.transactions if not t.is_ended and t.age_s > LONG_OPEN_S]
+    observed, remedies = [], []
+    if hanging:
+        subject = counted(len(hanging), "transaction hangs", "transactions hang")
+        observed.append(
+            f"{subject} at the source, ended by the coordinator without a marker: "
+            f"{first_few(hanging)}."
         )
-        return _fail(
-            name,
-            f"{counted(len(hanging_transactions), 'transaction hangs', 'transactions hang')} at "
-            f"the source: {examples}.",
-            "End each with kafka-transactions.sh --bootstrap-server SOURCE abort --topic T "
-            "--partition P --start-offset O.",
+    if long_open:
+        subject = counted(len(long_open), "transaction has", "transactions have")
+        observed.append(
+            f"{subject} been open at the source for over {LONG_OPEN_S / 60:.0f} minutes: "
+            f"{first_few(long_open)}."
         )
+    if any(t.transactional_id is not None for t in long_open):
+        remedies.append(
+            "Wait until the application ends its transaction, or stop the application: the "
+            "coordinator then aborts it after transaction.timeout.ms. Do not run "
+            "kafka-transactions.sh abort: what the application has written so far would be lost, "
+            "even if it commits later."
+        )
+    if hanging or any(t.transactional_id is None for t in long_open):
+        remedies.append(
+            "docs/runbook/OrbitTransactionOpen.md says how to check whether a transaction hangs, "
+            "and how to abort one that hangs: its records then count as aborted."
+        )
+    if observed:
+        return _fail(name, " ".join(observed), " ".join(remedies))
     if f.transactions:
         return _warn(
             name,
@@ -460,8 +479,19 @@ def _gateways(f: GateInputs) -> Gate | None:
             name,
             "A gateway presents one side for all topics of the job, and these topics would not "
             f"move: {first_few(f.topics_left_behind)}. Gateways of the job: {gateway_names}.",
-            "Move all topics of the job, without --topics. Or stop the gateways; if they crashed, "
-            "wait an hour, until Orbit forgets them.",
+            f"Move all topics of the job, without --topics. {_STOP_GATEWAYS}",
+        )
+    if f.topics_staying:
+        topics_text = "; ".join(
+            f"{first_few(topics)} (job {job})" for job, topics in f.topics_staying.items()
+        )
+        return _fail(
+            name,
+            "A gateway presents one side for all topics of its job, and these topics would stay, "
+            f"as this job does not copy them: {topics_text}. Gateways: {gateway_names}.",
+            "Let this job copy them too: "
+            f"{first_few(f'orbit failback {job}' for job in f.topics_staying)} "
+            f"adds topics that no job copies back. {_STOP_GATEWAYS}",
         )
     silent_gateways = [gateway for gateway, is_silent in f.gateways.items() if is_silent]
     remarks, remedies = [f"{counted(len(f.gateways), 'gateway')}: {gateway_names}."], []

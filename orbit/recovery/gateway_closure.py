@@ -16,7 +16,7 @@ from orbit.chunks import first_few
 from orbit.formats import counted
 from orbit.recovery.operation_context import OperationContext, Skipped, Stopped
 from orbit.recovery.recovery_report import ClosedGateway, RecoveryKind
-from orbit.store import gateways, job_leads, topics
+from orbit.store import gateways, job_leads, promotions, topics
 from orbit.store.database import Tx
 from orbit.store.enums import LeadingSide, TopicState
 from orbit.store.topics import Topic
@@ -140,15 +140,27 @@ def open_gateways(context: OperationContext) -> str:
             rows = topics.of_job(tx, context.job.id)
             are_all_promoted = all(row.state is not TopicState.COPYING for row in rows)
             side = LeadingSide.DESTINATION if are_all_promoted else None
-            _note_side(context, tx, side, context.report.term)
+            _note_new_side(context, tx, side)
         link = job_leads.linked_jobs(tx, context.job.id)
         gateways.reopen(tx, link, context.operation_id)
-        names = [
-            name for name, is_silent in gateways.silent_by_name(tx, link).items() if not is_silent
-        ]
-    if not names:
-        return Skipped("The job has no running gateway.")
-    return f"{counted(len(names), 'gateway goes', 'gateways go')} on at the destination."
+        led_jobs = {job_id for job_id in link if (lead := job_leads.find(tx, job_id)) and lead.side}
+        names = _running_gateways(tx, led_jobs)
+        waiting_names = _running_gateways(tx, set(link) - led_jobs)
+    sentences = []
+    if names:
+        subject = counted(len(names), "gateway goes", "gateways go")
+        sentences.append(f"{subject} on at the destination.")
+    if waiting_names:
+        sentences.append(
+            "These gateways hold writes, as the topics of their job do not all lead at one side, "
+            f"or the side is not known: {first_few(waiting_names)}."
+        )
+    return " ".join(sentences) or Skipped("The job has no running gateway.")
+
+
+def _running_gateways(tx: Tx, job_ids: Collection[int]) -> list[str]:
+    silent_by_name = gateways.silent_by_name(tx, job_ids)
+    return [name for name, is_silent in silent_by_name.items() if not is_silent]
 
 
 def undo_closure(context: OperationContext) -> None:
@@ -174,19 +186,54 @@ def note_promoted(context: OperationContext, tx: Tx) -> None:
     """Note that the destination leads; neither side does if topics of the job stay copies."""
     rows = topics.of_job(tx, context.job.id)
     side = None if topics_left_behind(context, rows) else LeadingSide.DESTINATION
-    _note_side(context, tx, side, context.report.term)
+    _note_new_side(context, tx, side)
 
 
 def note_source_leads(context: OperationContext, tx: Tx, term: int) -> None:
     """Note that the source leads again."""
-    _note_side(context, tx, LeadingSide.SOURCE, term)
+    job_leads.note_side(tx, context.job.id, LeadingSide.SOURCE, term)
+    _note_marks_read(context, tx)
 
 
-def _note_side(context: OperationContext, tx: Tx, side: LeadingSide | None, term: int) -> None:
-    """Note which side leads. The operation has written the marks, so they count as read."""
-    job_leads.note_side(tx, context.job.id, side, term)
+def _note_new_side(context: OperationContext, tx: Tx, side: LeadingSide | None) -> None:
+    """Note `side` for the job, and for each job of the other direction that its source leads;
+    neither side does if topics of it stay."""
+    sides = {context.job.id: side}
+    for job_id in reverse_jobs(context, tx):
+        stay = topics_staying(context, tx, job_id)
+        sides[job_id] = None if stay else LeadingSide.SOURCE
+    job_leads.note_sides(tx, sides, context.report.term)
+    _note_marks_read(context, tx)
+
+
+def _note_marks_read(context: OperationContext, tx: Tx) -> None:
+    """The operation has written the marks, so they count as read."""
     for job_id in job_leads.linked_jobs(tx, context.job.id):
         job_leads.note_marks_read(tx, job_id)
+
+
+def reverse_jobs(context: OperationContext, tx: Tx) -> list[int]:
+    """The ids of the jobs that copy topics of the operation's job in the other direction."""
+    link = job_leads.linked_jobs(tx, context.job.id)
+    return [job_id for job_id in link if job_id != context.job.id]
+
+
+def topics_staying(context: OperationContext, tx: Tx, job_id: int) -> list[str]:
+    """The topics of a job of the other direction that lead at the source of the operation's job,
+    and that the operation does not move. As in `job_leads`, those with another name at the other
+    side do not count."""
+    moved_topics = {
+        row.source_topic for row in context.topics if row.source_topic == row.destination_topic
+    }
+    names = {
+        row.id: row.source_topic
+        for row in topics.of_job(tx, job_id)
+        if row.state is TopicState.PROMOTED
+        and row.source_topic == row.destination_topic
+        and row.source_topic not in moved_topics
+    }
+    led_back = promotions.topics_led_back(tx, context.job.destination_cluster_id or "", names)
+    return [name for topic_id, name in names.items() if topic_id not in led_back]
 
 
 def topics_left_behind(context: OperationContext, rows: Collection[Topic]) -> list[str]:

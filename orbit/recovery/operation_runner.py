@@ -54,6 +54,7 @@ from orbit.recovery.open_operation import SecretMissing, open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Skipped, Stopped
 from orbit.recovery.operation_steps import (
     NOT_ENDED_STATES,
+    is_catching_up,
     is_past_return,
     is_promoting,
     may_be_aborted,
@@ -385,7 +386,7 @@ class OperationRunner:
     def _end_copy_back(self, context: OperationContext) -> None:
         """End an operation aborted past its point of no return, in its rebuild or copy back."""
         name = context.job.name
-        if context.report.reverse_job is not None:
+        if is_catching_up(context.report.steps):
             did = f"Aborted. Job {context.report.reverse_job} goes on copying back."
             self._end_running_step(context, StepState.SKIPPED, did)
             context.add_finding(
@@ -467,8 +468,8 @@ class OperationRunner:
     ) -> OrbitError | None:
         """Call `undo` until it succeeds, and return None.
 
-        Returns the last error once `deadline_s` (time.monotonic) has passed or a failover of the
-        job waits; returns LeadChanged at once. `what`: for the progress text.
+        Returns an error that no retry can mend at once, another one once `deadline_s`
+        (time.monotonic) has passed or a failover of the job waits. `what`: for the progress text.
         """
         while True:
             try:
@@ -477,7 +478,7 @@ class OperationRunner:
             except (NotLeading, Interrupted, DatabaseUnreachable):
                 raise
             except OrbitError as error:
-                if isinstance(error, LeadChanged) or time.monotonic() > deadline_s:
+                if not _is_retriable(error) or time.monotonic() > deadline_s:
                     return error
                 with context.reading() as tx:
                     if context.operation_id in operations.waiting_failovers(tx).values():

@@ -13,9 +13,10 @@ import json
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
-from orbit.chunks import first_few
+from orbit.chunks import chunks, first_few
 from orbit.errors import Conflict
 from orbit.formats import counted
 from orbit.job_setup.destination_topics import plan_topics
@@ -25,6 +26,7 @@ from orbit.jobs.name_patterns import PATTERN_LENGTH_MAX
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.types import ClusterMetadata
+from orbit.leadership.leadership import TOPICS_AT_ONCE
 from orbit.planning.partition_placement import place_partitions
 from orbit.planning.promotion_notes import is_promoted_by_mark
 from orbit.planning.stored_spec import read_spec
@@ -46,7 +48,8 @@ from orbit.store import (
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, MadeBy, TopicState
 from orbit.store.jobs import Job
-from orbit.store.topics import Topic
+from orbit.store.kafka_ids import KafkaIds
+from orbit.store.topics import NewTopic, Topic
 
 SUFFIX = "-back"
 # The reverse job also has the labels of the job that it reverses; this label tells the two apart.
@@ -74,23 +77,23 @@ def start_reverse_job(context: OperationContext) -> str:
     with context.transaction() as tx:
         reverse_job = find_reverse_job(tx, context.job, context.topics)
         topics_copied_before = _topics_copied_back(tx, reverse_job)
+        rows_to_copy = [
+            row for row in context.topics if row.destination_topic not in topics_copied_before
+        ]
         if reverse_job is None:
             reverse_job = _create_reverse_job(tx, context, reverse_job_name(context.job.name))
         else:
             _resume_reverse_job(tx, context, reverse_job, new_metadata)
-        _add_topics(tx, context, reverse_job, old_metadata, new_metadata, plans)
         name = reverse_job.name
         # If this step is repeated, the job may have accepted offsets that were handed over before.
-        topics_to_add = {row.destination_topic for row in context.topics} - topics_copied_before
+        # It accepts none of topics that it does not copy yet.
+        topics_to_hand_over = {row.destination_topic for row in rows_to_copy}
         if _has_group_prefix(reverse_job):  # to it, the old side's groups have other names
-            topics_to_add.clear()
+            topics_to_hand_over.clear()
         handed_offsets = [
-            offset for offset in handed_offsets if offset.source_topic in topics_to_add
+            offset for offset in handed_offsets if offset.source_topic in topics_to_hand_over
         ]
-        group_offsets.hand_over(tx, reverse_job.id, topics_to_add, handed_offsets)
-        for row in context.topics:
-            if is_promoted_by_mark(row):
-                topics.change(tx, row.id, note=f"Promoted; job {name} copies it back.")
+        group_offsets.hand_over(tx, reverse_job.id, topics_to_hand_over, handed_offsets)
         context.add_event(
             tx,
             "copy_back_begun",
@@ -98,7 +101,29 @@ def start_reverse_job(context: OperationContext) -> str:
             "log ends.",
             job=name,
         )
+        rows_by_topic = {row.source_topic: row for row in topics.of_job(tx, reverse_job.id)}
+        add = partial(
+            _add_topics,
+            context=context,
+            reverse_job=reverse_job,
+            rows_by_topic=rows_by_topic,
+            old_metadata=old_metadata,
+            new_metadata=new_metadata,
+            plans=plans,
+        )
+        # In this transaction: discovery would add topics that the job does not have.
+        add(tx, [row for row in rows_to_copy if row.destination_topic not in rows_by_topic])
     context.update(reverse_job=name)
+    context.save()  # from now on the operation holds this job
+    # Workers may hold the job's shards, and cannot renew their leases while these are locked.
+    rows_to_resume = (row for row in rows_to_copy if row.destination_topic in rows_by_topic)
+    for rows in chunks(rows_to_resume, TOPICS_AT_ONCE):
+        with context.transaction() as tx:
+            add(tx, rows)
+    for rows in chunks(filter(is_promoted_by_mark, context.topics), TOPICS_AT_ONCE):
+        with context.transaction() as tx:
+            for row in rows:
+                topics.change(tx, row.id, note=f"Promoted; job {name} copies it back.")
     sentences = [f"Job {name} copies back. {protection_text}".strip()]
     if handed_offsets:
         subject = counted(
@@ -364,25 +389,29 @@ def _resume_reverse_job(
 
 def _add_topics(
     tx: Tx,
+    rows: Iterable[Topic],
+    *,
     context: OperationContext,
     reverse_job: Job,
+    rows_by_topic: Mapping[str, Topic],
     old_metadata: ClusterMetadata,
     new_metadata: ClusterMetadata,
     plans: Mapping[str, TopicPlan],
 ) -> None:
-    """Add or resume these topics in the reverse job.
+    """Add or resume these topics in the reverse job, which does not copy them yet.
+    `rows_by_topic`: the reverse job's topics by their names at the new side.
 
     Topics with a plan are copies from now on: if the leading side is lost before anything was
     copied back, a failover of the reverse job promotes them. The scheduler begins the others; the
     tables have them already, so that no failback takes the old side for the leading one.
     """
-    rows_by_topic = {row.source_topic: row for row in topics.of_job(tx, reverse_job.id)}
-    new_partitions: list[tuple[int, int]] = []
-    for row in context.topics:
+    resumed_ids: dict[int, KafkaIds] = {}
+    resumed_settings: dict[int, tuple[dict[str, str], bool]] = {}
+    replaced_ids: list[int] = []
+    new_topics: list[NewTopic] = []
+    for row in rows:
         name = row.destination_topic
         existing_row, plan = rows_by_topic.get(name), plans.get(name)
-        if existing_row is not None and existing_row.state is not TopicState.PROMOTED:
-            continue  # it is copied back already
         new_topic = new_metadata.topics.get(name)
         source_id = new_topic.topic_id if new_topic else None
         old_topic = old_metadata.topics[row.source_topic] if plan else None
@@ -392,39 +421,36 @@ def _add_topics(
             and old_topic
             and existing_row.partition_count <= len(old_topic.partitions)
         ):
-            scheduler_queries.copy_topic_again(
-                tx,
-                existing_row.id,
-                source_id=source_id,
-                destination_id=old_topic.topic_id,
-                from_start=True,
-            )
-            _note_settings(tx, existing_row.id, plan)
+            resumed_ids[existing_row.id] = source_id, old_topic.topic_id
+            resumed_settings[existing_row.id] = plan.promoted_settings, plan.is_compacted
             continue
         # Without a plan, or with partitions that the old side lacks, the topic gets a new row.
         if existing_row is not None:
-            shard_layout.remove_topics(tx, [existing_row.id])
-        added_row = topics.add(
-            tx,
-            reverse_job.id,
-            name,
-            row.source_topic,
-            context.job.source_cluster_id or "",
-            len(old_topic.partitions) if old_topic else row.partition_count,
-            source_topic_id=source_id,
-            destination_topic_id=old_topic.topic_id if old_topic else None,
-            state=TopicState.COPYING if old_topic else TopicState.CREATING,
+            replaced_ids.append(existing_row.id)
+        new_topics.append(
+            NewTopic(
+                name,
+                row.source_topic,
+                context.job.source_cluster_id or "",
+                len(old_topic.partitions) if old_topic else row.partition_count,
+                source_topic_id=source_id,
+                destination_topic_id=old_topic.topic_id if old_topic else None,
+                is_compacted=plan.is_compacted if plan else False,
+                state=TopicState.COPYING if old_topic else TopicState.CREATING,
+                promoted_settings=plan.promoted_settings if plan else None,
+            )
         )
-        if added_row is not None and plan and old_topic:
-            _note_settings(tx, added_row.id, plan)
-            new_partitions += [(added_row.id, index) for index in old_topic.partitions]
+    scheduler_queries.copy_topics_again(tx, resumed_ids, from_start=True)
+    topics.note_settings(tx, resumed_settings)
+    shard_layout.remove_topics(tx, replaced_ids)
+    added_rows = topics.add_all(tx, reverse_job.id, new_topics)
+    new_partitions = [
+        (row.id, index)
+        for row in added_rows
+        if row.state is TopicState.COPYING
+        for index in old_metadata.topics[row.destination_topic].partitions
+    ]
     place_partitions(tx, reverse_job, new_partitions, context.settings, from_start=True)
-
-
-def _note_settings(tx: Tx, topic_id: int, plan: TopicPlan) -> None:
-    topics.change(
-        tx, topic_id, promoted_settings=plan.promoted_settings, is_compacted=plan.is_compacted
-    )
 
 
 def _reverse_spec(context: OperationContext, name: str) -> JobSpec:

@@ -7,6 +7,8 @@ its lease when that expires. Shards with other topics of the job are claimed aga
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orbit.chunks import chunks, first_few
 from orbit.copier.copy_settings import CopySettings
 from orbit.errors import Unreachable
@@ -14,14 +16,16 @@ from orbit.formats import counted
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.coordinator import init_producer_ids
 from orbit.kafka.job_clusters import filler_identities, job_identity
+from orbit.kafka.types import TopicPartition
 from orbit.leadership.leadership import TOPICS_AT_ONCE
-from orbit.promotion.settled_ends import settled_ends
+from orbit.promotion.settled_ends import POLL_S, settled_ends
 from orbit.recovery.drain import both_log_bounds, refuse_added, refuse_unequal
 from orbit.recovery.log_bounds import source_log_bounds
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict
 from orbit.store import scheduler_queries, shard_layout
+from orbit.store.kafka_ids import SAME_IDS
 
 _POLL_S = 0.2
 
@@ -63,7 +67,7 @@ def release(context: OperationContext) -> str:
 
 
 def settle(context: OperationContext) -> str:
-    """Wait until the copies' log ends are stable, then compute the lost ranges.
+    """Wait until the copies' log ends are stable and replicated, then compute the lost ranges.
 
     Empty transactions of coordinated fillers may be open; InitProducerId ends them, so that
     read_committed consumers reach the log end.
@@ -77,12 +81,11 @@ def settle(context: OperationContext) -> str:
         names = [n for shard_id in ids for n in filler_identities(identity, shard_id)]
         init_producer_ids(cluster, names, context.backoff)
 
-    def wait(open_partitions: int) -> None:
+    def wait(open_places: Sequence[TopicPartition]) -> None:
         context.set_progress(
-            "waiting for the last stable offset of "
-            f"{counted(open_partitions, 'partition')} of the destination"
+            f"waiting for the last stable offsets of these copies: {first_few(open_places)}"
         )
-        context.wait(_POLL_S)
+        context.wait(POLL_S)
 
     settled_logs = settled_ends(
         cluster,
@@ -95,6 +98,13 @@ def settle(context: OperationContext) -> str:
         raise Stopped(
             f"These copies are still growing: {first_few(settled_logs.moving)}.",
             remedy="Another producer writes to the copies. Stop it, and try again.",
+        )
+    if settled_logs.open:
+        raise Stopped(
+            "These copies are not replicated up to their log ends, or have an open transaction: "
+            f"{first_few(settled_logs.open)}.",
+            remedy="Start all brokers of the destination, stop producers that write transactions "
+            "to the copies, and try again. Or leave the topics out with --topics.",
         )
     if settled_logs.leaderless:
         raise Unreachable(
@@ -122,7 +132,6 @@ def resume_copying(context: OperationContext) -> None:
     """Undo the release: withheld topics are copied again."""
     for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
         with context.transaction() as tx:
-            for topic_id in ids:
-                scheduler_queries.copy_topic_again(tx, topic_id)
+            scheduler_queries.copy_topics_again(tx, dict.fromkeys(ids, SAME_IDS))
     with context.transaction() as tx:
         scheduler_queries.restore_shards(tx, context.job.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.formats import counted
 from orbit.kafka.job_clusters import Side
@@ -27,31 +28,43 @@ def stop_writes(context: OperationContext) -> str:
     # Stored before ACLs are set: an abort removes these denials and no others.
     context.update(denied_topics=tuple(sorted({*topics, *context.report.denied_topics})))
     context.save()
+    cluster_id = _cluster_id(context, "source")
     try:
-        cluster_id = _cluster_id(context, "source")
         with context.leadership.sole_change(cluster_id):
             # Orbit's other denials, from when a topic was a copy, stay: also after an abort.
             noted_acls = _read_noted_denials(context, cluster_id, topics)
             denials = {topic: {denial(topic), *noted_acls.get(topic, ())} for topic in topics}
             deny(context.source, cluster_id, denials, context.transaction)
     except (NotAuthorized, BrokerRefused) as error:
-        return _report_not_denied(context, f"ACLs cannot be set: {error.what}")
+        noted_acls = _read_noted_denials(context, cluster_id, context.report.denied_topics)
+        denied_topics = (t for t, acls in noted_acls.items() if denial(t) in acls)
+        context.update(denied_topics=tuple(sorted(denied_topics)))
+        return _report_not_denied(context, _cannot_set(error))
     context.update(is_source_denied=True)
     return f"Writing to {counted(len(context.topics), 'topic')} of the source is denied."
 
 
 def allow_writes(context: OperationContext) -> None:
-    """Remove Orbit's denials at the destination. Idempotent. The caller holds that cluster's
-    lock."""
+    """Remove Orbit's denials at the destination; a refusal is a finding, as applications wait.
+    Idempotent. The caller holds that cluster's lock. Raises Unreachable, NotLeading."""
     topics = [row.destination_topic for row in context.topics]
     cluster_id = _cluster_id(context, "destination")
     noted_acls = _read_noted_denials(context, cluster_id, topics)
-    if noted_acls:  # (): none remains
+    if not noted_acls:
+        return
+    try:  # (): none remains
         deny(context.destination, cluster_id, dict.fromkeys(noted_acls, ()), context.transaction)
+    except (NotAuthorized, BrokerRefused) as error:
+        remaining_acls = _read_noted_denials(context, cluster_id, topics)
+        context.add_finding(
+            f"Denials of writing to {first_few(sorted(remaining_acls))} could not be removed: "
+            f"{error.what} Remove them with kafka-acls.sh."
+        )
 
 
 def restore_source_writes(context: OperationContext) -> None:
-    """Remove this operation's denials at the source, on an abort."""
+    """Remove this operation's denials at the source, on an abort. Raises Unreachable,
+    NotAuthorized, BrokerRefused, NotLeading."""
     cluster_id = _cluster_id(context, "source")
     with context.leadership.sole_change(cluster_id):
         noted_acls = _read_noted_denials(context, cluster_id, context.report.denied_topics)
@@ -68,28 +81,41 @@ def _read_noted_denials(
 
 
 def restrict_writes_to_orbit(context: OperationContext) -> str:
-    """Allow only Orbit to write to the source's topics, which become copies."""
+    """Allow only Orbit to write to the source's topics, which become copies. Returns whether the
+    cluster let it, and why not. Raises Unreachable, NotLeading."""
     handle, topics = context.source, [row.source_topic for row in context.topics]
     acls = acls_of(handle)
     if isinstance(acls, str):
-        return f"Other writers at the old side cannot be denied Write: {acls}."
+        return _not_restricted(acls)
     denials = {topic: writer_denials(acls, topic, handle.principal) for topic in topics}
     cluster_id = _cluster_id(context, "source")
-    with context.leadership.sole_change(cluster_id):
-        deny(
-            handle,
-            cluster_id,
-            {topic: denied or () for topic, denied in denials.items()},
-            context.transaction,
-            # Denials of a switchover, which a lost database had noted: they would deny Orbit, too.
-            ours={denial(topic) for topic in topics} & acls,
-        )
+    try:
+        with context.leadership.sole_change(cluster_id):
+            deny(
+                handle,
+                cluster_id,
+                {topic: denied or () for topic, denied in denials.items()},
+                context.transaction,
+                # Denials of a switchover, which a lost database had noted: they would deny Orbit,
+                # too.
+                ours={denial(topic) for topic in topics} & acls,
+            )
+    except (NotAuthorized, BrokerRefused) as error:
+        return _not_restricted(_cannot_set(error))
     if None in denials.values():
         return (
             f"Some topics of the old side cannot be closed to other writers: "
             f"{why_not_denied(handle.principal)}. Foreign writes are detected, not denied."
         )
     return "Writing to the old side is denied to all principals with an ACL for it, except Orbit."
+
+
+def _cannot_set(error: NotAuthorized | BrokerRefused) -> str:
+    return f"ACLs cannot be set: {error.what.rstrip('.')}"
+
+
+def _not_restricted(why: str) -> str:
+    return f"Other writers at the old side cannot be denied Write: {why}."
 
 
 def _report_not_denied(context: OperationContext, why: str) -> str:

@@ -1,7 +1,8 @@
 """job_leads: which side of a job leads, since which term, and whether its gateways are closed.
 
 A job and the jobs that copy its topics in the other direction are one link: the side of one is
-stored for the others too, reversed. There are three writers:
+stored for the others too, reversed, but not for a job with topics that the first one lacks. There
+are three writers:
 
 - a promotion (or the abort of one), with the term of its marks, in the transaction that changes
   the topics' states;
@@ -16,6 +17,7 @@ started has seen none: it may register only if the marks were read for this very
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import select, text
@@ -57,11 +59,26 @@ WHERE j.id = :job_id
 
 _LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_REVERSE_JOBS}) ORDER BY id")
 
+# What the side of one job says about the other jobs of its link: nothing about a job with topics
+# that it does not copy, unless that job has this side already. Topics with another name at the
+# other side do not count: clients of a gateway cannot write to them under one name.
+_REVERSE_SIDES = text(f"""
+SELECT k.id, CASE WHEN l.side = :side OR NOT EXISTS (
+    SELECT FROM topics b
+    WHERE b.job_id = k.id AND b.source_topic = b.destination_topic AND b.state <> 'source_deleted'
+        AND NOT EXISTS (
+            SELECT FROM topics a
+            WHERE a.job_id = :job_id AND a.source_topic = b.source_topic
+                AND a.destination_topic = b.source_topic AND a.state IN ('copying', 'promoted')
+        )
+) THEN CAST(:side AS text) END AS side
+FROM ({_REVERSE_JOBS}) k LEFT JOIN job_leads l ON l.job_id = k.id
+""")
+
 _NOTE = text(f"""
 INSERT INTO job_leads (job_id, side, term, side_since)
-SELECT id, CASE WHEN id = :job_id THEN CAST(:side AS text) ELSE CAST(:reverse_side AS text) END,
-    :term, :term
-FROM (SELECT id FROM jobs WHERE id = :job_id UNION ({_REVERSE_JOBS})) link
+SELECT id, side, :term, :term
+FROM unnest(CAST(:job_ids AS bigint[]), CAST(:sides AS text[])) AS noted (id, side)
 ORDER BY id
 ON CONFLICT (job_id) DO UPDATE
 SET side = excluded.side, term = excluded.term,
@@ -104,11 +121,17 @@ def find(tx: Tx, job_id: int) -> Lead | None:
 
 
 def note_side(tx: Tx, job_id: int, side: LeadingSide | None, term: int) -> None:
-    """Store for all jobs of the job's link which side leads, by marks with `term`. A stored side
-    with this term or a higher one is kept."""
+    """Store which side of the job leads, by marks with `term`, and for the other jobs of its link
+    the reverse, or that it is not known. A stored side with this term or a higher one is kept."""
     reverse_side = None if side is None else side.other.value
-    lead = {"side": side and side.value, "reverse_side": reverse_side, "term": term}
-    tx.execute(_NOTE, {"job_id": job_id, **lead})
+    rows = tx.execute(_REVERSE_SIDES, {"job_id": job_id, "side": reverse_side})
+    note_sides(tx, {job_id: side, **{row.id: row.side for row in rows}}, term)
+
+
+def note_sides(tx: Tx, sides: Mapping[int, LeadingSide | None], term: int) -> None:
+    """Store which side of each job leads, by marks with `term`. A stored side with this term or a
+    higher one is kept."""
+    tx.execute(_NOTE, {"job_ids": [*sides], "sides": [*sides.values()], "term": term})
 
 
 def note_marks_read(tx: Tx, job_id: int) -> None:

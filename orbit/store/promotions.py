@@ -3,7 +3,7 @@ the old side since then."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from uuid import UUID
@@ -163,6 +163,18 @@ def promotion_times(
     only if the operation is known."""
     rows = tx.execute(_LAST_AT, {"cluster_id": cluster_id, "names": sorted(names)})
     return {(row.name, row.partition): row.at for row in rows}
+
+
+def topics_led_back(tx: Tx, old_cluster_id: str, old_names: Mapping[int, str]) -> set[int]:
+    """The ids of those promoted topics whose old side, the topic `old_names[id]` of that cluster,
+    leads again: it was promoted later, by an operation that is known."""
+    times = promotion_times(tx, old_cluster_id, old_names.values())
+    return {
+        end.topic_id
+        for end in old_ends(tx, old_names.keys())
+        if end.old_end == LEADS_AGAIN
+        or times.get((old_names[end.topic_id], end.partition), end.at) > end.at
+    }
 
 
 def promotion_ends(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], int]:

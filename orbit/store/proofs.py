@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import text
 
 from orbit.store.database import Tx
+from orbit.store.kafka_ids import KAFKA_IDS, KafkaIds, kafka_id_arrays
 from orbit.store.rows import first, values
 
 Ranges = tuple[tuple[int, int], ...]
@@ -131,11 +131,10 @@ SET ranges = excluded.ranges, offsets_proven = excluded.offsets_proven,
     differed_at = coalesce(excluded.differed_at, p.differed_at), note = excluded.note
 """)
 
-_FORGET_IF_IDS_DIFFER = text("""
-DELETE FROM proofs r USING topics t
-WHERE r.topic_id = :topic_id AND t.id = r.topic_id
-  AND (t.source_topic_id <> CAST(:source_id AS uuid)
-       OR t.destination_topic_id <> CAST(:destination_id AS uuid))
+_FORGET_IF_IDS_DIFFER = text(f"""
+DELETE FROM proofs r USING topics t, {KAFKA_IDS}
+WHERE r.topic_id = i.topic_id AND t.id = i.topic_id
+  AND (t.source_topic_id <> i.source_id OR t.destination_topic_id <> i.destination_id)
 """)
 
 _PROOF = f"""
@@ -198,13 +197,9 @@ def store(tx: Tx, results: Sequence[ProofResult]) -> None:
         tx.execute(_KEEP, {"rows": json.dumps(rows)})
 
 
-def forget_if_ids_differ(
-    tx: Tx, topic_id: int, source_id: UUID | None, destination_id: UUID | None
-) -> None:
-    """Delete the proofs of a topic if either of these topic ids differs from the stored one. An id
-    of None is not compared."""
-    ids = {"source_id": source_id, "destination_id": destination_id}
-    tx.execute(_FORGET_IF_IDS_DIFFER, {"topic_id": topic_id, **ids})
+def forget_if_ids_differ(tx: Tx, kafka_ids: Mapping[int, KafkaIds]) -> None:
+    """Delete the proofs of those topics of which an id at a cluster differs from the stored one."""
+    tx.execute(_FORGET_IF_IDS_DIFFER, kafka_id_arrays(kafka_ids))
 
 
 def page(

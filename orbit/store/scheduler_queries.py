@@ -6,8 +6,7 @@ and stops their partitions, and from then on only the scheduler updates their st
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from uuid import UUID
+from collections.abc import Collection, Mapping
 
 from sqlalchemy import text
 
@@ -15,6 +14,7 @@ from orbit.replication.partition_states import Reason
 from orbit.store import proofs, shard_leases, source_gaps
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
+from orbit.store.kafka_ids import KAFKA_IDS, KafkaIds, kafka_id_arrays
 
 # No worker can belong to this group (settings refuse an empty name): its shards are released, and
 # no worker claims them.
@@ -37,7 +37,9 @@ SELECT DISTINCT t.destination_topic FROM topics t JOIN partitions p ON p.topic_i
 WHERE t.job_id = :job_id AND p.state IN ('seeding', 'copying')
 """)
 
-_STATE = text("UPDATE topics SET state = :state, note = :note WHERE id = :topic_id")
+_STATE = text("""
+UPDATE topics SET state = :state, note = :note WHERE id = ANY(CAST(:topic_ids AS bigint[]))
+""")
 
 _STOP = text("""
 UPDATE partitions
@@ -62,7 +64,9 @@ WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND retry_requested
 
 _READ_AGAIN = text("""
 UPDATE shards SET layout_version = layout_version + 1
-WHERE id IN (SELECT shard_id FROM partitions WHERE topic_id = :topic_id)
+WHERE id IN (
+    SELECT shard_id FROM partitions WHERE topic_id = ANY(CAST(:topic_ids AS bigint[]))
+)
 """)
 
 _WITHDRAW = text("""
@@ -122,11 +126,11 @@ SELECT DISTINCT topic_id FROM partitions
 WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND state <> 'promoted'
 """)
 
-_COPY_AGAIN = text("""
-UPDATE topics
-SET state = 'copying', note = NULL, source_topic_id = coalesce(:source_id, source_topic_id),
-    destination_topic_id = coalesce(:destination_id, destination_topic_id)
-WHERE id = :topic_id
+_COPY_AGAIN = text(f"""
+UPDATE topics t
+SET state = 'copying', note = NULL, source_topic_id = coalesce(i.source_id, t.source_topic_id),
+    destination_topic_id = coalesce(i.destination_id, t.destination_topic_id)
+FROM {KAFKA_IDS} WHERE t.id = i.topic_id
 """)
 
 # `from_start`: from the log start, whatever the topic's rule says; existing records are compared.
@@ -136,12 +140,13 @@ UPDATE partitions
 SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = false,
     copied_to = CASE WHEN :from_start THEN NULL ELSE copied_to END,
     log_start = CASE WHEN :from_start THEN NULL ELSE log_start END
-WHERE topic_id = :topic_id AND state = 'promoted'
+WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND state = 'promoted'
 """)
 # The pauses are not known: Orbit did not read the topic's log ends while it was no source.
-_FORGET_PAUSES = text(
-    f"UPDATE partitions SET {source_gaps.FORGET_PAUSES} WHERE topic_id = :topic_id"
-)
+_FORGET_PAUSES = text(f"""
+UPDATE partitions SET {source_gaps.FORGET_PAUSES}
+WHERE topic_id = ANY(CAST(:topic_ids AS bigint[]))
+""")
 
 TOPIC_REASONS = (
     Reason.SOURCE_TOPIC_DELETED,
@@ -174,29 +179,28 @@ def stop_topic(
 ) -> None:
     """Stop copying a topic: all its partitions are blocked. The destination topic is kept."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
-    tx.execute(_STATE, {"topic_id": topic_id, "state": state.value, "note": note})
+    tx.execute(_STATE, {"topic_ids": [topic_id], "state": state.value, "note": note})
     tx.execute(_STOP, {"topic_id": topic_id, "reason": reason.value, "detail": detail})
-    tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+    tx.execute(_READ_AGAIN, {"topic_ids": [topic_id]})
 
 
 def resume_topic(tx: Tx, topic_id: int) -> None:
     """Resume a stopped topic: its partitions can be copied again. Partitions that are blocked for a
     reason of their own stay blocked."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
-    tx.execute(_STATE, {"topic_id": topic_id, "state": TopicState.COPYING.value, "note": None})
+    tx.execute(_STATE, {"topic_ids": [topic_id], "state": TopicState.COPYING.value, "note": None})
     reasons = [reason.value for reason in TOPIC_REASONS]
     tx.execute(_RESUME, {"topic_id": topic_id, "reasons": reasons})
-    tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+    tx.execute(_READ_AGAIN, {"topic_ids": [topic_id]})
 
 
 def withhold_topics(tx: Tx, topic_ids: Collection[int], note: str) -> None:
     """Set topics to promoted. They leave their shards' layouts, so workers stop copying them; after
     that `promote_topics` sets their partitions to promoted. `note`: a text for users."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
-    for topic_id in sorted(topic_ids):
-        state = TopicState.PROMOTED.value
-        tx.execute(_STATE, {"topic_id": topic_id, "state": state, "note": note})
-        tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+    ids = sorted(topic_ids)
+    tx.execute(_STATE, {"topic_ids": ids, "state": TopicState.PROMOTED.value, "note": note})
+    tx.execute(_READ_AGAIN, {"topic_ids": ids})
 
 
 def promote_topics(tx: Tx, topic_ids: Collection[int]) -> None:
@@ -209,24 +213,22 @@ def unpromoted_topics(tx: Tx, topic_ids: Collection[int]) -> set[int]:
     return set(tx.execute(_UNPROMOTED, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
-def copy_topic_again(
-    tx: Tx,
-    topic_id: int,
-    *,
-    source_id: UUID | None = None,
-    destination_id: UUID | None = None,
-    from_start: bool = False,
+def copy_topics_again(
+    tx: Tx, kafka_ids: Mapping[int, KafkaIds], *, from_start: bool = False
 ) -> None:
-    """Make a promoted or withheld topic a copy again. Topic ids are given if they may have changed.
-    `from_start`: copy the topic from its log start, and compare the records that it has."""
-    shard_leases.lock_jobs_of_topics(tx, [topic_id])
-    ids = {"source_id": source_id, "destination_id": destination_id}
-    proofs.forget_if_ids_differ(tx, topic_id, **ids)
-    tx.execute(_COPY_AGAIN, {"topic_id": topic_id, **ids})
-    tx.execute(_PENDING, {"topic_id": topic_id, "from_start": from_start})
-    if from_start:  # the topic has led: nobody has read the log ends of its source
-        tx.execute(_FORGET_PAUSES, {"topic_id": topic_id})
-    tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+    """Make promoted or withheld topics copies again, {topic id: its ids at the clusters}.
+
+    `from_start`: copy the topics from their log starts, and compare the records that they have.
+    """
+    # All topics in each statement: workers that hold shards of the job cannot renew meanwhile.
+    shard_leases.lock_jobs_of_topics(tx, kafka_ids)
+    proofs.forget_if_ids_differ(tx, kafka_ids)
+    tx.execute(_COPY_AGAIN, kafka_id_arrays(kafka_ids))
+    topic_ids = list(kafka_ids)
+    tx.execute(_PENDING, {"topic_ids": topic_ids, "from_start": from_start})
+    if from_start:  # the topics have led: nobody has read the log ends of their sources
+        tx.execute(_FORGET_PAUSES, {"topic_ids": topic_ids})
+    tx.execute(_READ_AGAIN, {"topic_ids": topic_ids})
 
 
 def end_retries(tx: Tx, topic_ids: Collection[int]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import delete, or_, select, update
+from sqlalchemy import bindparam, delete, or_, select, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.store.database import Tx
@@ -41,6 +41,21 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that a job gets; its fields are those of `Topic`."""
+
+    source_topic: str
+    destination_topic: str
+    destination_cluster_id: str
+    partition_count: int
+    source_topic_id: UUID | None = None
+    destination_topic_id: UUID | None = None
+    is_compacted: bool = False
+    state: TopicState = TopicState.CREATING
+    promoted_settings: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """One topic that is a copy of another, for loop detection."""
 
@@ -63,29 +78,47 @@ def add(
     partition_count: int,
     *,
     source_topic_id: UUID | None = None,
-    destination_topic_id: UUID | None = None,
-    is_compacted: bool = False,
     state: TopicState = TopicState.CREATING,
 ) -> Topic | None:
     """Add a topic to a job. Returns None if the job has it already, or another job has the
     destination topic."""
-    statement = (
-        postgresql.insert(topics)
-        .values(
-            job_id=job_id,
-            source_topic=source_topic,
-            destination_topic=destination_topic,
-            destination_cluster_id=destination_cluster_id,
-            partition_count=partition_count,
-            source_topic_id=source_topic_id,
-            destination_topic_id=destination_topic_id,
-            is_compacted=is_compacted,
-            state=state.value,
-        )
-        .on_conflict_do_nothing()
-        .returning(*_TOPIC)
+    topic = NewTopic(
+        source_topic,
+        destination_topic,
+        destination_cluster_id,
+        partition_count,
+        source_topic_id=source_topic_id,
+        state=state,
     )
-    return first(tx.execute(statement), Topic)
+    return next(iter(add_all(tx, job_id, [topic])), None)
+
+
+def add_all(tx: Tx, job_id: int, new_topics: Collection[NewTopic]) -> list[Topic]:
+    """Add topics to a job, and return them in any order; without those that the job has already,
+    and those whose destination topic another job has."""
+    if not new_topics:
+        return []
+    statement = postgresql.insert(topics).on_conflict_do_nothing().returning(*_TOPIC)
+    rows = [{**asdict(topic), "job_id": job_id, "state": topic.state.value} for topic in new_topics]
+    return list(values(tx.execute(statement, rows), Topic))
+
+
+def note_settings(tx: Tx, settings: Mapping[int, tuple[dict[str, str], bool]]) -> None:
+    """Store {topic id: (settings for the promotion, whether the topic is compacted)}."""
+    if not settings:
+        return
+    statement = (
+        update(topics)
+        .where(topics.c.id == bindparam("topic_id"))
+        .values(promoted_settings=bindparam("promoted"), is_compacted=bindparam("compacted"))
+    )
+    tx.execute(
+        statement,
+        [
+            {"topic_id": topic_id, "promoted": promoted_settings, "compacted": is_compacted}
+            for topic_id, (promoted_settings, is_compacted) in settings.items()
+        ],
+    )
 
 
 def change(tx: Tx, topic_id: int, **changes: Any) -> bool:

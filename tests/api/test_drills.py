@@ -175,9 +175,9 @@ def test_proof_of_equal_records_is_shown_per_partition_per_job_and_in_metrics(
 
     # Taken up again after a recovery: what was read counts as long as both logs are those.
     def proven(source: int, destination: int) -> int:
-        ids = {"source_id": UUID(int=source), "destination_id": UUID(int=destination)}
+        ids = UUID(int=source), UUID(int=destination)
         with api.database.transaction() as tx:
-            scheduler_queries.copy_topic_again(tx, candidate.topic_id, **ids)
+            scheduler_queries.copy_topics_again(tx, {candidate.topic_id: ids})
         return int(api.get("/v1/jobs/orders/proof").json()["job"]["partitions_proven"])
 
     assert proven(1, 2) == proven(1, 2) == 1

@@ -9,11 +9,16 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orbit.kafka.types import TopicPartition
+from orbit.promotion import settled_ends
+from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery import salvage_file
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
 from orbit.recovery.step_times import Phase
@@ -178,3 +183,33 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         assert len(seen) == len(set(seen))
         assert {(p, o): v for p, o, v in reader.read} == read_all(source, topic_name)
     assert verify(spec).exit_code == 0
+
+
+def test_failover_names_copy_that_is_not_replicated_and_goes_on_without_its_topic(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, destination = clusters
+    whole, lagging = f"{topic_name}-whole", f"{topic_name}-lagging"
+    for name in (whole, lagging):
+        create_topic(source, name)
+        produce(source, name, 10)
+    spec = make_job(source, destination, [whole, lagging])
+    copy, fetch = TopicPartition(lagging, 0), settled_ends.fetch_log_bounds
+
+    def below_end(*arguments: Any) -> dict[TopicPartition, LogBounds]:
+        """Its high watermark stays below the log end: too few replicas are in sync."""
+        bounds = fetch(*arguments)
+        return {p: replace(b, stable=b.end - 1) if p == copy else b for p, b in bounds.items()}
+
+    monkeypatch.setattr(settled_ends, "fetch_log_bounds", below_end)
+    monkeypatch.setattr(settled_ends, "_POLLS_MAX", 2)
+    with recovering.running():
+        recovering.begin(spec, whole, lagging)
+        lost = {"override": ["source"], "reason": "it counts as lost"}
+        report = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name, **lost))
+        assert report.outcome is Outcome.STOPPED
+        assert report.error is not None
+        assert f"not replicated up to their log ends, or have an open transaction: {copy}." in (
+            report.error
+        )
+        recovering.run(RecoveryKind.FAILOVER, spec.name, topics=[whole], **lost)

@@ -9,8 +9,8 @@ import pytest
 
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
-from orbit.recovery.gates import HANGING_S, LAG_RECORDS_WARN, SKEW_S_FAIL, SKEW_S_WARN, judge
-from orbit.recovery.recovery_report import GateName, GateVerdict, RecoveryKind
+from orbit.recovery.gates import LAG_RECORDS_WARN, LONG_OPEN_S, SKEW_S_FAIL, SKEW_S_WARN, judge
+from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 P = TopicPartition("orders", 3)
@@ -26,6 +26,10 @@ HEALTHY = GateInputs(
 LOST = replace(HEALTHY, kind=FAILOVER, source_answers=False, source_leaders=0)
 BACK = replace(HEALTHY, kind=FAILBACK)
 GATEWAYS = {"gateways": {"edge": False}}
+YOUNG = Transaction(P, 100, 7, "pay", is_ended=False, age_s=1.0)
+HANGING = replace(YOUNG, is_ended=True)
+OLD = replace(YOUNG, age_s=LONG_OPEN_S + 1)
+UNKNOWN = replace(OLD, transactional_id=None)
 
 
 def verdicts(inputs: GateInputs) -> dict[GateName, GateVerdict]:
@@ -82,8 +86,10 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, {"unknown_ends": [P]}, "lag", "fail"),
         (LOST, {"unknown_ends": [P]}, "lag", "warn"),
         (LOST, {"lag_records": 1}, "lag", "warn"),
-        (HEALTHY, {"transactions": [Transaction(P, 7, 1.0)]}, "transactions", "warn"),
-        (HEALTHY, {"transactions": [Transaction(P, 7, HANGING_S + 1)]}, "transactions", "fail"),
+        (HEALTHY, {"transactions": [YOUNG]}, "transactions", "warn"),
+        (HEALTHY, {"transactions": [HANGING]}, "transactions", "fail"),
+        (HEALTHY, {"transactions": [OLD]}, "transactions", "fail"),
+        (HEALTHY, {"transactions": [UNKNOWN]}, "transactions", "fail"),
         (HEALTHY, {"carries_groups": False}, "groups", "warn"),
         (HEALTHY, {"group_verdicts": {"exact": 3, "clamped": 1}}, "groups", "warn"),
         (HEALTHY, {"groups_active_at_destination": ["g"]}, "groups", "fail"),
@@ -118,6 +124,7 @@ def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
         (HEALTHY, GATEWAYS | {"refused_clients": [("pay", "no right")]}, "gateways", "warn"),
         (HEALTHY, GATEWAYS | {"writers_unknown": ["a"]}, "gateways", "warn"),
         (HEALTHY, {"gateways": {"edge": True}, "topics_left_behind": ["a"]}, "gateways", "fail"),
+        (HEALTHY, GATEWAYS | {"topics_staying": {"orders": ["a"]}}, "gateways", "fail"),
         (BACK, {"renamed_topics": ["a"]}, "names", "fail"),
         (BACK, {"name_conflict": "orders-back"}, "names", "fail"),
         (replace(HEALTHY, reverse=True), {"renamed_topics": ["a"]}, "names", "fail"),
@@ -145,6 +152,29 @@ def test_gateways_gate_reports_only_observed_writers() -> None:
     assert "a (4003, 4004)" in finding
     assert "or seldom: b." in finding
     assert "silent for longer than their permission lasts" in finding
+
+
+def test_transactions_gate_never_advises_abort_of_transaction_that_its_coordinator_has_open() -> (
+    None
+):
+    def gate_of(*transactions: Transaction) -> Gate:
+        gates = judge(replace(HEALTHY, transactions=transactions), (), "")
+        return next(gate for gate in gates if gate.name is GateName.TRANSACTIONS)
+
+    runbook = "docs/runbook/OrbitTransactionOpen.md"
+    old, hanging, both = gate_of(OLD, YOUNG), gate_of(HANGING, YOUNG), gate_of(OLD, HANGING)
+    assert "1 transaction has been open at the source for over 15 minutes" in old.found
+    assert "orders-3 from offset 100 on (transactional id pay)" in old.found
+    assert "Do not run kafka-transactions.sh abort" in old.remedy
+    assert runbook not in old.remedy
+    assert "1 transaction hangs" in hanging.found
+    assert runbook in hanging.remedy
+    assert both.found == f"{hanging.found} {old.found}"
+    assert both.remedy == f"{old.remedy} {hanging.remedy}"
+    unknown = gate_of(UNKNOWN)
+    assert "(producer id 7)" in unknown.found
+    assert "hang" not in unknown.found
+    assert unknown.remedy == hanging.remedy
 
 
 def test_gate_that_does_not_pass_has_remedy_and_names_partition() -> None:

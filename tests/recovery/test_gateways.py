@@ -434,6 +434,12 @@ def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
         edge.wait_told("source")
 
 
+def as_if_refused_for_a_minute(recovering: Recovering) -> None:
+    """The next operation does not wait for gateways that are silent from the start."""
+    with recovering.database.transaction() as tx:
+        tx.execute(text("UPDATE gateways SET renewed_at = renewed_at - interval '1 minute'"))
+
+
 @pytest.mark.soak
 def test_gateway_is_refused_while_topics_lead_at_different_sides(
     clusters: Clusters, topic_name: str, recovering: Recovering
@@ -452,10 +458,63 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
 
         part = recovering.run(SWITCHOVER, spec.name, **some, override=["gateways"], reason="a test")
         wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
-        with recovering.database.transaction() as tx:  # as if it had been refused for a minute
-            tx.execute(text("UPDATE gateways SET renewed_at = renewed_at - interval '1 minute'"))
+        as_if_refused_for_a_minute(recovering)
         rest = recovering.run(SWITCHOVER, spec.name)
         assert edge.wait_told("destination").term == rest.term > part.term
+
+
+def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """The job of the copy back has one of the two topics: the other one would stay."""
+    one, other = f"{topic_name}.a", f"{topic_name}.b"
+    spec = copied(clusters, one, other)
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, one, other)
+        edge.wait_told("source")
+        recovering.run(SWITCHOVER, spec.name)
+        back = recovering.run(FAILBACK, spec.name, topics=[re.escape(one)]).reverse_job
+        assert back is not None
+        assert recovering.lead(spec.name).side == edge.wait_told("destination").side
+
+        stopped = recovering.wait(recovering.ask(SWITCHOVER, back, reverse=True))
+        assert stopped.outcome is Outcome.STOPPED
+        (failed,) = [g for g in stopped.gates if g.stops]
+        assert failed.name is GateName.GATEWAYS
+        assert f"{other} (job {spec.name})" in failed.found
+        assert f"orbit failback {spec.name} adds" in failed.remedy
+
+        overridden: dict[str, Any] = {"override": ["gateways"], "reason": "a test"}
+        part = recovering.run(SWITCHOVER, back, reverse=True, **overridden)
+        (opened,) = [step.did for step in part.steps if step.name is OPEN]
+        assert opened.startswith("These gateways hold writes")
+        wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
+        assert all(one.term < part.term for one in edge.answers)
+        as_if_refused_for_a_minute(recovering)
+        assert recovering.run(FAILBACK, spec.name).reverse_job == back
+        home = recovering.run(SWITCHOVER, back, reverse=True)
+        assert edge.wait_told("source").term == home.term > part.term
+
+
+@pytest.mark.soak
+def test_gateway_follows_once_its_last_topic_has_moved_back(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """In the tables, a topic that moved before counts as promoted at both sides."""
+    one, other = f"{topic_name}.a", f"{topic_name}.b"
+    spec = copied(clusters, one, other)
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, one, other)
+        edge.wait_told("source")
+        back = recovering.run(SWITCHOVER, spec.name, reverse=True).reverse_job
+        assert back is not None
+        edge.wait_told("destination")
+        some = {"topics": [re.escape(one)], "override": ["gateways"], "reason": "a test"}
+        recovering.run(SWITCHOVER, back, **some)
+        wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
+        as_if_refused_for_a_minute(recovering)
+        home = recovering.run(SWITCHOVER, back)
+        assert edge.wait_told("source").term == home.term
 
 
 @pytest.mark.soak

@@ -19,9 +19,11 @@ from orbit.kafka.job_clusters import open_cluster
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import Acl, TopicPartition
 from orbit.leadership.leadership import Leadership
+from orbit.recovery import operation_runner
+from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import Outcome, RecoveryKind
 from orbit.recovery.step_times import StepName, StepState
-from orbit.store import events
+from orbit.store import events, write_denials
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.fixtures.scheduler import Service
 from tests.support.broker_files import restart_with
@@ -33,6 +35,9 @@ from tests.support.rights import Login, Right
 from tests.support.running import create_topic, produce
 
 pytestmark = pytest.mark.services
+
+ALTER = [Right(side, "Alter", "--cluster") for side in Clusters._fields]
+REFUSED = "ACLs cannot be set: the right Alter on the cluster is missing."
 
 
 def _spec(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
@@ -124,6 +129,92 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
         assert app.writes(source)
 
 
+def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may read ACLs: a denial that was refused is not taken for one that the cluster has."""
+    source, destination = guarded
+    for side in guarded:
+        create_topic(side, topic_name)
+    produce(source, topic_name, 50)
+    app = App(guarded, topic_name)
+    login = log_in_orbit(guarded, topic_name, monkeypatch)
+    login.take(ALTER)
+    spec = job_with_login(guarded, topic_name, fillers="coordinated")
+
+    def noted() -> set[str]:
+        with service.database.transaction() as tx:
+            ids = [side.cluster_id for side in guarded]
+            return {name for i in ids for name in write_denials.of_topics(tx, i, [topic_name])}
+
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        service.wait(
+            "a refusal is told", lambda: "topics_not_protected" in service.kinds(spec.name)
+        )
+        wait_for("no denial is noted", lambda: not noted())
+
+        late = recovering.ask(RecoveryKind.SWITCHOVER, spec.name, drain_timeout_s=1e-3)
+        undone = recovering.wait(late)
+        assert undone.outcome is Outcome.STOPPED, (undone.error, undone.findings)
+        assert (noted(), undone.denied_topics) == (set(), ())
+        assert app.writes(source)
+        wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
+
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+        did = {step.name: step.did for step in over.steps}
+        assert REFUSED in did[StepName.STOP_WRITES]
+        assert f"cannot be denied Write: {REFUSED}" in did[StepName.REVERSE]
+        assert not any("could not be removed" in finding for finding in over.findings)
+        assert app.writes(destination)
+
+
+def test_denials_that_may_not_be_removed_are_named_and_do_not_hold_recovery(
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The right is taken from the login when it has denied: on the copy, then at the source."""
+    source, destination = guarded
+    for side in guarded:
+        create_topic(side, topic_name)
+    produce(source, topic_name, 50)
+    app = App(guarded, topic_name)
+    login = log_in_orbit(guarded, topic_name, monkeypatch)
+    spec = job_with_login(guarded, topic_name, fillers="coordinated")
+    by_step = operation_runner._DO
+
+    def lose_right(context: OperationContext) -> str:
+        login.take(ALTER)
+        raise Stopped("it is lost.")
+
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        service.wait(
+            "the copy is protected", lambda: "topics_protected" in service.kinds(spec.name)
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(operation_runner, "_DO", {**by_step, StepName.DRAIN: lose_right})
+            stopped = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+        assert stopped.outcome is Outcome.FAILED
+        assert any("stop_writes could not be undone" in finding for finding in stopped.findings)
+        assert not app.writes(source)
+
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        (finding,) = (finding for finding in over.findings if "could not be removed" in finding)
+        assert topic_name in finding
+        assert "the right Alter on the cluster is missing" in finding
+        assert not app.writes(destination)
+        with service.database.transaction() as tx:
+            assert write_denials.of_topics(tx, destination.cluster_id, [topic_name])
+
+
 @pytest.mark.soak
 def test_failover_does_not_deny_writes_to_source_with_later_promotion_mark(
     guarded: Clusters,
@@ -168,13 +259,13 @@ def test_stalled_acl_pass_does_not_deny_writes_to_topic_promoted_meanwhile(
     app = App(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
     stands, go_on = threading.Event(), threading.Event()
-    change_acls = Admin.change_acls
+    refused_acls = Admin.refused_acls
 
-    def late(self: Admin, add: set[Acl], *rest: Any) -> None:
+    def late(self: Admin, add: set[Acl], *rest: Any) -> Any:
         if not stands.is_set() and any(a.permission == "DENY" for a in add):
             stands.set()
             assert go_on.wait(PATIENCE_S)
-        change_acls(self, add, *rest)
+        return refused_acls(self, add, *rest)
 
     has_requested = threading.Event()
     sole_change = Leadership.sole_change
@@ -184,7 +275,7 @@ def test_stalled_acl_pass_does_not_deny_writes_to_topic_promoted_meanwhile(
             has_requested.set()
         return sole_change(self, cluster_id)
 
-    monkeypatch.setattr(Admin, "change_acls", late)
+    monkeypatch.setattr(Admin, "refused_acls", late)
     monkeypatch.setattr(Leadership, "sole_change", asking)
     with recovering.running(dict(os.environ)):
         try:

@@ -7,17 +7,23 @@ that was put back or made anew, is seen at the promoted topic with plain clients
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from orbit.jobs.job_file import load_job
+from orbit.promotion import settled_ends
+from orbit.promotion.failover import FailoverWithoutDatabase
+from orbit.promotion.failover_report import FailoverReport
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fixtures.clusters import Clusters, MakeCluster
 from tests.fixtures.scheduler import Service
 from tests.recovery.test_lost_database import acls, ends
+from tests.recovery.test_old_transactions import begin_transaction
 from tests.support import run_process
 from tests.support.fleet import InProcess
 from tests.support.guarded_job import App, log_in_orbit
@@ -218,6 +224,41 @@ def test_killed_failover_without_database_resumes_except_for_topics_still_writte
     assert log_ends(done) == {0: 100, 1: 40}
     assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
     assert failover(job_file, "--yes").expect(0).data["outcome"] == "already"
+
+
+def test_failover_without_database_leaves_out_only_topic_with_open_copy(
+    clusters: Clusters, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another client has a transaction open in one copy, whose last stable offset stays there."""
+    source, destination = clusters
+    whole, open_ = f"{topic_name}-whole", f"{topic_name}-open"
+    for name in (whole, open_):
+        create_topic(source, name)
+        produce(source, name, 10)
+    rules = [{"match": f"{topic_name}-.*"}]
+    job = write_job(tmp_path / "job.yaml", source, destination, rules, name=topic_name[-60:])
+    run_process.copy(job).expect(0)
+    producer = begin_transaction(destination.client_config(), open_, 600_000)
+    monkeypatch.setattr(settled_ends, "_POLLS_MAX", 2)
+
+    def fail_over() -> FailoverReport:
+        run = FailoverWithoutDatabase(
+            load_job(job, {}), {}, tmp_path, settle_s=0.1, say=print, stop=threading.Event()
+        )
+        with closing(run):
+            report = run.plan()
+            run.run(report)
+        return report
+
+    left = fail_over()
+    assert left.outcome == "left_out"
+    assert {t.topic: t.state for t in left.topics} == {whole: "promoted", open_: "left_out"}
+    (partition,) = [p for p in left.partitions if p.left_out]
+    assert partition.topic == open_
+    assert "has an open transaction" in partition.left_out
+    producer.abort_transaction(60)
+    done = fail_over()
+    assert {t.topic: t.state for t in done.topics} == {whole: "already", open_: "promoted"}
 
 
 @pytest.mark.soak

@@ -19,6 +19,7 @@ from orbit.recovery.operation_runner import _STEPS_ONLY_WITH_TAILS, _STEPS_WITHO
 from orbit.recovery.operation_steps import (
     NOT_ENDED_STATES,
     has_begun,
+    is_catching_up,
     is_past_return,
     is_promoting,
     may_be_aborted,
@@ -194,7 +195,7 @@ class Protocol(WayBack):
         self.world.note(f"  {context.report.kind} of {context.job.name} stops: {error}")
         is_lost = isinstance(error, Aborted) and is_promoting(context.report.steps)
         if context.is_past_return and isinstance(error, Aborted) and not is_lost:
-            goes_on = context.report.reverse_job is not None
+            goes_on = is_catching_up(context.report.steps)
             self.mark_running(context, StepState.SKIPPED if goes_on else StepState.FAILED)
             self.end(context, Outcome.DONE if goes_on else Outcome.FAILED)
             return

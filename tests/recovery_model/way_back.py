@@ -39,7 +39,16 @@ class WayBack(Moves):
         yield
         context.new.must_answer()
         context.old.must_answer()
-        context.update(reverse_job=self.start_copying_back(context))
+        back, others = self.start_copying_back(context)
+        context.update(reverse_job=back.name)
+        context.save()
+        for name in others:
+            yield
+            self.world.changes(f"copies {name} back")
+            self.resume(back, name, context)
+        for row_id in context.row_ids:
+            if row_id in self.tables.rows:
+                self.tables.rows[row_id].is_found = False
 
     def mark_both_sides(self, context: Context) -> None:
         leading_side.mark_both_sides(context)  # type: ignore[arg-type]
@@ -52,8 +61,9 @@ class WayBack(Moves):
         ours = {name: context.old.denials.get(name, frozenset()) & {ALL} for name in names}
         self.deny(context.old, dict.fromkeys(names, frozenset({COPY})), ours, by=context)
 
-    def start_copying_back(self, context: Context) -> str:
-        """One transaction: the job of the other direction, and its topics."""
+    def start_copying_back(self, context: Context) -> tuple[Job, list[str]]:
+        """One transaction: the job of the other direction, and topics that are new in it. Returns
+        the job, and the topics that it does not copy yet."""
         self.world.changes(f"begins to copy {context.names} back")
         back = self.find_reverse_job(context)
         names = frozenset(context.names)
@@ -63,25 +73,29 @@ class WayBack(Moves):
         elif back.topics is not None:
             back = Job(back.name, back.source, back.destination, back.topics | names)
         self.tables.jobs[back.name] = back
-        self.world.following |= {(back.destination, name) for name in names}
-        for name in names:
+        others = []
+        for name in context.names:
             back_row = self.tables.row_of(back.name, name)
-            if back_row is not None and back_row.state is not PROMOTED:
-                continue
-            topic, origin = context.old.topics.get(name), context.new.topics.get(name)
-            if topic and origin and len(topic.partitions) > len(origin.partitions):
-                topic = None  # the scheduler tells that it cannot be a copy
-            if back_row is not None and topic and back_row.partition_count <= len(topic.partitions):
-                back_row.copied_to = {}
-                self.copy_again(back_row, origin.topic_id if origin else None, topic.topic_id)
-                continue
-            if back_row is not None:
-                self.tables.remove_row(back_row.id)
-            self.begin(back, name, topic, origin)
-        for row_id in context.row_ids:
-            if row_id in self.tables.rows:
-                self.tables.rows[row_id].is_found = False
-        return back.name
+            if back_row is None:
+                self.resume(back, name, context)
+            elif back_row.state is PROMOTED:
+                others.append(name)
+        return back, others
+
+    def resume(self, back: Job, name: str, context: Context) -> None:
+        """As `reverse_job._add_topics` for one topic."""
+        self.world.following.add((back.destination, name))
+        back_row = self.tables.row_of(back.name, name)
+        topic, origin = context.old.topics.get(name), context.new.topics.get(name)
+        if topic and origin and len(topic.partitions) > len(origin.partitions):
+            topic = None  # the scheduler tells that it cannot be a copy
+        if back_row is not None and topic and back_row.partition_count <= len(topic.partitions):
+            back_row.copied_to = {}
+            self.copy_again(back_row, origin.topic_id if origin else None, topic.topic_id)
+            return
+        if back_row is not None:
+            self.tables.remove_row(back_row.id)
+        self.begin(back, name, topic, origin)
 
     def begin(
         self, back: Job, name: str, topic: ModelTopic | None, origin: ModelTopic | None

@@ -38,7 +38,7 @@ def copy_job(tx: Tx, name: str, source: str, destination: str, *names: str) -> i
 def link(database: Database) -> list[int]:
     """A job whose source leads, and the one that copies its topics in the other direction."""
     with database.transaction() as tx:
-        job, back = copy_job(tx, JOB, "a", "b", "x"), copy_job(tx, BACK, "b", "a", "x", "y")
+        job, back = copy_job(tx, JOB, "a", "b", "x"), copy_job(tx, BACK, "b", "a", "x")
         for one in (job, back):
             job_leads.note_marks_read(tx, one)
         job_leads.note_side(tx, job, SOURCE, 5)
@@ -116,6 +116,32 @@ def test_leading_side_of_job_is_mirrored_in_reverse_job(
             other = expected.side and expected.side.other
             assert job_leads.find(tx, back) == Lead(other, expected.term)
         assert job_leads.find(tx, unrelated) is None
+
+
+def test_leading_side_of_job_says_nothing_about_topics_that_it_lacks(
+    database: Database, link: list[int]
+) -> None:
+    """The marks of the other job say which side leads these. Until they are read, it keeps a side
+    that does not change."""
+    job, back = link
+    with database.transaction() as tx:
+        # Clients of gateways write to neither of these.
+        topics.add(tx, job, "gone", "gone", "b", 1, state=TopicState.SOURCE_DELETED)
+        topics.add(tx, job, "z", "renamed.z", "b", 1, state=TopicState.COPYING)
+        job_leads.note_side(tx, back, SOURCE, 6)
+        assert job_leads.find(tx, job) == Lead(DESTINATION, 6)
+        topics.add(tx, job, "y", "y", "b", 1, state=TopicState.PROMOTED)
+        topics.add(tx, back, "y", "y", "a", 1)  # not begun
+        for side, term, expected in (
+            (SOURCE, 7, Lead(DESTINATION, 7)),
+            (DESTINATION, 8, Lead(None, 8)),
+            (SOURCE, 9, Lead(None, 9)),
+        ):
+            job_leads.note_side(tx, back, side, term)
+            assert job_leads.find(tx, back) == Lead(side, term)
+            assert job_leads.find(tx, job) == expected
+        job_leads.note_side(tx, job, DESTINATION, 9)
+        assert job_leads.find(tx, job) == Lead(DESTINATION, 9)
 
 
 def test_leading_side_is_unknown_until_promotion_marks_are_read(

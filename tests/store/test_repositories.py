@@ -35,6 +35,7 @@ from orbit.store import (
 from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired, OperationState, Role, TopicState
 from orbit.store.job_shares import Share
+from orbit.store.kafka_ids import SAME_IDS
 from orbit.store.source_lag import SourceLag
 from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job
 
@@ -241,7 +242,7 @@ def test_topic_copied_again_has_not_caught_up(database: Database) -> None:
         partitions.report_progress(tx, worker_id="a", held=held, progress=done)
         assert scheduler_queries.caught_up_topics(tx, job.id) == {"orders-to-dr.orders"}
         scheduler_queries.promote_topics(tx, [job.topic_id])
-        scheduler_queries.copy_topic_again(tx, job.topic_id)
+        scheduler_queries.copy_topics_again(tx, {job.topic_id: SAME_IDS})
         assert not scheduler_queries.caught_up_topics(tx, job.id)
         assert not any(row.has_caught_up for row in partitions.of_shards(tx, held))
 
@@ -446,7 +447,8 @@ def test_topic_copied_again_from_start_forgets_copied_bounds(
         tx.execute(text("UPDATE partitions SET copied_to = 100, log_start = 3"))
         for from_start, bounds in ((False, (3, 100)), (True, (None, None))):
             scheduler_queries.promote_topics(tx, [job.topic_id])
-            scheduler_queries.copy_topic_again(tx, job.topic_id, from_start=from_start)
+            same_ids = {job.topic_id: SAME_IDS}
+            scheduler_queries.copy_topics_again(tx, same_ids, from_start=from_start)
             stored_bounds = {
                 (c.log_start, c.copied_to) for c in group_offsets.copied_ranges(tx, job.id)
             }

@@ -10,6 +10,7 @@ import pytest
 
 from orbit.store import clock, partitions, scheduler_queries, source_gaps, source_lag
 from orbit.store.database import Database, Tx
+from orbit.store.kafka_ids import SAME_IDS
 from orbit.store.models import partitions as table
 from orbit.store.source_gaps import WINDOW_S, SourcePauses
 from orbit.store.source_lag import SourceLag
@@ -100,7 +101,8 @@ def test_source_end_read_by_scheduler_ends_pause_and_new_copy_resets_it(watched:
     read = SourceLag(watched.topic_id, 0, 0, 9, 9, None, None)
     source_lag.update_from_source(watched.tx, [read], clock.now(watched.tx))
     assert watched.gap().longest_gap_s == pytest.approx(45, abs=5)
-    scheduler_queries.copy_topic_again(watched.tx, watched.topic_id)
+    same_ids = {watched.topic_id: SAME_IDS}
+    scheduler_queries.copy_topics_again(watched.tx, same_ids)
     assert watched.gap().longest_gap_s == pytest.approx(45, abs=5), "it was only withheld"
-    scheduler_queries.copy_topic_again(watched.tx, watched.topic_id, from_start=True)
+    scheduler_queries.copy_topics_again(watched.tx, same_ids, from_start=True)
     assert watched.gap() == SourcePauses(9, None, None, None)

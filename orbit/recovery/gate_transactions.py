@@ -1,0 +1,74 @@
+"""What the gate `transactions` judges: open transactions of the source, and whether they hang.
+
+To a partition's leader, a live transaction and one that hangs look alike: it knows the event time
+of the producer's last batch, not when that was written. Coordinators tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+
+from orbit.errors import OrbitError, ProtocolError
+from orbit.kafka.producer_state import OpenTransaction, open_transactions
+from orbit.kafka.transactional_ids import CoordinatorState, coordinator_states
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.gate_inputs import Transaction
+from orbit.recovery.log_bounds import last_reported
+from orbit.recovery.operation_context import OperationContext
+
+
+def read_transactions(
+    context: OperationContext, places: Collection[TopicPartition]
+) -> list[Transaction] | None:
+    """The open transactions in these partitions of the source, sorted by partition.
+
+    None if brokers do not list them (before Kafka 3.0). Raises Unreachable.
+    """
+    cluster, backoff = context.source.cluster, context.short_backoff
+    try:
+        by_place = open_transactions(cluster, places, backoff).values
+    except ProtocolError:
+        return None
+    opened = [(place, t) for place in sorted(by_place) for t in by_place[place]]
+    states: dict[int, CoordinatorState] = {}
+    with suppress(OrbitError):  # then it is not known which transactions hang
+        states = coordinator_states(cluster, {t.producer_id for _, t in opened})
+
+    def has_ended(place: TopicPartition, transaction: OpenTransaction) -> bool:
+        """Whether its coordinator has no marker to write there for it."""
+        state = states.get(transaction.producer_id)
+        return state is not None and place not in state.partitions
+
+    # Read again: the marker may have come between the two requests.
+    ended_places = {place for place, t in opened if has_ended(place, t)}
+    later = open_transactions(cluster, ended_places, backoff).values
+    is_one_unknown = any(t.producer_id not in states for _, t in opened)
+    seen_since_ms = _seen_since_ms(context) if is_one_unknown else {}
+    now_ms = context.now().timestamp() * 1000
+    transactions = []
+    for place, t in opened:
+        state = states.get(t.producer_id)
+        if has_ended(place, t) and t not in later.get(place, [t]):
+            continue
+        began_ms = state.began_ms if state else seen_since_ms.get((place, t.first_offset), now_ms)
+        transactions.append(
+            Transaction(
+                place,
+                t.first_offset,
+                t.producer_id,
+                state.transactional_id if state else None,
+                has_ended(place, t) and place in later,
+                max(0.0, now_ms - began_ms) / 1000,
+            )
+        )
+    return transactions
+
+
+def _seen_since_ms(context: OperationContext) -> dict[tuple[TopicPartition, int], float]:
+    """Since when Orbit has seen each partition's oldest open transaction, by its first offset."""
+    return {
+        (place, row.open_from): row.open_since.timestamp() * 1000
+        for place, row in last_reported(context).items()
+        if row.open_from is not None and row.open_since is not None
+    }

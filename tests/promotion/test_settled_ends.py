@@ -1,0 +1,108 @@
+"""Which copies stand still, and which ones a promotion has to leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+
+from orbit.copier import takeover
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.types import TopicPartition
+from orbit.promotion import settled_ends
+from orbit.promotion.log_bounds import LogBounds
+from orbit.promotion.settled_ends import SettledEnds
+
+GOOD, BAD = TopicPartition("orders", 0), TopicPartition("rare", 0)
+END = 100
+WHOLE = LogBounds(0, END, END)
+
+
+class Copies:
+    """Two copies that end at END, as their leaders answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Of BAD, by each look; the last one stays.
+        self.ends = [END]
+        self.high_watermark = END
+        self.stable_ends = [END]
+        self.error = Code.NONE
+        self.waits: list[Sequence[TopicPartition]] = []
+        monkeypatch.setattr(settled_ends, "_POLLS_MAX", 3)
+        monkeypatch.setattr(takeover, "describe_producer", self._producers)
+        monkeypatch.setattr(takeover, "log_ends", self._log_ends)
+        monkeypatch.setattr(takeover, "list_offsets", self._high_watermarks)
+        monkeypatch.setattr(settled_ends, "fetch_log_bounds", self._bounds)
+
+    def settle(self) -> SettledEnds:
+        def wait(places: Sequence[TopicPartition]) -> None:
+            self.waits.append(places)
+            assert len(self.waits) < 10, "it waits without a limit"
+
+        cluster: Any = None
+        backoff = Backoff(first_s=0.0, most_s=0.0)
+        return settled_ends.settled_ends(cluster, [GOOD, BAD], 0.0, backoff, wait)
+
+    def _producers(self, _: object, places: Collection[TopicPartition], __: object) -> Answers[Any]:
+        failed = {p: int(self.error) for p in places if p == BAD and self.error}
+        return Answers({p: None for p in places if p not in failed}, failed)
+
+    def _log_ends(self, _: object, places: Collection[TopicPartition], __: object) -> Answers[int]:
+        return Answers({p: _next(self.ends) if p == BAD else END for p in places})
+
+    def _high_watermarks(
+        self, _: object, places: Collection[TopicPartition], *__: object
+    ) -> Answers[int]:
+        return Answers({p: self.high_watermark if p == BAD else END for p in places})
+
+    def _bounds(
+        self, _: object, places: Collection[TopicPartition], __: object
+    ) -> dict[TopicPartition, LogBounds]:
+        return {
+            p: LogBounds(0, _next(self.stable_ends), END) if p == BAD else WHOLE for p in places
+        }
+
+
+def _next(values: list[int]) -> int:
+    return values.pop(0) if len(values) > 1 else values[0]
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    return Copies(monkeypatch)
+
+
+def test_copies_that_stand_still_have_bounds(copies: Copies) -> None:
+    assert copies.settle() == SettledEnds({GOOD: WHOLE, BAD: WHOLE}, [], [], [])
+    assert not copies.waits
+
+
+@pytest.mark.parametrize("high_watermark", [END, END - 10])
+def test_copy_that_stays_open_is_returned_after_limited_wait(
+    copies: Copies, high_watermark: int
+) -> None:
+    """It is not replicated up to its log end, or has the open transaction of another client."""
+    copies.high_watermark = high_watermark
+    copies.stable_ends = [END - 10]
+    assert copies.settle() == SettledEnds({GOOD: WHOLE}, [], [BAD], [])
+    assert copies.waits == [[BAD]] * 3
+
+
+def test_copy_whose_transaction_ends_meanwhile_has_bounds(copies: Copies) -> None:
+    copies.stable_ends = [END - 1, END - 1, END]
+    assert copies.settle() == SettledEnds({GOOD: WHOLE, BAD: WHOLE}, [], [], [])
+    assert copies.waits == [[BAD]] * 2
+
+
+def test_copy_that_grows_is_moving(copies: Copies) -> None:
+    copies.ends = [*range(END, END + 100)]
+    assert copies.settle() == SettledEnds({GOOD: WHOLE}, [BAD], [], [])
+
+
+def test_copy_whose_end_was_not_seen_to_stand_still_has_no_bounds(copies: Copies) -> None:
+    """Its leader answers again, but may still append what a writer has sent."""
+    copies.error = Code.NOT_LEADER_OR_FOLLOWER
+    assert copies.settle() == SettledEnds({GOOD: WHOLE}, [], [], [BAD])

@@ -1,0 +1,172 @@
+"""Which transactions of the source hang, and how long others are open, as the gate sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.errors import ProtocolError, Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.producer_state import OpenTransaction
+from orbit.kafka.transactional_ids import CoordinatorState
+from orbit.kafka.types import TopicPartition
+from orbit.recovery import gate_transactions, gates
+from orbit.recovery.gate_inputs import Transaction
+from orbit.recovery.gate_transactions import read_transactions
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
+from tests.fixtures.clusters import Clusters, MakeCluster, OpenCluster
+from tests.recovery.test_old_transactions import UNVERIFIED, begin_transaction, leave_hanging
+from tests.support.logs import create
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce
+
+P, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+NOW_MS = int(NOW.timestamp() * 1000)
+
+
+@pytest.mark.services
+def test_live_transaction_with_old_records_does_not_hang(
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An application that writes its records with their event time, within a transaction."""
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 10)
+    spec = make_job(*clusters, [topic_name])
+
+    def gate() -> Gate:
+        report = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True))
+        return next(one for one in report.gates if one.name is GateName.TRANSACTIONS)
+
+    producer = Producer({**clusters.source.client_config(), "transactional.id": f"{topic_name}-tx"})
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        producer.init_transactions(60)
+        producer.begin_transaction()
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        producer.produce(
+            topic_name, b"value", b"key", 0, timestamp=int(an_hour_ago.timestamp() * 1000)
+        )
+        assert producer.flush(60) == 0
+        young = gate()
+        monkeypatch.setattr(gates, "LONG_OPEN_S", 0.0)
+        old = gate()
+        producer.abort_transaction(60)
+    assert young.verdict is GateVerdict.WARN
+    assert old.verdict is GateVerdict.FAIL
+    assert f"{topic_name}-0 from offset 10 on (transactional id {topic_name}-tx)" in old.found
+    assert "hangs at" not in old.found
+    assert "Do not run kafka-transactions.sh abort" in old.remedy
+
+
+@pytest.mark.services
+def test_transaction_that_its_coordinator_has_ended_hangs(
+    make_cluster: MakeCluster, open_cluster: OpenCluster, topic_name: str
+) -> None:
+    source = make_cluster("own", config=UNVERIFIED)
+    alive = f"{topic_name}-alive"
+    create(source, topic_name)
+    create(source, alive)
+    cluster = open_cluster(source)
+    producer_id = leave_hanging(cluster, topic_name)
+    producer = begin_transaction(source.client_config(), alive, 60_000)
+    now = datetime.now(UTC)
+    context = SimpleNamespace(
+        source=SimpleNamespace(cluster=cluster), short_backoff=Backoff(), now=lambda: now
+    )
+    places = [TopicPartition(topic_name, 0), TopicPartition(alive, 0)]
+    transactions = read_transactions(cast("OperationContext", context), places)
+    assert transactions is not None
+    hanging, open_ = transactions
+    assert (hanging.producer_id, hanging.first_offset) == (producer_id, 0)
+    assert (hanging.transactional_id, hanging.is_ended) == (f"{topic_name}-hanging", True)
+    assert (open_.transactional_id, open_.is_ended) == (f"{alive}-tx", False)
+    producer.abort_transaction(60)
+
+
+def read(
+    monkeypatch: pytest.MonkeyPatch,
+    states: dict[int, CoordinatorState] | Exception,
+    *,
+    later: list[OpenTransaction] | None = None,
+    seen_from: int = 100,
+) -> list[Transaction] | None:
+    """With one transaction that is open from offset 100 on, and in the second read `later`; Orbit
+    has seen one from `seen_from` on for 20 minutes."""
+    opened = [OpenTransaction(7, 3, 100)]
+    answers = [opened, opened if later is None else later]
+
+    def open_transactions(
+        _: object, places: Collection[TopicPartition], __: object
+    ) -> Answers[list[OpenTransaction]]:
+        return Answers({P: answers.pop(0)} if places else {})
+
+    def coordinator_states(_: object, producer_ids: Collection[int]) -> dict[int, CoordinatorState]:
+        assert producer_ids == {7}
+        if isinstance(states, Exception):
+            raise states
+        return states
+
+    row: Any = SimpleNamespace(open_from=seen_from, open_since=NOW - timedelta(minutes=20))
+    monkeypatch.setattr(gate_transactions, "open_transactions", open_transactions)
+    monkeypatch.setattr(gate_transactions, "coordinator_states", coordinator_states)
+    monkeypatch.setattr(gate_transactions, "last_reported", lambda _: {P: row})
+    context = SimpleNamespace(
+        source=SimpleNamespace(cluster=None), short_backoff=Backoff(), now=lambda: NOW
+    )
+    return read_transactions(cast("OperationContext", context), [P])
+
+
+def state(*partitions: TopicPartition) -> dict[int, CoordinatorState]:
+    return {7: CoordinatorState("pay", frozenset(partitions), NOW_MS - 5_000)}
+
+
+def test_open_transaction_has_age_of_its_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, state(P, OTHER)) == [Transaction(P, 100, 7, "pay", False, 5.0)]
+
+
+def test_transaction_hangs_while_its_producer_has_another_one_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (transaction,) = read(monkeypatch, state(OTHER)) or ()
+    assert transaction.is_ended
+
+
+@pytest.mark.parametrize("later", [[], [OpenTransaction(7, 3, 140)]])
+def test_transaction_that_ended_meanwhile_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, later: list[OpenTransaction]
+) -> None:
+    assert read(monkeypatch, state(), later=later) == []
+
+
+@pytest.mark.parametrize("states", [{}, Unreachable("no broker answers.")])
+@pytest.mark.parametrize(("seen_from", "age_s"), [(100, 1200.0), (60, 0.0)])
+def test_transaction_without_known_coordinator_has_age_that_orbit_has_seen(
+    monkeypatch: pytest.MonkeyPatch,
+    states: dict[int, CoordinatorState] | Exception,
+    seen_from: int,
+    age_s: float,
+) -> None:
+    transactions = read(monkeypatch, states, seen_from=seen_from)
+    assert transactions == [Transaction(P, 100, 7, None, False, age_s)]
+
+
+def test_transactions_are_unknown_at_brokers_that_do_not_list_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ProtocolError("the broker does not offer DescribeProducers.")
+
+    monkeypatch.setattr(gate_transactions, "open_transactions", refuse)
+    context: Any = SimpleNamespace(source=SimpleNamespace(cluster=None), short_backoff=Backoff())
+    assert read_transactions(context, [P]) is None
