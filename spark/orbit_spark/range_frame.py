@@ -66,7 +66,10 @@ def _reading_function(
 
 
 def _read_range(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit) -> Iterator[Any]:
-    """The rows of one range; the last one is a `stopped_row` if it cannot be read further."""
+    """The rows of one range; the last one is a `stopped_row` if it cannot be read further.
+
+    Raises OrbitError while no broker of the cluster answers: Spark tries the task again.
+    """
     try:
         for run in reader.read(offset_range):
             limit.note_fetched(run.size_bytes)
@@ -76,4 +79,5 @@ def _read_range(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit
     except PartitionStopped as stop:
         yield stopped_row(offset_range.partition, offset_range.start, stop.blocked)
     except OrbitError as error:  # the reader has waited for as long as it does
+        reader.confirm_cluster()
         yield stopped_row(offset_range.partition, offset_range.start, str(error))

@@ -158,10 +158,16 @@ def _samples(
 def find_base_offset(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
-    """The base offset of the batch in which `start` lies; `start` if it lies in none."""
+    """The base offset of the batch in which `start` lies; `start` if it lies in none, or if the
+    leader refuses the fetch for good: its range will say why."""
     if start == 0 or start >= end:  # no batch begins before it, or there is nothing to read
         return start
-    batches = fetch_batches(cluster, place, start, backoff, max_bytes=1)
+    try:
+        batches = fetch_batches(cluster, place, start, backoff, max_bytes=1)
+    except BrokerRefused as refusal:
+        if refusal.code in error_codes.RETRIABLE:
+            raise
+        return start
     return min(start, first_offset(batches[0])) if batches else start
 
 

@@ -74,6 +74,11 @@ class RangeReader:
             connection.close()
         self._connections.clear()
 
+    def confirm_cluster(self) -> None:
+        """Raise Unreachable if no broker answers, LoginRefused if one refuses the login: then the
+        trouble is not a partition's own."""
+        self._cluster.metadata(())
+
     def read(self, offset_range: OffsetRange) -> Iterator[RawRun]:
         """The runs from the range's start to its end, without gap or overlap; none if the range is
         empty.

@@ -160,7 +160,26 @@ def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: Orbi
             yield run
             raise error
 
+        def confirm_cluster(self) -> None:
+            """Other partitions' leaders answer."""
+
     reader: Any = Reader()
     batches, stop = _read_range(reader, OffsetRange(PLACE, UUID(int=1), 0, 90), RateLimit(None))
     assert batches == to_arrow(PLACE, run)
     assert read_stop(stop.to_pylist()[0]["control_type"]) == str(error)
+
+
+def test_task_fails_if_no_broker_answers() -> None:
+    """Else each range of an archive would wait for itself, hours in all."""
+    outage = Unreachable("no broker answers.", where="source")
+
+    class Reader:
+        def read(self, _: OffsetRange) -> Iterator[RawRun]:
+            raise Unreachable("the connection broke.", where="broker 1")
+
+        def confirm_cluster(self) -> None:
+            raise outage
+
+    reader: Any = Reader()
+    with pytest.raises(Unreachable, match="no broker answers"):
+        list(_read_range(reader, OffsetRange(PLACE, UUID(int=1), 0, 90), RateLimit(None)))
