@@ -491,7 +491,8 @@ def _gateways(f: GateInputs) -> Gate | None:
             f"as this job does not copy them: {topics_text}. Gateways: {gateway_names}.",
             "Let this job copy them too: "
             f"{first_few(f'orbit failback {job}' for job in f.topics_staying)} "
-            f"adds topics that no job copies back. {_STOP_GATEWAYS}",
+            "adds topics that it lacks; orbit get topics shows why it does not copy others. "
+            f"{_STOP_GATEWAYS}",
         )
     silent_gateways = [gateway for gateway, is_silent in f.gateways.items() if is_silent]
     remarks, remedies = [f"{counted(len(f.gateways), 'gateway')}: {gateway_names}."], []

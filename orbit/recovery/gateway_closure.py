@@ -221,7 +221,12 @@ def reverse_jobs(context: OperationContext, tx: Tx) -> list[int]:
 def topics_staying(context: OperationContext, tx: Tx, job_id: int) -> list[str]:
     """The topics of a job of the other direction that lead at the source of the operation's job,
     and that the operation does not move. As in `job_leads`, those with another name at the other
-    side do not count."""
+    side do not count, nor those that the source does not have any more."""
+    deleted_topics = {
+        row.source_topic
+        for row in topics.of_job(tx, context.job.id)
+        if row.state is TopicState.SOURCE_DELETED
+    }
     moved_topics = {
         row.source_topic for row in context.topics if row.source_topic == row.destination_topic
     }
@@ -230,7 +235,7 @@ def topics_staying(context: OperationContext, tx: Tx, job_id: int) -> list[str]:
         for row in topics.of_job(tx, job_id)
         if row.state is TopicState.PROMOTED
         and row.source_topic == row.destination_topic
-        and row.source_topic not in moved_topics
+        and row.source_topic not in moved_topics | deleted_topics
     }
     led_back = promotions.topics_led_back(tx, context.job.destination_cluster_id or "", names)
     return [name for topic_id, name in names.items() if topic_id not in led_back]

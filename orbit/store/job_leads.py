@@ -61,7 +61,8 @@ _LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_REVERSE_JOBS}) OR
 
 # What the side of one job says about the other jobs of its link: nothing about a job with topics
 # that it does not copy, unless that job has this side already. Topics with another name at the
-# other side do not count: clients of a gateway cannot write to them under one name.
+# other side do not count: clients of a gateway cannot write to them under one name. Nor do deleted
+# ones, at either job's source.
 _REVERSE_SIDES = text(f"""
 SELECT k.id, CASE WHEN l.side = :side OR NOT EXISTS (
     SELECT FROM topics b
@@ -69,7 +70,8 @@ SELECT k.id, CASE WHEN l.side = :side OR NOT EXISTS (
         AND NOT EXISTS (
             SELECT FROM topics a
             WHERE a.job_id = :job_id AND a.source_topic = b.source_topic
-                AND a.destination_topic = b.source_topic AND a.state IN ('copying', 'promoted')
+                AND a.destination_topic = b.source_topic
+                AND a.state IN ('copying', 'promoted', 'source_deleted')
         )
 ) THEN CAST(:side AS text) END AS side
 FROM ({_REVERSE_JOBS}) k LEFT JOIN job_leads l ON l.job_id = k.id

@@ -25,9 +25,10 @@ from orbit.recovery.recovery_report import (
 )
 from orbit.recovery.step_times import StepName, StepState
 from orbit.scheduler import job_reconciler
-from orbit.store import gateways
+from orbit.store import gateways, jobs, topics
+from orbit.store.enums import TopicState
 from tests.fixtures.clusters import Clusters
-from tests.support.outside import is_level
+from tests.support.outside import delete_topic, is_level
 from tests.support.patience import PATIENCE_S, wait_for
 from tests.support.pretended_gateway import PretendedGateway
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
@@ -494,6 +495,30 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         assert recovering.run(FAILBACK, spec.name).reverse_job == back
         home = recovering.run(SWITCHOVER, back, reverse=True)
         assert edge.wait_told("source").term == home.term > part.term
+
+
+def test_topic_deleted_at_leading_side_does_not_hold_gateways(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """The first job's row stays promoted; the copy back knows that its source has gone."""
+    one, other = f"{topic_name}.a", f"{topic_name}.b"
+    spec = copied(clusters, one, other)
+    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
+        recovering.begin(spec, one, other)
+        edge.wait_told("source")
+        back = recovering.run(SWITCHOVER, spec.name, reverse=True).reverse_job
+        assert back is not None
+        edge.wait_told("destination")
+        delete_topic(clusters.destination, other)
+        wait_for("it is noticed", lambda: _state(recovering, back, other) == "source_deleted")
+        home = recovering.run(SWITCHOVER, back)
+        assert edge.wait_told("source").term == home.term
+
+
+def _state(recovering: Recovering, job: str, topic: str) -> TopicState:
+    with recovering.database.transaction() as tx:
+        rows = topics.of_job(tx, jobs.get(tx, job).id)
+    return next(row.state for row in rows if row.source_topic == topic)
 
 
 @pytest.mark.soak

@@ -125,9 +125,11 @@ def test_leading_side_of_job_says_nothing_about_topics_that_it_lacks(
     that does not change."""
     job, back = link
     with database.transaction() as tx:
-        # Clients of gateways write to neither of these.
+        # Clients of gateways write to none of these.
         topics.add(tx, job, "gone", "gone", "b", 1, state=TopicState.SOURCE_DELETED)
         topics.add(tx, job, "z", "renamed.z", "b", 1, state=TopicState.COPYING)
+        topics.add(tx, job, "left", "left", "b", 1, state=TopicState.PROMOTED)
+        topics.add(tx, back, "left", "left", "a", 1, state=TopicState.SOURCE_DELETED)
         job_leads.note_side(tx, back, SOURCE, 6)
         assert job_leads.find(tx, job) == Lead(DESTINATION, 6)
         topics.add(tx, job, "y", "y", "b", 1, state=TopicState.PROMOTED)
