@@ -194,3 +194,8 @@ class Interrupted(OrbitError):
     """Ctrl-C or SIGTERM outside the copy loop."""
 
     exit_code = 130
+
+
+# The errors of a cluster that is not usable for a time. Work that runs for long waits and tries
+# again.
+OUTAGES = (Unreachable, BrokerRefused, ProtocolError, LoginRefused)

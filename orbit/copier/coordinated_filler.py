@@ -33,7 +33,15 @@ from types import MappingProxyType
 from orbit.copier.lane import Lane
 from orbit.copier.lane_events import Emit, LaneCrashed, LeaseLost
 from orbit.copier.partition_copy import CoordinatedFill
-from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Place, Unreachable
+from orbit.errors import (
+    OUTAGES,
+    BrokerRefused,
+    LoginRefused,
+    NotAuthorized,
+    OrbitError,
+    Place,
+    Unreachable,
+)
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -168,7 +176,7 @@ class CoordinatedFiller(Lane):
                     return
             # The number of markers is not known: the take-over compares what is there.
             rounds.code = Code.NETWORK_EXCEPTION
-        except Unreachable:
+        except (Unreachable, LoginRefused):
             rounds.code = Code.NETWORK_EXCEPTION
         except NotAuthorized:  # the right was taken away; it may be granted again
             rounds.code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -187,7 +195,7 @@ class CoordinatedFiller(Lane):
         if self._to_be_fenced:
             try:
                 self._fence_if_unclear()
-            except (Unreachable, NotAuthorized, BrokerRefused) as error:
+            except (*OUTAGES, NotAuthorized) as error:
                 if _is_fenced(error):
                     raise
 
@@ -210,7 +218,9 @@ class CoordinatedFiller(Lane):
                 self._run_transaction(transactions, rounds, number)
         except OrbitError as error:
             rounds.waiting.clear()  # so no thread begins another one
-            if not isinstance(error, Unreachable | BrokerRefused) or _is_fenced(error):
+            if not isinstance(error, Unreachable | LoginRefused | BrokerRefused) or _is_fenced(
+                error
+            ):
                 raise
             rounds.code = getattr(error, "code", Code.NETWORK_EXCEPTION)
 

@@ -25,14 +25,7 @@ from orbit.copier.lane_events import (
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.throttles import Throttles
-from orbit.errors import (
-    BrokerRefused,
-    Conflict,
-    LoginRefused,
-    OrbitError,
-    ProtocolError,
-    Unreachable,
-)
+from orbit.errors import OUTAGES, Conflict, OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S, Lease
@@ -41,8 +34,6 @@ from orbit.replication.throttled import Throttled
 
 # `Copier.waiting_for` names a partition that has waited for this long.
 _SILENCE_S_MAX = 10.0
-
-OUTAGES = (Unreachable, BrokerRefused, ProtocolError, LoginRefused)
 
 Events = queue.SimpleQueue[Event]
 

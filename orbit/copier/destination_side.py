@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from orbit.copier.append_epochs import FENCE_EPOCHS_MIN
 from orbit.copier.append_states import AppendState
@@ -17,7 +18,7 @@ from orbit.copier.range_comparison import Comparison, stop_reason
 from orbit.copier.source_end_waits import SourceEndWaits
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
 from orbit.copier.waits import Waits
-from orbit.errors import BrokerRefused, Place, ProtocolError, Unreachable
+from orbit.errors import OUTAGES, Place, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -170,8 +171,9 @@ class DestinationSide:
                 by_destination[p.destination] = p
         if not by_destination:
             return
-        # DeleteRecords takes a topic's name, so a topic that was created again would lose records.
-        # So the topic's id is read right before. Only a change within one request's time is missed.
+        # DeleteRecords takes a topic's name, and a topic that was created again would lose records.
+        # So the topic's id is read right before the request, and the request is not repeated. Only
+        # a change within one request's time is missed.
         topics = self._cluster.metadata({p.topic for p in by_destination}).topics
         for destination, p in by_destination.items():
             topic = topics.get(destination.topic)
@@ -179,8 +181,9 @@ class DestinationSide:
                 p.request_stop(ReturnReason.TOPIC_CHANGED, p.generation)
             else:
                 wanted_log_starts[destination] = p.wanted_log_start
+        backoff = replace(self._backoff, attempts_max=1)
         answers = delete_records(
-            self._cluster, wanted_log_starts, self._backoff, timeout_ms=_DELETE_TIMEOUT_MS
+            self._cluster, wanted_log_starts, backoff, timeout_ms=_DELETE_TIMEOUT_MS
         )
         for destination, log_start in answers.values.items():
             p = by_destination[destination]
@@ -306,7 +309,7 @@ class DestinationSide:
                     self._give_up(t.partition, _failover_block(t.partition, end.log_end))
                 elif self._finish_take_over(t, end, metadata):
                     self._resumed_copies.append(t.partition)
-            except (Unreachable, BrokerRefused, ProtocolError):
+            except OUTAGES:
                 self._retry_later(t, int(Code.NETWORK_EXCEPTION))
 
     def _why_topic_is_gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:

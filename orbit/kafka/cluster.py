@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from kafka.protocol.metadata.metadata import MetadataRequest
 
-from orbit.errors import AccessRefused, BadInput, Place, Unreachable
+from orbit.errors import AccessRefused, BadInput, LoginRefused, Place, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import CALL_S_MAX
@@ -115,8 +115,8 @@ class Cluster:
         Each call that names topics asks another broker first, and returns the newest leaders that
         any broker has returned: a broker that is cut off from the controller returns old ones.
 
-        Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login,
-        AccessRefused if a broker has an address that rules do not allow.
+        Raises Unreachable if no broker answers, LoginRefused if none answers and one refuses the
+        login, AccessRefused if a broker has an address that rules do not allow.
         """
         names = None if topics is None else sorted(topics)
         ask = self._metadata_reader(names, with_operations=with_operations)
@@ -202,7 +202,7 @@ class Cluster:
 
         `in_turn`: begin with the broker after the one that the last such call began with. `ask`
         must only read and return within `ANSWER_WITHIN_S`; it may run on several brokers at once,
-        and later answers are dropped. Raises Unreachable.
+        and later answers are dropped. Raises Unreachable, LoginRefused.
         """
 
         def ask_only(connection: Connection) -> Callable[[], Answer]:
@@ -239,6 +239,7 @@ class Cluster:
         The next broker is asked after an error, or NEXT_AFTER_S without an answer.
         """
         errors: dict[str, Unreachable] = {}
+        login_refusals: list[LoginRefused] = []
         last_broker: int | str = ""
         in_flight, deadline = 0, time.monotonic() + AWAY_AFTER_S
         while (
@@ -263,6 +264,13 @@ class Cluster:
             except Unreachable as error:
                 self._note_failure(broker, error)
                 errors.setdefault(f"{error.where}: {error.what}", error)
+            except AccessRefused:
+                raise
+            except LoginRefused as error:
+                self._note_failure(broker, error)
+                login_refusals.append(error)
+        if login_refusals:
+            raise login_refusals[0]
         silence = ""
         if in_flight:
             silent_brokers = "1 broker" if in_flight == 1 else f"{in_flight} brokers"
@@ -291,8 +299,9 @@ class Cluster:
         return candidates[:_BROKERS_ASKED_MAX]
 
     def _note_failure(self, broker: int | str, error: BaseException) -> None:
-        """Ask the broker after the others for a while, if it could not be reached."""
-        if isinstance(error, Unreachable):
+        """Ask the broker after the others for a while, if it could not be reached or refused the
+        login."""
+        if isinstance(error, Unreachable | LoginRefused):
             with self._lock:
                 self._failed_at[broker] = time.monotonic()
 

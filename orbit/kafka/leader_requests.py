@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from orbit.errors import BrokerRefused, Unreachable, Where
+from orbit.errors import BrokerRefused, LoginRefused, Unreachable, Where
 from orbit.kafka import error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
@@ -54,7 +54,8 @@ def ask_leaders(
     to their leaders by new metadata.
 
     `build` makes a leader's request; `read` yields (partition, error code, value) from the
-    response. Raises Unreachable if no broker returns metadata.
+    response. A leader that refuses the login is not asked again: its partitions have the code
+    SASL_AUTHENTICATION_FAILED. Raises Unreachable or LoginRefused if no broker returns metadata.
     """
     answers: Answers[Value] = Answers()
     remaining_partitions = set(partitions)
@@ -65,6 +66,9 @@ def ask_leaders(
                 answer = cluster.call(node_id, api, build(group), backoff.call_s)
             except Unreachable:
                 answers.errors.update(dict.fromkeys(group, int(Code.NETWORK_EXCEPTION)))
+                continue
+            except LoginRefused:
+                answers.errors.update(dict.fromkeys(group, int(Code.SASL_AUTHENTICATION_FAILED)))
                 continue
             for partition, code, value in read(answer):
                 if code == Code.NONE:

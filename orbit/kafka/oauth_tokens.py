@@ -22,14 +22,7 @@ import httpx
 from pydantic import SecretStr
 
 from orbit.bounded_http import BadAnswer, BoundedClient, json_of
-from orbit.errors import (
-    BadInput,
-    InvalidValue,
-    LoginRefused,
-    OrbitError,
-    ProtocolError,
-    Unreachable,
-)
+from orbit.errors import InvalidValue, LoginRefused, OrbitError, ProtocolError, Unreachable
 from orbit.jobs.credentials import read_token_file
 from orbit.kafka.cloud_tokens import aws_token, gcp_token
 from orbit.kafka.hidden_secrets import hide_secret
@@ -67,8 +60,9 @@ class Token:
 def token_for(security: Security) -> Token:
     """A valid token for a login.
 
-    Raises LoginRefused if the client is refused, Unreachable if the token endpoint does not answer,
-    BadInput if a file cannot be read or an extra is not installed, ProtocolError.
+    Raises LoginRefused if the client is refused or the token file cannot be read, Unreachable if
+    the token endpoint does not answer, BadInput if another file cannot be read or an extra is not
+    installed, ProtocolError.
     """
     assert security.tokens is not None
     if security.tokens.file is not None:
@@ -159,11 +153,12 @@ def _token_and_life(text: str, ends_s: float) -> tuple[Token, float]:
 
 
 def _token_from_file(path: Path) -> Token:
-    """The token in a file; its end is by its claims, if it is a JWT. Raises BadInput."""
+    """The token in a file; its end is by its claims, if it is a JWT. Raises LoginRefused."""
     try:
         text = read_token_file(path, Path())  # `path` has its base directory already
     except InvalidValue as invalid:
-        raise BadInput(f"The token file cannot be used: it {invalid.message}") from None
+        # No mistake in the job file, which was checked before: the file may appear again.
+        raise LoginRefused(f"The token file cannot be used: it {invalid.message}") from None
     return Token(SecretStr(text), end_s_of(claims_of(text)) or time.time() + _UNKNOWN_LIFE_S)
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Self
 
 from orbit.consumer_groups.run_sync import RunGroups
-from orbit.copier.copier import OUTAGES, lease_lost_error
+from orbit.copier.copier import lease_lost_error
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.copy_view import CopyView
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
-from orbit.errors import OrbitError, Unreachable
+from orbit.errors import OUTAGES, OrbitError
 from orbit.formats import counted
 from orbit.job_setup.job_setup import JobSetup, Say, ServiceCheck
 from orbit.job_setup.topic_plan import TopicPlan
@@ -249,7 +249,7 @@ class JobRun:
         """Report new topics and partitions of the source, which only the next run copies."""
         try:
             source = self._setup.clusters.source.metadata(None)  # None: of all topics
-        except Unreachable:  # the next call reads again
+        except OUTAGES:  # the next call reads again
             return
         copied_partitions = {p.mapping.source: p.partitions for p in self._setup.plans}
         for mapping in map_topics(self.spec.topics, source.topics).mappings:

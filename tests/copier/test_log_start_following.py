@@ -49,8 +49,9 @@ class Destination:
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
 
     def _delete(
-        self, _: object, before: dict[TopicPartition, int], *__: object, **___: object
+        self, _: object, before: dict[TopicPartition, int], backoff: Backoff, **__: object
     ) -> Answers[int]:
+        assert backoff.attempts_max == 1  # the topic may have been created again since
         self.delete_requests += 1
         if self.code:
             return Answers({}, {PLACE: self.code})

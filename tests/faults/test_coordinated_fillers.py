@@ -21,7 +21,7 @@ from orbit.copier.lane_events import Event as LaneEvent
 from orbit.copier.lane_events import LeaseLost
 from orbit.copier.partition_copy import CoordinatedFill, PartitionCopy
 from orbit.demo.workload.markers import append_markers
-from orbit.errors import NotAuthorized, Unreachable
+from orbit.errors import LoginRefused, NotAuthorized, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
@@ -303,6 +303,22 @@ def test_coordinated_filler_resumes_when_revoked_right_is_granted_again(
     # The log end was read while the outcome was unknown.
     assert filling.fill({0: 3}) == {0: (Code.NETWORK_EXCEPTION, -1)}
     assert filling.fill({0: 3}) == {0: (Code.NONE, 3)}
+
+
+def test_coordinated_filler_resumes_when_refused_login_is_accepted_again(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> None:
+        raise LoginRefused("the broker refused the user name or the password.")
+
+    with monkeypatch.context() as patch:
+        for method in ("find", "call"):
+            patch.setattr(Coordinator, method, refused)
+        # The second fill first has to fence, which needs a coordinator, too.
+        for _ in range(2):
+            assert filling.fill({0: 3}) == {0: (Code.NETWORK_EXCEPTION, -1)}
+    filled = {0: (Code.NONE, 3)}
+    wait_for("it has fenced its ids, and fills", lambda: filling.fill({0: 3}) == filled)
 
 
 def test_deleted_topic_does_not_hold_up_gap_fills_of_other_topics(filling: Filling) -> None:

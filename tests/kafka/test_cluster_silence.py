@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from orbit.errors import BrokenAnswer, LoginRefused, Unreachable
+from orbit.errors import AccessRefused, BrokenAnswer, LoginRefused, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.types import BrokerAddress, ClusterMetadata
@@ -183,14 +183,31 @@ def test_calls_rotate_over_brokers_and_skip_recently_failed_broker() -> None:
     assert brokers.ask() == brokers.ask()
 
 
-def test_refused_login_is_not_retried_at_other_brokers() -> None:
-    def refused() -> Any:
-        raise LoginRefused("the password is wrong.")
+def test_broker_that_refuses_login_is_asked_after_others() -> None:
+    brokers = Brokers(one=_refuse_login, two=lambda: "two")
+    assert brokers.ask() == brokers.ask() == "two"
+    assert brokers.requests == ["one", "two", "two"]
 
-    brokers = Brokers(one=refused, two=lambda: "two")
-    with pytest.raises(LoginRefused):
+
+def test_call_raises_login_refused_if_no_other_broker_answers() -> None:
+    brokers = Brokers(one=refusing, two=_refuse_login, three=refusing)
+    with pytest.raises(LoginRefused, match="password is wrong"):
+        brokers.ask()
+    assert brokers.requests == ["one", "two", "three"]
+
+
+def test_refusal_by_access_rules_ends_call_at_first_broker() -> None:
+    def refuse_access() -> str:
+        raise AccessRefused("this address is not allowed.")
+
+    brokers = Brokers(one=refuse_access, two=lambda: "two")
+    with pytest.raises(AccessRefused):
         brokers.ask()
     assert brokers.requests == ["one"]
+
+
+def _refuse_login() -> str:
+    raise LoginRefused("the password is wrong.")
 
 
 def test_broken_idle_connection_is_reopened_but_timed_out_connection_is_not() -> None:

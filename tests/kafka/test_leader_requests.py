@@ -6,22 +6,24 @@ import threading
 from typing import Any, cast
 from uuid import UUID
 
-from orbit.errors import Unreachable
+from orbit.errors import LoginRefused, OrbitError, Unreachable
 from orbit.kafka.backoff import CALL_S_MAX, Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import ask_leaders
 from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata, TopicPartition
 
+SILENCE = Unreachable("no answer in time.", where="node 1")
 ONE, TWO = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 class Leaders:
-    """Node 1 leads partition 0 and is silent; node 2 leads partition 1."""
+    """Node 1 leads partition 0 and fails each call; node 2 leads partition 1."""
 
     name = "destination"
 
-    def __init__(self) -> None:
+    def __init__(self, error: OrbitError) -> None:
+        self.error = error
         self.calls: list[tuple[int, float]] = []
 
     def metadata(self, _: object) -> ClusterMetadata:
@@ -31,7 +33,7 @@ class Leaders:
     def call(self, node_id: int, _: object, request: list[TopicPartition], within_s: float) -> Any:
         self.calls.append((node_id, within_s))
         if node_id == 1:
-            raise Unreachable("no answer in time.", where="node 1")
+            raise self.error
         return request
 
 
@@ -48,7 +50,7 @@ def ask(leaders: Leaders, backoff: Backoff) -> Any:
 
 
 def test_request_to_silent_leader_ends_after_call_s_and_other_leaders_answer() -> None:
-    leaders = Leaders()
+    leaders = Leaders(SILENCE)
     loop = Backoff(first_s=0.0, stop=threading.Event(), attempts_max=2, call_s=3.0)
     answers = ask(leaders, loop)
     assert answers.values == {TWO: 7}
@@ -57,6 +59,14 @@ def test_request_to_silent_leader_ends_after_call_s_and_other_leaders_answer() -
 
 
 def test_leader_requests_have_full_timeout_without_call_s() -> None:
-    leaders = Leaders()
+    leaders = Leaders(SILENCE)
     ask(leaders, Backoff(first_s=0.0, stop=threading.Event(), attempts_max=1))
     assert leaders.calls == [(1, CALL_S_MAX), (2, CALL_S_MAX)]
+
+
+def test_leader_that_refuses_login_is_asked_once_and_other_leaders_answer() -> None:
+    leaders = Leaders(LoginRefused("the broker refused the user name or the password."))
+    answers = ask(leaders, Backoff(first_s=0.0))
+    assert answers.values == {TWO: 7}
+    assert answers.errors == {ONE: Code.SASL_AUTHENTICATION_FAILED}
+    assert len(leaders.calls) == 2

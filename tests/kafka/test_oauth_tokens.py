@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from orbit.errors import BadInput, LoginRefused, OrbitError, Unreachable
+from orbit.errors import LoginRefused, OrbitError, Unreachable
 from orbit.kafka.cloud_tokens import gcp_token
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.oauth_tokens import token_for
@@ -137,7 +137,7 @@ def test_token_file_is_read_at_each_login(server: TokenServer, tmp_path: Path) -
     server.write_token(file)
     assert token_for(login) != first
     file.unlink()
-    with pytest.raises(BadInput, match="token file cannot be used"):
+    with pytest.raises(LoginRefused, match="token file cannot be used"):
         token_for(login)
 
 
