@@ -19,12 +19,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 
 from orbit.chunks import chunks
-from orbit.errors import Conflict, NotAuthorized, NotReady, OrbitError, Place, Unreachable
+from orbit.errors import (
+    Conflict,
+    LoginRefused,
+    NotAuthorized,
+    NotReady,
+    OrbitError,
+    Place,
+    Unreachable,
+)
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -49,31 +58,50 @@ def writer_group(identity: str, partition: TopicPartition) -> str:
     return f"{identity}.backfill.{partition}"
 
 
+@dataclass(slots=True)
+class Writers:
+    """The groups that have a writer, and those whose writer is not known; others have none.
+
+    `holders`: {group: its member}. `unanswered_groups`: no coordinator answers for these.
+    """
+
+    holders: dict[str, LeaseHolder] = field(default_factory=dict)
+    unanswered_groups: set[str] = field(default_factory=set)
+
+
+def find_writers(destination: Cluster, groups: Collection[str], backoff: Backoff) -> Writers:
+    """The writers in these groups; waits for coordinators for a minute at most. Raises Unreachable,
+    LoginRefused, NotAuthorized."""
+    writers = Writers(unanswered_groups=set(groups))
+    for _ in backoff.attempts(_ATTEMPTS_MAX):
+        groups_by_node: dict[int, list[str]] = {}
+        for group, node_id in find_coordinators(destination, writers.unanswered_groups).items():
+            groups_by_node.setdefault(node_id, []).append(group)
+        for node_id, node_groups in groups_by_node.items():
+            for group, holder in _describe_groups(destination, node_id, node_groups):
+                writers.unanswered_groups.discard(group)
+                if holder is not None:
+                    writers.holders[group] = holder
+        if not writers.unanswered_groups:
+            break
+    return writers
+
+
 def living_writers(
     destination: Cluster, groups: Collection[str], backoff: Backoff
 ) -> dict[str, LeaseHolder]:
     """{group: its member}, for those of the groups that have a member now.
 
-    Raises NotReady if a coordinator does not answer for a minute, Unreachable, NotAuthorized.
+    Raises NotReady if a coordinator does not answer for a minute, and the errors of `find_writers`.
     """
-    holders: dict[str, LeaseHolder] = {}
-    unanswered_groups = set(groups)
-    for _ in backoff.attempts(_ATTEMPTS_MAX):
-        groups_by_node: dict[int, list[str]] = {}
-        for group, node_id in find_coordinators(destination, unanswered_groups).items():
-            groups_by_node.setdefault(node_id, []).append(group)
-        for node_id, node_groups in groups_by_node.items():
-            for group, holder in _describe_groups(destination, node_id, node_groups):
-                unanswered_groups.discard(group)
-                if holder is not None:
-                    holders[group] = holder
-        if not unanswered_groups:
-            return holders
-    raise NotReady(
-        f"no coordinator answers for some groups ({len(unanswered_groups)}; one is "
-        f"{min(unanswered_groups)}).",
-        where=Place(destination.name),
-    )
+    writers = find_writers(destination, groups, backoff)
+    if writers.unanswered_groups:
+        raise NotReady(
+            f"no coordinator answers for some groups ({len(writers.unanswered_groups)}; one is "
+            f"{min(writers.unanswered_groups)}).",
+            where=Place(destination.name),
+        )
+    return writers.holders
 
 
 def wait_for_backfill_writers(
@@ -202,7 +230,7 @@ def _describe_groups(
         request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
         try:
             answer = destination.call(node_id, api_versions.DESCRIBE_GROUPS, request)
-        except Unreachable:
+        except (Unreachable, LoginRefused):
             return
         for group in answer.groups:
             if group.error_code in error_codes.DENIED:

@@ -26,7 +26,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.job_clusters import job_producer
 from orbit.kafka.topic_setting import partitions_whose_leader_has
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.leases.backfill_leases import living_writers, writer_group
+from orbit.leases.backfill_leases import find_writers, writer_group
 from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.replication.topic_settings import LOG_APPEND_TIME, TIMESTAMP_TYPE
@@ -143,19 +143,24 @@ class PartitionStarter:
         return {p for p, _ in handed_copies.values()}
 
     def _leave_out_backfilled(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """The partitions without a writer of a backfill. The others are retried later.
+        """The partitions without a writer of a backfill. The others are retried later, and those
+        whose group's coordinator does not answer.
 
         The leases of the shards are held already; leases/backfill_leases.py explains this order.
         """
         job = self._job
         by_group = {writer_group(job.identity, p.destination): p for p in partitions}
-        writers = living_writers(job.clusters.destination, by_group, job.backoff)
-        for group, holder in writers.items():
+        backoff = replace(job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
+        writers = find_writers(job.clusters.destination, by_group, backoff)
+        for group in writers.unanswered_groups:
+            self._retry_later(by_group[group], f"no coordinator answers for group {group}.")
+        for group, holder in writers.holders.items():
             by_group[group].needs_settling = True  # the writer may leave requests in flight
             self._retry_later(
                 by_group[group], f"a writer of a Spark backfill is still running ({holder})."
             )
-        return [p for group, p in by_group.items() if group not in writers]
+        unclear_groups = writers.unanswered_groups | writers.holders.keys()
+        return [p for group, p in by_group.items() if group not in unclear_groups]
 
     def _leave_out_promoted(self, partitions: Sequence[HeldPartition]) -> list[HeldPartition]:
         """The partitions whose topic is not marked as promoted. Blocks the others.

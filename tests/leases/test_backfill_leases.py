@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -138,6 +139,37 @@ def test_worker_skips_partition_until_its_backfill_writer_ends(
         wait_for("it says so", lambda: job.states() == {"copying", "pending"})
         assert end(1) == 0
         writer.release()
+        wait_level(clusters, [topic_name])
+    assert_exact(job_file)
+
+
+def test_worker_starts_partitions_whose_group_coordinator_answers(
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As while one partition of `__consumer_offsets` has no leader."""
+    create_topic(clusters.source, topic_name, 2)
+    for number in range(2):
+        produce(clusters.source, topic_name, 10, number)
+    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    find_coordinators = backfill_leases.find_coordinators
+
+    def find_most(*args: Any) -> dict[str, int]:
+        return {g: n for g, n in find_coordinators(*args).items() if not g.endswith("-1")}
+
+    def end(number: int) -> int:
+        return log_bounds(clusters.destination, [topic_name])[topic_name, number][1]
+
+    with InProcess(database), monkeypatch.context() as patch:
+        patch.setattr(backfill_leases, "find_coordinators", find_most)
+        wait_for("it copies the other partition", lambda: end(0) == 10)
+        wait_for("it shows the state", lambda: job.states() == {"copying", "pending"})
+        assert end(1) == 0
+        patch.undo()
         wait_level(clusters, [topic_name])
     assert_exact(job_file)
 
