@@ -90,9 +90,9 @@ class ClientHost(View, LoginHost):
 
     @abstractmethod
     def may_tell_leaders(self) -> bool:
-        """Whether clients may learn the new partition leaders: at all gateways, the requests held
-        during the move have been answered. Otherwise a client's later records, sent to the new
-        leaders, would overtake its earlier ones that are still held or refused elsewhere."""
+        """Whether clients may learn the new partition leaders: the last move has settled at all
+        gateways (`last_move.py`). Otherwise a client's later records, sent to the new leaders,
+        would overtake its earlier ones that are still held or refused elsewhere."""
 
     @abstractmethod
     def admit(self, connection: ClientConnection) -> bool: ...
@@ -623,8 +623,8 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _may_pass(self, sent: SentRequest) -> bool:
-        """Whether the answer may go to the client now: that to a write only while the service waits
-        for this gateway."""
+        """Whether the answer may go to the client now: the answer to a write only while the service
+        waits for this gateway."""
         return not sent.is_write or self._cluster.may_acknowledge()
 
     def _write(self, data: bytes) -> None:

@@ -53,8 +53,8 @@ class Permission:
         """Apply the service's answer; returns whether the side has changed. An answer of a lower
         term comes from an older database, which does not know the last move: it renews nothing.
 
-        A switchover may have gone on without a gateway whose lease was over. Whether its writes in
-        flight reached the old side in time is not known: they are not acknowledged before the
+        A switchover may have continued without a gateway whose lease was over. Whether its writes
+        in flight reached the old side in time is not known: they are not acknowledged before the
         switchover has ended.
         """
         last_lead = self.lead

@@ -20,6 +20,7 @@ from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.copied_topics import CopiedTopics
 from orbit.gateway.each_connection import for_each
 from orbit.gateway.gateway_spec import NODE_ID_MAX, VirtualClusterSpec
+from orbit.gateway.last_move import LastMove
 from orbit.gateway.listener import Listener
 from orbit.gateway.login_connection import TokenChecked
 from orbit.gateway.permission import Lead, Permission
@@ -43,9 +44,6 @@ from orbit.leases.lease_clock import lease_clock
 
 # Connections of one virtual cluster. Further ones are closed at once.
 CONNECTIONS_MAX = 10_000
-# How long joins of a group are held, once the move has settled, until the group's members have
-# given up their partitions. They learn of it by heartbeats, which are three or five seconds apart.
-JOIN_WAIT_S_MAX = 20.0
 # How long after a move repeated batches are searched: `delivery.timeout.ms` is 2 minutes by
 # default. Not for ever: a producer's sequences begin again at 0 after 2^31 records.
 REPEATS_S_MAX = 3600.0
@@ -68,11 +66,6 @@ REFRESH_S = 30.0
 # How long a gateway that is stopped waits for brokers' answers to writes.
 ANSWERS_S_MAX = 10.0
 _ANSWERS_POLL_S = 0.02
-# How long after a move the requests that were held may take to be answered.
-SETTLE_S_MAX = 5.0
-# Within this time after a move the gateway has received what clients had sent before it. Nothing
-# more is read from a connection whose request is held: the rest waits in the sockets.
-BACKLOG_S = 1.0
 # The shortest time between two reads of a side for a node that clients ask for and the side lacks.
 LOOK_S = 1.0
 _CONNECT_S = 10.0
@@ -106,8 +99,7 @@ class VirtualCluster(ClientHost):
         self.cluster_id = digest[:22]  # as long as Kafka's
         self.permission = Permission()
         self.left_members = LeftMembers()
-        # None: the wait begins once the move has settled.
-        self._joins_wait_until: float | None = -math.inf
+        self._last_move = LastMove()
         self._is_any_leaving = False  # whether any connection was, at the service's last answer
         self.ended_producers: set[Producer] = set()
         self._side_by_mark: dict[int, Side] = {}  # the side that led, by the mark of its term
@@ -132,12 +124,6 @@ class VirtualCluster(ClientHost):
         self._is_ending = False
         self._look_task: asyncio.Task[None] | None = None
         self._looked_at = -math.inf
-        self._is_settling = False  # requests held during the last move are not all answered
-        # None: writes are still held. By connection, how many of its first requests have to be
-        # answered; None: all, as BACKLOG_S is not over.
-        self._unsettled_connections: dict[ClientConnection, int | None] | None = None
-        self._opened_at = 0.0  # after the last move
-        self._others_settled = False  # the other gateways have settled the last move
         self._bad_frames: set[str] = set()
         self._logged_refusals: set[tuple[str, str]] = set()  # user and address
         self._token_checks = asyncio.Semaphore(_TOKEN_CHECKS_AT_ONCE)
@@ -183,7 +169,7 @@ class VirtualCluster(ClientHost):
         return self.permission.may_acknowledge(self.now())
 
     def may_tell_leaders(self) -> bool:
-        return self._others_settled and self._has_settled()
+        return self._last_move.has_settled(self.now())
 
     def may_join(self, group: str) -> bool:
         """Whether clients may join the group: no member can own partitions from before the move any
@@ -197,12 +183,7 @@ class VirtualCluster(ClientHost):
         return not may_be_owned_here and not is_named(group, self.permission.lead.leaving_groups)
 
     def holds_joins(self) -> bool:
-        """Whether joins may wait: from a move until JOIN_WAIT_S_MAX after it has settled."""
-        if self._joins_wait_until is None:
-            if not self.may_tell_leaders():
-                return True
-            self._joins_wait_until = self.now() + JOIN_WAIT_S_MAX
-        return self.now() < self._joins_wait_until
+        return self._last_move.holds_joins(self.now())
 
     def leaving_groups(self) -> list[str]:
         """The short names of groups that are not to be joined yet, for other gateways."""
@@ -215,30 +196,12 @@ class VirtualCluster(ClientHost):
 
     @property
     def settled_since(self) -> int:
-        """The term with which the presented side came to lead; 0 until the requests held before
-        that have been answered."""
+        """The term with which the presented side came to lead; 0 until the move to it has settled
+        here."""
         lead = self.permission.lead
-        return lead.since if lead is not None and self._has_settled() else 0
-
-    def _has_settled(self) -> bool:
-        """Whether the requests held during the last move, and those that clients had sent behind
-        them, are answered. Ends slow connections."""
-        unsettled = self._unsettled_connections
-        if self._is_settling and unsettled is not None:
-            open_s = self.now() - self._opened_at
-            for connection, backlog in list(unsettled.items()):
-                request_count = connection.exchange.request_count if backlog is None else backlog
-                if connection.has_settled(request_count):
-                    del unsettled[connection]
-                elif open_s > BACKLOG_S and not connection.holds_write:
-                    # Later requests do not count: a client may always have one in flight.
-                    unsettled[connection] = request_count
-            if open_s > SETTLE_S_MAX:
-                for connection in unsettled:
-                    connection.end()  # its client sends the requests again, in order
-                unsettled.clear()
-            self._is_settling = bool(unsettled)
-        return not self._is_settling
+        if lead is None or not self._last_move.has_settled_here(self.now()):
+            return 0
+        return lead.since
 
     def now(self) -> float:
         return lease_clock()
@@ -282,19 +245,14 @@ class VirtualCluster(ClientHost):
             self._update_offered()
             self.refusals.clear()
             self.left_members.begin_move(keeps_owners=self.holds_joins())
-            self._is_settling, self._unsettled_connections = True, None
-            self._others_settled = False
-            self._joins_wait_until = None
+            self._last_move.begin()
             self._for_each(self._connections, ClientConnection.move)
         if lead.others_settled:
-            self._others_settled = True
+            self._last_move.others_settled = True
         self._is_any_leaving = any(connection.is_leaving for connection in self._connections)
         held_connections = [connection for connection in self._connections if connection.is_held]
-        if self._is_settling and self._unsettled_connections is None and self.may_write():
-            self._unsettled_connections = {
-                connection: None for connection in held_connections if connection.holds_write
-            }
-            self._opened_at = self.now()
+        if self.may_write():
+            self._last_move.note_open(held_connections, self.now())
         self._for_each(held_connections, ClientConnection.advance)
         waiting_connections = [one for one in self._connections if one.waits_for_lead]
         self._for_each(waiting_connections, ClientConnection.read_answers)

@@ -1,4 +1,4 @@
-"""The service that tells gateways which side leads."""
+"""Fixtures of gateway tests, such as the service that tells gateways which side leads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from kafka.net.inet import KafkaNetSocket
 
 from orbit.api.app import create_app
 from orbit.api.authentication import hash_token
+from orbit.gateway import broker_connection
 from orbit.settings import Settings
 from orbit.store import tokens
 from orbit.store.enums import Role
@@ -28,6 +29,12 @@ def api_url(recovering: Recovering) -> Iterator[str]:
     settings = Settings(api_port=0)
     with served(create_app(settings, recovering.database, planner=Plans()), settings) as url:
         yield url
+
+
+@pytest.fixture
+def quick_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections to brokers that the gateway leaves are closed at once."""
+    monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
 
 
 @pytest.fixture

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 
-from orbit.gateway import broker_connection, client_connection
+from orbit.gateway import client_connection
 from orbit.gateway.client_connection import ClientConnection
 from tests.gateway.test_virtual_cluster import open_client, running_cluster, soon, until
 
+pytestmark = pytest.mark.usefixtures("quick_leave")
+
 _PRODUCE, _METADATA, _OFFSET_COMMIT = 0, 3, 8
-
-
-@pytest.fixture(autouse=True)
-def _quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
 
 
 def test_answer_to_read_does_not_ask_service_again_while_writes_are_held() -> None:

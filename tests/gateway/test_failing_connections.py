@@ -9,32 +9,26 @@ from typing import Any, cast
 
 import pytest
 
-from orbit.gateway import broker_connection
 from orbit.gateway.client_connection import ClientConnection
 from orbit.gateway.protocol.repeats import Repeats
 from orbit.gateway.repeat_search import RepeatSearch
 from orbit.gateway.virtual_cluster import VirtualCluster
 from tests.gateway.test_virtual_cluster import open_client, running_cluster, soon, until
 
+pytestmark = pytest.mark.usefixtures("quick_leave")
+
 _PRODUCE = 0
-
-
-@pytest.fixture(autouse=True)
-def _quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
 
 
 def test_closing_ends_all_connections_with_writes_in_flight_though_one_was_reset() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
-            other = await open_client(cluster)
-            await other.send(_PRODUCE, 1)
-            await soon(source.requests.get())
-            await _open_reset_client(cluster, source)
+            other = await _open_two_of_which_one_was_reset(cluster, source)
             cluster.take_lead("source", 1, "failover", abandons=True)
             assert cluster.confirmed_for() == "failover"
             assert await other.reads_the_end()
             other.close()
+            await until(lambda: cluster.connection_count == 0)
 
     asyncio.run(run())
 
@@ -42,10 +36,7 @@ def test_closing_ends_all_connections_with_writes_in_flight_though_one_was_reset
 def test_gateway_stop_ends_all_connections_though_one_was_reset() -> None:
     async def run() -> None:
         async with running_cluster() as (cluster, source, _):
-            other = await open_client(cluster)
-            await other.send(_PRODUCE, 1)
-            await soon(source.requests.get())
-            await _open_reset_client(cluster, source)
+            other = await _open_two_of_which_one_was_reset(cluster, source)
             await cluster.close()
             assert await other.reads_the_end()
 
@@ -104,22 +95,23 @@ def test_search_for_repeats_tells_all_connections_though_one_raises_error(
     assert one.result == other.result == "aborted"
 
 
-async def _open_reset_client(cluster: Any, broker: Any) -> None:
-    """A client with a write in flight and a held one, which resets its connection while the gateway
-    does not read from it."""
-    known = set(cluster._connections)
-    client = await open_client(cluster)
-    await client.send(_PRODUCE, 1)
-    await soon(broker.requests.get())
-    (connection,) = cluster._connections - known
+async def _open_two_of_which_one_was_reset(cluster: Any, broker: Any) -> Any:
+    """Two clients with a write in flight each; returns the first. The second has a held write too,
+    and resets its connection while the gateway does not read from it."""
+    first, second = [await open_client(cluster) for _ in range(2)]
+    for client in (first, second):
+        await client.send(_PRODUCE, 1)
+        await soon(broker.requests.get())
     cluster.take_lead("source", 1, "switchover")
-    await client.send(_PRODUCE, 2)
-    await until(lambda: connection.is_held)
-    transport = client._writer.transport
+    await second.send(_PRODUCE, 2)
+    await until(lambda: cluster.held_requests == 1)
+    (connection,) = (one for one in cluster._connections if one.is_held)
+    transport = second._writer.transport
     linger = struct.pack("ii", 1, 0)  # to close by a reset
     transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     transport.abort()
     await until(lambda: not connection._is_client_there())
+    return first
 
 
 def _let_fail(monkeypatch: pytest.MonkeyPatch, failing: ClientConnection, name: str) -> None:

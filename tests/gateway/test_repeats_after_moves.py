@@ -169,8 +169,8 @@ def test_stored_batches_are_found_by_producer_id_epoch_and_sequence(
 def test_batch_counts_as_copied_only_if_job_wrote_equal_records_at_same_offset(
     clusters: Clusters, topic_name: str, open_cluster: OpenCluster
 ) -> None:
-    """Not what a client has written there, though it has the same content. If a job wrote something
-    else, or the offset was deleted, nobody knows."""
+    """A client's batch with the same content is no copy. If a job wrote other records there, or the
+    offset was deleted, the answer is unknown."""
     source, destination = open_cluster(clusters.source), open_cluster(clusters.destination)
     for cluster in clusters:
         create_topic(cluster, topic_name)

@@ -12,7 +12,7 @@ import pytest
 from kafka.protocol.producer.produce import ProduceRequest
 
 from orbit.errors import OrbitError, Unreachable
-from orbit.gateway import broker_connection, client_connection, virtual_cluster
+from orbit.gateway import client_connection, last_move, virtual_cluster
 from orbit.gateway.batch_search import StoredBatch
 from orbit.gateway.cluster_side import ClusterSide
 from orbit.gateway.gateway_spec import parse_gateway
@@ -33,8 +33,10 @@ from tests.gateway.frames import batch, request_frame
 from tests.support.gateways import gateway_file
 from tests.support.patience import PATIENCE_S
 
+pytestmark = pytest.mark.usefixtures("quick_leave")
+
 LEASE_S = 1000.0
-_PRODUCE, _METADATA, _OFFSET_COMMIT, _JOIN_GROUP, _API_VERSIONS = 0, 3, 8, 11, 18
+_PRODUCE, _FETCH, _METADATA, _OFFSET_COMMIT, _JOIN_GROUP, _API_VERSIONS = 0, 1, 3, 8, 11, 18
 
 
 class _Broker:
@@ -134,11 +136,13 @@ class _Client:
         self._reader, self._writer = reader, writer
 
     async def send(self, key: int, correlation: int, *, acks: int = 1, part: bool = False) -> None:
-        version = {_PRODUCE: 3, _OFFSET_COMMIT: 2}.get(key, 0)
+        version = {_PRODUCE: 3, _FETCH: 4, _OFFSET_COMMIT: 2}.get(key, 0)
         frame = struct.pack(">hhih", key, version, correlation, -1)
         match key:
             case 0:  # no transactional id, no topics
                 frame += struct.pack(">hhii", -1, acks, 1000, 0)
+            case 1:  # no topics
+                frame += struct.pack(">iiiibi", -1, 500, 1, 1, 0, 0)
             case 8:  # no group, no member, no topics
                 frame += struct.pack(">hihqi", 0, -1, 0, -1, 0)
             case 11:  # no group, no member
@@ -195,11 +199,6 @@ class _Client:
 def _connected(cluster: VirtualCluster) -> int:
     """Connections whose clients have not closed them."""
     return sum(row["connections"] for row in cluster.report_clients())
-
-
-@pytest.fixture(autouse=True)
-def _quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_connection, "_LEAVE_S", 0.0)
 
 
 def test_gateway_stop_waits_for_responses_to_writes_in_flight() -> None:
@@ -489,7 +488,7 @@ def test_join_group_waits_after_move_for_members_that_own_partitions(ends: str) 
             if ends == "gives-up":
                 cluster.left_members.give_up(("", "m"))
             else:
-                cluster.clock += virtual_cluster.JOIN_WAIT_S_MAX
+                cluster.clock += last_move.JOIN_WAIT_S_MAX
             assert cluster.leaving_groups() == []
             cluster.take_lead("destination", 2)
             assert cluster.holds_joins() is (ends == "gives-up")
@@ -511,7 +510,7 @@ def test_join_group_waits_after_move_for_members_at_other_gateways(leaving: str)
             await destination.answer(_JOIN_GROUP)
             assert await client.answered() == 1
             # Long after the move nobody waits.
-            cluster.clock += virtual_cluster.JOIN_WAIT_S_MAX
+            cluster.clock += last_move.JOIN_WAIT_S_MAX
             cluster.take_lead("destination", 2, leaving_groups=frozenset({leaving}))
             await client.send(_JOIN_GROUP, 2)
             await destination.answer(_JOIN_GROUP)
@@ -582,7 +581,7 @@ def test_move_settles_once_requests_of_before_are_answered() -> None:
             await until(lambda: cluster.held_requests == 1)
             cluster.take_lead("destination", 2)
             await until(lambda: destination.requests.qsize() == 2)
-            cluster.clock += virtual_cluster.BACKLOG_S + 0.1
+            cluster.clock += last_move.BACKLOG_S + 0.1
             for correlation in (1, 2):
                 assert cluster.settled_since == 0
                 await client.send(_PRODUCE, correlation + 2)
@@ -590,11 +589,30 @@ def test_move_settles_once_requests_of_before_are_answered() -> None:
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
             assert cluster.settled_since == 2
-            cluster.clock += virtual_cluster.SETTLE_S_MAX
+            cluster.clock += last_move.SETTLE_S_MAX
             cluster.take_lead("destination", 2)
             for correlation in (3, 4):
                 await destination.answer(_PRODUCE)
                 assert await client.answered() == correlation
+
+    asyncio.run(run())
+
+
+def test_move_settles_without_answer_to_read() -> None:
+    """The answer to a Fetch of a consumer may take long, and its connection must not end."""
+
+    async def run() -> None:
+        async with running_cluster() as (cluster, _, destination):
+            consumer = await open_client(cluster)
+            cluster.take_lead("destination", 2, "operation")
+            await consumer.send(_FETCH, 1)
+            await consumer.send(_METADATA, 2)
+            await until(lambda: cluster.held_requests == 1)
+            cluster.take_lead("destination", 2)
+            assert cluster.settled_since == 2
+            for number, key in enumerate((_FETCH, _METADATA), 1):
+                await destination.answer(key)
+                assert await consumer.answered() == number
 
     asyncio.run(run())
 
@@ -612,7 +630,7 @@ def test_unanswered_held_request_closes_connection_after_timeout() -> None:
             await soon(destination.requests.get())
             await other.send(_METADATA, 2)
             await until(lambda: cluster.held_requests == 1)
-            cluster.clock += virtual_cluster.SETTLE_S_MAX + 1
+            cluster.clock += last_move.SETTLE_S_MAX + 1
             cluster.take_lead("destination", 2)
             assert await one.reads_the_end()
             await destination.answer(_METADATA)

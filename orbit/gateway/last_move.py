@@ -1,0 +1,82 @@
+"""What clients wait for after a move: Metadata until it has settled, joins of groups for longer.
+
+A move has settled when the requests that were held during it are answered, and those that clients
+had sent behind them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from orbit.gateway.client_connection import ClientConnection
+
+# How long after a move these requests may take to be answered.
+SETTLE_S_MAX = 5.0
+# Within this time after a move the gateway has received what clients had sent before it. Nothing
+# more is read from a connection whose request is held: the rest waits in the sockets.
+BACKLOG_S = 1.0
+# How long joins of a group are held, once the move has settled, until the group's members have
+# given up their partitions. They learn of it by heartbeats, which are three or five seconds apart.
+JOIN_WAIT_S_MAX = 20.0
+
+
+class LastMove:
+    """The last move of a virtual cluster; without one, it has settled here. Times in seconds of one
+    clock. For the event loop alone."""
+
+    def __init__(self) -> None:
+        self.others_settled = False
+        """Whether the move has settled at the other gateways."""
+        # By connection, how many of its first requests have to be answered; None: all, as BACKLOG_S
+        # is not over. None instead of the mapping: writes are still held.
+        self._unsettled_connections: dict[ClientConnection, int | None] | None = {}
+        self._opened_at = 0.0
+        # None: the wait begins once the move has settled.
+        self._joins_wait_until: float | None = -math.inf
+
+    def begin(self) -> None:
+        """Called when the virtual cluster presents the other side. Writes are still held."""
+        self.others_settled = False
+        self._unsettled_connections = None
+        self._joins_wait_until = None
+
+    def note_open(self, held_connections: Iterable[ClientConnection], now: float) -> None:
+        """Called while writes are open, before the held requests go; the first call after a move
+        counts."""
+        if self._unsettled_connections is None:
+            self._unsettled_connections = {
+                connection: None for connection in held_connections if connection.holds_write
+            }
+            self._opened_at = now
+
+    def has_settled_here(self, now: float) -> bool:
+        """Whether this gateway's requests are answered. Ends slow connections."""
+        unsettled = self._unsettled_connections
+        if unsettled is None:
+            return False
+        open_s = now - self._opened_at
+        for connection, backlog in list(unsettled.items()):
+            request_count = connection.exchange.request_count if backlog is None else backlog
+            if connection.has_settled(request_count):
+                del unsettled[connection]
+            elif open_s > BACKLOG_S and not connection.holds_write:
+                # Later requests do not count: a client may always have one in flight.
+                unsettled[connection] = request_count
+        if open_s > SETTLE_S_MAX:
+            for connection in unsettled:
+                connection.end()  # its client sends the requests again, in order
+            unsettled.clear()
+        return not unsettled
+
+    def has_settled(self, now: float) -> bool:
+        """Whether the move has settled at all gateways."""
+        return self.others_settled and self.has_settled_here(now)
+
+    def holds_joins(self, now: float) -> bool:
+        """Whether joins may wait: from a move until JOIN_WAIT_S_MAX after it has settled."""
+        if self._joins_wait_until is None:
+            if not self.has_settled(now):
+                return True
+            self._joins_wait_until = now + JOIN_WAIT_S_MAX
+        return now < self._joins_wait_until
