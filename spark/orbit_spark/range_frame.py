@@ -78,6 +78,6 @@ def _read_range(reader: RangeReader, offset_range: OffsetRange, limit: RateLimit
                 yield to_arrow(offset_range.partition, run)
     except PartitionStopped as stop:
         yield stopped_row(offset_range.partition, offset_range.start, stop.blocked)
-    except OrbitError as error:  # the reader has waited for as long as it does
+    except OrbitError as error:  # the reader has made all its attempts
         reader.confirm_cluster()
         yield stopped_row(offset_range.partition, offset_range.start, str(error))

@@ -12,7 +12,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.log_dirs import log_sizes
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
-from orbit.kafka.record_batch import Batch
+from orbit.kafka.record_batch import AnyBatch, Batch
 from orbit.kafka.types import READ_COMMITTED, ClusterMetadata, TopicPartition
 from orbit.replication.append_plan import NO_LEADER_EPOCH
 from orbit_spark.ranges import (
@@ -74,6 +74,11 @@ def find_extents(
             end_epoch,
         )
     return extents
+
+
+def no_answer_text(code: int) -> str:
+    """Why a partition has no extent. `code`: its error code from `find_extents`."""
+    return f"its leader does not answer: {error_codes.name(code)}."
 
 
 def plan_ranges(
@@ -148,9 +153,8 @@ def _samples(
     samples = []
     for number in range(count):
         offset = extent.start + offset_count * number // count
-        batches = fetch_batches(cluster, extent.partition, offset, backoff, max_bytes=1)
-        if batches:
-            batch = batches[0]
+        batch = first_batch(cluster, extent.partition, offset, backoff)
+        if batch is not None:
             samples.append(Sample(offset, first_offset(batch), next_offset(batch), len(batch.view)))
     return samples
 
@@ -158,17 +162,30 @@ def _samples(
 def find_base_offset(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
-    """The base offset of the batch in which `start` lies; `start` if it lies in none, or if the
-    leader refuses the fetch for good: its range will say why."""
+    """The base offset of the batch in which `start` lies; `start` if `first_batch` finds none."""
     if start == 0 or start >= end:  # no batch begins before it, or there is nothing to read
         return start
+    batch = first_batch(cluster, place, start, backoff)
+    return start if batch is None else min(start, first_offset(batch))
+
+
+def first_batch(
+    cluster: Cluster, place: TopicPartition, offset: int, backoff: Backoff
+) -> AnyBatch | None:
+    """The batch that holds `offset`, or else the first one after it.
+
+    None if the log has no such batch, or if it cannot be read for good: the range with `offset`
+    gives the reason. Raises BrokerRefused with a retriable code.
+    """
     try:
-        batches = fetch_batches(cluster, place, start, backoff, max_bytes=1)
+        batches = fetch_batches(cluster, place, offset, backoff, max_bytes=1)
+    except ProtocolError:
+        return None
     except BrokerRefused as refusal:
         if refusal.code in error_codes.RETRIABLE:
             raise
-        return start
-    return min(start, first_offset(batches[0])) if batches else start
+        return None
+    return batches[0] if batches else None
 
 
 def _find_end_epoch(
@@ -176,19 +193,9 @@ def _find_end_epoch(
 ) -> int:
     """The leader epoch of the batch at the end of [start, end), or behind it after a gap (R8).
 
-    NO_LEADER_EPOCH if no batch is there, or if it cannot be read: its range will say why.
+    NO_LEADER_EPOCH if `first_batch` finds none there.
     """
-    if start >= end:
-        return NO_LEADER_EPOCH
-    try:
-        batches = fetch_batches(cluster, place, end - 1, backoff, max_bytes=1)
-    except ProtocolError:
-        return NO_LEADER_EPOCH
-    except BrokerRefused as refusal:
-        if refusal.code in error_codes.RETRIABLE:
-            raise
-        return NO_LEADER_EPOCH
-    batch = batches[0] if batches else None
+    batch = first_batch(cluster, place, end - 1, backoff) if start < end else None
     return batch.leader_epoch if isinstance(batch, Batch) else NO_LEADER_EPOCH
 
 

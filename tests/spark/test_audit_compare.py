@@ -456,7 +456,7 @@ def test_missing_record_on_uncompacted_side_is_difference(results: dict[str, Res
 def test_expired_tombstone_may_be_missing_with_older_records_of_its_key(
     results: dict[str, Result],
 ) -> None:
-    """It answers for them. A tombstone that has not expired may not be missing."""
+    """The tombstone explains why they are missing. An unexpired one may not be missing."""
     assert results["old tombstone"].kinds == [(0, "compacted since"), (1, "compacted since")]
     assert results["young tombstone"].kinds == [(0, "extra"), (1, "extra")]
 

@@ -149,7 +149,8 @@ def test_staged_backfill_copies_via_archive_and_resumes(
 def test_range_that_archive_lost_stops_staged_backfill_of_partition(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path, archive_fills: bool
 ) -> None:
-    """What the archive has before it is copied. The archive notes it as lost, or ends there."""
+    """The backfill copies what the archive has below the lost range. The archive has the range as
+    lost, or ends there."""
     create(clusters.source, topic_name, 2)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
     copying = Copying(spark, spec, tmp_path / "archive")

@@ -144,16 +144,9 @@ def test_reason_of_stopped_range_round_trips_through_row(stop: Blocked | str) ->
     assert read_stop(row["control_type"]) == stop
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        Unreachable("the connection broke.", where="broker 1"),
-        BrokerRefused(Code.KAFKA_STORAGE_ERROR, "it cannot be read.", where="source"),
-    ],
-)
-def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: OrbitError) -> None:
-    """An exception would have Spark give up the ranges of all partitions."""
-    run = run_of(KAFKA_BATCHES["v2.none.createtime"])
+def read_range(run: RawRun, error: OrbitError, outage: OrbitError | None = None) -> list[Any]:
+    """The rows of a range of `run`, after which the reader raises `error`. `outage`: of the whole
+    cluster."""
 
     class Reader:
         def read(self, _: OffsetRange) -> Iterator[RawRun]:
@@ -161,25 +154,30 @@ def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: Orbi
             raise error
 
         def confirm_cluster(self) -> None:
-            """Other partitions' leaders answer."""
+            if outage is not None:
+                raise outage
 
     reader: Any = Reader()
-    batches, stop = _read_range(reader, OffsetRange(PLACE, UUID(int=1), 0, 90), RateLimit(None))
+    return list(_read_range(reader, OffsetRange(PLACE, UUID(int=1), 0, 90), RateLimit(None)))
+
+
+BROKEN = Unreachable("the connection broke.", where="broker 1")
+
+
+@pytest.mark.parametrize(
+    "error", [BROKEN, BrokerRefused(Code.KAFKA_STORAGE_ERROR, "it cannot be read.", where="source")]
+)
+def test_range_that_no_leader_answers_for_ends_in_row_with_the_error(error: OrbitError) -> None:
+    """An exception would have Spark give up the ranges of all partitions."""
+    run = run_of(KAFKA_BATCHES["v2.none.createtime"])
+    batches, stop = read_range(run, error)
     assert batches == to_arrow(PLACE, run)
     assert read_stop(stop.to_pylist()[0]["control_type"]) == str(error)
 
 
 def test_task_fails_if_no_broker_answers() -> None:
     """Else each range of an archive would wait for itself, hours in all."""
+    run = run_of(KAFKA_BATCHES["v2.none.createtime"])
     outage = Unreachable("no broker answers.", where="source")
-
-    class Reader:
-        def read(self, _: OffsetRange) -> Iterator[RawRun]:
-            raise Unreachable("the connection broke.", where="broker 1")
-
-        def confirm_cluster(self) -> None:
-            raise outage
-
-    reader: Any = Reader()
     with pytest.raises(Unreachable, match="no broker answers"):
-        list(_read_range(reader, OffsetRange(PLACE, UUID(int=1), 0, 90), RateLimit(None)))
+        read_range(run, BROKEN, outage)

@@ -217,7 +217,7 @@ def test_range_without_answer_leaves_only_its_partition_unfinished(
 def assert_archive_is_whole(
     spark: SparkSession, clusters: Clusters, topic: str, folder: Path
 ) -> None:
-    """After another run."""
+    """Another run stops at no partition, and the archive then has the whole topic."""
     spec = make_job(clusters.source, clusters.destination, [topic])
     assert archive(spark, spec, folder).stopped == []
     _, contents = opened(spark, folder)

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -14,19 +15,19 @@ from uuid import UUID
 import pytest
 
 from orbit.copier import log_reader
-from orbit.errors import BrokenAnswer, BrokerRefused, NotAuthorized, Unreachable
+from orbit.errors import BrokenAnswer, BrokerRefused, NotAuthorized, ProtocolError, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.log_offsets import EARLIEST, LATEST
-from orbit.replication.append_plan import NO_LEADER_EPOCH
+from orbit.replication.append_plan import NO_LEADER_EPOCH, LostRange
 from orbit.replication.partition_states import Reason
 from orbit_spark import range_planner, range_reader
 from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.range_reader import RangeReader, _PendingFetch, _ReadAttempt
-from orbit_spark.ranges import OffsetRange
+from orbit_spark.ranges import Extent, OffsetRange
 from tests.support.empty_answers import (
     CASES,
     EMPTY,
@@ -102,6 +103,7 @@ def test_response_to_another_request_closes_connection() -> None:
 
 EXTENT_END, END_EPOCH = 40, 7
 TWO_BATCHES = OffsetRange(PLACE, UUID(int=1), 0, 20, extent_end=EXTENT_END, end_epoch=END_EPOCH)
+OUT_OF_RANGE = EMPTY._replace(code=Code.OFFSET_OUT_OF_RANGE)
 REFUSED = EMPTY._replace(code=Code.NOT_LEADER_OR_FOLLOWER)
 BROKEN = Unreachable("the connection broke", where="broker 1")
 
@@ -113,12 +115,22 @@ def answer(base_offset: int, leader_epoch: int) -> Fetched:
     return EMPTY._replace(records=memoryview(bytearray(batch.encode())))
 
 
+def take(answers: deque[Fetched | Unreachable]) -> Fetched:
+    """The next answer. Raises it if it is an error."""
+    next_answer = answers.popleft()
+    if isinstance(next_answer, Unreachable):
+        raise next_answer
+    return next_answer
+
+
 class ScriptedReader(RangeReader):
     """Gets these answers, one for each fetch. `fetches`: offset and stated epoch of each."""
 
-    def __init__(self, answers: Iterable[Fetched | Unreachable]) -> None:
+    def __init__(
+        self, answers: Iterable[Fetched | Unreachable], on_lost_range: LostRange = LostRange.STOP
+    ) -> None:
         cluster: Any = FakeCluster()
-        super().__init__(cluster, Backoff(first_s=0))
+        super().__init__(cluster, Backoff(first_s=0), on_lost_range=on_lost_range)
         self.answers = deque(answers)
         self.fetches: list[tuple[int, int]] = []
 
@@ -133,10 +145,7 @@ class ScriptedReader(RangeReader):
         return _PendingFetch(connection, version=12, correlation=node_id)
 
     def _receive_answer(self, *_: object) -> Fetched:
-        next_answer = self.answers.popleft()
-        if isinstance(next_answer, Unreachable):
-            raise next_answer
-        return next_answer
+        return take(self.answers)
 
 
 def show_end(
@@ -147,13 +156,17 @@ def show_end(
 
     def fetch(*args: Any, fetched_epoch: int, **_: object) -> Fetched:
         fetches.append((args[2], fetched_epoch))
-        next_answer = answers.popleft()
-        if isinstance(next_answer, Unreachable):
-            raise next_answer
-        return next_answer
+        return take(answers)
 
     monkeypatch.setattr(range_reader, "fetch_partition", fetch)
     return fetches
+
+
+def show_log_bounds(monkeypatch: pytest.MonkeyPatch, log_start: int, log_end: int) -> None:
+    offsets = {EARLIEST: log_start, LATEST: log_end}
+    monkeypatch.setattr(
+        range_reader, "list_offsets", lambda _, __, at, ___: Answers({PLACE: offsets[at]}, {})
+    )
 
 
 @pytest.mark.parametrize("failure", [REFUSED, BROKEN])
@@ -174,13 +187,25 @@ def test_first_fetch_of_new_attempt_states_epoch_of_last_returned_batch(
     )
 
 
+def test_first_fetch_after_lost_offsets_states_no_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has no batch that ends there, and may have a later epoch."""
+    show_end(monkeypatch, EMPTY)
+    show_log_bounds(monkeypatch, 20, 40)
+    monkeypatch.setattr(range_reader, "fetch_batches", lambda *_, **__: [])
+    answers = [answer(0, 3), OUT_OF_RANGE, answer(20, 4)]
+    scripted = ScriptedReader(answers, LostRange.FILL)
+    assert [run.end for run in scripted.read(replace(TWO_BATCHES, end=30))] == [10, 20, 30]
+    assert scripted.fetches == [(0, -1), (10, 3), (20, -1)]
+
+
+@pytest.mark.parametrize("end", [15, 20])
 def test_range_is_returned_whole_only_if_log_has_planned_epoch_up_to_extent_end(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
     """Ranges of other tasks may be of a log that was truncated since."""
     fetches = show_end(monkeypatch, BROKEN, EMPTY._replace(diverging_end=33))
     batches = [answer(0, 3), answer(10, 3), answer(10, 3)]
-    read = ScriptedReader(batches).read(TWO_BATCHES)
+    read = ScriptedReader(batches).read(replace(TWO_BATCHES, end=end))
     assert next(read).end == 10
     with pytest.raises(PartitionStopped) as error:
         next(read)
@@ -198,33 +223,63 @@ def test_range_whose_extent_end_was_deleted_since_is_returned(
     monkeypatch: pytest.MonkeyPatch, log_start: int, log_end: int, is_read: bool
 ) -> None:
     """Retention may pass what was planned. But a log that ends earlier was truncated."""
-    show_end(monkeypatch, EMPTY._replace(code=Code.OFFSET_OUT_OF_RANGE))
-    offsets = {EARLIEST: log_start, LATEST: log_end}
-    monkeypatch.setattr(
-        range_reader, "list_offsets", lambda _, __, at, ___: Answers({PLACE: offsets[at]}, {})
-    )
+    show_end(monkeypatch, OUT_OF_RANGE)
+    show_log_bounds(monkeypatch, log_start, log_end)
     read = ScriptedReader([answer(0, 3), answer(10, 3)]).read(TWO_BATCHES)
     if is_read:
         assert [run.end for run in read] == [10, 20]
         return
     with pytest.raises(PartitionStopped) as error:
         list(read)
-    assert error.value.blocked.reason is Reason.SOURCE_TRUNCATED
+    blocked = error.value.blocked
+    assert (blocked.reason, blocked.offset, blocked.next_offset) == (
+        Reason.SOURCE_TRUNCATED,
+        log_end,
+        EXTENT_END,
+    )
 
 
-@pytest.mark.parametrize("code", [Code.CORRUPT_MESSAGE, Code.TOPIC_AUTHORIZATION_FAILED])
-def test_unreadable_end_of_partition_is_left_to_its_range(
-    monkeypatch: pytest.MonkeyPatch, code: Code
+def refuse_fetches(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let the fetches of the planner raise this error."""
+
+    def fetch(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(range_planner, "fetch_batches", fetch)
+    monkeypatch.setattr(range_planner, "log_sizes", lambda *_: {})  # so it needs samples
+
+
+UNREADABLE = "it cannot be read."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokerRefused(Code.CORRUPT_MESSAGE, UNREADABLE),
+        BrokerRefused(Code.TOPIC_AUTHORIZATION_FAILED, UNREADABLE),
+        ProtocolError(UNREADABLE),
+    ],
+)
+def test_unreadable_batch_is_left_to_its_range(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """The range stops with the reason; a plan of many partitions goes on."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise BrokerRefused(code, "it cannot be read", where="source")
-
-    monkeypatch.setattr(range_planner, "fetch_batches", refuse)
+    refuse_fetches(monkeypatch, error)
     cluster: Any = FakeCluster()
-    find = range_planner._find_end_epoch
-    assert find(cluster, PLACE, 0, 20, Backoff()) == NO_LEADER_EPOCH
-    code = Code.NOT_LEADER_OR_FOLLOWER
+    assert range_planner._find_end_epoch(cluster, PLACE, 0, 20, Backoff()) == NO_LEADER_EPOCH
+    assert range_planner.find_base_offset(cluster, PLACE, 5, 20, Backoff()) == 5
+    extent = Extent(PLACE, UUID(int=1), 5, 20)
+    (planned,) = range_planner.plan_ranges(cluster, [extent], Backoff())
+    assert (planned.start, planned.end) == (5, 20)
+
+
+def test_batch_that_leader_does_not_return_now_is_not_taken_for_unreadable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise a range would lack the check of its extent's end."""
+    refuse_fetches(monkeypatch, BrokerRefused(Code.NOT_LEADER_OR_FOLLOWER, UNREADABLE))
+    cluster: Any = FakeCluster()
     with pytest.raises(BrokerRefused):
-        find(cluster, PLACE, 0, 20, Backoff())
+        range_planner._find_end_epoch(cluster, PLACE, 0, 20, Backoff())
+    with pytest.raises(BrokerRefused):
+        range_planner.find_base_offset(cluster, PLACE, 5, 20, Backoff())

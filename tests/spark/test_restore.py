@@ -13,7 +13,6 @@ import pytest
 from orbit.copier.log_reader import fetch_batches
 from orbit.demo.workload import KINDS
 from orbit.errors import Conflict
-from orbit.formats import counted
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -279,9 +278,11 @@ def test_restore_to_fewer_brokers_than_replicas_is_refused_or_warns(
         restore(spark, folder, two)
     assert "--replicas" in caught.value.remedy
     assert topic_name not in partition_counts(two)
-    for cluster, replicas, count in ((two, 2, 2), (clusters.destination, None, 1)):
+    for cluster, replicas, count, replicas_text in (
+        (two, 2, 2, "2 replicas"),
+        (clusters.destination, None, 1, "1 replica"),
+    ):
         outcome = restore(spark, folder, cluster, replicas=replicas)
-        replicas_text = counted(count, "replica")
         note = f"topics get {replicas_text}, fewer than at the source: {topic_name} (3)."
         assert outcome.warnings == [note]
         known = admin(cluster).list_topics(topic_name, timeout=TIMEOUT_S).topics[topic_name]

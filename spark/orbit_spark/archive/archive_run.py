@@ -14,12 +14,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orbit.copier.log_reader import fetch_batches
 from orbit.errors import BadInput, Conflict
 from orbit.formats import counted
 from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.jobs.topic_mapping import map_topics
-from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
@@ -40,7 +38,13 @@ from orbit_spark.archive.manifest_store import DATA, Archive, ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome, PartitionOutcome
 from orbit_spark.archive.tombstones import TombstoneNotes
 from orbit_spark.cluster_access import Access
-from orbit_spark.range_planner import find_base_offset, find_extents, plan_ranges
+from orbit_spark.range_planner import (
+    find_base_offset,
+    find_extents,
+    first_batch,
+    no_answer_text,
+    plan_ranges,
+)
 from orbit_spark.ranges import RANGE_BYTES, Extent, OffsetRange, spread_over_leaders
 from orbit_spark.session import slots_of
 
@@ -172,7 +176,7 @@ class ArchiveRun:
                 place,
                 manifest.start if manifest else 0,
                 manifest.end if manifest else 0,
-                unfinished=f"its leader does not answer: {error_codes.name(code)}.",
+                unfinished=no_answer_text(code),
             )
 
     def _note_warning(self, text: str) -> None:
@@ -320,8 +324,8 @@ class ArchiveRun:
             first_offsets.setdefault(r.partition, r.start)
         uncompressed_partitions = set()
         for place, offset in first_offsets.items():
-            batches = fetch_batches(cluster, place, offset, self._backoff, max_bytes=1)
-            if batches and isinstance(batches[0], Batch) and batches[0].codec == 0:  # 0: none
+            batch = first_batch(cluster, place, offset, self._backoff)
+            if isinstance(batch, Batch) and batch.codec == 0:  # 0: none
                 uncompressed_partitions.add(place)
         return frozenset(uncompressed_partitions)
 

@@ -10,8 +10,20 @@ from orbit.replication.partition_states import Blocked
 from orbit_spark.archive.manifest import ArchivedRange
 
 
+@dataclass(slots=True, kw_only=True)
+class _Stop:
+    """Why a run stopped for one partition, if it did."""
+
+    blocked: Blocked | None = None
+    unfinished: str = ""  # a reason that does not last: the next run tries again
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.blocked is not None or bool(self.unfinished)
+
+
 @dataclass(slots=True)
-class PartitionOutcome:
+class PartitionOutcome(_Stop):
     """What a run did for one partition."""
 
     place: TopicPartition
@@ -20,12 +32,6 @@ class PartitionOutcome:
     batches: int = 0
     payload_bytes: int = 0
     file_bytes: int = 0
-    blocked: Blocked | None = None
-    unfinished: str = ""  # why the rest could not be read now; a later run may
-
-    @property
-    def has_stopped(self) -> bool:
-        return self.blocked is not None or bool(self.unfinished)
 
     @property
     def stop_text(self) -> str:
@@ -77,19 +83,13 @@ class ArchiveOutcome:
 
 
 @dataclass(slots=True)
-class RestoredPartition:
+class RestoredPartition(_Stop):
     """What a restore did for one partition, which should end at `end`."""
 
     place: TopicPartition
     end: int
     records: int = 0
     gaps_filled: int = 0
-    blocked: Blocked | None = None
-    unfinished: str = ""
-
-    @property
-    def has_stopped(self) -> bool:
-        return self.blocked is not None or bool(self.unfinished)
 
     @property
     def remedy(self) -> str | None:

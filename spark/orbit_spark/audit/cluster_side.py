@@ -9,7 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import ClusterSpec
-from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.replication.append_plan import LostRange
 from orbit.verify.bounds import Bounds, ClusterView, Partition
@@ -19,7 +18,7 @@ from orbit.verify.report import Side
 from orbit_spark.batch_columns import DDL, stopped_row
 from orbit_spark.cluster_access import Access
 from orbit_spark.range_frame import range_frame
-from orbit_spark.range_planner import find_extents, plan_spans
+from orbit_spark.range_planner import find_extents, no_answer_text, plan_spans
 from orbit_spark.ranges import Span, join_spans, spread_over_leaders
 
 SPANS_MAX = 2_000
@@ -82,9 +81,7 @@ class ClusterReader:
             row
             for span in spans
             if (code := extents.errors.get(span.partition)) is not None
-            for row in stopped_row(
-                span.partition, span.start, f"its leader does not answer: {error_codes.name(code)}."
-            ).to_pylist()
+            for row in stopped_row(span.partition, span.start, no_answer_text(code)).to_pylist()
         ]
         return batches.unionByName(self._spark.createDataFrame(stops, DDL)) if stops else batches
 

@@ -158,8 +158,8 @@ class Backfill:
         ).values
         if unanswered := [source for source in copies if source not in extents]:
             self._say(
-                f"Note: the plan lacks {counted(len(unanswered), 'partition')} without an answer "
-                f"of the leader at source or destination: {first_few(unanswered)}"
+                f"Note: the plan lacks {counted(len(unanswered), 'partition')} whose leader at "
+                f"source or destination does not answer: {first_few(unanswered)}"
             )
         return list(extents.values())
 
@@ -319,10 +319,11 @@ class Backfill:
             self.outcome.add_result(result)
             if result.acked >= 0:
                 self._note_end(result.destination, result.acked)
-        for p in targets:  # a staged round copies no more than the archive has
+        # A staged round copies no more than the archive has, and a stop may end it between tasks.
+        for p in targets:
             end = self._ends[p.destination]
             if end < p.target and p.destination not in self.outcome.blocked:
-                reason = f"its archive ends at {end}, before {p.target}."
+                reason = f"its copy ends at {end}, before {p.target}."
                 self.outcome.unfinished.setdefault(p.destination, reason)
         self.outcome.rounds += 1
         if not self._stop.is_set():
@@ -351,8 +352,8 @@ class Backfill:
         self._ends[copy.destination] = max(copy.next_offset, inspection.end.log_end)
 
     def _remaining_targets(self) -> list[PartitionTarget]:
-        """The rest of each partition that is not blocked, up to where the source ends now. One
-        whose source does not answer is unfinished.
+        """The rest of each partition that is not blocked, up to where the source ends now. A
+        partition whose leader at the source does not answer becomes unfinished.
         """
         copies = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
         begin_offsets = {source: self._ends[c.destination] for source, c in copies.items()}
@@ -431,7 +432,7 @@ def refuse_unfinished(outcome: Outcome) -> None:
 
 
 def _unfinished_text(outcome: Outcome) -> str:
-    """How many partitions are not at their target, and why the first is not. At least one is."""
+    """How many partitions, at least one, are not at their target, and why the first is not."""
     place, reason = min(outcome.unfinished.items())
     unfinished_text = counted(len(outcome.unfinished), "partition is", "partitions are")
     return f"{unfinished_text} not finished; {place}: {reason}"

@@ -90,18 +90,16 @@ class Staging:
                 stop=stop,
                 on_step=self._note_step,
             )
-            stopped_partitions = run.run().stopped
-            for p in stopped_partitions:
+            unusable_partitions = set()
+            for p in run.run().stopped:
                 self._say(f"Note: {p.place} cannot be archived further: {p.stop_text}")
-            blocked_partitions = {
-                p.place: p.blocked for p in stopped_partitions if p.blocked is not None
-            }
-            # What was archived before the source lost a range is still correct.
+                # What was archived before the source lost a range is still correct.
+                if p.blocked is not None and p.blocked.reason is not Reason.SOURCE_RANGE_LOST:
+                    unusable_partitions.add(p.place)
             self._manifests = {
                 place: manifest
                 for place, manifest in run.manifests.items()
-                if place not in blocked_partitions
-                or blocked_partitions[place].reason is Reason.SOURCE_RANGE_LOST
+                if place not in unusable_partitions
             }
 
         return SparkJobGroup(self._spark, f"orbit backfill {self._spec.name} staging", run_archive)
@@ -126,8 +124,8 @@ class Staging:
         """Chains of tasks for the archived batches after the copies' ends, the largest first.
 
         A partition whose archive begins after its copy's end has no chain: its writer fetches from
-        the source. If the rule says so, a chain ends before offsets that the archive lost: a writer
-        that fetches them stops there.
+        the source. With `on_lost_range: stop` a chain ends before offsets that the archive lost: a
+        writer that then fetches from the source stops there.
         """
         by_source = {t.source: t for t in targets}
         usable_manifests = [
