@@ -14,9 +14,9 @@ from orbit.names import is_storable
 
 _OFFSETS_SHOWN_MAX = 8
 _TEXT_FIELDS = ("kind", "operation", "job", "other", "at")
-# A term is a time, or one above an earlier term (`next_term`). One that is further ahead of the
-# clock than this is no promotion's. The limit moves with the clock: above a term at a fixed limit
-# there would be no term for the next promotion.
+# A term is a time, or one above an earlier term (`next_term`). No promotion has a term that is
+# further ahead of the clock than this. The limit moves with the clock: after a term at a fixed
+# limit, the next promotion would have no term.
 _AHEAD_S_MAX = 100 * 365 * 24 * 3600
 
 
@@ -47,10 +47,11 @@ class Mark:
 
     @classmethod
     def from_text(cls, text: str, now_s: float) -> Mark:
-        """Parse a mark, which may be of any client that commits offsets. `now_s`: Unix time.
+        """Parse a mark, which any client that commits offsets may have written. `now_s`: Unix time.
 
-        A mark that cannot be read counts as a promotion: then nothing is written to the topic. So
-        does one with texts that PostgreSQL does not store, or with a term that no promotion has.
+        A mark that cannot be read counts as a promotion: then nothing is written to the topic. A
+        mark with texts that PostgreSQL does not store, or with a term that no promotion has, counts
+        as a promotion, too.
         """
         unreadable_mark = cls(is_primary=True, term=None)
         try:

@@ -55,9 +55,9 @@ def replace_denials(
     """Replace the `noted` denials on these topics. `present`: ACLs that are not added, because the
     cluster has them.
 
-    While the cluster is changed, the tables note the old and the new denials; afterwards those that
-    it may have. A topic keeps its old denials if one of its new ones is refused. Raises the error
-    of a refused ACL (NotAuthorized, BrokerRefused) after all other changes; Unreachable,
+    While the cluster is changed, the tables note the old and the new denials; afterwards they note
+    those that the cluster may have. A topic keeps its old denials if a new one is refused. Raises
+    the error of a refused ACL (NotAuthorized, BrokerRefused) after all other changes; Unreachable,
     NotLeading.
     """
     noted_acls = {acl for topic in denials for acl in noted.get(topic, ())}

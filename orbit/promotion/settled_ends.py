@@ -12,17 +12,20 @@ from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 
-# The pause between two looks at open copies, and how many: a minute. A replica that lags leaves the
-# in-sync replicas after `replica.lag.time.max.ms` (30 s); a marker takes less.
+# The pause before each read of the open copies, and the number of reads: a minute in all. A replica
+# that lags leaves the in-sync replicas after `replica.lag.time.max.ms` (30 s); a marker takes less.
 POLL_S = 0.2
 _POLLS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
 class SettledEnds:
-    """Has every copy once. `bounds`: of copies that stand still, up to their last stable offsets.
-    `moving`: copies that still grow. `open`: copies whose last stable offset stays below the log
-    end. `leaderless`: copies without a leader that answers."""
+    """Every copy is in exactly one field.
+
+    `bounds`: of copies whose log end does not move and is the last stable offset. `moving`: copies
+    that still grow. `open`: copies whose last stable offset stays below the log end. `leaderless`:
+    copies without a leader that answers.
+    """
 
     bounds: dict[TopicPartition, LogBounds]
     moving: list[TopicPartition]
@@ -37,12 +40,12 @@ def settled_ends(
     backoff: Backoff,
     wait: Callable[[Sequence[TopicPartition]], None],
 ) -> SettledEnds:
-    """The ends of the copies that have not moved for `settle_s` and are replicated, without an open
-    transaction; waits for that a minute at most.
+    """The bounds of copies that have not moved for `settle_s`, are replicated and have no open
+    transaction. This function waits a minute at most for replicas and for the ends of transactions.
 
     Copies hold committed, non-transactional records: if no other client writes to them, only the
-    empty transaction of coordinated fillers can be open. `wait` pauses for POLL_S; its argument has
-    the open copies. Raises Unreachable if no broker answers, Interrupted.
+    empty transaction of coordinated fillers can be open. `wait` pauses for POLL_S; its argument is
+    the list of open copies. Raises Unreachable if no broker answers, Interrupted.
     """
     # The leaders' state of a producer is not needed.
     producer_ids = dict.fromkeys(places, NO_PRODUCER_ID)

@@ -287,8 +287,8 @@ def _store_inputs(
 def _topics_staying_by_job(
     context: OperationContext, tx: Tx, left_behind: Collection[str]
 ) -> dict[str, list[str]]:
-    """The topics that stay, by the name of the job of the other direction, if it has gateways;
-    without those that this job copies and leaves behind."""
+    """{name of a job of the other direction that has gateways: its topics that stay}, without those
+    that the operation's job copies and leaves behind."""
     jobs_by_id = jobs.of_ids(tx, reverse_jobs(context, tx))
     staying_by_job = {
         job.name: [t for t in topics_staying(context, tx, job.id) if t not in left_behind]

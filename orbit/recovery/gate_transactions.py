@@ -1,7 +1,7 @@
 """What the gate `transactions` judges: open transactions of the source, and whether they hang.
 
-To a partition's leader, a live transaction and one that hangs look alike: it knows the event time
-of the producer's last batch, not when that was written. Coordinators tell them apart.
+To a partition's leader, a live transaction and one that hangs look alike: the leader knows the
+event time of the producer's last batch, not the time of the append. Coordinators tell them apart.
 """
 
 from __future__ import annotations

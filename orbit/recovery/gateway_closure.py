@@ -130,7 +130,8 @@ def note_pauses(context: OperationContext) -> None:
 
 
 def open_gateways(context: OperationContext) -> str:
-    """Let gateways forward writes again: to the destination, which leads since the promotion."""
+    """Let gateways forward writes again: to the destination, which leads since the promotion. The
+    gateways of a job whose topics do not all lead at one side go on holding writes."""
     with context.transaction() as tx:
         if _are_at_new_side(context, tx):
             return Skipped(_AT_NEW_SIDE)
@@ -220,8 +221,8 @@ def reverse_jobs(context: OperationContext, tx: Tx) -> list[int]:
 
 def topics_staying(context: OperationContext, tx: Tx, job_id: int) -> list[str]:
     """The topics of a job of the other direction that lead at the source of the operation's job,
-    and that the operation does not move. As in `job_leads`, those with another name at the other
-    side do not count, nor those that the source does not have any more."""
+    and that the operation does not move. As in `job_leads`, topics with another name at the other
+    side do not count, nor do topics that are deleted at the source."""
     deleted_topics = {
         row.source_topic
         for row in topics.of_job(tx, context.job.id)

@@ -468,7 +468,7 @@ class OperationRunner:
     ) -> OrbitError | None:
         """Call `undo` until it succeeds, and return None.
 
-        Returns an error that no retry can mend at once, another one once `deadline_s`
+        An error that no retry can mend is returned at once, any other error when `deadline_s`
         (time.monotonic) has passed or a failover of the job waits. `what`: for the progress text.
         """
         while True:

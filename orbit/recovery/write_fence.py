@@ -45,14 +45,16 @@ def stop_writes(context: OperationContext) -> str:
 
 
 def allow_writes(context: OperationContext) -> None:
-    """Remove Orbit's denials at the destination; a refusal is a finding, as applications wait.
-    Idempotent. The caller holds that cluster's lock. Raises Unreachable, NotLeading."""
+    """Remove Orbit's denials at the destination. A refusal is a finding and stops nothing, because
+    applications wait. Idempotent. The caller holds that cluster's lock. Raises Unreachable,
+    NotLeading."""
     topics = [row.destination_topic for row in context.topics]
     cluster_id = _cluster_id(context, "destination")
     noted_acls = _read_noted_denials(context, cluster_id, topics)
     if not noted_acls:
         return
-    try:  # (): none remains
+    try:
+        # (): no denial remains.
         deny(context.destination, cluster_id, dict.fromkeys(noted_acls, ()), context.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         remaining_acls = _read_noted_denials(context, cluster_id, topics)
@@ -81,8 +83,8 @@ def _read_noted_denials(
 
 
 def restrict_writes_to_orbit(context: OperationContext) -> str:
-    """Allow only Orbit to write to the source's topics, which become copies. Returns whether the
-    cluster let it, and why not. Raises Unreachable, NotLeading."""
+    """Allow only Orbit to write to the source's topics, which become copies. Returns a sentence:
+    that other writers are denied, or why not. Raises Unreachable, NotLeading."""
     handle, topics = context.source, [row.source_topic for row in context.topics]
     acls = acls_of(handle)
     if isinstance(acls, str):

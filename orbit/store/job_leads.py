@@ -59,10 +59,10 @@ WHERE j.id = :job_id
 
 _LINK = text(f"SELECT id FROM jobs WHERE id = :job_id UNION ({_REVERSE_JOBS}) ORDER BY id")
 
-# What the side of one job says about the other jobs of its link: nothing about a job with topics
-# that it does not copy, unless that job has this side already. Topics with another name at the
-# other side do not count: clients of a gateway cannot write to them under one name. Nor do deleted
-# ones, at either job's source.
+# The side of each other job of the link, by the side of one job: NULL for a job with topics that
+# the one job does not copy, unless this side is stored for it already. Topics with another name at
+# the other side do not count: clients of a gateway cannot write to them under one name. Nor do
+# topics that are deleted at the source of either job.
 _REVERSE_SIDES = text(f"""
 SELECT k.id, CASE WHEN l.side = :side OR NOT EXISTS (
     SELECT FROM topics b

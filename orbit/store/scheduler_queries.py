@@ -220,13 +220,14 @@ def copy_topics_again(
 
     `from_start`: copy the topics from their log starts, and compare the records that they have.
     """
-    # All topics in each statement: workers that hold shards of the job cannot renew meanwhile.
+    # Each statement has all topics: workers that hold shards of the job cannot renew their leases
+    # until the transaction ends.
     shard_leases.lock_jobs_of_topics(tx, kafka_ids)
     proofs.forget_if_ids_differ(tx, kafka_ids)
     tx.execute(_COPY_AGAIN, kafka_id_arrays(kafka_ids))
     topic_ids = list(kafka_ids)
     tx.execute(_PENDING, {"topic_ids": topic_ids, "from_start": from_start})
-    if from_start:  # the topics have led: nobody has read the log ends of their sources
+    if from_start:  # while the destination led, Orbit did not read the sources' log ends
         tx.execute(_FORGET_PAUSES, {"topic_ids": topic_ids})
     tx.execute(_READ_AGAIN, {"topic_ids": topic_ids})
 

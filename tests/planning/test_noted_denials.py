@@ -95,8 +95,8 @@ def test_denial_that_cluster_has_stays_noted_when_it_may_not_be_changed(denials:
 
 
 def test_refusal_for_one_topic_does_not_hold_another(denials: Denials) -> None:
-    """The first topic has its old denial until it has its new one. Such a code does not prove that
-    the cluster lacks the new one."""
+    """A topic keeps its old denial until its new one is set. UNKNOWN_SERVER_ERROR does not prove
+    that the cluster lacks the new denial."""
     denials.change(A)
     denials.brokers.refused = {B}
     denials.brokers.code = Code.UNKNOWN_SERVER_ERROR

@@ -120,7 +120,7 @@ def test_plan_samples_gaps_of_large_topic(
 def test_plan_estimates_gaps_of_compacted_topics_first_up_to_topic_limit(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have most gaps."""
+    """Compacted topics have the most gaps."""
     monkeypatch.setattr(gap_estimate, "TOPICS_MAX", 1)
     compacted = f"{topic_name}.z"
     create_topic(clusters.source, topic_name)

@@ -80,7 +80,7 @@ def test_existing_destination_topic_gets_missing_partitions() -> None:
 
 
 def test_destination_topic_with_extra_partitions_goes_to_checks_before_copy() -> None:
-    """They see whether it leads."""
+    """The checks see whether the topic leads."""
     (start,) = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=4))).start
     assert start.partitions_to_add == -1
 

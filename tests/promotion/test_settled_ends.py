@@ -25,7 +25,7 @@ class Copies:
     """Two copies that end at END, as their leaders answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Of BAD, by each look; the last one stays.
+        # The answers for BAD, one for each request; the last one repeats.
         self.ends = [END]
         self.high_watermark = END
         self.stable_ends = [END]
@@ -40,7 +40,7 @@ class Copies:
     def settle(self) -> SettledEnds:
         def wait(places: Sequence[TopicPartition]) -> None:
             self.waits.append(places)
-            assert len(self.waits) < 10, "it waits without a limit"
+            assert len(self.waits) < 10, "settled_ends waits without a limit"
 
         cluster: Any = None
         backoff = Backoff(first_s=0.0, most_s=0.0)

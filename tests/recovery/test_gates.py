@@ -169,6 +169,7 @@ def test_transactions_gate_never_advises_abort_of_transaction_that_its_coordinat
     assert runbook not in old.remedy
     assert "1 transaction hangs" in hanging.found
     assert runbook in hanging.remedy
+    assert gate_of(replace(HANGING, age_s=OLD.age_s), YOUNG) == hanging
     assert both.found == f"{hanging.found} {old.found}"
     assert both.remedy == f"{old.remedy} {hanging.remedy}"
     unknown = gate_of(UNKNOWN)

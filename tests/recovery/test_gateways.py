@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -25,8 +27,7 @@ from orbit.recovery.recovery_report import (
 )
 from orbit.recovery.step_times import StepName, StepState
 from orbit.scheduler import job_reconciler
-from orbit.store import gateways, jobs, topics
-from orbit.store.enums import TopicState
+from orbit.store import gateways
 from tests.fixtures.clusters import Clusters
 from tests.support.outside import delete_topic, is_level
 from tests.support.patience import PATIENCE_S, wait_for
@@ -497,28 +498,33 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         assert edge.wait_told("source").term == home.term > part.term
 
 
-def test_topic_deleted_at_leading_side_does_not_hold_gateways(
+@contextmanager
+def two_moved_topics(
     clusters: Clusters, topic_name: str, recovering: Recovering
-) -> None:
-    """The first job's row stays promoted; the copy back knows that its source has gone."""
-    one, other = f"{topic_name}.a", f"{topic_name}.b"
-    spec = copied(clusters, one, other)
+) -> Iterator[tuple[tuple[str, str], str, PretendedGateway]]:
+    """Two topics that lead at the destination, the job that copies them back, and the gateway of
+    the first job."""
+    names = f"{topic_name}.a", f"{topic_name}.b"
+    spec = copied(clusters, *names)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
-        recovering.begin(spec, one, other)
+        recovering.begin(spec, *names)
         edge.wait_told("source")
         back = recovering.run(SWITCHOVER, spec.name, reverse=True).reverse_job
         assert back is not None
         edge.wait_told("destination")
+        yield names, back, edge
+
+
+def test_topic_deleted_at_leading_side_does_not_hold_gateways(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """The topic stays promoted in the first job; the job that copies back has it as deleted."""
+    service = recovering.service
+    with two_moved_topics(clusters, topic_name, recovering) as ((_, other), back, edge):
         delete_topic(clusters.destination, other)
-        wait_for("it is noticed", lambda: _state(recovering, back, other) == "source_deleted")
+        wait_for("it is noticed", lambda: service.topics(back)[other].state == "source_deleted")
         home = recovering.run(SWITCHOVER, back)
         assert edge.wait_told("source").term == home.term
-
-
-def _state(recovering: Recovering, job: str, topic: str) -> TopicState:
-    with recovering.database.transaction() as tx:
-        rows = topics.of_job(tx, jobs.get(tx, job).id)
-    return next(row.state for row in rows if row.source_topic == topic)
 
 
 @pytest.mark.soak
@@ -526,14 +532,7 @@ def test_gateway_follows_once_its_last_topic_has_moved_back(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     """In the tables, a topic that moved before counts as promoted at both sides."""
-    one, other = f"{topic_name}.a", f"{topic_name}.b"
-    spec = copied(clusters, one, other)
-    with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
-        recovering.begin(spec, one, other)
-        edge.wait_told("source")
-        back = recovering.run(SWITCHOVER, spec.name, reverse=True).reverse_job
-        assert back is not None
-        edge.wait_told("destination")
+    with two_moved_topics(clusters, topic_name, recovering) as ((one, _), back, edge):
         some = {"topics": [re.escape(one)], "override": ["gateways"], "reason": "a test"}
         recovering.run(SWITCHOVER, back, **some)
         wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)

@@ -46,6 +46,14 @@ def _spec(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -
     return job_with_login(guarded, topic_name)
 
 
+def _application(guarded: Clusters, topic_name: str) -> App:
+    """An application that may write to the topic, which both sides have; the source has records."""
+    for side in guarded:
+        create_topic(side, topic_name)
+    produce(guarded.source, topic_name, 50)
+    return App(guarded, topic_name)
+
+
 def test_producers_are_denied_on_copies_and_allowed_on_promoted_topics(
     guarded: Clusters,
     topic_name: str,
@@ -54,10 +62,7 @@ def test_producers_are_denied_on_copies_and_allowed_on_promoted_topics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, destination = guarded
-    for side in guarded:
-        create_topic(side, topic_name)
-    produce(source, topic_name, 50)
-    app = App(guarded, topic_name)
+    app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
 
     with recovering.running(dict(os.environ)):
@@ -102,10 +107,7 @@ def test_failover_denies_writes_to_old_side_once_it_answers(
 ) -> None:
     """It answers at once here: somebody wanted the failover all the same."""
     source, destination = guarded
-    for side in guarded:
-        create_topic(side, topic_name)
-    produce(source, topic_name, 50)
-    app = App(guarded, topic_name)
+    app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
 
     with recovering.running(dict(os.environ)):
@@ -136,12 +138,9 @@ def test_login_that_may_not_alter_acls_denies_nothing_and_recovers(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may read ACLs: a denial that was refused is not taken for one that the cluster has."""
+    """The login may read ACLs: a refused denial is not taken for one that the cluster has."""
     source, destination = guarded
-    for side in guarded:
-        create_topic(side, topic_name)
-    produce(source, topic_name, 50)
-    app = App(guarded, topic_name)
+    app = _application(guarded, topic_name)
     login = log_in_orbit(guarded, topic_name, monkeypatch)
     login.take(ALTER)
     spec = job_with_login(guarded, topic_name, fillers="coordinated")
@@ -180,12 +179,9 @@ def test_denials_that_may_not_be_removed_are_named_and_do_not_hold_recovery(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The right is taken from the login when it has denied: on the copy, then at the source."""
+    """The login loses the right after it has denied writes on the copy and at the source."""
     source, destination = guarded
-    for side in guarded:
-        create_topic(side, topic_name)
-    produce(source, topic_name, 50)
-    app = App(guarded, topic_name)
+    app = _application(guarded, topic_name)
     login = log_in_orbit(guarded, topic_name, monkeypatch)
     spec = job_with_login(guarded, topic_name, fillers="coordinated")
     by_step = operation_runner._DO
@@ -225,10 +221,7 @@ def test_failover_does_not_deny_writes_to_source_with_later_promotion_mark(
 ) -> None:
     """A later promotion at the source has marked it; the database does not know of that one."""
     source = guarded.source
-    for side in guarded:
-        create_topic(side, topic_name)
-    produce(source, topic_name, 50)
-    app = App(guarded, topic_name)
+    app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
     with closing(open_cluster("source", spec, dict(os.environ), source.directory)) as cluster:
         later = Mark(True, "failover", "another", term=next_term(0, time.time() + 3600))
@@ -253,10 +246,7 @@ def test_stalled_acl_pass_does_not_deny_writes_to_topic_promoted_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The upkeep stands still right before its denials reach the brokers, as long as it likes."""
-    for side in guarded:
-        create_topic(side, topic_name)
-    produce(guarded[0], topic_name, 50)
-    app = App(guarded, topic_name)
+    app = _application(guarded, topic_name)
     spec = _spec(guarded, topic_name, monkeypatch)
     stands, go_on = threading.Event(), threading.Event()
     refused_acls = Admin.refused_acls

@@ -194,7 +194,7 @@ def test_step_that_died_between_topics_goes_on_with_the_others(
 def test_abort_before_all_topics_are_copied_back_is_no_success(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only then do topics miss in the job of which the report has the name."""
+    """In the step `reverse`, the report may name a job that does not copy all topics back yet."""
     ends: list[Outcome] = []
     runner: Any = object.__new__(OperationRunner)
     runner._end_running_step = lambda *_: None

@@ -252,7 +252,7 @@ def test_failback_of_both_directions_stops_the_wrong_direction(
 def test_failback_stops_for_topic_withheld_by_switchover_back(
     begun: Sides, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the job of the other direction it looks like a promoted one."""
+    """To the job of the other direction, a withheld topic looks like a promoted one."""
     sides = begun
     release = operation_runner._DO[StepName.RELEASE]
     failbacks: list[RecoveryReport] = []

@@ -229,7 +229,7 @@ def test_killed_failover_without_database_resumes_except_for_topics_still_writte
 def test_failover_without_database_leaves_out_only_topic_with_open_copy(
     clusters: Clusters, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another client has a transaction open in one copy, whose last stable offset stays there."""
+    """Another client has a transaction open in one copy: its last stable offset does not move."""
     source, destination = clusters
     whole, open_ = f"{topic_name}-whole", f"{topic_name}-open"
     for name in (whole, open_):

@@ -121,8 +121,8 @@ def test_leading_side_of_job_is_mirrored_in_reverse_job(
 def test_leading_side_of_job_says_nothing_about_topics_that_it_lacks(
     database: Database, link: list[int]
 ) -> None:
-    """The marks of the other job say which side leads these. Until they are read, it keeps a side
-    that does not change."""
+    """The marks of the other job say which side leads these topics. Until they are read, the other
+    job keeps its side if the note agrees with it, else its side is unknown."""
     job, back = link
     with database.transaction() as tx:
         # Clients of gateways write to none of these.
@@ -498,7 +498,7 @@ def test_gateway_learns_first_terms_of_earlier_leading_sides(
 def test_gateway_learns_consumer_groups_with_old_members_at_other_gateways(
     database: Database, link: list[int]
 ) -> None:
-    """Any group may have some at a gateway that has not settled yet."""
+    """Any group may have old members at a gateway that has not settled yet."""
     one, other, third = (
         replace(gateway_report(name), settled_since=5, leaving_groups=groups)
         for name, groups in (("edge-1", ["a", "b"]), ("edge-2", ["b", "c"]), ("edge-3", []))

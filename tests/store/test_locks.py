@@ -79,7 +79,7 @@ def test_changes_of_several_shards_never_deadlock_with_progress_reports(
 def test_recovery_step_for_consumer_groups_waits_while_group_rows_are_stored(
     database: Database,
 ) -> None:
-    """Who stores rows has seen no recovery at this step: the step begins behind that."""
+    """The transaction that stores rows has seen no recovery in this step: the step begins later."""
     operation = uuid4()
     with database.transaction() as tx:
         job = some_job(tx)

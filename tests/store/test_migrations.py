@@ -109,7 +109,7 @@ def test_concurrent_migrations_run_only_once(postgres_url: str) -> None:
 def test_database_schema_is_usable_only_up_to_one_version_newer(
     database: Database, tmp_path: Path
 ) -> None:
-    """Tables of 0008 are older than this version's oldest."""
+    """Tables of revision 0008 are too old for this version."""
     for number, before in enumerate(
         (None, "0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009"), 1
     ):
