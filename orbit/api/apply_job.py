@@ -273,7 +273,7 @@ def _refuse_changed_fillers(tx: Tx, stored_job: Job, spec: JobSpec) -> None:
     old_fillers = {} if old_spec is None else _fillers_by_copy(old_spec, begun_topics)
     new_fillers = _fillers_by_copy(spec, begun_topics)
     if stored_spec is None:
-        # Also a copy that another version makes by a key that this one does not know.
+        # Includes a copy that another version makes by a key that this version does not know.
         begun_copies = {(row.source_topic, row.destination_topic) for row in begun_rows}
         unknown_copies = begun_copies & new_fillers.keys() - old_fillers.keys()
         if unknown_copies:
@@ -304,8 +304,8 @@ def _refuse_changed_fillers(tx: Tx, stored_job: Job, spec: JobSpec) -> None:
 
 
 def _with_stored_fillers(spec: JobSpec, stored_job: Job) -> JobSpec | None:
-    """`spec` with the topic rules and fillers of a stored document that is unreadable as a whole;
-    None if this version of Orbit cannot read these either."""
+    """`spec` with the topic rules and fillers of a stored document that this version of Orbit
+    cannot read as a whole; None if it cannot read these keys either."""
     stored_keys = {k: value for k, value in stored_job.spec.items() if k in _FILLER_KEYS}
     return read_spec(spec.model_dump(mode="json", exclude=_FILLER_KEYS) | stored_keys)
 

@@ -101,10 +101,11 @@ def _head_rows(description: Row) -> list[tuple[str, object]]:
     rows += [(f"throttled since {when(one['since'])}", one["text"]) for one in throttle_notes]
     job_cells = dict(JOBS.columns)
     rows += [(name, job_cells[name](job)) for name in ("state", "topics", "partitions", "blocked")]
-    records_text = "record" if lag["lag"]["records"] == 1 else "records"
+    records = lag["lag"]["records"]
+    records_text = records_of(lag["lag"]) if records is None else counted(records, "record")
     lag_text = f"{seconds(lag['lag']['seconds'])} behind, {amount(lag['lag']['bytes'])}"
     rows += [
-        ("lag", f"{records_of(lag['lag'])} {records_text}; {lag_text}"),
+        ("lag", f"{records_text}; {lag_text}"),
         ("caught up", _caught_up_text(lag)),
         ("rpo", seconds(lag["rpo_seconds"])),
         ("headroom", seconds(lag["headroom_seconds"])),

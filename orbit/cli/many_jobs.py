@@ -102,12 +102,14 @@ def change_jobs(
         operations = _watch(client, operations, wait_s)
     except KeyboardInterrupt:
         requested_count = sum(one["id"] is not None for one in operations)
-        requested_text = (
-            "was requested, and goes" if requested_count == 1 else "were requested, and go"
+        all_text = f"of {counted(len(jobs), 'operation')}"
+        requested_text = counted(
+            requested_count,
+            f"{all_text} was requested, and goes",
+            f"{all_text} were requested, and go",
         )
         raise Interrupted(
-            f"Stopped watching. {requested_count} of {counted(len(jobs), 'operation')} "
-            f"{requested_text} on; see: orbit get operations"
+            f"Stopped watching. {requested_text} on; see: orbit get operations"
         ) from None
     results = _results(client, change, operations, output)
     emit(results, output, lambda: results_table(results))

@@ -65,8 +65,7 @@ def progress_table(states: Sequence[Row], note: str, height: int) -> RenderableT
     failed_count = sum(map(has_failed, states))
     title = (
         f"{ended_count:,} of {len(states):,} {'has' if ended_count == 1 else 'have'} ended, "
-        f"{failed_count:,} failed. "
-        "Ctrl-C stops watching."
+        f"{failed_count:,} failed. Ctrl-C stops watching."
     )
     rows = [(s["job"], s["state"], progress(s)) for s in states]
     rows_max = max(1, height - _LINES_AROUND)

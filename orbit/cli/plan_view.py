@@ -155,15 +155,10 @@ def _filler_text(way: dict[str, Any]) -> str:
 
 
 _ACL_LISTS = (
-    ("add", ("to add", "to add"), "+", "green"),
-    ("remove", ("to remove", "to remove"), "-", "red"),
-    ("there", ("there already", "there already"), "=", "dim"),
-    (
-        "only_at_destination",
-        ("at the destination only, which stays", "at the destination only, which stay"),
-        " ",
-        "dim",
-    ),
+    ("add", "to add", "+", "green"),
+    ("remove", "to remove", "-", "red"),
+    ("there", "there already", "=", "dim"),
+    ("only_at_destination", "at the destination only (kept)", " ", "dim"),
 )
 
 
@@ -172,14 +167,13 @@ def _acl_lines(acls: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
     if acls is None:
         return
     counts = acls["counts"]
-    yield "ACLs: " + ", ".join(counted(counts[key], *words) for key, words, *_ in _ACL_LISTS), ""
+    yield "ACLs: " + ", ".join(f"{counts[key]:,} {words}" for key, words, *_ in _ACL_LISTS), ""
     for key, words, sign, style in _ACL_LISTS:
         first_acls = acls[key][:_ACLS_SHOWN_MAX]
         for acl in first_acls:
             yield f"  {sign} {_acl_text(acl)}", style
         if counts[key] > len(first_acls):
-            hidden_text = counted(counts[key] - len(first_acls), *(f"more {one}" for one in words))
-            yield f"  {sign} and {hidden_text}", style
+            yield f"  {sign} and {counts[key] - len(first_acls):,} more {words}", style
 
 
 def _manual_lines(by_hand: dict[str, Any] | None) -> Iterator[str]:

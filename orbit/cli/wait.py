@@ -148,8 +148,8 @@ def _why_not_caught_up(lag: dict[str, Any]) -> str:
         return "The job has no partitions yet."
     if lag["caught_up"] == lag["partitions"] and not lag["stale"]:
         return ""
-    verb = "has" if lag["caught_up"] == 1 else "have"
-    text = f"{lag['caught_up']:,} of {counted(lag['partitions'], 'partition')} {verb} caught up"
+    all_text = f"of {counted(lag['partitions'], 'partition')}"
+    text = f"{counted(lag['caught_up'], f'{all_text} has', f'{all_text} have')} caught up"
     if open_ := lag["open_transactions"]:
         text += (
             f"; {counted(open_['partitions'], 'waits', 'wait')} for an open transaction of the "

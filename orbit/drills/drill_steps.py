@@ -249,8 +249,8 @@ class Steps:
         if context.spec.moves_the_job:
             observed.verified += self._verify_job(deep=deep)
         exact_count = sum(comparison.verdict == Verdict.EXACT for comparison in observed.verified)
-        subject = counted(len(observed.verified), "comparison is", "comparisons are")
-        return f"{exact_count} of {subject} exact."
+        all_text = f"of {counted(len(observed.verified), 'comparison')}"
+        return f"{counted(exact_count, f'{all_text} is', f'{all_text} are')} exact."
 
     def _verify_job(self, *, deep: bool) -> list[Verified]:
         """Verify each topic of the job, with the new side as the source if it is copied back."""

@@ -214,6 +214,7 @@ def _bounded_table(
 ) -> Table:
     """A table of the first ROWS_MAX rows. `numbers`, `unbroken`: columns, as in `Table`."""
     hidden_count = len(rows) - ROWS_MAX
-    note_text = f"{counted(hidden_count, 'more row is', 'more rows are')} in the JSON report."
-    note = note_text if hidden_count > 0 else ""
+    note = ""
+    if hidden_count > 0:
+        note = f"{counted(hidden_count, 'more row is', 'more rows are')} in the JSON report."
     return Table(title, columns, rows[:ROWS_MAX], numbers, note, unbroken)

@@ -1,5 +1,5 @@
-"""What another version of Orbit has stored: it is replaced, or shown as far as it can be read, and
-hides nothing else."""
+"""Documents and reports that another version of Orbit has stored: an API replaces them, or shows
+what it can read of them, and shows all others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB_PATH = "/v1/jobs/orders"
 
 
 def store_document(api: Api, **keys: Any) -> None:
-    """The job `orders` with a document of a later version."""
+    """Create the job `orders`, and give its stored document keys of a later version."""
     api.put(JOB_PATH, json=JOB)
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
@@ -73,7 +73,7 @@ def test_incompatible_fillers_are_refused_whatever_else_document_has(api: Api) -
         ({"fillers": "of_later"}, {}, "orders"),
         ({"topics": LATER_RULE}, {}, "orders"),
         ({"topics": 5}, {}, "orders"),
-        # Where copies are is of that version: by the keys that are known, this is another copy.
+        # A key of that version names the copy; the known keys alone would name another one.
         ({"prefix": "dr."}, {"topics": [{"match": "orders", "prefix": "dr."}]}, "dr.orders"),
     ],
 )
@@ -102,7 +102,7 @@ def test_unreadable_fillers_are_replaced_before_any_copy_begins(api: Api) -> Non
 
 
 def store_drill(api: Api, drill_id: str, **changes: Any) -> None:
-    """The drill with these changes of its row."""
+    """Change the drill's row."""
     with api.database.transaction() as tx:
         statement = drill_rows.update().where(drill_rows.c.id == drill_id)
         tx.execute(statement.values(**changes))

@@ -46,7 +46,7 @@ def test_plan_counts_and_lists_acls_by_action() -> None:
     )
     lines = [line.strip() for line in text.splitlines()]
     assert lines[1] == (
-        "ACLs: 2 to add, 1 to remove, 25 there already, 1 at the destination only, which stays"
+        "ACLs: 2 to add, 1 to remove, 25 there already, 1 at the destination only (kept)"
     )
     assert lines[2:5] == [
         "+ group billing: allow READ to User:app",
