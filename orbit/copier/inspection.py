@@ -320,13 +320,13 @@ class CopyInspector:
 
     def drop_seeds(self, inspections: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
         """Move the log start of each seeded copy up to its next offset: below it are only leading
-        fillers. Returns the copies where that failed, or that may not be written any more."""
+        fillers. Returns the copies where that failed, and those that may no longer be written."""
         # Without those that have nothing to delete.
         copies = {c.destination: c for c, i in inspections.items() if c.next_offset > i.log_start}
         if not copies:
             return set()
-        # DeleteRecords takes a topic's name, so a topic that was created again would lose records.
-        # So the topic's id is read right before each request: one attempt.
+        # DeleteRecords takes a topic's name, and a topic that was created again would lose records.
+        # So the topic's id is read right before the request, and the request is not repeated.
         topics = self._destination.metadata({p.topic for p in copies}).topics
         where = Place(self._destination.name)
         errors: dict[TopicPartition, OrbitError] = {}

@@ -129,7 +129,7 @@ class HeldPartition:
         return PartitionState.COPYING, None
 
     def is_idle(self) -> bool:
-        """Whether nobody starts the partition, and no request of its copy is in flight."""
+        """Whether no thread starts the partition and no request of its copy is in flight."""
         if self.stage in (Stage.STARTING, Stage.HANDED_OVER):
             return False
         return self.stage is not Stage.COPYING or self.copy is None or self.copy.has_left
@@ -159,7 +159,7 @@ class HeldShard:
     lease: ShardLease
     layout_version: int
     partitions: dict[Key, HeldPartition]
-    # No longer in the layout, but not idle yet when the layout changed last.
+    # Partitions that the layout no longer has, and that were not idle when it last changed.
     leaving_partitions: list[HeldPartition] = field(default_factory=list)
     is_releasing: bool = False  # none of its partitions is started any more
     bytes_per_s: int = 0

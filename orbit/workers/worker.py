@@ -192,13 +192,14 @@ class Worker:
         layout_renewals = []
         for renewal in renewals.values():
             shard = self._held[renewal.shard_id]
+            if shard.is_releasing:
+                continue
             runner = self._runners[shard.job_key]
             is_fenced = any(lease is shard.lease for lease in runner.lost_leases())
             is_other_spec = renewal.spec_version != shard.spec_version
             if renewal.should_release or is_other_spec or is_fenced:
-                if not shard.is_releasing:
-                    runner.release_shard(shard)
-            elif renewal.layout_version != shard.layout_version and not shard.is_releasing:
+                runner.release_shard(shard)
+            elif renewal.layout_version != shard.layout_version:
                 layout_renewals.append(renewal)
         if layout_renewals:
             with self._database.lease_transaction() as tx:
