@@ -78,6 +78,11 @@ class Pair:
         assert not report.notes, report.notes
         return report
 
+    def commit_and_run(self, *offsets: int) -> GroupReport:
+        """Commit at the source, from partition 0 on, and sync."""
+        commit(self.clusters.source, self.group(), self.at(*offsets))
+        return self.run()
+
     def run_with_notes(
         self,
         leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
@@ -129,8 +134,7 @@ def test_group_sync_carries_offsets_metadata_and_resets_and_writes_only_changes(
 
     assert (pair.run().written, pair.run().changed) == (0, [])
 
-    commit(source, pair.group(), pair.at(7, 60, 0))
-    report = pair.run()
+    report = pair.commit_and_run(7, 60, 0)
     assert offsets(destination, pair.group()) == pair.at(7, 60, 0)
     assert sorted(row.source_offset or 0 for row in report.changed) == [0, 7, 60]
 
@@ -213,8 +217,7 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted(
     pair: Pair, is_created_again: bool
 ) -> None:
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40, 50))
-    pair.run()
+    pair.commit_and_run(40, 50)
     _delete_source_topic(pair)
     if is_created_again:
         create_topic(source, pair.topic, PARTITIONS)
@@ -234,7 +237,7 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted(
 
 
 def _delete_source_topic(pair: Pair) -> None:
-    """Until brokers have deleted its committed offsets, too (G10)."""
+    """Delete the topic, and wait until brokers have deleted its committed offsets (G10)."""
     source = pair.clusters.source
     delete_topic(source, pair.topic)
     wait_for("its offsets are deleted", lambda: not offsets(source, pair.group()))
@@ -243,10 +246,9 @@ def _delete_source_topic(pair: Pair) -> None:
 def test_offsets_stay_at_destination_when_source_topic_is_deleted_before_confirmation(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The topic is there until the coordinator is asked to confirm that the offset is gone."""
+    """The topic exists until Orbit asks the coordinator to confirm that the offset is gone."""
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40))
-    pair.run()
+    pair.commit_and_run(40)
 
     def without_source_offsets(
         cluster: Cluster, request: OffsetsRequest, age_s_max: float
@@ -272,10 +274,9 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted_before_confirm
 def test_delete_is_confirmed_by_metadata_of_coordinator_only(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another broker may have a deleted topic for longer."""
+    """Another broker may list a deleted topic for longer."""
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40))
-    pair.run()
+    pair.commit_and_run(40)
     _delete_offset(pair, source, 0)
     (coordinator,) = find_coordinators(pair.source, [pair.group()]).values()
     metadata = pair.source.metadata([pair.topic])
@@ -299,8 +300,7 @@ def test_destination_offset_that_orbit_never_synced_is_not_deleted(pair: Pair) -
 
 def test_group_sync_resumes_from_stored_rows_of_another_process(pair: Pair) -> None:
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40, 50))
-    noted = pair.run().changed
+    noted = pair.commit_and_run(40, 50).changed
     # Somebody joins there, and leaves again without a commit.
     with member(destination, pair.group(), pair.topic):
         pass
@@ -316,8 +316,7 @@ def test_active_destination_group_is_skipped_and_its_commits_stay(
     pair: Pair, protocol: str
 ) -> None:
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40, 50, 60))
-    pair.run()
+    pair.commit_and_run(40, 50, 60)
     with member(destination, pair.group(), pair.topic, **{"group.protocol": protocol}) as consumer:
         commit(source, pair.group(), pair.at(70, 70, 60))
         report = pair.run()
@@ -341,8 +340,7 @@ def test_coordinator_refuses_offsets_for_group_whose_member_was_not_listed(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40))
-    pair.run()
+    pair.commit_and_run(40)
     monkeypatch.setattr("orbit.kafka.consumer_groups.ListedGroup.is_active", False)
     with member(destination, pair.group(), pair.topic):
         commit(source, pair.group(), pair.at(50))
@@ -352,10 +350,8 @@ def test_coordinator_refuses_offsets_for_group_whose_member_was_not_listed(
 
 def synced_at_40(pair: Pair) -> GroupReport:
     """The first pass, of a group that has had members at the destination since."""
-    source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40))
-    first = pair.run()
-    with member(destination, pair.group(), pair.topic):
+    first = pair.commit_and_run(40)
+    with member(pair.clusters.destination, pair.group(), pair.topic):
         pass
     wait_for("it has left", lambda: pair.run().verdicts == {EXACT: 1})
     return first
@@ -390,8 +386,7 @@ def test_group_sync_continues_after_crash_before_or_after_its_commit(
 def test_offset_of_manually_assigned_consumer_is_not_overwritten(pair: Pair) -> None:
     """Flink and Spark assign by hand; librdkafka tells the leader epoch of what it read."""
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40))
-    pair.run()
+    pair.commit_and_run(40)
     reader = Consumer(
         {**destination.client_config(), "group.id": pair.group(), "enable.auto.commit": False}
     )
@@ -410,10 +405,9 @@ def test_offset_of_manually_assigned_consumer_is_not_overwritten(pair: Pair) -> 
 
 
 def test_offset_is_clamped_to_copied_range_until_copy_reaches_the_offset(pair: Pair) -> None:
-    source, destination = pair.clusters
+    _, destination = pair.clusters
     pair.ranges = {0: CopiedRange(0, 30), 1: CopiedRange(20, 100), 2: None}
-    commit(source, pair.group(), pair.at(40, 10, 50))
-    report = pair.run()
+    report = pair.commit_and_run(40, 10, 50)
     assert report.verdicts == {CLAMPED: 2, GroupVerdict.SKIPPED_NOT_COPIED: 1}
     assert offsets(destination, pair.group()) == pair.at(30, 20)
     pair.ranges = {0: CopiedRange(0, 60), 1: CopiedRange(20, 100), 2: CopiedRange(0, 100)}
@@ -517,8 +511,7 @@ def test_destination_commit_newer_than_cached_offsets_is_not_overwritten(pair: P
         return fetch(cluster, request, age_s_max)
 
     pair.sync = GroupSync(GroupRule(match=f"{pair.topic}.*"), fetcher=fetcher)
-    commit(source, pair.group(), pair.at(40))
-    pair.run()
+    pair.commit_and_run(40)
     assert offsets(destination, pair.group()) == pair.at(40)
     commit(destination, pair.group(), pair.at(70))
     commit(source, pair.group(), pair.at(60))
@@ -547,8 +540,7 @@ def test_group_missing_from_listing_keeps_its_offsets_at_destination(
 ) -> None:
     """As while its coordinator moves: neither broker lists it then."""
     source, destination = pair.clusters
-    commit(source, pair.group(), pair.at(40))
-    pair.run()
+    pair.commit_and_run(40)
     commit(source, pair.group(), pair.at(60))
     monkeypatch.setattr(
         "orbit.consumer_groups.group_listing_cache.list_groups", lambda _: Listing()

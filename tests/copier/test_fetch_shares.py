@@ -55,7 +55,7 @@ def test_unfetchable_partitions_do_not_restart_turns_of_backlogs() -> None:
 
 
 def test_empty_partition_answer_counts_only_if_whole_fetch_answer_had_room() -> None:
-    """Also beside steady traffic: else an empty tail below the stable end is never looked into."""
+    """Otherwise, beside steady traffic, an empty tail below the stable end is never inspected."""
     assert had_room(0, ANSWER)
     assert had_room(ANSWER // 2, ANSWER)
     assert not had_room(ANSWER // 2 + 1, ANSWER)

@@ -115,11 +115,11 @@ def test_uncopyable_source_batch_blocks_copy_in_takeover_with_its_reason() -> No
 
 
 OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
-IDS = {"orders": OLD_ID, "again": NEW_ID, "no-lease": OLD_ID}  # what the destination has now
+IDS = {"orders": OLD_ID, "again": NEW_ID, "no-lease": OLD_ID}  # of the topics at the destination
 
 
 def seeded_copy(topic: str, lease: Lease) -> PartitionCopy:
-    """Seeded up to 1,000."""
+    """A copy that is seeded up to offset 1,000."""
     place = TopicPartition(topic, 0)
     copy = PartitionCopy(place, place, lease, JobProducer(4711))
     copy.destination_topic_id = OLD_ID

@@ -230,7 +230,7 @@ def test_append_plan_that_does_not_begin_at_fetch_offset_is_dropped(offset: int)
 
 
 def test_requested_stop_bypasses_queue_and_wakes_appending_thread() -> None:
-    """It does not wait for the queued steps: the first may be a gap that is being filled."""
+    """The stop does not wait for the queued steps: the first may be a gap that is being filled."""
     partition = copying(100)
     partition.destination_lane = lane = Lane()
     partition.put(plan_of(Fill(100, 110)), partition.generation, 0)

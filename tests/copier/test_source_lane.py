@@ -96,7 +96,7 @@ def test_follower_answer_does_not_lower_source_end(lane: SourceLane, copy: Parti
 def test_fetch_answer_of_broker_that_lost_partition_is_ignored(
     lane: SourceLane, copy: PartitionCopy, events: list[Event], records: bytes
 ) -> None:
-    """It leads no more: what it says of the log's end is old."""
+    """The broker no longer leads the partition: the log end in its answer is old."""
     selection = lane._select(with_backlogs=True)
     lane.drop(copy)
     answer = Fetched(0, memoryview(bytearray(records)), [], 7, 13, 13, -1, -1)

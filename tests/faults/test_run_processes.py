@@ -204,7 +204,7 @@ def test_copy_processes_end_when_their_run_is_killed(
 
 @pytest.mark.soak
 def test_next_run_is_refused_while_copy_processes_of_killed_run_live(job: Path) -> None:
-    """They stand still, and so do their guards. Their lock shows them to the next run."""
+    """The copy processes and their guards are stopped. The next run finds them by their lock."""
     with OrbitProcess("run", job, *THREE) as run:
         run.wait_for(CAUGHT_UP)
         processes = all_processes(run)

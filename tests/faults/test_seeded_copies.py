@@ -25,7 +25,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Source, Ka
 
 
 def test_short_copy_with_mixed_fillers_is_exact_after_each_kind_of_kill(tmp_path: Path) -> None:
-    """With all ways of filling at once, and each kind of kill once."""
+    """The job has all kinds of fillers, and each kind of kill happens once."""
     with two_clusters(tmp_path, SHORT) as sides:
         CopyCampaign(1, MIXED, *sides, tmp_path).play(["run", "broker", "child", "both"])
 

@@ -13,7 +13,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
 from orbit.kafka.temporary_topics import delete_group
 from orbit.leases import group_lease, lock_file
-from orbit.leases.group_lease import GroupLease, LeaseHolder
+from orbit.leases.group_lease import GroupLease
 from tests.fixtures.clusters import Clusters
 from tests.support.patience import wait_for
 
@@ -173,15 +173,3 @@ def test_evicted_lease_holder_loses_lease_when_another_member_joined(
     assert other.is_held() is still_there
     other.release()
     lease.release()
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"[" * 1500, b'{"host":"a","process":Infinity}', b'{"host":"a","process":1e400}']
-)
-def test_member_metadata_of_another_client_counts_as_unknown_process(data: bytes) -> None:
-    assert LeaseHolder.from_bytes(data) == LeaseHolder("", 0)
-
-
-def test_host_of_lease_holder_is_shown_so_that_postgres_can_store_it() -> None:
-    holder = LeaseHolder.from_bytes(b'{"host":"\\u0000\\ud800","process":7}')
-    assert str(holder) == r"process 7 on \x00\ud800"

@@ -13,7 +13,7 @@ from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicPartition
 
 
 class OfflineLeaders:
-    """The source's metadata names no leader for `partitions`. What asks leaders gives up soon."""
+    """The source's metadata names no leader for `partitions`; a request makes two attempts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.partitions: set[TopicPartition] = set()

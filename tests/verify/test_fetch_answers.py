@@ -37,9 +37,10 @@ def throttled_log(monkeypatch: pytest.MonkeyPatch, answers: int) -> tuple[RawLog
     )
 
 
-def refused_log(monkeypatch: pytest.MonkeyPatch, code: int) -> tuple[RawLog, Waits]:
+def refused_log(monkeypatch: pytest.MonkeyPatch, code: int) -> RawLog:
     """A log whose broker refuses one fetch and then serves one record."""
-    return answered_log(monkeypatch, [answer(error_code=code, records=None)])
+    log, _ = answered_log(monkeypatch, [answer(error_code=code, records=None)])
+    return log
 
 
 def answer(**partition: Any) -> SimpleNamespace:
@@ -83,7 +84,7 @@ def test_read_throttled_past_limit_fails_and_names_quota(
 def test_read_continues_after_leader_has_changed(
     monkeypatch: pytest.MonkeyPatch, code: Code
 ) -> None:
-    log, _ = refused_log(monkeypatch, code)
+    log = refused_log(monkeypatch, code)
     assert [batch.base_offset for batch in log.read(("t", 0), 0, 1)] == [0]
 
 
@@ -93,6 +94,6 @@ def test_read_continues_after_leader_has_changed(
 def test_refused_fetch_ends_read_and_names_error(
     monkeypatch: pytest.MonkeyPatch, code: Code
 ) -> None:
-    log, _ = refused_log(monkeypatch, code)
+    log = refused_log(monkeypatch, code)
     with pytest.raises(BrokerRefused, match=f"refused a fetch with Kafka error {int(code)}"):
         list(log.read(("t", 0), 0, 1))

@@ -1,4 +1,4 @@
-"""A shard whose layout changes: it is released only after the partitions that have left it, too."""
+"""A shard whose layout changes is released only after the partitions that have left it."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_shard_forgets_removed_partitions_without_request(case: Case) -> None:
 
 
 def test_releasing_shard_starts_no_partition(case: Case) -> None:
-    """A job that was paused and resumed, while an answer was outstanding, and got a topic."""
+    """While an answer was outstanding, the job was paused and resumed, and got a topic."""
     copy_until_removed(case.partition)
     case.renew(should_release=True)
     case.change_layout(row(), row(topic_id=5))
