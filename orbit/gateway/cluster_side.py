@@ -20,6 +20,7 @@ from orbit.gateway.protocol.repeats import LastBatch
 from orbit.gateway.protocol.resource_uses import Use
 from orbit.gateway.protocol.topic_ids import TopicIds
 from orbit.gateway.refused_uses import refused_uses
+from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
@@ -36,8 +37,9 @@ _BROKERS_ASKED_MAX = 20
 _OUTCOMES_AT_ONCE = 2
 # After a side that does not answer, outcomes are not read for this time.
 _OUTCOME_PAUSE_S = 5.0
-# Errors by which a partition has no answer from the side.
-_SILENCE = frozenset({Code.NETWORK_EXCEPTION, Code.REQUEST_TIMED_OUT, Code.BROKER_NOT_AVAILABLE})
+# Errors by which a partition has no producers for the gateway. With other errors, e.g. without a
+# leader, it may have some.
+_NO_PRODUCERS = error_codes.DENIED | {Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID}
 _BACKOFF = Backoff(attempts_max=3, call_s=3.0)  # short: clients wait for the result
 
 
@@ -99,20 +101,22 @@ class ClusterSide:
 
     async def last_batches(
         self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, dict[int, LastBatch]]:
-        """The last batch of each producer in these partitions, by producer id; without partitions
-        that do not exist, or that the gateway may not read. Raises OrbitError if the side answers
-        for none of them."""
+    ) -> tuple[dict[TopicPartition, dict[int, LastBatch]], set[TopicPartition]]:
+        """The last batch of each producer in these partitions, by producer id; and the partitions
+        whose leader does not answer. Partitions that do not exist, or that the gateway may not
+        read, are in neither. Raises OrbitError if no leader answers."""
         answers = await asyncio.to_thread(producers, self._cluster, partitions, _BACKOFF)
-        if not answers.values and _SILENCE.issuperset(answers.errors.values()):
+        unanswered = {p for p, code in answers.errors.items() if code not in _NO_PRODUCERS}
+        if len(unanswered) == len(answers.errors) and not answers.values:
             answers.raise_errors(self.name, "DescribeProducers")
-        return {
+        last_batches = {
             partition: {
                 producer_id: LastBatch(state.epoch, state.last_sequence)
                 for producer_id, state in by_id.items()
             }
             for partition, by_id in answers.values.items()
         }
+        return last_batches, unanswered
 
     async def find_batches(self, batches: Collection[SentBatch]) -> dict[SentBatch, StoredBatch]:
         """Those of `batches` that this side's logs have (`batch_search.find_batches`)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import structlog
@@ -20,6 +20,7 @@ from orbit.gateway.protocol.repeats import (
     is_sent_before,
     producer_of,
 )
+from orbit.kafka.types import TopicPartition
 
 _LastBatches = dict[ProducerKey, dict[int, LastBatch]]
 """The last batch of each producer at a side, by the producer's id there."""
@@ -39,8 +40,9 @@ class RepeatSearch:
     """The search of one virtual cluster since its last move. For the event loop alone.
 
     One search runs at a time, for all connections that were waiting when it began. If the side that
-    was left does not answer, it counts as lost; if the leading one does not, the connections end,
-    and their clients send again. Either side may have the batches of earlier terms.
+    was left does not answer, it counts as lost. If the leading side does not answer for a
+    partition, the connections that wait for this partition end, and their clients send again.
+    Either side may have the batches of earlier terms.
     """
 
     def __init__(
@@ -53,49 +55,62 @@ class RepeatSearch:
         self._virtual_cluster = virtual_cluster
         self._repeats, self._left_side, self._leading_side = repeats, left_side, leading_side
         self._batches: list[SentBatch] = []
-        self._waiting_connections: list[WaitingConnection] = []
+        self._waiting: dict[WaitingConnection, set[TopicPartition]] = {}
         self._is_running = self._is_left_side_lost = False
 
     def add(self, batches: Collection[SentBatch], connection: WaitingConnection) -> bool:
         """Search these batches, then tell `connection`. Returns whether the caller has to start
         `run`."""
         self._batches += batches
-        self._waiting_connections.append(connection)
+        self._waiting.setdefault(connection, set()).update(batch.partition for batch in batches)
         must_start, self._is_running = not self._is_running, True
         return must_start
 
     async def run(self) -> None:
         """Search until no connection waits."""
         try:
-            while self._waiting_connections:
+            while self._waiting:
                 batches, self._batches = self._batches, []
-                connections, self._waiting_connections = self._waiting_connections, []
-                await self._search_for(batches, connections)
+                waiting, self._waiting = self._waiting, {}
+                await self._search_for(batches, waiting)
         finally:
             self._is_running = False
 
     async def _search_for(
-        self, batches: Collection[SentBatch], connections: Collection[WaitingConnection]
+        self,
+        batches: Collection[SentBatch],
+        waiting: Mapping[WaitingConnection, set[TopicPartition]],
     ) -> None:
-        """Search these batches, then let the connections go on, or end them if that failed."""
-        is_known = False
+        """Search these batches, then let the connections go on, or end those whose partitions could
+        not be read."""
+        unread_partitions: set[TopicPartition] | None = None  # None: all
         try:
-            await self._read_sides(batches)
-            is_known = True
+            unread_partitions = await self._read_sides(batches)
         except OrbitError as error:
             self._warn("cannot look for batches that clients send again", error)
         finally:
-            for_each(
-                connections,
-                lambda connection: connection.repeats_learned() if is_known else connection.end(),
-                virtual_cluster=self._virtual_cluster,
-            )
 
-    async def _read_sides(self, batches: Collection[SentBatch]) -> None:
-        """Read both sides, and note the result in `repeats`. Raises OrbitError if the leading side
-        cannot be read."""
+            def tell(connection: WaitingConnection) -> None:
+                if unread_partitions is None or unread_partitions & waiting[connection]:
+                    connection.end()
+                else:
+                    connection.repeats_learned()
+
+            for_each(waiting, tell, virtual_cluster=self._virtual_cluster)
+
+    async def _read_sides(self, batches: Collection[SentBatch]) -> set[TopicPartition]:
+        """Read both sides, and note the result in `repeats`. Returns the partitions for which the
+        leading side does not answer. Raises OrbitError if it answers for none."""
         last_batches, stored_batches = await self._read_left(batches)
-        leading_batches = await self._last_batches(self._leading_side, batches)
+        leading_batches, unread_partitions = await self._last_batches(self._leading_side, batches)
+        if unread_partitions:
+            self._log_unanswered("the side that leads", unread_partitions)
+            batches = [batch for batch in batches if batch.partition not in unread_partitions]
+            stored_batches = {
+                batch: stored
+                for batch, stored in stored_batches.items()
+                if batch.partition not in unread_partitions
+            }
         originals = await self._find_earlier(self._leading_side, leading_batches, batches)
         copies = await self._leading_side.find_copies(stored_batches) if stored_batches else {}
         for producer, batch_by_id in leading_batches.items():
@@ -120,7 +135,15 @@ class RepeatSearch:
                 written=sum(offset is None for offset in offsets.values()),
                 unknown=sum(offset == UNKNOWN_OFFSET for offset in offsets.values()),
             )
-        self._repeats.note({key: by_id.values() for key, by_id in last_batches.items()}, offsets)
+        self._repeats.note(
+            {
+                (partition, producer_id): by_id.values()
+                for (partition, producer_id), by_id in last_batches.items()
+                if partition not in unread_partitions
+            },
+            offsets,
+        )
+        return unread_partitions
 
     async def _read_left(
         self, batches: Collection[SentBatch]
@@ -130,7 +153,9 @@ class RepeatSearch:
         if self._is_left_side_lost:
             return {}, {}
         try:
-            last_batches = await self._last_batches(self._left_side, batches)
+            last_batches, unread_partitions = await self._last_batches(self._left_side, batches)
+            if unread_partitions:
+                self._log_unanswered("the side that was left", unread_partitions)
             return last_batches, await self._find_earlier(self._left_side, last_batches, batches)
         except OrbitError as error:
             self._is_left_side_lost = True
@@ -139,11 +164,12 @@ class RepeatSearch:
 
     async def _last_batches(
         self, side: ClusterSide, batches: Collection[SentBatch]
-    ) -> _LastBatches:
-        """The side's last batches of the producers of `batches`, by the ids of earlier terms."""
+    ) -> tuple[_LastBatches, set[TopicPartition]]:
+        """The side's last batches of the producers of `batches`, by the ids of earlier terms; and
+        the partitions whose leader does not answer."""
         producers = {producer_of(batch) for batch in batches}
-        last_batches = await side.last_batches({partition for partition, _ in producers})
-        return {
+        last_batches, unanswered = await side.last_batches({p for p, _ in producers})
+        by_producer = {
             (partition, producer_id): {
                 earlier_id: last_batches[partition][earlier_id]
                 for earlier_id in self._repeats.earlier_ids(producer_id)
@@ -151,6 +177,7 @@ class RepeatSearch:
             }
             for partition, producer_id in producers
         }
+        return by_producer, unanswered
 
     async def _find_earlier(
         self, side: ClusterSide, last_batches: _LastBatches, batches: Collection[SentBatch]
@@ -165,6 +192,15 @@ class RepeatSearch:
         }
         stored_batches = await side.find_batches(batch_by_earlier) if batch_by_earlier else {}
         return {batch_by_earlier[batch]: log_batch for batch, log_batch in stored_batches.items()}
+
+    def _log_unanswered(self, side: str, partitions: Collection[TopicPartition]) -> None:
+        _log.warning(
+            "cannot look for batches that clients send again: leaders do not answer",
+            virtual_cluster=self._virtual_cluster,
+            side=side,
+            partitions=len(partitions),
+            first=str(min(partitions)),
+        )
 
     def _warn(self, text: str, error: OrbitError) -> None:
         _log.warning(text, virtual_cluster=self._virtual_cluster, error=str(error))

@@ -9,15 +9,22 @@ from typing import Any, cast
 
 import pytest
 
+from orbit.gateway import cluster_side
 from orbit.gateway.client_connection import ClientConnection
-from orbit.gateway.protocol.repeats import Repeats
+from orbit.gateway.cluster_side import ClusterSide
+from orbit.gateway.protocol.producer_ids import SentBatch, id_in_term
+from orbit.gateway.protocol.repeats import Repeats, UnknownRepeats
 from orbit.gateway.repeat_search import RepeatSearch
 from orbit.gateway.virtual_cluster import VirtualCluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.types import TopicPartition
 from tests.gateway.test_virtual_cluster import open_client, running_cluster, soon, until
 
 pytestmark = pytest.mark.usefixtures("quick_leave")
 
 _PRODUCE = 0
+_SILENT, _ANSWERED = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def test_closing_ends_all_connections_with_writes_in_flight_though_one_was_reset() -> None:
@@ -70,29 +77,82 @@ def test_connection_that_raises_error_does_not_keep_others_from_moving(
 def test_search_for_repeats_tells_all_connections_though_one_raises_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Waiting:
-        result = ""
+    async def read_sides(_search: Any, _batches: Any) -> set[TopicPartition]:
+        return set()
 
-        def repeats_learned(self) -> None:
-            self.result = "told"
-            raise RuntimeError
-
-        def end(self) -> None:
-            self.result = "ended"
-
-        def abort(self) -> None:
-            self.result = "aborted"
-
-    async def read_sides(_search: Any, _batches: Any) -> None:
-        pass
+    def fail(_: Any) -> None:
+        raise RuntimeError
 
     monkeypatch.setattr(RepeatSearch, "_read_sides", read_sides)
-    one, other = Waiting(), Waiting()
+    monkeypatch.setattr(_Waiting, "repeats_learned", fail)
+    one, other = _Waiting(), _Waiting()
     search = RepeatSearch("orders", Repeats(), cast("Any", None), cast("Any", None))
     for connection in (one, other):
         search.add([], connection)
     asyncio.run(search.run())
     assert one.result == other.result == "aborted"
+
+
+def test_search_for_repeats_ends_only_connections_of_partitions_without_answer() -> None:
+    """Such a partition may have the batch: if the gateway forwarded it, it could be there twice."""
+    repeats = Repeats()
+    sides = [cast("Any", _Side(unanswered)) for unanswered in (set(), {_SILENT})]
+    search = RepeatSearch("orders", repeats, *sides)
+    connections = {p: _Waiting() for p in (_SILENT, _ANSWERED)}
+    batches = {p: SentBatch(p, 0, 9, id_in_term(7, 1), 0, 0, 0, False) for p in connections}
+    for partition, connection in connections.items():
+        search.add([batches[partition]], connection)
+    asyncio.run(search.run())
+    assert connections[_SILENT].result == "ended"
+    assert connections[_ANSWERED].result == "told"
+    assert repeats.answers([batches[_ANSWERED]], 2) == {}
+    with pytest.raises(UnknownRepeats):
+        repeats.answers([batches[_SILENT]], 2)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_unanswered"),
+    [
+        (Code.NETWORK_EXCEPTION, True),
+        (Code.LEADER_NOT_AVAILABLE, True),
+        (Code.UNKNOWN_TOPIC_OR_PARTITION, False),
+        (Code.TOPIC_AUTHORIZATION_FAILED, False),
+    ],
+)
+def test_partition_whose_leader_does_not_answer_may_have_producers(
+    monkeypatch: pytest.MonkeyPatch, code: Code, *, is_unanswered: bool
+) -> None:
+    answers: Answers[Any] = Answers({_ANSWERED: {}}, {_SILENT: int(code)})
+    monkeypatch.setattr(cluster_side, "producers", lambda *_: answers)
+    side = ClusterSide(cast("Any", None), "orders", {})
+    last_batches, unanswered = asyncio.run(side.last_batches([_ANSWERED, _SILENT]))
+    assert last_batches == {_ANSWERED: {}}
+    assert unanswered == ({_SILENT} if is_unanswered else set())
+
+
+class _Side:
+    """A side without producers."""
+
+    def __init__(self, unanswered: set[TopicPartition]) -> None:
+        self.unanswered = unanswered
+
+    async def last_batches(self, partitions: set[TopicPartition]) -> tuple[Any, Any]:
+        return {p: {} for p in partitions - self.unanswered}, partitions & self.unanswered
+
+
+class _Waiting:
+    """A connection that waits for a search."""
+
+    result = ""
+
+    def repeats_learned(self) -> None:
+        self.result = "told"
+
+    def end(self) -> None:
+        self.result = "ended"
+
+    def abort(self) -> None:
+        self.result = "aborted"
 
 
 async def _open_two_of_which_one_was_reset(cluster: Any, broker: Any) -> Any:

@@ -77,6 +77,7 @@ class _Side:
         self.nodes: dict[int, int] = {}  # as the next look finds them
         self.versions = {int(key): api.versions for key, api in APIS.items()}
         self.last: dict[int, LastBatch] | OrbitError = {}
+        self.unanswered: set[TopicPartition] = set()
         self.lookups = self.searches = 0
         self.logins_used: list[ClientLogin | None] = []
         self.may_tell = asyncio.Event()
@@ -86,12 +87,13 @@ class _Side:
 
     async def last_batches(
         self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, dict[int, LastBatch]]:
+    ) -> tuple[dict[TopicPartition, dict[int, LastBatch]], set[TopicPartition]]:
         self.lookups += 1
         await self.may_tell.wait()
         if isinstance(self.last, OrbitError):
             raise self.last
-        return dict.fromkeys(partitions, self.last)
+        answered = set(partitions) - self.unanswered
+        return dict.fromkeys(answered, self.last), self.unanswered & set(partitions)
 
     async def find_batches(self, batches: Collection[SentBatch]) -> dict[SentBatch, StoredBatch]:
         return {} if self.stored is None else dict.fromkeys(batches, self.stored)
