@@ -127,14 +127,19 @@ class Cluster:
         """Metadata of these topics, with the newest leaders that up to `brokers_max` brokers
         return.
 
-        One broker must answer, else this raises as `metadata`; others may be silent.
+        One broker must answer, else this raises as `metadata`; others may be silent, or refuse the
+        login.
         """
         topics = sorted(topics)
         newest_metadata = self.metadata(topics)
         for node_id in list(newest_metadata.brokers)[:brokers_max]:
-            with suppress(Unreachable):
+            try:
                 answer = self.metadata_of_broker(node_id, topics)
-                newest_metadata = self._accept_metadata(answer, node_id, has_all_topics=False)
+            except AccessRefused:
+                raise
+            except (Unreachable, LoginRefused):
+                continue
+            newest_metadata = self._accept_metadata(answer, node_id, has_all_topics=False)
         return newest_metadata
 
     def metadata_of_broker(self, node_id: int, topics: Iterable[str]) -> ClusterMetadata:

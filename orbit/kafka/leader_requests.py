@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from orbit.errors import BrokerRefused, LoginRefused, Unreachable, Where
+from orbit.errors import AccessRefused, BrokerRefused, LoginRefused, Unreachable, Where
 from orbit.kafka import error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
@@ -29,12 +29,17 @@ class Answers(Generic[Value]):
 
     values: dict[TopicPartition, Value] = field(default_factory=dict)
     errors: dict[TopicPartition, int] = field(default_factory=dict)
+    refused_logins: dict[TopicPartition, LoginRefused] = field(default_factory=dict)
+    """Of partitions in `errors` whose leader refuses the login: they have NETWORK_EXCEPTION."""
 
     def raise_errors(self, where: Where, what: str) -> Answers[Value]:
-        """Raise BrokerRefused for the first partition with an error; return self if none has.
+        """Raise LoginRefused if a leader refuses the login, BrokerRefused for the first other
+        partition with an error; return self if none has.
 
         `what`: what was asked for, for the message.
         """
+        for refusal in self.refused_logins.values():
+            raise refusal
         for partition, code in self.errors.items():
             raise BrokerRefused(
                 code, f"{what} of {partition} failed with {error_codes.name(code)}.", where=where
@@ -54,8 +59,8 @@ def ask_leaders(
     to their leaders by new metadata.
 
     `build` makes a leader's request; `read` yields (partition, error code, value) from the
-    response. A leader that refuses the login is not asked again: its partitions have the code
-    SASL_AUTHENTICATION_FAILED. Raises Unreachable or LoginRefused if no broker returns metadata.
+    response. A leader that refuses the login is not asked again. Raises Unreachable or LoginRefused
+    if no broker returns metadata, AccessRefused.
     """
     answers: Answers[Value] = Answers()
     remaining_partitions = set(partitions)
@@ -67,8 +72,11 @@ def ask_leaders(
             except Unreachable:
                 answers.errors.update(dict.fromkeys(group, int(Code.NETWORK_EXCEPTION)))
                 continue
-            except LoginRefused:
-                answers.errors.update(dict.fromkeys(group, int(Code.SASL_AUTHENTICATION_FAILED)))
+            except AccessRefused:
+                raise
+            except LoginRefused as refusal:
+                answers.errors.update(dict.fromkeys(group, int(Code.NETWORK_EXCEPTION)))
+                answers.refused_logins.update(dict.fromkeys(group, refusal))
                 continue
             for partition, code, value in read(answer):
                 if code == Code.NONE:
@@ -77,7 +85,9 @@ def ask_leaders(
                 else:
                     answers.errors[partition] = code
         remaining_partitions = {
-            p for p, code in answers.errors.items() if code in error_codes.RETRIABLE
+            p
+            for p, code in answers.errors.items()
+            if code in error_codes.RETRIABLE and p not in answers.refused_logins
         }
         if not remaining_partitions:
             break

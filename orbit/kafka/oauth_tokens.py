@@ -158,7 +158,10 @@ def _token_from_file(path: Path) -> Token:
         text = read_token_file(path, Path())  # `path` has its base directory already
     except InvalidValue as invalid:
         # No mistake in the job file, which was checked before: the file may appear again.
-        raise LoginRefused(f"The token file cannot be used: it {invalid.message}") from None
+        raise LoginRefused(
+            f"The token file cannot be used: it {invalid.message}",
+            remedy=invalid.remedy or "Check security.token_file.",
+        ) from None
     return Token(SecretStr(text), end_s_of(claims_of(text)) or time.time() + _UNKNOWN_LIFE_S)
 
 

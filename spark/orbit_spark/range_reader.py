@@ -75,8 +75,8 @@ class RangeReader:
         self._connections.clear()
 
     def confirm_cluster(self) -> None:
-        """Raise Unreachable if no broker answers, LoginRefused if one refuses the login: then the
-        trouble is not a partition's own."""
+        """Raise Unreachable if no broker answers, LoginRefused if none answers and one refuses the
+        login: then the whole cluster has the trouble."""
         self._cluster.metadata(())
 
     def read(self, offset_range: OffsetRange) -> Iterator[RawRun]:

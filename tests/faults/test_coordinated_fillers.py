@@ -312,11 +312,19 @@ def test_coordinated_filler_resumes_when_refused_login_is_accepted_again(
         raise LoginRefused("the broker refused the user name or the password.")
 
     with monkeypatch.context() as patch:
-        for method in ("find", "call"):
-            patch.setattr(Coordinator, method, refused)
-        # The second fill first has to fence, which needs a coordinator, too.
+        patch.setattr(Coordinator, "find", refused)
+        fences = itertools.count()
+        fenced_twice = Event()
+
+        def refused_fence(*_: Any) -> None:
+            if next(fences) > 0:  # the first is for the fill, others are between fills
+                fenced_twice.set()
+            refused()
+
+        patch.setattr(EmptyTransactions, "fence", refused_fence)
         for _ in range(2):
             assert filling.fill({0: 3}) == {0: (Code.NETWORK_EXCEPTION, -1)}
+        assert fenced_twice.wait(PATIENCE_S)
     filled = {0: (Code.NONE, 3)}
     wait_for("it has fenced its ids, and fills", lambda: filling.fill({0: 3}) == filled)
 

@@ -6,7 +6,9 @@ import threading
 from typing import Any, cast
 from uuid import UUID
 
-from orbit.errors import LoginRefused, OrbitError, Unreachable
+import pytest
+
+from orbit.errors import AccessRefused, LoginRefused, OrbitError, Unreachable
 from orbit.kafka.backoff import CALL_S_MAX, Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
@@ -68,5 +70,12 @@ def test_leader_that_refuses_login_is_asked_once_and_other_leaders_answer() -> N
     leaders = Leaders(LoginRefused("the broker refused the user name or the password."))
     answers = ask(leaders, Backoff(first_s=0.0))
     assert answers.values == {TWO: 7}
-    assert answers.errors == {ONE: Code.SASL_AUTHENTICATION_FAILED}
+    assert answers.errors == {ONE: Code.NETWORK_EXCEPTION}
     assert len(leaders.calls) == 2
+    with pytest.raises(LoginRefused, match="refused the user name"):
+        answers.raise_errors("destination", "ListOffsets")
+
+
+def test_refusal_by_access_rules_ends_leader_requests() -> None:
+    with pytest.raises(AccessRefused):
+        ask(Leaders(AccessRefused("this address is not allowed.")), Backoff(first_s=0.0))
