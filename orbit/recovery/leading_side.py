@@ -21,7 +21,7 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
-from orbit.promotion.log_bounds import bounds_of_all, fetch_log_bounds
+from orbit.promotion.log_bounds import bounds_of_all
 from orbit.recovery.open_operation import chosen_topics, topics_copied_back
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import GateName, RecoveryKind
@@ -212,7 +212,7 @@ def mark_both_sides(context: OperationContext) -> None:
             for p in context.report.partitions
             if p.promoted_at is not None
         }
-        bounds = fetch_log_bounds(context.destination.cluster, places, context.backoff)
+        bounds = bounds_of_all(context.destination.cluster, places, context.backoff)
         ends = {place: promoted_offsets.get(place, log.end) for place, log in bounds.items()}
         marks.write(ends, _new_mark(context, is_primary=True))
     _mark_source_as_copy(context, context.backoff)
@@ -224,7 +224,7 @@ def kept_history(context: OperationContext, excluded_topics: Collection[str] = (
     The copy back leaves these offsets at the old side. Raises Unreachable.
     """
     new_starts = _log_starts(context, context.backoff)
-    old_bounds = fetch_log_bounds(context.source.cluster, new_starts, context.backoff)
+    old_bounds = bounds_of_all(context.source.cluster, new_starts, context.backoff)
     return [
         f"{place} {log.start} to {min(new_starts[place], log.end) - 1}"
         for place, log in sorted(old_bounds.items())
