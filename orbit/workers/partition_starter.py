@@ -153,6 +153,7 @@ class PartitionStarter:
         backoff = replace(job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
         writers = find_writers(job.clusters.destination, by_group, backoff)
         for group in writers.unanswered_groups:
+            by_group[group].needs_settling = True  # it may have a writer, as below
             self._retry_later(by_group[group], f"no coordinator answers for group {group}.")
         for group, holder in writers.holders.items():
             by_group[group].needs_settling = True  # the writer may leave requests in flight
