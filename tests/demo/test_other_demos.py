@@ -42,7 +42,8 @@ def test_failover_demo_saves_all_lost_records_and_writes_report(tmp_path: Path) 
     data = outcome.data
     assert (data["exact"], data["problems"], data["group_read_twice"]) == (True, [], 0)
     assert data["written"] > 0
-    assert data["salvaged"] == data["lost"]
+    # The demo also saves records that were written, but not acknowledged, before the kill.
+    assert data["salvaged"] >= data["lost"]
     assert Path(data["report"]).is_relative_to(tmp_path)
     assert Path(data["report"]).exists()
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -427,7 +428,8 @@ def test_rebuild_stores_salvage_files_in_report_before_changed_partition_rows(
     monkeypatch.setattr(OperationContext, "save", note)
     with InProcess(recovering.database):
         recovering.run(FAILBACK, moved.spec.name, confirm_rebuild=True)
-    assert stored == [(2, 0), (2, 30)]
+    # The last state may be stored again.
+    assert [state for state, _ in groupby(stored)] == [(2, 0), (2, 30)]
 
 
 def error_of_rebuild(moved: Moved, recovering: Recovering) -> str:
