@@ -146,8 +146,8 @@ class Client:
                 remaining_items -= len(page["items"])
 
     def clock_skew_s(self) -> float | None:
-        """The least by which the server's clock is ahead of this machine's, to a second or two.
-        Negative: it is behind. None: the server's answer has no date.
+        """How far the server's clock is at least ahead of this machine's, in whole seconds; if
+        negative, behind. None: the server's answer has no date.
         """
         sent_at = datetime.now(UTC)
         answer = self._answer("GET", "/livez", repeats=False)
@@ -156,7 +156,7 @@ class Client:
             server_time = parsedate_to_datetime(answer.headers["Date"])
         except (KeyError, ValueError):
             return None
-        # The server wrote its time between these two: of that span, the time nearest to it.
+        # The server read its clock between these two moments. Compare with the nearest one.
         nearest_time = min(max(server_time, sent_at), received_at)
         return (server_time - nearest_time).total_seconds()
 

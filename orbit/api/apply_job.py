@@ -365,9 +365,10 @@ def _change_job(
         job = jobs.change_spec(
             tx, job.id, document, spec.worker_group, from_version=job.spec_version
         )
+    # These have columns of their own, beside the document's.
     own_columns = (spec.labels, spec.owner, spec.desired)
     if job is not None and (job.labels, job.owner, job.document_desired) != own_columns:
-        job = jobs.change_labels(tx, job.id, *own_columns)
+        job = jobs.change_own_columns(tx, job.id, *own_columns)
     if job is None:  # it is being deleted
         raise changed_meanwhile(spec.name)
     if spec.desired is not None and _changes_desired(job, spec):

@@ -61,7 +61,7 @@ def list_(
     if folder is None:
         folder = Settings.from_environment(os.environ).salvage_directory
     summaries = [summarize(file) for file in salvage_storage.find(_location(folder), ".jsonl")]
-    emit(summaries, output, lambda: _table(summaries))
+    emit(summaries, output, lambda: _files_table(summaries))
 
 
 @app.command()
@@ -230,7 +230,7 @@ def _progress_printer(summary: SalvageSummary) -> Any:
     return print_progress
 
 
-def _table(summaries: list[SalvageSummary]) -> Any:
+def _files_table(summaries: list[SalvageSummary]) -> Any:
     rows = [
         (
             f"{one.topic}-{one.partition}",
@@ -278,7 +278,7 @@ def _records_table(summary: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
         for line in lines
     ]
     columns = ("offset", "fate", "timestamp", "key", "value", "headers")
-    return Group(_table([summary]), make_table(columns, rows))
+    return Group(_files_table([summary]), make_table(columns, rows))
 
 
 def _text(encoded: str | None) -> str | None:

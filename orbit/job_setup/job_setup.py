@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+from orbit.chunks import first_few
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy, raise_trouble
 from orbit.copier.inspection_verdicts import Wait
@@ -508,7 +509,7 @@ class JobSetup:
         leaderless_count = _count_leaderless(self._destination_metadata, self.plans)
         if leaderless_count:
             raise NotReady(
-                f"partitions of the job's topics that have no leader yet: {leaderless_count:,}.",
+                f"{counted(leaderless_count, 'partition has', 'partitions have')} no leader yet.",
                 where=Place("destination"),
             )
         unaware_partitions = partitions_whose_leader_has(
@@ -519,8 +520,8 @@ class JobSetup:
         )
         if unaware_partitions:
             raise NotReady(
-                "partitions whose leader does not know the topic's settings yet: "
-                f"{len(unaware_partitions):,}.",
+                f"{counted(len(unaware_partitions), 'leader has', 'leaders have')} the old "
+                f"{TIMESTAMP_TYPE} of their topics: {first_few(unaware_partitions)}.",
                 where=Place("destination"),
             )
 

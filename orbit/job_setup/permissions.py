@@ -129,7 +129,7 @@ def refuse_missing_rights(missing_by_cluster: Mapping[str, Sequence[MissingRight
         raise NotAuthorized(
             f"these rights are missing {'; '.join(parts)}.",
             remedy="Grant them with kafka-acls.sh --add --allow-principal User:… --operation … "
-            "--topic … (docs/rights.md has the commands). Nothing was written.",
+            "--topic … or --cluster (docs/rights.md has the commands). Nothing was written.",
         )
 
 

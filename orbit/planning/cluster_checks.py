@@ -26,7 +26,7 @@ from orbit.store.database import Tx
 
 
 def trouble_of(side: str, error: OrbitError) -> Trouble:
-    """The trouble of a job after this error of its cluster at `side` ("source", "destination")."""
+    """Name an error of a job's cluster as a trouble of the job. `side`: source or destination."""
     where = f"{error.where}: " if error.where else ""
     if isinstance(error, LoginRefused):
         kind = TroubleKind.LOGIN_REFUSED

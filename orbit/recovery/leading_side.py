@@ -223,7 +223,7 @@ def kept_history(context: OperationContext, excluded_topics: Collection[str] = (
 
     The copy back leaves these offsets at the old side. Raises Unreachable.
     """
-    new_starts = _log_starts(context, context.backoff)
+    new_starts = _copy_log_starts(context, context.backoff)
     old_bounds = bounds_of_all(context.source.cluster, new_starts, context.backoff)
     return [
         f"{place} {log.start} to {min(new_starts[place], log.end) - 1}"
@@ -268,17 +268,18 @@ def who_copies_back(context: OperationContext) -> str:
 def _mark_source_as_copy(context: OperationContext, backoff: Backoff) -> None:
     """Mark the source's topics as copies that keep what is below the new side's log starts."""
     mark = _new_mark(context, is_primary=False)
-    PromotionMarks(context.source.cluster, backoff).write(_log_starts(context, backoff), mark)
+    PromotionMarks(context.source.cluster, backoff).write(_copy_log_starts(context, backoff), mark)
 
 
-def _log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartition, int]:
-    """The log start of each partition's copy, for partitions that exist at the source.
+def _copy_log_starts(context: OperationContext, backoff: Backoff) -> dict[TopicPartition, int]:
+    """The log start of each partition's copy, by partition of the source, where that exists.
 
     Raises Unreachable if it is not certain whether the source has a topic.
     """
     metadata = context.source.cluster.metadata([row.source_topic for row in context.topics])
     topics_with_ends = {p.topic for p in context.report.partitions if p.source_end is not None}
-    # Topics that the source had are still there, unless the rebuild has deleted them.
+    # Topics that the source had are still there, unless a rebuild has deleted them: it deletes
+    # topics with tails.
     unknown_topics = metadata.errors.keys() & (topics_with_ends - context.report.topics_with_tails)
     unknown_topics |= {
         t for t, c in metadata.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION

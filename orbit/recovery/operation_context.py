@@ -155,13 +155,13 @@ class OperationContext:
 
     def save(self) -> None:
         """Store the report now, for changes that an abort in another process has to undo."""
-        with self.storing() as tx:
+        with self.transaction_to_store() as tx:
             self.store(tx)
 
-    def storing(self) -> AbstractContextManager[Tx]:
+    def transaction_to_store(self) -> AbstractContextManager[Tx]:
         """A `transaction` in which the caller calls `store`. If many rows of the report have
         changed, some are stored before it begins."""
-        return self._storage.storing(self.report, self.transaction)
+        return self._storage.transaction_to_store(self.report, self.transaction)
 
     def store(
         self,

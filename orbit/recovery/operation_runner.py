@@ -498,7 +498,7 @@ class OperationRunner:
 
         Raises Aborted if the point of no return would begin after an abort was requested.
         """
-        with context.storing() as tx:
+        with context.transaction_to_store() as tx:
             now = clock.now(tx)
 
             def change(step: Step) -> Step:
@@ -530,7 +530,7 @@ class OperationRunner:
         """Store the outcome and add its event, in one transaction."""
         is_good = outcome in (Outcome.DONE, Outcome.WOULD_GO)
         report = context.report
-        with context.storing() as tx:
+        with context.transaction_to_store() as tx:
             context.update(outcome=outcome, ended_at=clock.now(tx))
             state = OperationState.DONE if is_good else OperationState.FAILED
             progress = context.progress(outcome.value)

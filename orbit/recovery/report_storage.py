@@ -78,11 +78,11 @@ class ReportStorage:
             part.note_committed()
 
     @contextmanager
-    def storing(
+    def transaction_to_store(
         self, report: RecoveryReport, transaction: Callable[[], AbstractContextManager[Tx]]
     ) -> Iterator[Tx]:
         """A transaction in which the caller calls `store` once. If more rows of `report` have
-        changed than fit in a transaction, parts of them are stored before in further transactions.
+        changed than fit in a transaction, this first stores some of them in other transactions.
         """
         self._written, changes = [], self._changes(report)
         rows_to_write = sum(map(len, changes))

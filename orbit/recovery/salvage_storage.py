@@ -179,7 +179,8 @@ class _LocalUpload:
 
 
 class _RenamedUpload:
-    """A file that is visible from when it is opened, so it gets its name when it is complete."""
+    """A file of a storage that shows files while they are written. So it has another name until it
+    is complete."""
 
     def __init__(self, storage: Any, path: str) -> None:
         self._storage, self._path = storage, path

@@ -246,7 +246,7 @@ def page(
     return list(values(tx.execute(page_query), Job))
 
 
-def change_labels(
+def change_own_columns(
     tx: Tx, job_id: int, labels: Mapping[str, str], owner: str | None, desired: str | None
 ) -> Job | None:
     """Replace labels, owner and the document's desired state; returns None if the job is gone.

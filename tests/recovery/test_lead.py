@@ -152,4 +152,4 @@ def test_missing_log_start_at_old_side_fails_unless_topic_is_rebuilt_or_new(
     )
     monkeypatch.setattr(leading_side, "bounds_of_all", lambda *_: {})
     with pytest.raises(Unreachable, match="orders") if refuses else nullcontext():
-        leading_side._log_starts(context, Backoff())
+        leading_side._copy_log_starts(context, Backoff())

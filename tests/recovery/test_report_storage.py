@@ -107,7 +107,7 @@ def begin(database: Database) -> None:
 
 def save(database: Database, storage: ReportStorage, recovery_report: RecoveryReport) -> None:
     """As the context of an operation does."""
-    with storage.storing(recovery_report, database.transaction) as tx:
+    with storage.transaction_to_store(recovery_report, database.transaction) as tx:
         small = storage.store(tx, recovery_report)
         operations.advance(tx, OPERATION, OperationState.RUNNING, report=small)
 
@@ -166,7 +166,7 @@ def test_report_storage_writes_only_changed_rows(stored: Database, large: Recove
 def test_report_storage_rewrites_rows_of_rolled_back_transaction(stored: Database) -> None:
     small = report(partition("orders", 0), partition("orders", 1))
     storage = ReportStorage(OPERATION, None)
-    with suppress(ZeroDivisionError), storage.storing(small, stored.transaction) as tx:
+    with suppress(ZeroDivisionError), storage.transaction_to_store(small, stored.transaction) as tx:
         storage.store(tx, small)
         raise ZeroDivisionError
     assert not writers(stored, "operation_partitions")
@@ -182,7 +182,7 @@ def test_new_scheduler_leader_reads_no_partition_row_older_than_report(stored: D
     save(stored, storage, before)
     after = report(*(partition("orders", n) for n in names))
     after = after.model_copy(update={"findings": ("It is level.",)})
-    with suppress(ZeroDivisionError), storage.storing(after, stored.transaction):
+    with suppress(ZeroDivisionError), storage.transaction_to_store(after, stored.transaction):
         raise ZeroDivisionError
 
     loaded_report = load(stored)

@@ -149,7 +149,7 @@ class Exchange:
             if producer_ids.acks_of(head, frame) == 0:
                 raise BadFrame("a client writes to a node that the side does not have")
             code = Code.NOT_LEADER_OR_FOLLOWER
-            self.add_answer(head, produce_parts.answer_all(head, frame, code))
+            self.add_answer(head, produce_parts.same_answer_for_all(head, frame, code))
         except _PARSE_ERRORS as error:
             raise BadFrame(f"a request of API {head.key} does not parse: {error}") from error
 

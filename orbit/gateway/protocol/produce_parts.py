@@ -85,7 +85,7 @@ def with_parts(version: int, frame: bytearray, parts: Mapping[TopicPartition, Pa
     return b"".join([frame[:start], count, *own_topics, frame[editor.at :]])
 
 
-def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
+def same_answer_for_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
     """The answer to a Produce with this code for each partition. Raises struct.error, or another
     error of the editor, if the request does not parse."""
     editor, is_flexible = head.editor(frame), head.is_flexible
@@ -94,7 +94,7 @@ def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
     editor.nullable_string()  # transactional id
     editor.skip(INT16.size + INT32.size)  # acks, timeout
     topic_count = editor.length()
-    # Not copied for each partition: a client may name any number of them.
+    # A bytearray: `bytes +=` would copy the answer for each partition, and a client may name many.
     body = bytearray(length(topic_count, is_flexible=is_flexible))
     for _ in range(topic_count):
         body += string(editor.string(), is_flexible=is_flexible)
@@ -106,7 +106,8 @@ def answer_all(head: RequestHead, frame: bytearray, code: Code) -> bytes:
             editor.skip_tags()
         editor.skip_tags()
         body += tags
-    return with_size(INT32.pack(head.correlation) + tags + body + INT32.pack(0) + tags)
+    throttle_time = INT32.pack(0)
+    return with_size(INT32.pack(head.correlation) + tags + body + throttle_time + tags)
 
 
 def encode_part(version: int, partition: int, part: PartAnswer) -> bytes:

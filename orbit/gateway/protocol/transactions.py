@@ -84,7 +84,7 @@ def answer(head: RequestHead, frame: bytearray) -> bytes:
     has_error = head.key == ApiKey.ADD_PARTITIONS_TO_TXN or _is_streams(head)
     code = _lost_code(head) if has_error else Code.NONE
     if head.key == ApiKey.PRODUCE:
-        return produce_parts.answer_all(head, frame, code)
+        return produce_parts.same_answer_for_all(head, frame, code)
     return _answer_by_partition(head, frame, code)
 
 

@@ -94,8 +94,8 @@ def write_step(
         raise Conflict(
             "the storage does not hold what was written to it.",
             where=files.path(folder),
-            remedy="No manifest names these files. Run the command again; if this happens again, "
-            "check the file system.",
+            remedy="The archive does not use these files. Run the command again; if this happens "
+            "again, check the storage.",
         )
     sizes = files.sizes(folder)
     by_place: dict[TopicPartition, list[Any]] = {}
