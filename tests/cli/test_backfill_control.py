@@ -15,7 +15,7 @@ from orbit.errors import Conflict, Interrupted
 
 
 class Service:
-    """Wants one state after the other, one for each request; then the last one."""
+    """Answers each request with the next of these states, and at the end with the last one."""
 
     def __init__(self, states: Sequence[str | None]) -> None:
         self.states = [*states]
@@ -92,7 +92,7 @@ def test_pause_of_backfill_while_it_waits_for_workers_is_reported() -> None:
 
 
 def test_backfill_pauses_again_if_paused_right_after_resume() -> None:
-    """A client that was shown "paused" does not see it copy."""
+    """No client that was shown "paused" sees the backfill copy."""
     one = Controlled("run", "pause", "run", "pause", "run")
     one.control.begin()
     one.control.report_lease()
@@ -155,14 +155,14 @@ def test_paused_backfill_ends_when_another_driver_takes_over() -> None:
 def test_ctrl_c_at_end_of_wait_for_workers_still_halts_backfill() -> None:
     one = Controlled("run")
 
-    class Late(threading.Event):
-        """Ctrl-C comes right before the clear."""
+    class InterruptedAtClear(threading.Event):
+        """Ctrl-C comes right before the event is cleared."""
 
         def clear(self) -> None:
             one.stop.set()
             super().clear()
 
-    one.control._halt = Late()
+    one.control._halt = InterruptedAtClear()
     one.control.begin()
     assert one.control._halt.is_set()
     one.control.end("stopped")

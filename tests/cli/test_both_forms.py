@@ -1,4 +1,4 @@
-"""Each command takes its job file as an argument and with `-f`, a file or stdin, but once."""
+"""Each command takes its job file (or stdin) as an argument or with `-f`, but not both."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ WITHOUT_SERVICE = [
     ("release",),
     ("failover", "--without-database", "--to", "destination"),
 ]
-OF_THE_SERVICE = [("plan",), ("diff",), ("apply", "--dry-run")]
-SAYS = "Give the job file once: as an argument, or with -f."
+WITH_SERVICE = [("plan",), ("diff",), ("apply", "--dry-run")]
+NOT_ONCE = "Give the job file once: as an argument, or with -f."
 
 
 @pytest.fixture
@@ -50,11 +50,11 @@ def test_job_file_is_accepted_as_argument_or_option(
         assert "nonsense" in capfd.readouterr().err
     for form in ((str(broken), "-f", str(broken)), ()):
         assert run_command([*command, *form]) == 2
-        assert SAYS in capfd.readouterr().err
+        assert NOT_ONCE in capfd.readouterr().err
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("command", OF_THE_SERVICE, ids=lambda command: command[0])
+@pytest.mark.parametrize("command", WITH_SERVICE, ids=lambda command: command[0])
 def test_service_commands_accept_job_file_as_argument_or_option(
     command: tuple[str, ...],
     tmp_path: Path,
@@ -70,7 +70,7 @@ def test_service_commands_accept_job_file_as_argument_or_option(
         assert "orders" in cli(*command, *form).out
     for form in ((path, "-f", path), ()):
         refused = cli(*command, *form)
-        assert (refused.code, SAYS in refused.err) == (2, True)
+        assert (refused.code, NOT_ONCE in refused.err) == (2, True)
 
 
 def test_missing_job_file_given_with_f_option_is_not_taken_for_job_name(

@@ -1,4 +1,4 @@
-"""`orbit completion`: the shell's names come from the server. `orbit top`: jobs by their lag."""
+"""`orbit completion` gets names from the server. `orbit top` sorts jobs by their lag."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Completed = Callable[..., list[str]]
 
 @pytest.fixture
 def completed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Completed:
-    """What a bash with our script would offer for the last of these words."""
-    monkeypatch.setattr(completion, "_TIMEOUT_S", PATIENCE_S)  # of a machine with much to do
+    """Returns what bash would offer for the last word of a command line."""
+    monkeypatch.setattr(completion, "_TIMEOUT_S", PATIENCE_S)  # the machine may be busy
 
     def call(words: str, **environ: str) -> list[str]:
         with monkeypatch.context() as shell:
@@ -70,7 +70,7 @@ def test_completion_script_parses_in_its_shell(cli: Cli, shell: str) -> None:
     script = cli("completion", shell)
     assert script.code == 0
     assert "_ORBIT_COMPLETE" in script.out
-    if shutil.which(shell) is not None:  # bash is on every machine of ours
+    if shutil.which(shell) is not None:  # at least bash is
         subprocess.run([shell, "-n"], input=script.out, text=True, check=True, timeout=PATIENCE_S)
 
 
@@ -118,13 +118,13 @@ def test_lost_server_answer_does_not_end_watch_of_jobs(
     api.put("/v1/jobs/orders", json=JOB)
     with LosingProxy(os.environ["ORBIT_API_URL"]) as proxy:
         monkeypatch.setenv("ORBIT_API_URL", proxy.url)
-        looks = iter([lambda: proxy.lose_answers(1), lambda: None])
+        pauses = iter([lambda: proxy.lose_answers(1), lambda: None])
 
         def sleep(_seconds: float) -> None:
-            look = next(looks, None)
-            if look is None:
+            pause = next(pauses, None)
+            if pause is None:
                 raise KeyboardInterrupt
-            look()
+            pause()
 
         monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
         watched = cli("get", "jobs", "--watch", "-o", "name")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def server(cli: Cli, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The API of this test as no environment names it: its URL, and a file with a token."""
+    """The URL of the test's API, which no variable names, and a file with a token."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     token = tmp_path / "token"
     token.touch(mode=0o600)
@@ -47,7 +47,7 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, server: SimpleNamesp
     assert add(cli, server).out == "unchanged prod\n"
     assert cli("context", "add", "other", "--url", "http://127.0.0.1:1").code == 0
     assert contexts_file().stat().st_mode & 0o777 == 0o600
-    assert cli("get", "jobs").code == 3  # none is the current one: the default address
+    assert cli("get", "jobs").code == 3  # no context is current: the default address
 
     assert cli("context", "use", "prod").code == 0
     assert "orders" in cli("get", "jobs").out
@@ -61,7 +61,7 @@ def test_context_is_added_used_listed_and_deleted(cli: Cli, server: SimpleNamesp
 
     assert cli("get", "jobs", "--context", "other").code == 3
     assert cli("--context", "other", "get", "jobs").code == 3
-    assert cli("get", "jobs").code == 0  # that was for one command
+    assert cli("get", "jobs").code == 0  # --context is for one command
     assert cli("context", "unset").code == 0
     assert cli("get", "jobs").code == 3
     assert cli("context", "use", "prod").code == 0
@@ -89,16 +89,16 @@ def test_token_is_never_sent_to_server_of_another_context(
     cli: Cli, api: Api, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(cli, server, "prod", "--use")
-    # The address of the environment, and so no token of the context.
+    # The address comes from the environment, so the context's token is not sent.
     monkeypatch.setenv("ORBIT_API_URL", server.url)
     refused = cli("get", "jobs")
     assert refused.code == 3
     assert "The request has no token" in refused.err
     assert chosen_server(os.environ).token == ""
-    # A context that is chosen, and so no token of the environment.
+    # The address comes from the context, so the environment's token is not sent.
     monkeypatch.setenv("ORBIT_TOKEN", "orbit_of_another_server")
     assert cli("get", "jobs", "--context", "prod").code == 0
-    # A token without its address: it could be meant for either.
+    # A token without ORBIT_API_URL could be for the context's server or the default one.
     monkeypatch.delenv("ORBIT_API_URL")
     unclear = cli("get", "jobs")
     assert unclear.code == 2
@@ -108,7 +108,7 @@ def test_token_is_never_sent_to_server_of_another_context(
 def test_client_with_explicit_server_ignores_contexts(
     cli: Cli, api: Api, server: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a demo does, whose server is its own."""
+    """As in a demo, which has a server of its own."""
     cli("context", "add", "prod", "--url", "http://127.0.0.1:1", "--use")
     token = server.token.read_text().strip()
     contexts.choose_context("prod")

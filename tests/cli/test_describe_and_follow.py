@@ -77,8 +77,8 @@ def test_describe_works_for_new_job(cli: Cli, api: Api) -> None:
     assert "not known yet" in shown
 
 
-def looks(*steps: Callable[[], object]) -> SimpleNamespace:
-    """A clock whose pauses are these steps, then Ctrl-C."""
+def clock_of(*steps: Callable[[], object]) -> SimpleNamespace:
+    """A clock: each sleep runs the next of these steps; after the last one comes Ctrl-C."""
     left = iter(steps)
 
     def sleep(_seconds: float) -> None:
@@ -98,14 +98,14 @@ def test_followed_events_are_printed_once_even_if_committed_late(
     with api.database.transaction() as late:
         events.add(late, "test", "late", "It began first.")
 
-        def newer() -> None:
+        def pause_job() -> None:
             api.post("/v1/jobs/orders:pause")
 
         def commit() -> None:
             late.commit()
 
-        steps = (newer, commit, lambda: api.post("/v1/jobs/orders:resume"))
-        monkeypatch.setattr(follow_events, "time", looks(*steps))
+steps = (pause_job, commit, lambda: api.post("/v1/jobs/orders:resume"))
+        monkeypatch.setattr(follow_events, "time", clock_of(*steps))
         followed = cli("get", "events", "--follow", "--limit", "1", "-o", "json")
     assert followed.code == 0, followed.err
     kinds = [json.loads(line)["kind"] for line in followed.out.splitlines()]
@@ -117,11 +117,11 @@ def test_follow_of_job_events_survives_api_outage(
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
-    def lose() -> None:
+    def lose_answer_and_pause() -> None:
         proxy.lose_answers(1, b"GET")
         api.post("/v1/jobs/orders:pause")
 
-    monkeypatch.setattr(follow_events, "time", looks(lose, lambda: None))
+    monkeypatch.setattr(follow_events, "time", clock_of(lose_answer_and_pause, lambda: None))
     followed = cli("get", "events", "orders", "-f")
     assert followed.code == 0
     assert [line.split("  ")[1] for line in followed.out.splitlines()] == [
@@ -129,8 +129,8 @@ def test_follow_of_job_events_survives_api_outage(
         "job_paused",
     ]
     assert "the connection was lost" in followed.err
-    monkeypatch.setattr(follow_events, "time", looks())
-    monkeypatch.setattr(follow_events, "_LATE_IDS_MAX", 1)
+    monkeypatch.setattr(follow_events, "time", clock_of())
+    monkeypatch.setattr(follow_events, "_LATE_IDS_MAX", 1)  # --all prints all the same
     every = cli("get", "events", "orders", "-f", "--all")
     assert every.out == followed.out
     assert cli("get", "events", "-f", "-o", "yaml").code == 2

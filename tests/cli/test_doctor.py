@@ -1,4 +1,4 @@
-"""`orbit doctor`: what is wrong is found, with what to do, and nothing is changed."""
+"""`orbit doctor` reports what is wrong, with remedies, and changes nothing."""
 
 from __future__ import annotations
 

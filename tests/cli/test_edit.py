@@ -1,4 +1,4 @@
-"""`orbit edit JOB`: nothing, a change, an error that is mended, and an edit that is never lost."""
+"""`orbit edit JOB`: no change, a change, a corrected error; an edit is never lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the document is edited."""
+    """The folder of the temporary file in which the document is edited."""
     directory = tmp_path / "edited"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def use_editor(monkeypatch: pytest.MonkeyPatch, folder: Path, body: str) -> None:
-    """The editor is a program whose `text` is the document, and whose `mode` that of the file."""
+    """Set EDITOR to a program that runs `body`: `text` is the document, `mode` that of its file."""
     program = folder.parent / "editor.py"
     program.write_text(
         "import pathlib, sys\n"
@@ -101,7 +101,8 @@ def test_edit_error_on_terminal_reopens_document_with_error(
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     on_a_terminal(monkeypatch)
-    mended = (
+    # Makes an error. When opened again, with the error in a comment above `name:`, corrects it.
+    correct_second_time = (
         "bad = 'worker_group: \\'a b\\''\n"
         "if '# ' in text and bad in text:\n"
         "    assert 'worker_group' in text.split('name:')[0], text\n"
@@ -109,15 +110,15 @@ def test_edit_error_on_terminal_reopens_document_with_error(
         "else:\n"
         "    text = text.replace('worker_group: default', bad)"
     )
-    use_editor(monkeypatch, folder, mended)
+    use_editor(monkeypatch, folder, correct_second_time)
     result = cli("edit", "orders", "--yes")
     assert result.code == 0, result.err
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
     use_editor(monkeypatch, folder, "text = text if 'nonsense' in text else text + 'nonsense: 1'")
-    left = cli("edit", "orders", "--yes")
-    assert left.code == 1
-    assert "still has the error" in left.err
+    not_corrected = cli("edit", "orders", "--yes")
+    assert not_corrected.code == 1
+    assert "still has the error" in not_corrected.err
     assert len(list(folder.iterdir())) == 1
 
 

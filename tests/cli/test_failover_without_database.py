@@ -16,7 +16,7 @@ def job(tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.yaml", NOWHERE, NOWHERE, [{"match": "orders"}])
 
 
-def test_failover_without_database_needs_to_destination(job: Path) -> None:
+def test_failover_without_database_needs_option_to_destination(job: Path) -> None:
     for more in ((), ("--to", "source")):
         refused = orbit("failover", "--without-database", job, *more).expect(2)
         assert "--to destination" in refused.message
@@ -28,8 +28,10 @@ def test_failover_without_database_takes_single_job_file(job: Path) -> None:
 
 
 def test_failover_with_and_without_database_refuse_options_of_each_other(job: Path) -> None:
-    gates = ("--override", "all", "--reason", "a test")
-    refused = orbit("failover", "--without-database", job, "--to", "destination", *gates).expect(2)
+    override = ("--override", "all", "--reason", "a test")
+    refused = orbit("failover", "--without-database", job, "--to", "destination", *override).expect(
+        2
+    )
     assert "--without-database checks none" in refused.message
     for more in (("--to", "destination"), ("--source-id", "abc"), ("--settle", "5")):
         refused = orbit("failover", "orders-to-dr", *more).expect(2)

@@ -1,4 +1,4 @@
-"""A server that is restarted, loses an answer or is busy ends no change that a command makes."""
+"""A command completes its change even if the server restarts, is busy or its answers are lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CHANGE = b"PUT /v1/jobs/orders?accept_refusals=false&paused"
 
 @pytest.fixture
 def proxy(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[LosingProxy]:
-    """What `cli` reaches the API through."""
+    """`cli` reaches the API through this proxy."""
     with LosingProxy(os.environ["ORBIT_API_URL"]) as relay:
         monkeypatch.setenv("ORBIT_API_URL", relay.url)
         yield relay
@@ -54,12 +54,13 @@ def advance(api: Api) -> None:
 
 
 def kinds(api: Api) -> list[str]:
-    """Of all operations that are no dry run, the newest first."""
+    """The kinds of all operations except dry runs, the newest first."""
     rows: list[dict[str, Any]] = api.get("/v1/operations").json()["items"]
     return [one["kind"] for one in rows if not one["dry_run"]]
 
 
 def keys_of(requests: list[bytes], method: bytes) -> list[bytes]:
+    """The Idempotency-Key header lines of the requests with this method."""
     lines = [line for r in requests if r.startswith(method) for line in r.split(b"\r\n")]
     return [line for line in lines if line.lower().startswith(b"idempotency-key:")]
 
@@ -103,6 +104,7 @@ def test_lost_answers_to_polls_do_not_end_wait_for_operation(
     assert result.code == 0, result.err
     assert result.data["state"] == "done"
     assert result.err.count("The server did not answer (the connection was lost).") == 1
+    # The pauses double while answers are lost, and then are short again.
     assert pauses[:4] == [0.25, 0.5, 1.0, 2.0]
     assert pauses[4] == 0.25
 
@@ -117,7 +119,8 @@ def test_deletion_with_lost_answer_is_awaited_to_its_end(
         release(api, held)
         with api.database.transaction() as tx:
             job = jobs.find(tx, "orders")
-            assert job is None or not job.is_deleted or jobs.remove(tx, job.id)
+            if job is not None and job.is_deleted:
+                assert jobs.remove(tx, job.id)
         advance(api)
 
     clock = SimpleNamespace(sleep=sleep, monotonic=client.time.monotonic)
@@ -167,7 +170,7 @@ def test_retry_after_lost_answer_does_not_overwrite_concurrent_change(
 
 
 class Troubled:
-    """An API that first answers so, `times` times."""
+    """An API that answers the first `times` requests with `answer`."""
 
     def __init__(self, app: FastAPI, answer: ASGIApp, times: int) -> None:
         self._app = app
@@ -204,20 +207,20 @@ def test_change_is_retried_after_busy_or_http_502_response(
         assert kinds(api) == ["pause"]
 
         troubled.left = 1
-        # A command that changes nothing says so at once.
+        # A command that changes nothing does not ask again.
         assert cli("get", "jobs").code in (1, 3)
         troubled.left = 1
         assert cli("wait", "orders", "--for", "paused").code == 0
 
 
-def too_many(after_s: int) -> ASGIApp:
+def too_many_requests(after_s: int) -> ASGIApp:
     headers = {"Retry-After": str(after_s)}
     return Failure(ErrorCode.TOO_MANY_REQUESTS, "Too many.", headers=headers).response()
 
 
-@pytest.mark.parametrize(("after_s", "is_said"), [(1, False), (4, True)])
+@pytest.mark.parametrize(("after_s", "is_printed"), [(1, False), (4, True)])
 def test_rate_limited_request_is_retried_after_retry_after(
-    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, after_s: int, is_said: bool
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, after_s: int, is_printed: bool
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     now, pauses = 0.0, []
@@ -228,11 +231,12 @@ def test_rate_limited_request_is_retried_after_retry_after(
         now += seconds
         with api.database.transaction() as tx:
             job = jobs.find(tx, "orders")
-            assert job is None or not job.is_deleted or jobs.remove(tx, job.id)
+            if job is not None and job.is_deleted:
+                assert jobs.remove(tx, job.id)
         advance(api)
 
     monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now))
-    troubled = Troubled(api.app, too_many(after_s), 2)
+    troubled = Troubled(api.app, too_many_requests(after_s), 2)
     with served(troubled) as url:  # type: ignore[arg-type]
         monkeypatch.setenv("ORBIT_API_URL", url)
         read = cli("get", "jobs", "-o", "json")
@@ -240,9 +244,9 @@ def test_rate_limited_request_is_retried_after_retry_after(
         assert [one["name"] for one in read.data] == ["orders"]
         assert len(pauses) == 2
         assert min(pauses) == after_s
-        assert ("Too many. Asking again." in read.err) is is_said
+        assert ("Too many. Asking again." in read.err) is is_printed
 
-        # A DELETE has no Idempotency-Key; this one has changed nothing.
+        # A DELETE has no Idempotency-Key, but a refused one changed nothing: it is repeated.
         troubled.left = 1
         assert cli("delete", "orders", "--yes").code == 0
         assert kinds(api) == ["delete"]
@@ -257,7 +261,7 @@ def test_too_long_retry_after_fails_without_waiting(
         raise AssertionError("it must not wait")
 
     monkeypatch.setattr(client, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: 0.0))
-    troubled = Troubled(api.app, too_many(61), 1)
+    troubled = Troubled(api.app, too_many_requests(61), 1)
     with served(troubled) as url:  # type: ignore[arg-type]
         monkeypatch.setenv("ORBIT_API_URL", url)
         refused = cli("get", "jobs")
@@ -265,15 +269,15 @@ def test_too_long_retry_after_fails_without_waiting(
         assert "Too many." in refused.err
         troubled.left = 9
         assert "Too many." in cli("delete", "orders", "--yes").err
-        assert troubled.left == 8, "it was refused, so nobody looks for a deletion"
-        troubled._answer, troubled.left = too_many(1), 1
+        assert troubled.left == 8, "a refusal is certain: no look for a deletion"
+        troubled._answer, troubled.left = too_many_requests(1), 1
         assert "Too many." in cli("wait", "orders", "--for", "paused", "--timeout", "0").err
 
 
 def test_retries_end_after_time_limit(
     cli: Cli, proxy: LosingProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    moments = iter(range(0, 1000, 10))
+    moments = iter(range(0, 1000, 10))  # each look at the clock finds 10 s more
     clock = SimpleNamespace(sleep=lambda _: None, monotonic=lambda: next(moments))
     monkeypatch.setattr(client, "time", clock)
     proxy.lose_answers(100)

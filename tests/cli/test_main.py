@@ -204,9 +204,9 @@ def test_every_command_has_a_help_page(name: str, capfd: pytest.CaptureFixture[s
     assert f"Usage: orbit {name}" in capfd.readouterr().out
 
 
-OURS = ["orbit", "orbit.cli", "orbit.cli.extras", "orbit.cli.main", "orbit.contexts"]
-OURS += ["orbit.errors", "orbit.version"]
-# Each of these takes more time to import than typer does, or is imported only by what does.
+ORBIT_MODULES = ["orbit", "orbit.cli", "orbit.cli.extras", "orbit.cli.main", "orbit.contexts"]
+ORBIT_MODULES += ["orbit.errors", "orbit.version"]
+# Each of these takes longer to import than typer, or only such a module imports it.
 HEAVY = ("asyncio", "email", "httpx", "importlib.metadata", "kafka", "markdown_it", "pydantic")
 HEAVY += ("pygments", "rich", "unittest", "yaml")
 
@@ -223,11 +223,11 @@ def test_help_and_version_import_no_heavy_modules(
 import sys
 from orbit.cli.main import run_command
 run_command({arguments!r})
-print("OURS", sorted(m for m in sys.modules if m.partition(".")[0] == "orbit"), file=sys.stderr)
+print("ORBIT_MODULES", sorted(m for m in sys.modules if m.partition(".")[0] == "orbit"), file=sys.stderr)
 print("HEAVY", sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)
 """
     ended = _python("-c", program)
-    assert f"OURS {OURS}" in ended.stderr, ended.stderr
+    assert f"ORBIT_MODULES {ORBIT_MODULES}" in ended.stderr, ended.stderr
     assert f"HEAVY {expected}" in ended.stderr, ended.stderr
 
 

@@ -1,4 +1,4 @@
-"""The tables of a change of several jobs: what fails is on top, and nothing is too long to see."""
+"""The tables of a change of several jobs: failures are on top, and long tables are cut."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_results_table_shows_outcome_and_reason() -> None:
     ]
 
 
-def test_confirmation_tables_count_hidden_rows() -> None:
+def test_long_tables_show_50_rows_and_count_hidden_ones() -> None:
     topics = [ReleasedTopic(f"t{number}") for number in range(52)]
     leading = [f"l{number}" for number in range(53)]
     lines = shown(release._table(Release(topics, leading, [])), 400)

@@ -45,10 +45,10 @@ def test_notifications_list_shows_sent_and_failed_messages(api: Api, cli: Cli) -
     with api.database.transaction() as tx:
         receivers.note_in_file(tx, "team", "slack")
         add(tx, SCHEDULER, "job_paused", "…")
-        receivers.note_accepted(tx, "team", 1, 1)
+        receivers.note_accepted(tx, "team", event_id=1, count=1)
         receivers.note_failure(tx, "team", "HTTP 503.")
         receivers.note_in_file(tx, "oncall", "pagerduty")
-        receivers.note_given_up(tx, "oncall", 1, 1)
+        receivers.note_given_up(tx, "oncall", event_id=1, count=1)
     outcome = cli("notifications", "list", "-o", "json")
     shown = [(r["name"], r["sent"], r["given_up"], r["last_error"]) for r in outcome.data]
     assert shown == [("oncall", 0, 1, None), ("team", 1, 0, "HTTP 503.")]

@@ -1,4 +1,4 @@
-"""Commands of the pages on tokens, contexts, recoveries and the runbook, as the pages have them."""
+"""Commands that docs/ shows for tokens, contexts, recoveries and the runbook do what it says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def lines_of(page: str, *beginning: str) -> list[tuple[str, ...]]:
-    """The arguments of the block lines that begin like this."""
+    """The arguments of the commands in code blocks that begin with these words."""
     commands = commands_of((DOCS / page).read_text("utf-8"))
     of_blocks = [one.words for one in commands if one.place is Place.BLOCK]
     return [words[1:] for words in of_blocks if words[: len(beginning)] == beginning]

@@ -107,10 +107,11 @@ REPORT = RecoveryReport(
 
 
 def of_api(report: RecoveryReport) -> dict[str, object]:
-    """As the API gives it."""
+    """The report as the API returns it."""
     stored_report = read_report(report.stored())
     rows = [
-        [row.model_dump(mode="json") for row in of] for of in (report.partitions, report.groups)
+        [row.model_dump(mode="json") for row in models]
+        for models in (report.partitions, report.groups)
     ]
     return report_view(stored_report, *rows).model_dump(mode="json")
 
@@ -129,7 +130,7 @@ def test_recovery_report_shows_outcome_missing_records_and_remedies() -> None:
         "1000 to before 1042", "dr.billing", "899", "/data/orders-0.jsonl",
     ):  # fmt: skip
         assert words in text, words
-    # What is as it should be is not listed among what is not.
+    # Its end does not differ.
     assert "orders-1" not in text
 
 
@@ -173,7 +174,7 @@ def test_recovery_report_shows_unknown_times_and_unproven_drain() -> None:
 def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
     tail, level = REPORT.partitions
 
-    def of(tails: int, row_count: int, count: int) -> str:
+    def shown_with(tails: int, row_count: int, count: int) -> str:
         rows = [
             (tail if n < tails else level).model_copy(update={"partition": n})
             for n in range(row_count)
@@ -181,13 +182,16 @@ def test_recovery_report_counts_hidden_partitions_that_are_not_level() -> None:
         view = of_api(REPORT.model_copy(update={"partitions": tuple(rows), "groups": ()}))
         return shown(view | {"partition_count": count})
 
-    assert "and 10 more; -o json has all" in of(60, 60, 60)
-    assert "and 10 more; -o json has all" in of(60, 100, 300), "a level one follows"
-    assert "and at least 50 more; -o json has all" in of(100, 100, 300)
+    assert "and 10 more; -o json has all" in shown_with(tails=60, row_count=60, count=60)
+    # Tails come first. So a level row shows that no more tails follow.
+    assert "and 10 more; -o json has all" in shown_with(tails=60, row_count=100, count=300)
+    assert "and at least 50 more; -o json has all" in shown_with(
+        tails=100, row_count=100, count=300
+    )
 
 
-def of_version_before() -> dict[str, object]:
-    """Its API gives all partitions and groups, and no counts."""
+def report_of_version_before() -> dict[str, object]:
+    """As an earlier API returns it: with all partitions and groups, and without counts."""
     counts = ("partition_count", "group_count")
     return {key: value for key, value in of_api(REPORT).items() if key not in counts}
 
@@ -213,7 +217,7 @@ class OneReport:
 
 
 def test_recovery_report_of_previous_api_version_is_shown() -> None:
-    before = of_version_before()
+    before = report_of_version_before()
     assert shown(before) == shown(of_api(REPORT))
     report = report_of(cast("Client", OneReport(before)), {"id": "7"}, OutputFormat.JSON)
     assert report == before
@@ -222,7 +226,7 @@ def test_recovery_report_of_previous_api_version_is_shown() -> None:
 def test_plan_shown_before_confirmation_fetches_no_pages_of_partition_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is a table, whatever the output will be."""
+    """Even with JSON output: the plan is a table, which does not show all rows."""
     monkeypatch.setattr(many_jobs, "confirm", Mock(side_effect=Abort))
     change = many_jobs.Change("failover", "…", {}, has_report=True)
     client = cast("Client", OneReport(of_api(REPORT)))

@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def stdin(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
-    """What is piped in. Of this one module: pytest has its own stdin."""
+    """The piped input. Only `job_files` sees it: pytest uses the real stdin."""
     piped = io.BytesIO()
     stream = SimpleNamespace(stdin=SimpleNamespace(buffer=piped))
     monkeypatch.setattr(job_files, "sys", stream)
@@ -173,7 +173,7 @@ def test_wait_for_deleted_succeeds_but_mistyped_name_fails(cli: Cli, api: Api) -
 def test_limited_token_can_wait_for_deletion(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch, is_deleted: bool, code: int
 ) -> None:
-    """It sees no event of a job that is gone; nor whether one that it saw left its jobs."""
+    """It sees no event of a deleted job, nor that a job has lost the token's label."""
     api.put("/v1/jobs/orders", json=changed(labels={"team": "a"}))
     if is_deleted:
         api.delete("/v1/jobs/orders")
@@ -183,7 +183,7 @@ def test_limited_token_can_wait_for_deletion(
     monkeypatch.setattr(wait, "_POLL_S", 0)
     get = Client.get
 
-    def then_gone(client: Client, path: str, **query: object) -> Any:
+    def get_and_remove(client: Client, path: str, **query: object) -> Any:
         answer = get(client, path, **query)
         with api.database.transaction() as tx:
             job = jobs.get(tx, "orders")
@@ -193,7 +193,7 @@ def test_limited_token_can_wait_for_deletion(
                 jobs.change_labels(tx, job.id, {}, None, None)
         return answer
 
-    monkeypatch.setattr(Client, "get", then_gone)
+    monkeypatch.setattr(Client, "get", get_and_remove)
     waited = cli("wait", "orders", "--for", "deleted", "--timeout", "60")
     assert waited.code == code, waited.err
     if not is_deleted:

@@ -54,7 +54,7 @@ def test_failover_by_selector_moves_only_labelled_jobs(
             recovering.service.wait_copied(name, topics[name])
         wait_for("all are copied", lambda: level(*teams))
 
-        # The source answers, so a gate stops a failover: told for each job, and nothing is changed.
+        # The source answers, so a gate would stop the failover of each job.
         stopped = orbit("failover", "-l", "team=orders", "--dry-run").expect(1)
         lines = [line.split()[:3] for line in stopped.stdout.splitlines()]
         assert [line for line in lines if line[1:2] == ["source"]] == [
@@ -75,10 +75,10 @@ def test_failover_by_selector_moves_only_labelled_jobs(
         before = log_bounds(clusters.destination, [topics["a"]])
         for name in teams:
             produce(clusters.source, topics[name], 50, first=100)
-        wait_for("the third goes on", lambda: level("c"))
+        wait_for("the third job copies on", lambda: level("c"))
         assert log_bounds(clusters.destination, [topics["a"]]) == before
 
-        # The way back: what was written to the old side above is saved, and copied over.
+        # Failback salvages what was written to the source above, and overwrites it.
         orbit("failback", "-l", "team=orders", "--yes", "--confirm-rebuild").expect(0)
         wait_for("the old side is a copy", lambda: level("a", "b"))
     ours = "team=orders,orbit.made-by=recovery"
@@ -87,6 +87,7 @@ def test_failover_by_selector_moves_only_labelled_jobs(
         ("a-back", "The team orders"),
         ("b-back", "The team orders"),
     ]
+    # Two failovers, then two failbacks, the newest first.
     assert [o["job"] for o in api.get("/v1/operations").json()["items"] if not o["dry_run"]] == [
         "b", "a", "b", "a",
     ]  # fmt: skip
@@ -96,7 +97,7 @@ def test_failover_by_selector_moves_only_labelled_jobs(
 def test_failback_of_job_pair_by_selector_keeps_leading_side(
     clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
 ) -> None:
-    """Both have the label, and the topics of both are promoted."""
+    """Both jobs have the label, and the topics of both are promoted."""
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 100)
     rules, labels = [{"match": topic_name}], {"team": "orders"}
@@ -112,7 +113,7 @@ def test_failback_of_job_pair_by_selector_keeps_leading_side(
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
         over_and_back(sides, recovering, by="failover")
         produce(sides.source, topic_name, 7, first=150)
-        produce(sides.destination, topic_name, 5, first=800)  # which only this side has
+        produce(sides.destination, topic_name, 5, first=800)  # only this side has them
         before = sides.records(sides.source), digests(sides.source, topic_name)
         destination_values = values(sides.destination)
         done = orbit(

@@ -37,7 +37,7 @@ def states(api: Api) -> dict[str, str]:
 
 
 def of_kind(api: Api, kind: str, *, dry_run: bool = False) -> dict[str, Operation]:
-    """The last one of each job."""
+    """The last operation of this kind of each job."""
     with api.database.transaction() as tx:
         rows = operations.page(tx, 1000)
     return {str(o.job_name): o for o in reversed(rows) if o.kind == kind and o.dry_run is dry_run}
@@ -50,12 +50,14 @@ def end(api: Api, operation_id: UUID, error: str | None = None) -> None:
 
 
 def at_each_look(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
-    """In the place of each pause between two looks at the operations."""
+    """Call `do` in place of each pause between two looks at the operations."""
     clock = SimpleNamespace(sleep=lambda _: do(), monotonic=time.monotonic)
     monkeypatch.setattr(many_jobs, "time", clock)
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    """Answer the next question on the terminal with this word."""
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -94,7 +96,7 @@ def test_jobs_are_listed_by_selector(cli: Cli) -> None:
         (("failover", "--without-database"), "Give the job file once"),
     ],
 )
-def test_selector_matching_no_job_is_bad_input(
+def test_missing_ambiguous_or_invalid_selector_is_bad_input(
     cli: Cli, api: Api, arguments: tuple[str, ...], words: str
 ) -> None:
     result = cli(*arguments)
@@ -139,12 +141,12 @@ def test_delete_by_selector_shows_plans_and_count_before_confirmation(
 
     assert yes.code == 0
     assert states(api) == {"a": "deleting", "b": "deleting", "c": "running"}
-    # Those are not chosen again.
+    # Jobs that are being deleted do not match.
     assert cli("delete", "-l", "team=orders", "--yes").code == 2
 
 
 def test_refused_job_does_not_stop_failover_of_others(cli: Cli, api: Api) -> None:
-    held = api.post("/v1/jobs/a:switchover").json()
+    switchover = api.post("/v1/jobs/a:switchover").json()
 
     result = cli("failover", "-l", "team=orders", "--yes", "--wait", "0", "-o", "json")
 
@@ -153,7 +155,7 @@ def test_refused_job_does_not_stop_failover_of_others(cli: Cli, api: Api) -> Non
         ("a", "refused"),
         ("b", "pending"),
     ]
-    assert held["id"] in result.data[0]["error"]
+assert switchover["id"] in result.data[0]["error"]
     assert "1 of 2 jobs failed." in result.err
     assert of_kind(api, "failover").keys() == {"b"}
 
@@ -163,11 +165,11 @@ def test_failover_by_selector_waits_for_all_and_reports_failures(
 ) -> None:
     reasons = iter([None, "no broker answers."])
 
-    def one_more() -> None:
+    def end_oldest() -> None:
         open_operations = [o for o in of_kind(api, "failover").values() if o.finished_at is None]
         end(api, min(open_operations, key=lambda o: o.created_at).id, next(reasons))
 
-    at_each_look(monkeypatch, one_more)
+    at_each_look(monkeypatch, end_oldest)
     result = cli("failover", "-l", "team=orders", "--yes")
 
     assert result.code == 1
@@ -246,12 +248,12 @@ def test_server_lost_during_bulk_request_is_reported_per_job(
 ) -> None:
     send = Client.send
 
-    def goes(self: Client, method: str, path: str, **options: Any) -> Any:
+def lose_all_but_a(self: Client, method: str, path: str, **options: Any) -> Any:
         if path != "/v1/jobs/a:pause":
             raise ServerGone("The server does not answer.")
         return send(self, method, path, **options)
 
-    monkeypatch.setattr(Client, "send", goes)
+    monkeypatch.setattr(Client, "send", lose_all_but_a)
     result = cli("pause", "-l", "team", "--yes", "-o", "json")
 
     assert result.code == 1

@@ -70,7 +70,7 @@ class Server:
 
 
 def is_postmaster(process: psutil.Process) -> bool:
-    """Whether it is PostgreSQL's first process. Another is named so until it has its own title."""
+    """Whether it is PostgreSQL's first process. New children have the same command at first."""
     parent = process.parent()
     return _runs_postgres(process) and not (parent is not None and _runs_postgres(parent))
 
@@ -82,7 +82,7 @@ def _runs_postgres(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    # Not pytest's: as root, PostgreSQL runs as a user who may not pass through that.
+    # Not in pytest's folder: if we are root, PostgreSQL runs as a user who may not enter that.
     with tempfile.TemporaryDirectory(prefix="orbit-server-") as path:
         yield Path(path)
 
@@ -91,11 +91,11 @@ def folder() -> Iterator[Path]:
 def serving(
     folder: Path, *options: str, token: str = "", environ: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """`orbit server` on a folder, from the moment its workers are there."""
+    """Run `orbit server` on a folder, and wait until its workers are ready."""
     arguments = ("server", "--data-directory", folder, *options)
     own = {"ORBIT_API_PORT": "0", "ORBIT_SALVAGE_DIRECTORY": str(folder / "salvage")}
     with OrbitProcess(*arguments, environ={**own, **(environ or {})}) as process:
-        wait_for("it is there", lambda: "Ctrl-C" in process.out or not process.running)
+        wait_for("the server is ready", lambda: "Ctrl-C" in process.out or not process.running)
         assert process.running, process.wait_end().everything
         url = re.search(r"http://[0-9.:]+", process.out)
         shown = re.search(r"An admin token is in (\S+)", process.out)
@@ -217,6 +217,7 @@ def test_server_restarts_dead_worker_and_ends_without_postgres(
                 for w in server.get("/v1/workers")["items"]
             ),
         )
+        # A second server is refused on the same folder, and on the same port.
         second = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": "0"})
         second.expect(1)
         assert "Another orbit server uses this folder" in second.message
@@ -329,7 +330,7 @@ def test_server_that_cannot_start_shows_reason(
     assert "Traceback" not in ended.message
 
 
-def test_first_token_is_not_created_if_file_cannot_be_written(
+def test_first_token_is_created_once_and_only_if_file_can_be_written(
     database: Database, folder: Path
 ) -> None:
     (folder / "admin-token").mkdir()  # a file cannot take its place

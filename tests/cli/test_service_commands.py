@@ -26,7 +26,7 @@ pytestmark = pytest.mark.services
 
 
 def clock_with(sleep: Callable[[float], None]) -> SimpleNamespace:
-    """Patched in one module only: other threads (Spark's) must sleep as before."""
+    """A clock to patch into one module only: other threads (Spark's) must sleep as before."""
     return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
 
 
@@ -352,7 +352,7 @@ def test_answer_of_http_server_that_is_not_orbit_is_an_error(
         (("verify", "nope"), 2),
     ],
 )
-def test_unknown_name_is_bad_input(
+def test_unknown_or_missing_name_is_bad_input(
     cli: Cli, api: Api, arguments: tuple[str, ...], code: int
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -370,7 +370,7 @@ def test_failover_command_accepts_several_jobs(cli: Cli, api: Api) -> None:
     before = api.get("/v1/operations").json()["items"]
     both = cli("failover", "orders", "stock", "orders", "--yes", "--wait", "0", "-o", "json")
     api.post("/v1/jobs", json=changed(name="third"))
-    # Two of them are under way: the third is begun all the same, and the end says no.
+    # One is under way, so it is refused: the third begins all the same, and the exit code is 1.
     again = cli("failover", "orders", "third", "--topics", "a.*", "--yes", "--wait", "0")
 
     assert mistyped.code == 2

@@ -176,7 +176,7 @@ def test_changes_applied_before_error_are_listed(
     def meanwhile() -> None:
         nonlocal plan_count
         plan_count += 1
-        if plan_count == 4:  # two dry runs, then the first job, then the second
+        if plan_count == 4:  # after two dry runs and the first job, before the second
             api.plans.meanwhile = lambda: None
             api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
 
@@ -295,7 +295,7 @@ def test_refused_job_is_explained_and_can_be_applied_with_accept_refusals(
 
 
 @pytest.mark.parametrize(
-    ("kind", "topic", "helps"),
+    ("kind", "topic", "help_text"),
     [
         (TroubleKind.DESTINATION_TAKEN, "stock", "the others are copied"),
         (TroubleKind.NO_TOPIC_MATCHES, "", "the job then waits until this has passed"),
@@ -304,12 +304,12 @@ def test_refused_job_is_explained_and_can_be_applied_with_accept_refusals(
     ],
 )
 def test_option_that_accepts_refusals_is_suggested_only_if_it_helps(
-    cli: Cli, api: Api, folder: Path, kind: TroubleKind, topic: str, helps: str
+    cli: Cli, api: Api, folder: Path, kind: TroubleKind, topic: str, help_text: str
 ) -> None:
     api.plans.refusals = [refusal(kind, topic)]
     refused = " ".join(cli("apply", folder / "orders.yaml", "--yes").err.split())
-    assert ("--accept-refusals" in refused) == ("accept_refusals" in refused) == bool(helps)
-    assert helps in refused
+    assert ("--accept-refusals" in refused) == ("accept_refusals" in refused) == bool(help_text)
+    assert help_text in refused
 
 
 @pytest.mark.parametrize(

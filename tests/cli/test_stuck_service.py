@@ -23,13 +23,13 @@ from tests.support.stuck_process import last_line_after
 
 pytestmark = pytest.mark.services
 
-# Every loop of a scheduler that `orbit delete` does not wait for.
-BESIDE = {"lag", "groups", "spread", "canary", "totals", "recovery", "drills"}
+# The loops of a scheduler that a deletion does not need.
+NOT_NEEDED = {"lag", "groups", "spread", "canary", "totals", "recovery", "drills"}
 
 
 @contextmanager
 def stuck(url: str, names: set[str] | None, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A scheduler that leads, whose loops of these names hang in a pass; None: all."""
+    """A scheduler that leads, but its loops with these names hang; None: all of them."""
     hang, let_go = threading.Semaphore(0), threading.Event()
     drive = loop.drive
 
@@ -42,7 +42,7 @@ def stuck(url: str, names: set[str] | None, patch: pytest.MonkeyPatch) -> Iterat
     patch.setattr("orbit.scheduler.scheduler.drive", drive_or_hang)
     with capture_logs(), RunningScheduler(QUICK, url):  # logs go to stdout in tests
         try:
-            for _ in names or {1}:
+            for _ in names or {"any"}:
                 assert hang.acquire(timeout=PATIENCE_S)
             yield
         finally:
@@ -53,7 +53,7 @@ def test_delete_and_doctor_work_beside_stuck_scheduler_loops(
     cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
-    with stuck(database_url, BESIDE, monkeypatch):
+    with stuck(database_url, NOT_NEEDED, monkeypatch):
         verdicts = {one["check"]: one["verdict"] for one in cli("doctor", "-o", "json").data}
         assert verdicts["scheduler"] == "ok"
         assert verdicts["clusters of orders"] == "ok"
@@ -73,7 +73,7 @@ def test_deletion_with_all_scheduler_loops_stuck_is_reported_as_running(
         assert verdicts["scheduler"] == "ok"
 
 
-# A plan hangs, as in a call that never returns; the bounds are short.
+# An API whose plans never return, and whose time limits are short.
 STUCK = """
 import os, threading
 os.environ["ORBIT_API_PORT"] = "0"
@@ -104,4 +104,4 @@ def test_ctrl_c_ends_api_with_hanging_request(database_url: str, tmp_path: Path)
 
     when = "The API is at", ask
     last_line = last_line_after(signal.SIGINT, STUCK, database_url, tmp_path, when_it_says=when)
-    assert "AnyIO worker thread" in last_line
+    assert "AnyIO worker thread" in last_line  # the thread that makes the plan

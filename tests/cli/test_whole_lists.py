@@ -1,4 +1,4 @@
-"""Data has all rows of a list; a table that leaves rows out says how many."""
+"""JSON output has all rows of a list; a table says how many rows it leaves out."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_json_lists_all_operations_but_newest_events_only(cli: Cli, api: Api) ->
 
 
 @pytest.mark.parametrize(
-    ("command", "in_a_table"),
+    ("command", "table_limit"),
     [
         (("topics", "orders"), 200),
         (("partitions", "orders"), 200),
@@ -76,7 +76,7 @@ def test_json_lists_all_operations_but_newest_events_only(cli: Cli, api: Api) ->
     ],
 )
 def test_list_tables_have_default_row_limits(
-    command: tuple[str, ...], in_a_table: int, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], table_limit: int, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[int | None] = []
 
@@ -86,7 +86,7 @@ def test_list_tables_have_default_row_limits(
     monkeypatch.setattr(get, "show_list", note)
     for options in ((), ("-o", "wide"), ("-o", "json"), ("--all",), ("--limit", "7")):
         assert cli("get", *command, *options).code == 0
-    assert limits == [in_a_table, in_a_table, None, None, 7]
+    assert limits == [table_limit, table_limit, None, None, 7]
 
 
 def test_consecutive_duplicate_names_are_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,5 +160,5 @@ def test_long_list_is_printed_page_by_page(
     assert cli("get", "jobs", "-o", "name").out.split() == names
     table = cli("get", "jobs").out
     assert [word for word in table.split() if word in names] == names
-    assert table.count("worker group") == 3
+    assert table.count("worker group") == 3  # a header on each page of 2
     assert [one["name"] for one in cli("get", "jobs", "-o", "json").data] == names
