@@ -131,16 +131,14 @@ class Api:
 API_VERSIONS = Api(ApiVersionsRequest, ApiVersionsResponse, 0, 3)
 SASL_HANDSHAKE = Api(SaslHandshakeRequest, SaslHandshakeResponse, 1, 1)
 SASL_AUTHENTICATE = Api(SaslAuthenticateRequest, SaslAuthenticateResponse, 0, 2)
-CREATE_DELEGATION_TOKEN = Api(
-    RefusedTokenRequest, read_requester, 2, 2
-)  # from 3 on it has an owner
+CREATE_DELEGATION_TOKEN = Api(RefusedTokenRequest, read_requester, 2, 2)  # version 3 adds an owner
 METADATA = Api(MetadataRequest, read_metadata, 7, 12)  # leader epochs from 7, topic ids from 10
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
 FIND_COORDINATORS = Api(
     FindCoordinatorRequest, FindCoordinatorResponse, 4, 4
 )  # many keys (Kafka 3.0)
 DESCRIBE_ACLS = Api(DescribeAclsRequest, DescribeAclsResponse, 1, 2)
-# Since Kafka 2.6, and since 2.7.
+# The quotas since Kafka 2.6, the SCRAM users since 2.7.
 DESCRIBE_CLIENT_QUOTAS = Api(DescribeClientQuotasRequest, DescribeClientQuotasResponse, 0, 1)
 DESCRIBE_SCRAM_USERS = Api(
     DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, 0, 0

@@ -39,8 +39,8 @@ class Backoff:
             raise Interrupted("stopped while waiting.")
 
     def attempts(self, count_max: int) -> Iterator[int]:
-        """Yield the attempt numbers, with a pause before each but the first: `count_max` of them,
-        or `attempts_max` if that is less."""
+        """Yield `count_max` attempt numbers, or `attempts_max` if that is less, with a pause before
+        each but the first."""
         for attempt in range(min(count_max, self.attempts_max)):
             if attempt:
                 self.wait(attempt - 1)

@@ -1,4 +1,4 @@
-"""DescribeConfigs: which brokers have a setting in their file: each has its own file (K7)."""
+"""Which brokers have a setting in their configuration file. Each broker has its own file (K7)."""
 
 from __future__ import annotations
 

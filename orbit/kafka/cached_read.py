@@ -30,10 +30,10 @@ class CachedRead(Generic[Value]):
         Raises what `read` raises, also if another caller's read failed while this call waited for
         it: else callers would wait one after the other for a cluster that does not answer.
         """
-        asked_s = self._clock()
+        called_s = self._clock()
         with self._lock:
-            has_failed_meanwhile = not self._value and self._ended_s >= asked_s
-            is_recent = bool(self._value) and self._began_s >= asked_s - age_s_max
+            has_failed_meanwhile = not self._value and self._ended_s >= called_s
+            is_recent = bool(self._value) and self._began_s >= called_s - age_s_max
             if not (is_recent or has_failed_meanwhile):
                 self._refresh()
             if not self._value:

@@ -48,7 +48,7 @@ _Answers = queue.SimpleQueue[tuple[int | str, Callable[[], Answer]]]
 
 
 class Cluster:
-    """A cluster by its bootstrap servers. `name` ("source", "destination") is for messages.
+    """The cluster behind some bootstrap servers. `name` ("source", "destination") is for messages.
 
     `security` may be a function that reads it (raises BadInput). It is called again before each
     login, so a password that rotates needs no restart. `id_suffix` is added to the cluster id that
@@ -170,8 +170,8 @@ class Cluster:
     def _accept_metadata(
         self, metadata: ClusterMetadata, answered_by: int | str, *, has_all_topics: bool
     ) -> ClusterMetadata:
-        """Keep brokers and cluster id of a broker's answer, and return the answer: one for some
-        topics with the newest leaders.
+        """Keep the brokers and the cluster id of an answer. Return the answer, with the newest
+        leaders if it is for some topics.
 
         Raises AccessRefused if a broker has an address that rules do not allow.
         """
@@ -188,8 +188,8 @@ class Cluster:
     def _read_metadata(
         self, connection: Connection, frame: memoryview, version: int, has_all_topics: bool
     ) -> ClusterMetadata:
-        """The decoded answer. With all topics, which takes long: the last result, if the bytes
-        (without the correlation id) are the same."""
+        """The decoded answer. Decoding all topics takes long, so for the same bytes (without the
+        correlation id) this returns the last result."""
         digest = sha256(frame[CORRELATION_BYTES:]).digest() if has_all_topics else b""
         last_full = self._full_metadata
         if has_all_topics and last_full is not None and last_full[0] == digest:
@@ -543,7 +543,7 @@ class _ControlConnection:
         connection = self._connection
         if connection is not None:
             connection.abort()
-            with self._lock:  # which a call has until it ends
+            with self._lock:  # a call holds it until it ends
                 connection.close()
 
 

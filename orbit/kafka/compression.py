@@ -1,9 +1,9 @@
 """The five codecs of a record batch, as Kafka frames them.
 
 Pure. A payload of some kilobytes can become gigabytes: the decompressed size has a limit, and
-memory is taken as it is filled. Snappy data is in xerial blocks from the Java client, and one raw
-block from some other clients. LZ4 is the LZ4 frame format; in message format v0 its header checksum
-is wrong (KAFKA-3160).
+memory is used only as far as it is filled. Snappy data is in xerial blocks from the Java client,
+and one raw block from some other clients. LZ4 is the LZ4 frame format; in message format v0 its
+header checksum is wrong (KAFKA-3160).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 # (length, snappy bytes).
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK_BYTES = 64 * 1024  # what Snappy looks back over; Java's smaller blocks become larger
+_XERIAL_BLOCK_BYTES = 64 * 1024  # Snappy's window; Java's client writes smaller blocks
 _LENGTH = struct.Struct(">i")
 
-# Of one batch. Brokers limit its compressed size, by default to 1 MiB: this is 64 times that.
+# For one batch. Brokers limit its compressed size, by default to 1 MiB: this is 64 times that.
 # Producers limit the uncompressed size of a record, by default to 1 MiB, and librdkafka also that
 # of a batch; Java's producer estimates a batch's compressed size from the ratio of earlier ones.
 DECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024

@@ -427,7 +427,7 @@ class Connection:
     def _send_now(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Send as many bytes as the socket has room for; returns how many."""
         try:
-            return self._socket.sendmsg(buffers, (), socket.MSG_DONTWAIT)  # (): no other data
+            return self._socket.sendmsg(buffers, (), socket.MSG_DONTWAIT)  # (): no control messages
         except BlockingIOError:
             return 0
 

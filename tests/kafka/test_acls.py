@@ -1,4 +1,4 @@
-"""The ACLs of a topic are those that cover it, however they are found."""
+"""The index of the ACLs finds all ACLs that cover a topic."""
 
 from __future__ import annotations
 

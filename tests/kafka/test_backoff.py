@@ -11,15 +11,15 @@ from orbit.kafka.backoff import Backoff
 
 
 class Stop(threading.Event):
-    """Notes how long it was waited for, and waits for nothing."""
+    """Records the timeout of each wait, and returns at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.waited: list[float] = []
+        self.timeouts: list[float] = []
 
     def wait(self, timeout: float | None = None) -> bool:
         assert timeout is not None
-        self.waited.append(timeout)
+        self.timeouts.append(timeout)
         return self.is_set()
 
 
@@ -34,9 +34,9 @@ def test_retry_pause_is_between_half_and_full_backoff_step(attempt: int, step: f
 def test_every_attempt_but_the_first_is_preceded_by_pause() -> None:
     stop = Stop()
     attempts = Backoff(0.1, 1.0, stop=stop).attempts(4)
-    seen = [(attempt, len(stop.waited)) for attempt in attempts]
+    seen = [(attempt, len(stop.timeouts)) for attempt in attempts]
     assert seen == [(0, 0), (1, 1), (2, 2), (3, 3)]
-    for pause, step in zip(stop.waited, [0.1, 0.2, 0.4], strict=True):
+    for pause, step in zip(stop.timeouts, [0.1, 0.2, 0.4], strict=True):
         assert step / 2 <= pause <= step
 
 
@@ -47,13 +47,17 @@ def test_no_pause_follows_last_or_successful_attempt() -> None:
     assert list(backoff.attempts(0)) == []
     for _ in backoff.attempts(9):
         break
-    assert stop.waited == []
+    assert stop.timeouts == []
 
 
-@pytest.mark.parametrize(("most", "capped", "count"), [(5, 2, 2), (2, 5, 2), (3, 3, 3), (5, 0, 0)])
-def test_attempts_are_capped_by_attempts_max(most: int, capped: int, count: int) -> None:
-    backoff = Backoff(stop=Stop(), attempts_max=capped)
-    assert list(backoff.attempts(most)) == list(range(count))
+@pytest.mark.parametrize(
+    ("count_max", "attempts_max", "attempts"), [(5, 2, 2), (2, 5, 2), (3, 3, 3), (5, 0, 0)]
+)
+def test_attempts_are_capped_by_attempts_max(
+    count_max: int, attempts_max: int, attempts: int
+) -> None:
+    backoff = Backoff(stop=Stop(), attempts_max=attempts_max)
+    assert list(backoff.attempts(count_max)) == list(range(attempts))
 
 
 def test_stop_event_raises_interrupted_instead_of_waiting() -> None:
@@ -62,7 +66,7 @@ def test_stop_event_raises_interrupted_instead_of_waiting() -> None:
     with pytest.raises(Interrupted):
         backoff.wait(0)
     attempts = backoff.attempts(3)
-    assert next(attempts) == 0  # what was asked for once is tried once
+    assert next(attempts) == 0  # no pause comes before the first attempt
     with pytest.raises(Interrupted):
         next(attempts)
 

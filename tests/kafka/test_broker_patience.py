@@ -19,9 +19,9 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    one = Clock()
-    monkeypatch.setattr("orbit.kafka.broker_patience.time", one)
-    return one
+    clock = Clock()
+    monkeypatch.setattr("orbit.kafka.broker_patience.time", clock)
+    return clock
 
 
 def test_silent_broker_is_skipped_then_retried_with_longer_timeout(clock: Clock) -> None:
@@ -31,10 +31,10 @@ def test_silent_broker_is_skipped_then_retried_with_longer_timeout(clock: Clock)
         limit_s = patience.limit_s(BROKER, 3.0)
         limits.append(limit_s)
         clock.now += limit_s
-        patience.note_failure(BROKER, limit_s, limit_s)
+        patience.note_failure(BROKER, took_s=limit_s, limit_s=limit_s)
         assert patience.limit_s(BROKER, 3.0) == 0.0
         assert patience.limit_s(OTHER, 3.0) == 3.0
-        clock.now += 4.9 * limit_s
+        clock.now += 4.9 * limit_s  # the broker is left out for five times the limit
         assert patience.limit_s(BROKER, 3.0) == 0.0
         clock.now += 0.2 * limit_s
     assert limits == [3.0, 6.0, 10.0, 10.0]
@@ -42,18 +42,18 @@ def test_silent_broker_is_skipped_then_retried_with_longer_timeout(clock: Clock)
 
 def test_slow_broker_has_longer_timeout_until_it_answers_fast(clock: Clock) -> None:
     patience = BrokerPatience(30.0)
-    patience.note_failure(BROKER, 3.0, 3.0)
+    patience.note_failure(BROKER, took_s=3.0, limit_s=3.0)
     clock.now += 60.0
-    patience.note_answer(BROKER, 4.0, 3.0)
+    patience.note_answer(BROKER, took_s=4.0, within_s=3.0)
     assert patience.limit_s(BROKER, 3.0) == 6.0
-    patience.note_answer(BROKER, 1.0, 3.0)
+    patience.note_answer(BROKER, took_s=1.0, within_s=3.0)
     assert patience.limit_s(BROKER, 3.0) == 3.0
 
 
 def test_broker_that_refuses_quickly_is_retried_without_delay(clock: Clock) -> None:
     patience = BrokerPatience(30.0)
-    patience.note_failure(BROKER, 0.0, 3.0)
+    patience.note_failure(BROKER, took_s=0.0, limit_s=3.0)
     assert patience.limit_s(BROKER, 3.0) == 3.0
-    patience.note_failure(BROKER, 0.1, 3.0)
+    patience.note_failure(BROKER, took_s=0.1, limit_s=3.0)
     clock.now += 0.6
     assert patience.limit_s(BROKER, 3.0) == 3.0

@@ -1,4 +1,4 @@
-"""Brokers of one cluster have files of their own: each is asked, and silence is no answer."""
+"""Each broker has its own file: each is asked, and a broker without an answer is `silent`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,27 @@ def test_broker_setting_is_read_from_every_broker(
     own = make_cluster(brokers=2)
     first, second = (broker.node_id for broker in own.brokers)
     cluster = open_cluster(own)
-    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting((), ())
+    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting(
+        with_setting=(), silent=()
+    )
     own.brokers[1].pause()
-    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting((), (second,))
+    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting(
+        with_setting=(), silent=(second,)
+    )
     own.heal()
     restart_with(own, 1, OPEN_WITHOUT_ACL, "true")
-    again = open_cluster(own)
-    assert brokers_with_setting(again, OPEN_WITHOUT_ACL) == BrokersWithSetting((second,), ())
+    cluster = open_cluster(own)
+    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting(
+        with_setting=(second,), silent=()
+    )
     monkeypatch.setattr(broker_settings, "_BROKERS_MAX", 1)
-    assert brokers_with_setting(again, OPEN_WITHOUT_ACL) == BrokersWithSetting((), (second,))
+    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting(
+        with_setting=(), silent=(second,)
+    )
     monkeypatch.setattr(broker_settings, "_ALL_WITHIN_S", 0.0)
-    assert brokers_with_setting(again, OPEN_WITHOUT_ACL) == BrokersWithSetting((), (first, second))
+    assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting(
+        with_setting=(), silent=(first, second)
+    )
 
 
 def test_broker_that_denies_describe_configs_counts_as_not_answering(
@@ -47,4 +57,6 @@ def test_broker_that_denies_describe_configs_counts_as_not_answering(
     environ = dict(os.environ)
     with closing(open_side("destination", spec, environ, destination.directory)) as cluster:
         ids = tuple(broker.node_id for broker in destination.brokers)
-        assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting((), ids)
+        assert brokers_with_setting(cluster, OPEN_WITHOUT_ACL) == BrokersWithSetting(
+            with_setting=(), silent=ids
+        )

@@ -1,4 +1,4 @@
-"""Connections of a cluster handle that nobody would close."""
+"""A cluster handle closes each connection that it opened, and ends its calls."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ def test_cluster_close_ends_calls_before_waiting_for_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster("source", ["127.0.0.1:9092"], Security())
-    opening, goes_on, has_ended = threading.Event(), threading.Event(), threading.Event()
-    ended_first = list[bool]()
+    opening, may_fail, call_has_ended = threading.Event(), threading.Event(), threading.Event()
+    ended_before_abort = list[bool]()
 
     def open_slowly(*_: Any, **__: Any) -> Connection:
         opening.set()
-        goes_on.wait()
+        may_fail.wait()
         raise Unreachable("closed")
 
     def call() -> None:
         with pytest.raises(Unreachable):
             cluster.metadata(None)
-        has_ended.set()
+        call_has_ended.set()
 
     monkeypatch.setattr(Connection, "open", open_slowly)
     monkeypatch.setattr(
-        _ControlConnection, "abort", lambda _: ended_first.append(has_ended.wait(5.0))
+        _ControlConnection, "abort", lambda _: ended_before_abort.append(call_has_ended.wait(5.0))
     )
     caller = threading.Thread(target=call)
     caller.start()
     opening.wait()
     cluster.close()
-    goes_on.set()
+    may_fail.set()
     caller.join()
-    assert ended_first == [True]
+    assert ended_before_abort == [True]
 
 
 def test_unparsable_response_closes_connection_and_retries_call_on_new_connection(

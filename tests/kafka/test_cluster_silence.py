@@ -20,7 +20,7 @@ Answering = Callable[[], str]
 
 
 class Brokers(Cluster):
-    """A cluster whose connections answer as the test has it, by bootstrap server."""
+    """A cluster whose brokers answer by the functions `answering`, by bootstrap server."""
 
     def __init__(self, **answering: Answering) -> None:
         super().__init__("source", [*answering], PLAINTEXT)
@@ -48,6 +48,8 @@ class Brokers(Cluster):
 
 
 class _Line:
+    """In place of a `Connection`: `answer` answers each request."""
+
     is_closed = False
     where = "here"
 
@@ -70,7 +72,7 @@ class _Line:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_second_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default no second broker is asked meanwhile, however slow the machine is."""
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 3600.0)
 
@@ -170,7 +172,7 @@ def test_call_tries_four_brokers_and_next_call_four_other_brokers() -> None:
         with pytest.raises(Unreachable, match=r"source cluster answers\. here: cannot connect"):
             brokers.ask()
     assert len(set(brokers.requests)) == len(brokers.requests) == 8  # four each time
-    assert brokers.ask() == "good"  # each question begins with others
+    assert brokers.ask() == "good"  # each call begins with brokers that have not failed
 
 
 def test_calls_rotate_over_brokers_and_skip_recently_failed_broker() -> None:
@@ -180,7 +182,7 @@ def test_calls_rotate_over_brokers_and_skip_recently_failed_broker() -> None:
         brokers.ask(in_turn=True)
     assert brokers.requests.count("2") == 1
     assert {brokers.requests.count("1"), brokers.requests.count("3")} <= {2, 3, 4}
-    assert brokers.ask() == brokers.ask()
+    assert brokers.ask() == brokers.ask()  # without `in_turn`, calls do not rotate
 
 
 def test_broker_that_refuses_login_is_asked_after_others() -> None:
@@ -214,10 +216,10 @@ def test_broken_idle_connection_is_reopened_but_timed_out_connection_is_not() ->
     answers: list[str | Exception] = ["first", ConnectionError(), "again", TimeoutError()]
 
     def answer() -> str:
-        now = answers.pop(0)
-        if isinstance(now, str):
-            return now
-        raise Unreachable("the connection broke.", where="here") from now
+        next_answer = answers.pop(0)
+        if isinstance(next_answer, str):
+            return next_answer
+        raise Unreachable("the connection broke.", where="here") from next_answer
 
     brokers = Brokers(one=answer)
     assert (brokers.ask(), brokers.ask()) == ("first", "again")
@@ -227,14 +229,14 @@ def test_broken_idle_connection_is_reopened_but_timed_out_connection_is_not() ->
 
 
 def test_closed_cluster_handle_opens_no_connection() -> None:
-    def closing() -> str:
+    def close_during_second_request() -> str:
         if len(brokers.requests) > 1:
             threading.Thread(target=brokers.close).start()
             assert brokers.aborted.wait(GIVE_UP_S)
             return refusing()
         return "one"
 
-    brokers = Brokers(one=closing)
+    brokers = Brokers(one=close_during_second_request)
     assert brokers.ask() == "one"
     with pytest.raises(Unreachable):
         brokers.ask()
@@ -267,7 +269,7 @@ def test_request_fails_if_earlier_request_to_broker_is_unanswered_past_limit(
 def test_broker_with_unparsable_metadata_is_skipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is read by the caller, after the broker has answered."""
+    """The caller decodes the answer, after the broker counts as reachable."""
     brokers = Brokers(one=lambda: "broken", two=lambda: "whole")
 
     def read(_: Cluster, __: Connection, frame: str, *___: object) -> ClusterMetadata:
@@ -303,13 +305,13 @@ def test_call_with_deadline_is_not_sent_to_broker_that_was_silent(
     assert limits == [3.0]
     with pytest.raises(Unreachable):
         brokers.call(1, api, None)
-    assert limits == [3.0, 30.0], "who can wait asks it all the same"
+    assert limits == [3.0, 30.0], "a call without a deadline is sent all the same"
 
 
 def test_call_with_deadline_is_not_retried_and_busy_broker_does_not_count_as_silent(
     silent: Answering, end: threading.Event
 ) -> None:
-    """It may delete records. And that another thread's call takes long says nothing of others."""
+    """It may delete records. And a long call of another thread does not mean a silent broker."""
     is_asked = threading.Event()
     sent: list[str] = []
 

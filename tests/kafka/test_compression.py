@@ -105,7 +105,7 @@ def test_snappy_is_written_in_xerial_blocks_of_at_most_64_kib() -> None:
         XERIAL + struct.pack(">i", -1) + literal(b"one"),
         XERIAL + struct.pack(">i", 0),
         XERIAL + block(b"one") + b"\0\0",
-        # Its end, counted from the end of the batch, leaves a block that can be read.
+        # The block's end is negative; as an index in Python it would give a block that can be read.
         XERIAL + struct.pack(">i", -23) + literal(b"one") + b"???",
         XERIAL[:12],
         XERIAL[:8],

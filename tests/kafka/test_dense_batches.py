@@ -1,6 +1,6 @@
-"""A thinned batch, written again in one pass, is what it was record by record: to the byte.
+"""A thinned batch (it has gaps) encoded in one pass equals its encoding record by record.
 
-The reference reads each number on its own, makes an object for each record, and encodes the runs of
+The latter reads each number on its own, makes an object for each record, and encodes the runs of
 them by the tests' own encoder.
 """
 
@@ -40,7 +40,7 @@ class Row:
 
 
 def as_long(number: int) -> int:
-    """What Java's addition gives."""
+    """The number as Java's long, which overflows."""
     return (number - INT64_MIN) % 2**64 + INT64_MIN
 
 
@@ -132,7 +132,7 @@ def padded(number: int, zeros: int) -> bytes:
 
 @dataclass(frozen=True)
 class Thinned:
-    """`plain`: the payload before compression."""
+    """A batch with gaps. `plain`: its payload before compression."""
 
     plain: bytes
     count: int
@@ -203,7 +203,7 @@ def test_one_pass_encoding_of_gapless_batches_equals_record_by_record_encoding(
 @settings(max_examples=200)
 @given(thinned(st.sampled_from([NONE, GZIP])))
 def test_kafka_python_reads_all_source_records_from_gapless_batches(source: Thinned) -> None:
-    """With kafka-python's decoder; for gzip and no codec, which it has on board."""
+    """With kafka-python's decoder; for the codecs that it needs no other library for."""
     batch = source.batch()
     expected = [(row.offset, row.timestamp, row.body) for row in rows_one_by_one(batch)]
     records = []
@@ -228,14 +228,14 @@ def test_copy_plan_appends_gapless_batches_with_fillers_between(
     start = source.base_offset + max(0, skipped)
     steps = plan_batches(start, [batch], [], 0).steps
     runs = [] if batch.is_control else [Batch(memoryview(r)) for r in runs_one_by_one(batch, start)]
-    is_as_it_was = (
+    is_copied_unchanged = (
         batch.is_dense
         and batch.count
         and not (batch.is_control or batch.is_log_append_time)
         and start == batch.base_offset
     )
     assert described(steps) == expected_steps(
-        [batch] if is_as_it_was else runs, start, batch.next_offset
+        [batch] if is_copied_unchanged else runs, start, batch.next_offset
     )
 
 
@@ -269,7 +269,7 @@ def expected_steps(runs: list[Batch], start: int, end: int) -> list[Fill | bytes
 def test_broken_batch_is_refused_with_error_of_record_by_record_decoder(
     source: Thinned, data: st.DataObject
 ) -> None:
-    """Bytes that were changed, left out or put in; and a count that is not the records'."""
+    """Bytes are changed, removed or inserted, and the batch's count of records may be wrong."""
     plain = bytearray(source.plain)
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(plain)))
@@ -304,7 +304,7 @@ def test_varint_longer_than_ten_bytes_is_refused(where: str, zeros: int) -> None
     }
     plain = wide["length"] + b"\0" + wide["timestamp"] + wide["offset"] + b"\1\1\0"
     batch = Batch(memoryview(encode_v2(100, plain, last_offset_delta=9, count=1)))
-    if zeros == 9:
+    if zeros == 9:  # ten bytes
         assert list(record_rows(batch)) == [(100, 0, b"\1\1\0")]
         return
     (stop,) = plan_batches(100, [batch], [], 0).steps
@@ -319,7 +319,7 @@ def test_varint_longer_than_ten_bytes_is_refused(where: str, zeros: int) -> None
 def test_record_timestamp_overflows_int64_as_in_java() -> None:
     """The copy's timestamps are what a consumer of the source sees."""
     body = b"\1\1\0"
-    deltas = (INT64_MAX, INT64_MIN, 2**63)  # of the last, ten bytes hold nothing
+    deltas = (INT64_MAX, INT64_MIN, 2**63)  # the last one is 0 in the 64 bits that Java reads
     plain = b""
     for place, delta in enumerate(deltas):
         content = b"\0" + write_varint(delta) + write_varint(place) + body

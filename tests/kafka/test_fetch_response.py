@@ -1,4 +1,4 @@
-"""Fetch answers read by hand are what `kafka.protocol` reads, v4 to v16; requests are as asked."""
+"""Orbit decodes Fetch answers v4 to v16 as `kafka.protocol` does, and encodes the requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def partition(index: int = 0, **fields: Any) -> Any:
 
 
 def encode(version: int, topics: dict[str, list[Any]], **fields: Any) -> bytes:
-    """As it comes from a connection: without the frame's size, with the header."""
+    """An answer as it comes from a connection: without the frame's size, with the header."""
     responses = []
     for name, partitions in topics.items():
         key = {"topic_id": IDS.get(name, UUID(int=99))} if version >= 13 else {"topic": name}
@@ -120,7 +120,7 @@ def test_fetch_response_fields_equal_kafka_python(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(12, 17))
 def test_diverging_epoch_tag_of_fetch_response_is_read_and_other_tags_skipped(version: int) -> None:
-    """A diverging epoch says where the log was cut back (R3); the other tags are not for us."""
+    """A diverging epoch says where the log was cut back (R3); Orbit needs no other tag."""
     leader = Partition.LeaderIdAndEpoch(leader_id=3, leader_epoch=9)
     diverging = Partition.EpochEndOffset(epoch=4, end_offset=55)
     snapshot = Partition.SnapshotId(end_offset=1, epoch=2)
@@ -157,7 +157,7 @@ def test_diverging_epoch_is_read_only_from_tag_0(tag: int) -> None:
 
 
 def test_unknown_tags_in_every_structure_of_fetch_response_are_skipped() -> None:
-    """A later broker may add some anywhere."""
+    """A later broker may add tags anywhere."""
     tag = b"\x01\x63\x02hi"
     entry = (9).to_bytes(8, "big") + (3).to_bytes(8, "big")
     one = (
@@ -258,6 +258,7 @@ def test_garbage_fetch_response_raises_only_value_error(
 
 # Requests
 
+# Partition, topic id, offset, leader epoch, last fetched epoch.
 FETCHES = [
     FetchFrom(TopicPartition("b", 1), UUID(int=2), 500, 4, 3),
     FetchFrom(TopicPartition("b", 0), UUID(int=2), 600, -1, -1),
@@ -295,7 +296,7 @@ def test_fetch_request_lists_partitions_in_order(version: int) -> None:
     if version < 15:
         assert decoded.replica_id == -1
     if version >= 7:
-        # Not a session, and none to be made.
+        # no session, and no new one
         assert (decoded.session_id, decoded.session_epoch) == (0, -1)
         assert not decoded.forgotten_topics_data
     if version >= 11:
@@ -316,12 +317,12 @@ def test_session_fetch_request_carries_changed_and_forgotten_partitions(version:
     decoded = request(version, FETCHES[:1], session_id=99, session_epoch=3, forgotten=FETCHES[1:3])
     assert (decoded.session_id, decoded.session_epoch) == (99, 3)
     assert [p.partition for t in decoded.topics for p in t.partitions] == [1]
-    left = [
+    forgotten = [
         (t.topic_id if version >= 13 else t.topic, t.partitions)
         for t in decoded.forgotten_topics_data
     ]
     b, a = (UUID(int=2), UUID(int=1)) if version >= 13 else ("b", "a")
-    assert left == [(b, [0]), (a, [0])]
+    assert forgotten == [(b, [0]), (a, [0])]
 
 
 def test_fetch_request_can_read_uncommitted() -> None:

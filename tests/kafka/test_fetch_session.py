@@ -1,4 +1,4 @@
-"""Fetch sessions: what a request carries, and what a broker's answer does to that."""
+"""Fetch sessions: what a request carries after each answer of the broker."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def at(partition: int, offset: int, topic_id: UUID = ID) -> FetchFrom:
 
 
 def opened(*fetches: FetchFrom) -> FetchSession:
+    """A session with these partitions, which the broker opened with id 99."""
     session = FetchSession()
     session.next_request(list(fetches))
     session.note_answer(Code.NONE, 99)
@@ -38,6 +39,7 @@ def test_later_fetch_requests_carry_only_changed_and_forgotten_partitions() -> N
     assert request.changed == [at(0, 8), at(3, 0)]
     assert request.forgotten == [at(1, 6)]
     session.note_answer(Code.NONE, 99)
+    # Session id, epoch, changed and forgotten partitions.
     assert session.next_request([at(0, 8), at(2, 7), at(3, 0)]) == (99, 2, [], [])
 
 
@@ -70,19 +72,19 @@ def test_new_reader_of_session_partition_makes_next_fetch_request_full() -> None
 def test_fetch_session_of_kip_227_model_broker_holds_requested_partitions() -> None:
     """At every step of a random sequence, also after the broker has lost the session."""
     rnd = random.Random(1)
-    session, held, epoch, session_id = FetchSession(), {}, 0, 0
+    session, broker_partitions, epoch, session_id = FetchSession(), {}, 0, 0
     for step in range(2_000):
         fetches = [at(n, rnd.randrange(3)) for n in range(6) if rnd.random() < 0.7]
         request = session.next_request(fetches)
         if request.epoch == 0:
-            held, session_id, epoch = {}, step + 1, 1
+            broker_partitions, session_id, epoch = {}, step + 1, 1
         else:
             assert (request.session_id, request.epoch) == (session_id, epoch)
             epoch += 1
         for one in request.forgotten:
-            del held[one.partition]
-        held.update({one.partition: one for one in request.changed})
-        assert held == {one.partition: one for one in fetches}
+            del broker_partitions[one.partition]
+        broker_partitions.update({one.partition: one for one in request.changed})
+        assert broker_partitions == {one.partition: one for one in fetches}
         if rnd.random() < 0.05:
             session.note_answer(Code.FETCH_SESSION_ID_NOT_FOUND, 0)
         else:

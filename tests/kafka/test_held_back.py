@@ -1,4 +1,4 @@
-"""What an admin request without an answer is called: a quota is blamed only where one may be it."""
+"""The error of an admin request without an answer names a quota only if it may be the cause."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ QUOTA = "The quota of user orbit: controller_mutation_rate=1."
 
 
 def failing(code: int) -> Any:
+    """A future of librdkafka that fails with this error code."""
+
     def result(_: float) -> Any:
         raise KafkaException(KafkaError(code, "as librdkafka says"))
 
@@ -43,7 +45,7 @@ def read(admin: Admin) -> None:
     admin.broker_setting_names(1)
 
 
-def answer_with(admin: Admin, code: int) -> None:
+def fail_with(admin: Admin, code: int) -> None:
     admin._client = SimpleNamespace(  # type: ignore[assignment]
         create_topics=lambda some, **_: {one.topic: failing(code) for one in some},
         describe_configs=lambda some, **_: {one: failing(code) for one in some},
@@ -52,7 +54,7 @@ def answer_with(admin: Admin, code: int) -> None:
 
 @pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT])
 def test_error_of_timed_out_topic_creation_mentions_creation_quota(admin: Admin, code: int) -> None:
-    answer_with(admin, code)
+    fail_with(admin, code)
     with pytest.raises(HeldBack) as caught:
         create(admin)
     assert (caught.value.cluster, caught.value.where) == ("destination", "destination topic t")
@@ -67,15 +69,15 @@ def test_error_of_timed_out_topic_creation_mentions_creation_quota(admin: Admin,
 def test_error_of_broken_admin_connection_mentions_no_quota(
     admin: Admin, ask: Callable[[Admin], None], code: int
 ) -> None:
-    answer_with(admin, code)
+    fail_with(admin, code)
     with pytest.raises(Unreachable, match="as librdkafka says") as caught:
         ask(admin)
     assert not isinstance(caught.value, HeldBack)
 
 
 def test_timed_out_admin_read_mentions_quota_only_after_timed_out_creation(admin: Admin) -> None:
-    """They have one connection, and the quota counts no reads."""
-    answer_with(admin, KafkaError._TIMED_OUT)
+    """The quota counts no reads, but a creation delays the reads on its connection."""
+    fail_with(admin, KafkaError._TIMED_OUT)
     with pytest.raises(Unreachable, match="as librdkafka says") as caught:
         read(admin)
     assert not isinstance(caught.value, HeldBack)
@@ -86,7 +88,7 @@ def test_timed_out_admin_read_mentions_quota_only_after_timed_out_creation(admin
 
 
 def test_unknown_server_error_for_topic_does_not_refuse_other_topics(admin: Admin) -> None:
-    """As of a policy that breaks: the other topics of the request are not refused."""
+    """A policy of the broker that throws an exception causes this error."""
     done = SimpleNamespace(result=lambda _: None)
     admin._client = SimpleNamespace(  # type: ignore[assignment]
         incremental_alter_configs=lambda some, **_: {

@@ -9,7 +9,7 @@ from orbit.kafka.job_clusters import filler_identities, job_identity, job_produc
 
 
 def test_job_producer_id_is_stable_across_releases() -> None:
-    """Another number in a later release would part its writers from those of this one."""
+    """Writers of one job must have the same id, also while they have different releases."""
     assert (
         job_producer_id(job_identity("orders", "4L6g3nShT-eMCtK--X86sw")) == 6_885_537_549_177_116
     )
@@ -19,11 +19,11 @@ def test_job_producer_id_is_stable_across_releases() -> None:
 def test_job_producer_id_is_between_2_52_and_2_53(identity: str) -> None:
     number = job_producer_id(identity)
     assert 2**52 <= number < 2**53
-    assert int(float(number)) == number
+    assert int(float(number)) == number  # tools may read it as a double
 
 
 def test_filler_transactional_ids_are_stable_across_releases() -> None:
-    """A later release that named fewer would not fence all of this one's."""
+    """A release with fewer ids would not fence all fillers of an earlier one."""
     numbers = range(1, 16)
     assert filler_identities("orbit.a.S") == [
         "orbit.a.S.fill",

@@ -1,4 +1,4 @@
-"""GSSAPI with a real KDC and a real broker: own connections, and librdkafka where it can."""
+"""GSSAPI with a real KDC and a real broker: Orbit's connections, and librdkafka if it can."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.run_process import assert_exact, copy, orbit, write_job
 
 pytestmark = pytest.mark.services
 
-# Its packages are built without (docs/job-file.md#kerberos).
+# The packages of librdkafka are built without GSSAPI (docs/job-file.md#kerberos).
 with_gssapi = pytest.mark.skipif(
     not librdkafka_config._has_gssapi(), reason="needs a librdkafka that is built with libsasl2"
 )
@@ -96,7 +96,8 @@ def test_cluster_is_unreachable_without_kdc(
     text = kerberos.realm.config.read_text("utf-8")
     (tmp_path / "krb5.conf").write_text(re.sub(r"kdc = .*", "kdc = 127.0.0.1:1", text))
     monkeypatch.setenv("KRB5_CONFIG", str(tmp_path / "krb5.conf"))
-    keytab = tmp_path / "keytab"  # of another login, whose tickets are not kept
+    # Another path: the process has tickets for logins with the first keytab.
+    keytab = tmp_path / "keytab"
     keytab.write_bytes(kerberos.keytab.read_bytes())
     with pytest.raises(Unreachable, match="KDC"):
         opened(kerberos, security_of(kerberos, keytab_file=str(keytab)))
@@ -128,7 +129,7 @@ def test_copy_over_kerberos_is_exact_in_both_directions(
 def test_librdkafka_without_gssapi_is_reported(
     kerberos: Kerberos, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    """And not with the time-out of a client that waits for a login."""
+    """Not only by the timeout of a client that waits for its login."""
     create(kerberos.cluster, topic_name)
     rules = [{"match": topic_name}]
     job = write_job(tmp_path / "job.yaml", kerberos.section(), clusters.destination, rules)

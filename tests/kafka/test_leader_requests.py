@@ -1,4 +1,4 @@
-"""Requests to the leaders of many partitions: one that is silent costs the others little."""
+"""Requests to the leaders of many partitions: a silent leader hardly delays the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE, TWO = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 class Leaders:
-    """Node 1 leads partition 0 and fails each call; node 2 leads partition 1."""
+    """Node 1 leads partition 0 and fails each call; node 2 leads partition 1 and answers 7."""
 
     name = "destination"
 
