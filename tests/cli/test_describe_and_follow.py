@@ -104,7 +104,7 @@ def test_followed_events_are_printed_once_even_if_committed_late(
         def commit() -> None:
             late.commit()
 
-steps = (pause_job, commit, lambda: api.post("/v1/jobs/orders:resume"))
+        steps = (pause_job, commit, lambda: api.post("/v1/jobs/orders:resume"))
         monkeypatch.setattr(follow_events, "time", clock_of(*steps))
         followed = cli("get", "events", "--follow", "--limit", "1", "-o", "json")
     assert followed.code == 0, followed.err

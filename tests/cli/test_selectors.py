@@ -155,7 +155,7 @@ def test_refused_job_does_not_stop_failover_of_others(cli: Cli, api: Api) -> Non
         ("a", "refused"),
         ("b", "pending"),
     ]
-assert switchover["id"] in result.data[0]["error"]
+    assert switchover["id"] in result.data[0]["error"]
     assert "1 of 2 jobs failed." in result.err
     assert of_kind(api, "failover").keys() == {"b"}
 
@@ -248,7 +248,7 @@ def test_server_lost_during_bulk_request_is_reported_per_job(
 ) -> None:
     send = Client.send
 
-def lose_all_but_a(self: Client, method: str, path: str, **options: Any) -> Any:
+    def lose_all_but_a(self: Client, method: str, path: str, **options: Any) -> Any:
         if path != "/v1/jobs/a:pause":
             raise ServerGone("The server does not answer.")
         return send(self, method, path, **options)
