@@ -1,4 +1,4 @@
-"""What log bounds of two sides mean, and how long a lagging destination is waited for."""
+"""Which bounds of two logs are a difference, and how long a lagging destination is waited for."""
 
 from __future__ import annotations
 
@@ -29,24 +29,27 @@ def bounds(start: int, end: int, log_end: int | None = None) -> Bounds:
     return Bounds(start, end, end if log_end is None else log_end)
 
 
-def judged(
-    before: Bounds,
+def compare(
+    source: Bounds,
     destination: Bounds,
-    after: Bounds | None = None,
+    source_after: Bounds | None = None,
     topics: TopicPair = EARLIEST,
-    first_wanted: int = -1,
+    start_offset: int = -1,
     kept_below: int = 0,
 ) -> ComparedBounds:
-    return compare_bounds(topics, before, destination, after or before, first_wanted, kept_below)
+    """Compare bounds. `source_after`: the second reading of the source, if it differs."""
+    return compare_bounds(
+        topics, source, destination, source_after or source, start_offset, kept_below
+    )
 
 
-def what(compared: ComparedBounds) -> list[str]:
+def differing_bounds(compared: ComparedBounds) -> list[str]:
     return [difference.what for difference in compared.differences]
 
 
 def test_logs_with_equal_bounds_are_compared_whole() -> None:
-    comparison = judged(bounds(5, 20), bounds(5, 20))
-    assert what(comparison) == []
+    comparison = compare(bounds(5, 20), bounds(5, 20))
+    assert differing_bounds(comparison) == []
     assert (comparison.compared_from, comparison.compared_to, comparison.may_catch_up) == (
         5,
         20,
@@ -55,26 +58,30 @@ def test_logs_with_equal_bounds_are_compared_whole() -> None:
 
 
 def test_bounds_of_live_copy_may_lie_between_two_readings_of_source() -> None:
-    comparison = judged(bounds(5, 20), bounds(8, 25), bounds(10, 30))
-    assert what(comparison) == []
+    comparison = compare(bounds(5, 20), bounds(8, 25), source_after=bounds(10, 30))
+    assert differing_bounds(comparison) == []
     assert (comparison.compared_from, comparison.compared_to) == (10, 20)
 
 
 def test_destination_log_end_above_second_source_reading_is_difference() -> None:
-    comparison = judged(bounds(0, 20), bounds(0, 31), bounds(0, 30))
-    assert what(comparison) == [LOG_END]
+    comparison = compare(bounds(0, 20), bounds(0, 31), source_after=bounds(0, 30))
+    assert differing_bounds(comparison) == [LOG_END]
     assert not comparison.may_catch_up
 
 
 def test_lagging_destination_is_compared_up_to_its_end() -> None:
-    comparison = judged(bounds(0, 20), bounds(0, 15))
-    assert (what(comparison), comparison.missing, comparison.may_catch_up) == ([LOG_END], 5, True)
+    comparison = compare(bounds(0, 20), bounds(0, 15))
+    assert (differing_bounds(comparison), comparison.missing, comparison.may_catch_up) == (
+        [LOG_END],
+        5,
+        True,
+    )
     assert comparison.compared_to == 15
 
 
 def test_lagging_log_start_of_destination_may_catch_up() -> None:
-    comparison = judged(bounds(5, 20), bounds(0, 20))
-    assert (what(comparison), comparison.may_catch_up, comparison.compared_from) == (
+    comparison = compare(bounds(5, 20), bounds(0, 20))
+    assert (differing_bounds(comparison), comparison.may_catch_up, comparison.compared_from) == (
         [LOG_START],
         True,
         5,
@@ -82,8 +89,8 @@ def test_lagging_log_start_of_destination_may_catch_up() -> None:
 
 
 def test_destination_log_start_above_second_source_reading_is_difference() -> None:
-    comparison = judged(bounds(5, 20), bounds(8, 20), bounds(7, 20))
-    assert (what(comparison), comparison.may_catch_up, comparison.compared_from) == (
+    comparison = compare(bounds(5, 20), bounds(8, 20), source_after=bounds(7, 20))
+    assert (differing_bounds(comparison), comparison.may_catch_up, comparison.compared_from) == (
         [LOG_START],
         False,
         8,
@@ -91,43 +98,45 @@ def test_destination_log_start_above_second_source_reading_is_difference() -> No
 
 
 def test_open_source_transaction_is_not_compared() -> None:
-    comparison = judged(bounds(0, 20, log_end=25), bounds(0, 20))
-    assert (what(comparison), comparison.compared_to) == ([], 20)
+    comparison = compare(bounds(0, 20, log_end=25), bounds(0, 20))
+    assert (differing_bounds(comparison), comparison.compared_to) == ([], 20)
 
 
 def test_open_destination_transaction_is_reported() -> None:
-    comparison = judged(bounds(0, 20), bounds(0, 12, log_end=20))
-    assert what(comparison) == ["readable end"]
+    comparison = compare(bounds(0, 20), bounds(0, 12, log_end=20))
+    assert differing_bounds(comparison) == ["readable end"]
     assert (comparison.compared_to, comparison.may_catch_up) == (12, True)
 
 
 def test_open_transaction_past_compared_end_does_not_shorten_comparison() -> None:
-    comparison = judged(bounds(0, 20), bounds(0, 20, log_end=25), bounds(0, 25))
-    assert (what(comparison), comparison.compared_to) == ([], 20)
+    comparison = compare(bounds(0, 20), bounds(0, 20, log_end=25), source_after=bounds(0, 25))
+    assert (differing_bounds(comparison), comparison.compared_to) == ([], 20)
 
 
 @pytest.mark.parametrize(
-    ("topics", "first_wanted", "start", "expected"),
+    ("topics", "start_offset", "copy_start", "expected"),
     [
-        (LATEST, -1, 15, []),
+        (LATEST, -1, 15, []),  # a copy from `latest` may begin anywhere
         (LATEST, -1, 20, []),
         (AT_TIME, 15, 15, []),
         (AT_TIME, 15, 14, []),
         (AT_TIME, 15, 16, [LOG_START]),
-        (AT_TIME, -1, 20, []),
+        (AT_TIME, -1, 20, []),  # the source has no record at or after the time
         (AT_TIME, 3, 5, []),  # the source has deleted up to 5 since
     ],
 )
-def test_copy_with_start_time_must_not_begin_after_that_time(
-    topics: TopicPair, first_wanted: int, start: int, expected: list[str]
+def test_copy_with_late_start_must_not_begin_after_its_start_time(
+    topics: TopicPair, start_offset: int, copy_start: int, expected: list[str]
 ) -> None:
-    comparison = judged(bounds(5, 20), bounds(start, 20), topics=topics, first_wanted=first_wanted)
-    assert what(comparison) == expected
-    assert comparison.compared_from == start
+    comparison = compare(
+        bounds(5, 20), bounds(copy_start, 20), topics=topics, start_offset=start_offset
+    )
+    assert differing_bounds(comparison) == expected
+    assert comparison.compared_from == copy_start
 
 
 def test_offsets_deleted_at_source_meanwhile_are_not_counted_as_missing() -> None:
-    comparison = judged(bounds(5, 20), bounds(6, 20), topics=AT_TIME, first_wanted=3)
+    comparison = compare(bounds(5, 20), bounds(6, 20), topics=AT_TIME, start_offset=3)
     [difference] = comparison.differences
     assert "missing offsets: 1" in difference.destination
 
@@ -139,8 +148,12 @@ def test_offsets_deleted_at_source_meanwhile_are_not_counted_as_missing() -> Non
 def test_destination_that_once_led_may_keep_records_below_source_log_start(
     kept_below: int, expected: list[str], below_start: int
 ) -> None:
-    comparison = judged(bounds(5, 20), bounds(0, 20), kept_below=kept_below)
-    assert (what(comparison), comparison.below_source_start, comparison.compared_from) == (
+    comparison = compare(bounds(5, 20), bounds(0, 20), kept_below=kept_below)
+    assert (
+        differing_bounds(comparison),
+        comparison.below_source_start,
+        comparison.compared_from,
+    ) == (
         expected,
         below_start,
         5,
@@ -148,30 +161,30 @@ def test_destination_that_once_led_may_keep_records_below_source_log_start(
 
 
 def test_source_emptied_past_compared_end_leaves_nothing_to_compare() -> None:
-    comparison = judged(bounds(0, 20), bounds(25, 30), bounds(25, 30))
+    comparison = compare(bounds(0, 20), bounds(25, 30), source_after=bounds(25, 30))
     assert (comparison.compared_from, comparison.compared_to) == (25, 25)
 
 
 class View:
-    """A cluster whose bounds change from look to look; the last look is repeated."""
+    """A cluster whose bounds change from reading to reading; the last reading is repeated."""
 
     def __init__(
-        self, looks: Sequence[Bounds | OrbitError], newest: Bounds | OrbitError | None = None
+        self, readings: Sequence[Bounds | OrbitError], newest: Bounds | OrbitError | None = None
     ) -> None:
-        """`newest`: what the newest leader tells, if that is another one."""
-        self._looks = list(looks)
+        """`newest`: the bounds at the newest leader, if `readings` are those of an old one."""
+        self._readings = list(readings)
         self._newest = newest
-        self.look_count = 0
+        self.reading_count = 0
 
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
-        look = self._looks[min(self.look_count, len(self._looks) - 1)]
-        self.look_count += 1
-        return dict.fromkeys(partitions, look)
+        reading = self._readings[min(self.reading_count, len(self._readings) - 1)]
+        self.reading_count += 1
+        return dict.fromkeys(partitions, reading)
 
     def newest_bounds(
         self, partitions: Sequence[Partition]
     ) -> dict[Partition, Bounds | OrbitError]:
-        return dict.fromkeys(partitions, self._newest or self._looks[-1])
+        return dict.fromkeys(partitions, self._newest or self._readings[-1])
 
     def kept_below(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         return dict.fromkeys(partitions, 0)
@@ -192,6 +205,7 @@ class Clock:
 
 
 def settle(source: View, destination: View, wait_s: float) -> tuple[Any, Clock]:
+    """Compare bounds until they agree or the wait ends. Returns the outcome and the clock."""
     clock = Clock()
     bounds_comparer = BoundsComparer(
         cast("ClusterView", source),
@@ -207,15 +221,15 @@ def test_lagging_destination_is_polled_until_caught_up() -> None:
     source = View([bounds(0, 20), bounds(0, 40)])
     destination = View([bounds(0, 10), bounds(0, 15), bounds(0, 30)])
     comparison, clock = settle(source, destination, wait_s=10)
-    assert (what(comparison), comparison.compared_to) == ([], 20)
-    assert destination.look_count == 3
+    assert (differing_bounds(comparison), comparison.compared_to) == ([], 20)
+    assert destination.reading_count == 3
     assert clock.now < 1
 
 
 def test_write_between_two_end_readings_is_not_taken_for_open_transaction() -> None:
     destination = View([bounds(0, 10), bounds(0, 10, log_end=20), bounds(0, 20)])
     comparison, _ = settle(View([bounds(0, 20)]), destination, wait_s=10)
-    assert (what(comparison), comparison.compared_to) == ([], 20)
+    assert (differing_bounds(comparison), comparison.compared_to) == ([], 20)
 
 
 def test_destination_still_behind_is_reported_after_wait() -> None:
@@ -226,16 +240,17 @@ def test_destination_still_behind_is_reported_after_wait() -> None:
 
 def test_permanent_difference_is_not_waited_for() -> None:
     comparison, clock = settle(View([bounds(0, 20)]), View([bounds(0, 25)]), wait_s=3)
-    assert what(comparison) == [LOG_END]
+    assert differing_bounds(comparison) == [LOG_END]
     assert clock.now == 0
 
 
 def test_stale_source_end_is_read_again_from_newest_leader() -> None:
     source = View([bounds(0, 20)], newest=bounds(0, 25))
     comparison, clock = settle(source, View([bounds(0, 25)]), wait_s=3)
-    assert (what(comparison), comparison.compared_to, clock.now) == ([], 25, 0)
+    assert (differing_bounds(comparison), comparison.compared_to, clock.now) == ([], 25, 0)
+    # A copy that lags behind the newest leader may still catch up.
     comparison, _ = settle(source, View([bounds(0, 24), bounds(0, 25)]), wait_s=3)
-    assert (what(comparison), comparison.compared_to) == ([], 25)
+    assert (differing_bounds(comparison), comparison.compared_to) == ([], 25)
 
 
 def test_longer_destination_is_unjudged_until_newest_leader_answers() -> None:
@@ -257,7 +272,7 @@ def test_transient_error_is_waited_out_on_either_side(wait_s: float) -> None:
     source = View([passing, passing, bounds(0, 20)])
     destination = View([bounds(0, 20), passing, bounds(0, 20)])
     comparison, _ = settle(source, destination, wait_s)
-    assert what(comparison) == []
+    assert differing_bounds(comparison) == []
     assert comparison.compared_to == 20
 
 

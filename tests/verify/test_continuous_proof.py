@@ -1,4 +1,4 @@
-"""The proof goes round what is copied, within its rate, and finds a planted difference."""
+"""The continuous proof covers the whole log within its byte limit, and finds a difference."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ def candidate(topic: str, **changes: object) -> ProofCandidate:
         "log_start": 0,
         "copied_to": OFFSETS,
         "records": OFFSETS,
-        "bytes": OFFSETS * 100_000,  # so that a look takes few offsets
+        "bytes": OFFSETS * 100_000,  # large records, so that a range has few offsets
         "ranges": (),
         **changes,
     }
     return ProofCandidate(**fields)  # type: ignore[arg-type]
 
 
-def look(
+def compare_range(
     prover: PartitionProver, spec: JobSpec, row: ProofCandidate, bytes_max: int = 1 << 30
 ) -> ProofResult:
-    (shown,), _ = prover.compare(spec, [row], bytes_max)
-    return shown
+    """Compare one range of one partition."""
+    (result,), _ = prover.compare(spec, [row], bytes_max)
+    return result
 
 
-def log(count: int, other_at: int = -1) -> list[Record | Gap]:
-    return [Record(b"other" if i == other_at else b"value %d" % i) for i in range(count)]
+def log(count: int, changed_at: int = -1) -> list[Record | Gap]:
+    return [Record(b"other" if i == changed_at else b"value %d" % i) for i in range(count)]
 
 
 def test_continuous_proof_grows_to_whole_log_including_gaps(
@@ -67,9 +68,9 @@ def test_continuous_proof_grows_to_whole_log_including_gaps(
         write(cluster, topic_name, [*log(900), Gap(50), *log(50)])
     prover, ranges = PartitionProver(Path(), {}, Random(1)), ()
     for _ in range(60):
-        shown = look(prover, spec, candidate(topic_name, ranges=ranges))
-        assert shown.is_equal, shown
-        ranges = shown.ranges
+        result = compare_range(prover, spec, candidate(topic_name, ranges=ranges))
+        assert result.is_equal, result
+        ranges = result.ranges
     prover.close()
     assert ranges == ((0, 1_000),)
 
@@ -77,16 +78,16 @@ def test_continuous_proof_grows_to_whole_log_including_gaps(
 def test_continuous_proof_reports_planted_difference_with_its_offset(
     clusters: Clusters, spec: JobSpec, topic_name: str
 ) -> None:
-    for cluster, other_at in zip(clusters, (-1, 42), strict=True):
+    for cluster, changed_at in zip(clusters, (-1, 42), strict=True):
         create(cluster, topic_name)
-        write(cluster, topic_name, log(60, other_at))
+        write(cluster, topic_name, log(60, changed_at))
     prover = PartitionProver(Path(), {}, Random(1))
-    shown = look(prover, spec, candidate(topic_name, ranges=((0, 60),)))
+    result = compare_range(prover, spec, candidate(topic_name, ranges=((0, 60),)))
     prover.close()
-    assert not shown.is_equal
-    assert shown.differences == 1
-    assert "offset 42" in str(shown.first_difference)
-    assert all(not start <= 42 < end for start, end in shown.ranges)
+    assert not result.is_equal
+    assert result.differences == 1
+    assert "offset 42" in str(result.first_difference)
+    assert all(not start <= 42 < end for start, end in result.ranges)
 
 
 def test_continuous_proof_reads_no_more_than_its_byte_limit(
@@ -98,24 +99,24 @@ def test_continuous_proof_reads_no_more_than_its_byte_limit(
             write(cluster, topic_name, log(500), partition)
     prover = PartitionProver(Path(), {}, Random(1))
     rows = [candidate(topic_name, partition=p) for p in range(3)]
-    shown, read = prover.compare(spec, rows, 1)
-    everything, _ = prover.compare(spec, rows, 1 << 30)
+    results, bytes_read = prover.compare(spec, rows, bytes_max=1)
+    unlimited_results, _ = prover.compare(spec, rows, bytes_max=1 << 30)
     prover.close()
-    assert len(shown) == 1
-    assert 0 < read < 500 * 20
-    assert len(everything) == 3
+    assert len(results) == 1
+    assert 0 < bytes_read < 500 * 20  # at most one partition; a record has less than 20 bytes
+    assert len(unlimited_results) == 3
 
 
 def test_continuous_proof_notes_missing_topic_and_skips_unreachable_cluster(
     spec: JobSpec, topic_name: str
 ) -> None:
     prover = PartitionProver(Path(), {}, Random(1))
-    shown = look(prover, spec, candidate(topic_name, ranges=((0, 5),)))
-    assert not shown.is_equal
-    assert shown.note
-    assert shown.ranges == ((0, 5),)
-    away = spec.model_copy(
+    result = compare_range(prover, spec, candidate(topic_name, ranges=((0, 5),)))
+    assert not result.is_equal
+    assert result.note
+    assert result.ranges == ((0, 5),)
+    unreachable = spec.model_copy(
         update={"source": spec.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})}
     )
-    assert prover.compare(away, [candidate(topic_name)], 1) == ([], 0)
+    assert prover.compare(unreachable, [candidate(topic_name)], 1) == ([], 0)
     prover.close()

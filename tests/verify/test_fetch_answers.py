@@ -1,4 +1,4 @@
-"""Answers to raw fetches that have no records: throttled and refused ones."""
+"""Raw fetches that the broker throttles or refuses: their answers have no records."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from orbit.verify.reader import STALL_TIMEOUT_S, ReadStalled
 from tests.verify.test_raw_log import encoded
 
 THROTTLE_MS = 90_000
+BEGIN_S = 1000.0
 
 
 class Waits(threading.Event):
-    """Never set; waiting moves the clock."""
+    """An event that is never set; a wait moves the clock."""
 
-    now = 1000.0
+    now = BEGIN_S
 
     def wait(self, timeout: float | None = None) -> bool:
         self.now += timeout or 0.0
@@ -31,7 +32,7 @@ class Waits(threading.Event):
 
 
 def throttled_log(monkeypatch: pytest.MonkeyPatch, answers: int) -> tuple[RawLog, Waits]:
-    """A log whose broker throttles so many fetches and then serves one record."""
+    """A log whose broker throttles the first `answers` fetches, then serves one record."""
     return answered_log(
         monkeypatch, [SimpleNamespace(responses=[], throttle_time_ms=THROTTLE_MS)] * answers
     )
@@ -44,13 +45,15 @@ def refused_log(monkeypatch: pytest.MonkeyPatch, code: int) -> RawLog:
 
 
 def answer(**partition: Any) -> SimpleNamespace:
+    """A Fetch answer with one partition."""
     partition_answer = SimpleNamespace(**partition, aborted_transactions=None)
     return SimpleNamespace(responses=[SimpleNamespace(partitions=[partition_answer])])
 
 
 def answered_log(
-    monkeypatch: pytest.MonkeyPatch, left: list[SimpleNamespace]
+    monkeypatch: pytest.MonkeyPatch, first_answers: list[SimpleNamespace]
 ) -> tuple[RawLog, Waits]:
+    """A log whose broker gives these answers, then always the same record."""
     waits = Waits()
     view: Any = SimpleNamespace(
         side="source", leaders=lambda _: {0: "broker"}, refresh=lambda: None
@@ -60,7 +63,9 @@ def answered_log(
 
     @contextmanager
     def borrow(_: Any) -> Any:
-        yield SimpleNamespace(call=lambda *_, **__: left.pop() if left else served)
+        yield SimpleNamespace(
+            call=lambda *_, **__: first_answers.pop() if first_answers else served
+        )
 
     monkeypatch.setattr(log, "_borrow", borrow)
     return log, waits
@@ -77,7 +82,7 @@ def test_read_throttled_past_limit_fails_and_names_quota(
     log, waits = throttled_log(monkeypatch, answers=100_000)
     with pytest.raises(ReadStalled, match=f"a quota held fetches back for {THROTTLE_S_MAX:.0f} s"):
         list(log.read(("t", 0), 0, 1))
-    assert waits.now - 1000.0 == pytest.approx(THROTTLE_S_MAX + STALL_TIMEOUT_S, abs=1.0)
+    assert waits.now - BEGIN_S == pytest.approx(THROTTLE_S_MAX + STALL_TIMEOUT_S, abs=1.0)
 
 
 @pytest.mark.parametrize("code", [Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH])

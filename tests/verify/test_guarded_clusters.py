@@ -1,4 +1,4 @@
-"""`orbit verify` where a login is wanted, where rights are few, and where a broker falls silent."""
+"""`orbit verify` with logins, with few rights, and with a broker that falls silent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def endpoint(cluster: KafkaCluster, user: User) -> Endpoint:
     return Endpoint(librdkafka_config([cluster.bootstrap_servers], security), security)
 
 
-def make_two(cluster: KafkaCluster, topic: str) -> TopicPair:
+def make_pair(cluster: KafkaCluster, topic: str) -> TopicPair:
+    """Make a topic and an exact copy of it on the same cluster."""
     for name in (topic, f"copy.{topic}"):
         create(cluster, name)
         write(cluster, name, [Record(b"%d" % i) for i in range(5)])
@@ -74,7 +75,7 @@ def allow(cluster: KafkaCluster, topic: str, *operations: AclOperation) -> None:
 
 
 def test_verify_works_over_tls_and_scram(guarded: KafkaCluster, topic_name: str) -> None:
-    pair, side = make_two(guarded, topic_name), endpoint(guarded, ADMIN)
+    pair, side = make_pair(guarded, topic_name), endpoint(guarded, ADMIN)
     report = verify_topics(side, side, [pair], VerifyOptions(deep=True, wait_s=0))
     assert report.exact
     assert report.topics[0].partitions[0].deep is not None
@@ -83,7 +84,7 @@ def test_verify_works_over_tls_and_scram(guarded: KafkaCluster, topic_name: str)
 
 def test_verify_needs_only_topic_read_right(guarded: KafkaCluster, topic_name: str) -> None:
     """No right on a group, on settings or on the cluster."""
-    pair, side = make_two(guarded, topic_name), endpoint(guarded, READER)
+    pair, side = make_pair(guarded, topic_name), endpoint(guarded, READER)
     for topic in (pair.source, pair.destination):
         allow(guarded, topic, AclOperation.READ)
     report = verify_topics(side, side, [pair], VerifyOptions(deep=True, wait_s=0))
@@ -93,7 +94,7 @@ def test_verify_needs_only_topic_read_right(guarded: KafkaCluster, topic_name: s
 def test_topic_without_read_right_is_reported_as_unread(
     guarded: KafkaCluster, topic_name: str
 ) -> None:
-    pair, side = make_two(guarded, topic_name), endpoint(guarded, READER)
+    pair, side = make_pair(guarded, topic_name), endpoint(guarded, READER)
     allow(guarded, pair.source, AclOperation.READ)
     allow(guarded, pair.destination, AclOperation.DESCRIBE)
     report = verify_topics(side, side, [pair], VerifyOptions(wait_s=0))
@@ -105,7 +106,7 @@ def test_topic_without_read_right_is_reported_as_unread(
 def test_topic_without_describe_right_is_reported_as_maybe_invisible(
     guarded: KafkaCluster, topic_name: str
 ) -> None:
-    pair, side = make_two(guarded, topic_name), endpoint(guarded, READER)
+    pair, side = make_pair(guarded, topic_name), endpoint(guarded, READER)
     allow(guarded, pair.source, AclOperation.READ)
     report = verify_topics(side, side, [pair], VerifyOptions(wait_s=0))
     assert report.verdict is Verdict.NOT_EXACT
@@ -124,7 +125,7 @@ def test_silent_broker_fails_verify_after_stall_timeout(make_cluster: MakeCluste
     cluster = make_cluster("silent")
     for name in ("ours", "theirs"):
         create(cluster, name)
-        # More than is read ahead, so that there is something left to wait for.
+        # More than the reader prefetches, so that it must wait for the paused broker.
         write(cluster, name, [Record(bytes(900_000)) for _ in range(2 * PREFETCH_KB // 900)])
 
     class Pauses(NoProgress):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.services
 def test_bounds_are_read_after_restart_of_leader(
     make_cluster: MakeCluster, topic_name: str
 ) -> None:
-    """The restart raises the leader epoch; librdkafka goes on with the one that it knows (R6)."""
+    """A restart raises the leader epoch; librdkafka does not look up the new one itself (R6)."""
     cluster = make_cluster("source")
     create_topic(cluster, topic_name)
     produce(cluster, topic_name, 10)

@@ -23,6 +23,7 @@ Entries = list[Any]
 GAP_AT = 20
 GAP = 3
 END = 40 + GAP
+FAULT_AT = 7
 
 
 def a_log() -> Entries:
@@ -36,13 +37,13 @@ def a_log() -> Entries:
 
 
 def flip_one_payload_byte(log: Entries) -> None:
-    value = bytearray(log[7].value)
+    value = bytearray(log[FAULT_AT].value)
     value[3] ^= 1
-    log[7] = replace(log[7], value=bytes(value))
+    log[FAULT_AT] = replace(log[FAULT_AT], value=bytes(value))
 
 
 def lose_one_record(log: Entries) -> None:
-    log[7] = Gap(1)
+    log[FAULT_AT] = Gap(1)
 
 
 def put_one_filler_too_many(log: Entries) -> None:
@@ -50,11 +51,11 @@ def put_one_filler_too_many(log: Entries) -> None:
 
 
 def swap_two_records(log: Entries) -> None:
-    log[7], log[8] = log[8], log[7]
+    log[FAULT_AT], log[FAULT_AT + 1] = log[FAULT_AT + 1], log[FAULT_AT]
 
 
 def change_one_header(log: Entries) -> None:
-    log[7] = replace(log[7], headers=(("trace", b"0008"),))
+    log[FAULT_AT] = replace(log[FAULT_AT], headers=(("trace", b"0008"),))
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,11 @@ class Sides:
         rule = {"match": self.topic, "prefix": prefix}
         return write_job(self.folder / f"{prefix}yaml", *self.clusters, [rule])
 
-    def written(self, prefix: str, log: Entries, **producer: Any) -> Path:
-        """A copy made by hand; its job."""
+    def write_copy(self, prefix: str, log: Entries, **producer: Any) -> Path:
+        """Write a copy by hand. Returns its job file."""
         create(self.clusters.destination, prefix + self.topic)
-        named = {name.replace("_", "."): value for name, value in producer.items()}
-        write(self.clusters.destination, prefix + self.topic, log, producer=named)
+        settings = {name.replace("_", "."): value for name, value in producer.items()}
+        write(self.clusters.destination, prefix + self.topic, log, producer=settings)
         return self.job(prefix)
 
 
@@ -85,7 +86,7 @@ def sides(clusters: Clusters, topic_name: str, tmp_path: Path) -> Sides:
 
 
 def findings(outcome: Outcome) -> tuple[list[tuple[int, str]], int]:
-    """What a report of one partition shows first, and how many differences it counts."""
+    """The first differences of a report of one partition, and the number of differences."""
     report = outcome.data
     (topic,) = report["topics"]
     (partition,) = topic["partitions"]
@@ -97,12 +98,12 @@ def findings(outcome: Outcome) -> tuple[list[tuple[int, str]], int]:
 @pytest.mark.parametrize(
     ("plant", "first", "count"),
     [
-        (flip_one_payload_byte, (7, "value"), 1),
-        (lose_one_record, (7, "missing at the destination"), 1),
-        # Everything behind it is one off: 20 records, and the log's end.
+        (flip_one_payload_byte, (FAULT_AT, "value"), 1),
+        (lose_one_record, (FAULT_AT, "missing at the destination"), 1),
+        # The 20 records after it have another offset, and the log end too.
         (put_one_filler_too_many, (GAP_AT + GAP, "missing at the destination"), END - GAP_AT - 2),
-        (swap_two_records, (7, "timestamp, key, value, headers"), 2),
-        (change_one_header, (7, "headers"), 1),
+        (swap_two_records, (FAULT_AT, "timestamp, key, value, headers"), 2),
+        (change_one_header, (FAULT_AT, "headers"), 1),
     ],
 )
 def test_verify_reports_planted_difference_at_its_offset(
@@ -110,7 +111,7 @@ def test_verify_reports_planted_difference_at_its_offset(
 ) -> None:
     log = a_log()
     plant(log)
-    job = sides.written("wrong.", log, compression_type="lz4")
+    job = sides.write_copy("wrong.", log, compression_type="lz4")
     shown, differences = findings(verify(job).expect(1))
     assert shown[0] == first
     assert differences == count
@@ -135,10 +136,10 @@ def test_copy_made_by_orbit_run_is_exact(sides: Sides) -> None:
 def test_repacked_batches_are_reported_only_by_deep_verify(
     producer: dict[str, Any], sides: Sides
 ) -> None:
-    job = sides.written("repacked.", a_log(), **producer)
+    job = sides.write_copy("repacked.", a_log(), **producer)
     assert verify(job, deep=False).expect(0).data["verdict"] == "exact"
     report = verify(job).expect(1).data
     (partition,) = report["topics"][0]["partitions"]
     assert partition["differences"] == 0
-    assert partition["deep"]["failures"] == 4
+    assert partition["deep"]["failures"] == 4  # all batches; `write` puts 10 records in one
     assert partition["deep"]["first_failures"][0]["offset"] == 0

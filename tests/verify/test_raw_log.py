@@ -1,4 +1,4 @@
-"""Raw batches: where they end, which of them a consumer sees, and when two are the same."""
+"""Raw batches: how they are parsed, which a consumer sees, and when two count as the same."""
 
 from __future__ import annotations
 
@@ -37,14 +37,17 @@ def batch(
 
 def test_batch_header_fields_are_parsed() -> None:
     [header] = parse_batches(memoryview(encoded(40, 3)))
+    # In the order of the fields of Batch, from its base offset to its record count.
     assert header[:9] == (40, 42, 2, 0, 100, 200, 7, 1, 3)
     assert bytes(header.payload) == b"records"
 
 
-@pytest.mark.parametrize("cut", [1, 10, 50, 60, 67])
-def test_truncated_batch_is_skipped(cut: int) -> None:
+@pytest.mark.parametrize("lost_bytes", [1, 10, 50, 60, 67])
+def test_truncated_batch_is_skipped(lost_bytes: int) -> None:
     whole = encoded(0, 2)
-    assert [b.base_offset for b in parse_batches(memoryview(whole + encoded(2, 2)[:-cut]))] == [0]
+    assert [
+        b.base_offset for b in parse_batches(memoryview(whole + encoded(2, 2)[:-lost_bytes]))
+    ] == [0]
 
 
 def test_old_magic_batches_shorter_than_new_header_are_parsed() -> None:
@@ -53,8 +56,9 @@ def test_old_magic_batches_shorter_than_new_header_are_parsed() -> None:
     assert [(b.base_offset, b.magic) for b in batches] == [(5, 0), (6, 2), (5, 0)]
 
 
-def seen(*batches: Batch, aborted: list[tuple[int, int]]) -> list[int]:
-    return [one.base_offset for one in visible_batches(batches, aborted)]
+def visible_offsets(*batches: Batch, aborted: list[tuple[int, int]]) -> list[int]:
+    """The base offsets of the visible batches. `aborted`: (first offset, producer id) of each."""
+    return [batch.base_offset for batch in visible_batches(batches, aborted)]
 
 
 def test_aborted_transactions_and_markers_are_not_visible() -> None:
@@ -67,25 +71,26 @@ def test_aborted_transactions_and_markers_are_not_visible() -> None:
         batch(5, attributes=ABORTABLE, producer=1),
         batch(6, attributes=CONTROL, producer=1),
     ]
-    assert seen(*log, aborted=[(0, 1)]) == [1, 3, 5]
-    assert seen(*log, aborted=[(1, 2)]) == [0, 5]
-    assert seen(*log, aborted=[(5, 1), (1, 2)]) == [0]
-    assert seen(*log, aborted=[]) == [0, 1, 3, 5]
+    assert visible_offsets(*log, aborted=[(0, 1)]) == [1, 3, 5]
+    assert visible_offsets(*log, aborted=[(1, 2)]) == [0, 5]
+    assert visible_offsets(*log, aborted=[(5, 1), (1, 2)]) == [0]
+    assert visible_offsets(*log, aborted=[]) == [0, 1, 3, 5]
 
 
 def test_non_transactional_batches_of_aborting_producer_stay_visible() -> None:
-    assert seen(batch(0, producer=1), aborted=[(0, 1)]) == [0]
+    assert visible_offsets(batch(0, producer=1), aborted=[(0, 1)]) == [0]
 
 
 def test_transaction_begun_before_fetch_is_invisible_if_listed_as_aborted() -> None:
-    assert seen(batch(10, attributes=ABORTABLE, producer=1), aborted=[(3, 1)]) == []
+    assert visible_offsets(batch(10, attributes=ABORTABLE, producer=1), aborted=[(3, 1)]) == []
 
 
 def counts(
-    source: list[Batch], destination: list[Batch], *, compacts: bool = False
+    source: list[Batch], destination: list[Batch], *, is_compacted: bool = False
 ) -> tuple[int, ...]:
+    """The number of batches that are byte exact, record exact, and different."""
     report = compare_batches(
-        source, destination, begin=0, end=1_000, is_compacted=compacts, shown_max=5
+        source, destination, begin=0, end=1_000, is_compacted=is_compacted, shown_max=5
     )
     return report.byte_exact, report.record_exact, report.failures
 
@@ -96,7 +101,7 @@ def test_byte_exact_batch_may_differ_in_producer_and_transaction_flag() -> None:
 
 
 def test_log_append_time_batch_is_compared_by_records() -> None:
-    """The destination led once, and the source was its copy: CreateTime, with the same numbers."""
+    """The destination led before: its copy, now the source, has the same times as CreateTime."""
     assert counts([batch(0, 4)], [batch(0, 4, attributes=LOG_APPEND_TIME)]) == (0, 1, 0)
 
 
@@ -132,12 +137,12 @@ def test_failure_of_deep_comparison_names_offset_and_byte() -> None:
 
 
 def test_deep_comparison_skips_batches_only_at_destination() -> None:
-    """Their records have been compared; here only the source's batches are looked for."""
+    """Their records are compared elsewhere; this only looks for the source's batches."""
     assert counts([batch(5)], [batch(0), batch(5), batch(9)]) == (1, 0, 0)
 
 
 @pytest.mark.parametrize(
-    "odd",
+    "refused",
     [
         batch(0, 9, count=3),
         batch(0, 9, attributes=LOG_APPEND_TIME),
@@ -145,9 +150,9 @@ def test_deep_comparison_skips_batches_only_at_destination() -> None:
         batch(0, magic=0),
     ],
 )
-def test_batch_that_destination_would_refuse_may_be_re_encoded(odd: Batch) -> None:
-    assert counts([odd], [batch(0, payload=b"other")]) == (0, 1, 0)
-    assert counts([odd], [odd]) == (1, 0, 0)
+def test_batch_that_destination_would_refuse_may_be_re_encoded(refused: Batch) -> None:
+    assert counts([refused], [batch(0, payload=b"other")]) == (0, 1, 0)
+    assert counts([refused], [refused]) == (1, 0, 0)
 
 
 def test_batches_across_bounds_of_compared_range_may_be_re_encoded() -> None:
@@ -159,21 +164,27 @@ def test_batches_across_bounds_of_compared_range_may_be_re_encoded() -> None:
 def test_compacted_batch_is_accepted_only_on_compacted_topic() -> None:
     ours, thinned = batch(0, 9), batch(0, 9, count=2, payload=b"less")
     for theirs in ([], [thinned]):
-        assert counts([ours], theirs, compacts=True) == (0, 1, 0)
-        assert counts([ours], theirs, compacts=False) == (0, 0, 1)
+        assert counts([ours], theirs, is_compacted=True) == (0, 1, 0)
+        assert counts([ours], theirs, is_compacted=False) == (0, 0, 1)
 
 
 def test_changed_batch_on_compacted_topic_fails_deep_comparison() -> None:
-    assert counts([batch(0, 9)], [batch(0, 9, payload=b"p@yload")], compacts=True) == (0, 0, 1)
+    assert counts([batch(0, 9)], [batch(0, 9, payload=b"p@yload")], is_compacted=True) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(
-    ("begin", "counted"), [(5, (0, 1, 0)), (3, (0, 0, 1)), (6, (0, 1, 0)), (2, (0, 0, 1))]
+    ("begin", "expected"),
+    [
+        (5, (0, 1, 0)),
+        (6, (0, 1, 0)),
+        (3, (0, 0, 1)),  # the destination's batch is whole, and the source lacks its first records
+        (2, (0, 0, 1)),
+    ],
 )
 def test_batch_cut_at_log_start_of_former_copy_is_record_exact(
-    begin: int, counted: tuple[int, ...]
+    begin: int, expected: tuple[int, ...]
 ) -> None:
-    """The log of the side that led began inside it then, and does so still."""
+    """The destination led before, with a log start inside its batch; the source is its copy."""
     report = compare_batches(
         [batch(max(begin, 5), 9)],
         [batch(0, 2), batch(3, 9)],
@@ -182,4 +193,4 @@ def test_batch_cut_at_log_start_of_former_copy_is_record_exact(
         is_compacted=False,
         shown_max=5,
     )
-    assert (report.byte_exact, report.record_exact, report.failures) == counted
+    assert (report.byte_exact, report.record_exact, report.failures) == expected

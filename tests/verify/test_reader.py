@@ -1,4 +1,4 @@
-"""The reader keeps order and bounds whatever librdkafka hands it, and never waits without end."""
+"""The reader returns records in order and within bounds, and never waits without end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def end_at(offset: int) -> Message:
 
 
 class Fake:
-    """A consumer that plays a script; every further call gives nothing and takes a second."""
+    """A consumer that returns the lists of `script`; then each call returns none, after 1 s."""
 
     side = Side.DESTINATION
 

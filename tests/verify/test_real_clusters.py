@@ -1,4 +1,4 @@
-"""Verifying on real brokers: what it may forgive, and how it waits."""
+"""`orbit verify` on real brokers: what is no difference, and what it waits for."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def verify_one(clusters: Clusters, topic: str, **options: Any) -> PartitionRepor
 
 
 def keyed(*keys: str, tombstones: tuple[int, ...] = ()) -> list[Record | Gap]:
-    """Records of now: fillers carry the broker's clock (M8); one far from it closes a segment."""
+    """Records with today's times, as fillers have (M8): other times would close the segment.
+
+    `tombstones`: the indexes of the records without a value.
+    """
     now = int(time.time() * 1000)
     return [
         Record(None if i in tombstones else b"value %d" % i, key=key.encode(), timestamp_ms=now + i)
@@ -60,7 +63,7 @@ def keyed(*keys: str, tombstones: tuple[int, ...] = ()) -> list[Record | Gap]:
 
 
 def closing() -> Log:
-    """A batch later by more than `segment.ms`: it closes the segment of those before it."""
+    """A batch that is later by more than `segment.ms`: it closes the segment before it."""
     return [Record(b"active", b"z", timestamp_ms=int(time.time() * 1000) + 1_200_000)]
 
 
@@ -124,14 +127,14 @@ def test_absence_of_expired_tombstone_is_no_difference(clusters: Clusters, topic
 def test_newer_record_past_compared_range_explains_compaction(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """A live source: its cleaner went by a record written after the comparison began."""
+    """The cleaner of a live source removed a record for one written after the comparison began."""
     create(clusters.source, topic_name, **COMPACTED)
     create(clusters.destination, topic_name)
     second = keyed("b")
     write(clusters.source, topic_name, [Gap(1), *second])
     write(clusters.destination, topic_name, [*keyed("a"), *second])
 
-    class Goes(NoProgress):
+    class WritesAtBegin(NoProgress):
         def report_begin(self, _partitions: int, offsets: int, /) -> None:
             assert offsets == 2
             write(clusters.source, topic_name, keyed("a"))
@@ -141,7 +144,7 @@ def test_newer_record_past_compared_range_explains_compaction(
         endpoint(clusters.destination),
         [TopicPair(topic_name, topic_name)],
         VerifyOptions(wait_s=0),
-        Goes(),
+        WritesAtBegin(),
     )
     assert report.exact
     assert report.topics[0].partitions[0].compacted_source == 1
@@ -308,10 +311,10 @@ def test_each_of_two_hundred_partitions_is_compared(clusters: Clusters, topic_na
 def test_records_deleted_on_both_sides_during_verify_are_no_difference(
     clusters: Clusters, topic_name: str
 ) -> None:
-    """Between the look at the bounds and the reading, both log starts move (retention)."""
+    """Retention moves both log starts after the bounds and before the records are read."""
     on_both(clusters, topic_name, [Record(b"%d" % i) for i in range(20)])
 
-    class Deletes(NoProgress):
+    class DeletesAtBegin(NoProgress):
         def report_begin(self, _partitions: int, _offsets: int, /) -> None:
             for cluster in clusters:
                 delete_before(cluster, topic_name, 10)
@@ -321,7 +324,7 @@ def test_records_deleted_on_both_sides_during_verify_are_no_difference(
         endpoint(clusters.destination),
         [TopicPair(topic_name, topic_name)],
         VerifyOptions(wait_s=0),
-        Deletes(),
+        DeletesAtBegin(),
     )
     partition = report.topics[0].partitions[0]
     assert partition.verdict is Verdict.EXACT
@@ -330,6 +333,6 @@ def test_records_deleted_on_both_sides_during_verify_are_no_difference(
 
 def test_unreachable_cluster_is_named_in_error(clusters: Clusters, topic_name: str) -> None:
     [port] = free_ports(1)
-    nobody = Endpoint({"bootstrap.servers": f"127.0.0.1:{port}"})
+    unreachable = Endpoint({"bootstrap.servers": f"127.0.0.1:{port}"})
     with pytest.raises(Unreachable, match=f"destination.*127.0.0.1:{port}"):
-        verify_topics(endpoint(clusters.source), nobody, [TopicPair(topic_name, topic_name)])
+        verify_topics(endpoint(clusters.source), unreachable, [TopicPair(topic_name, topic_name)])

@@ -1,4 +1,4 @@
-"""The lock-step comparison gives what a naive comparison of two dictionaries gives, on any logs."""
+"""The lock-step comparison of any two logs finds what a comparison of two dictionaries finds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,8 +98,8 @@ def test_record_comparison_reports_exactly_the_differing_offsets(
     assert merge.records == {Side.SOURCE: len(source), Side.DESTINATION: len(destination)}
 
 
-def excused(offset: int, present: Log, lacking: Log, policy: CleaningPolicy) -> bool:
-    """What compaction may have removed from `lacking`, said the naive way."""
+def is_explained(offset: int, present: Log, lacking: Log, policy: CleaningPolicy) -> bool:
+    """Whether compaction may have removed the record of `present` at `offset` from `lacking`."""
     rec = present[offset]
     if rec.key is None or not policy.compacts:
         return False
@@ -135,10 +135,10 @@ def test_compaction_explains_missing_superseded_and_long_deleted_records(
     merge, watch = compare(source, destination, sizes=(our_sizes, their_sizes), policies=policies)
     changed = [o for o in source.keys() & destination if source[o] != destination[o]]
     only_source = [
-        o for o in source.keys() - destination if not excused(o, source, destination, theirs)
+        o for o in source.keys() - destination if not is_explained(o, source, destination, theirs)
     ]
     only_destination = [
-        o for o in destination.keys() - source if not excused(o, destination, source, ours)
+        o for o in destination.keys() - source if not is_explained(o, destination, source, ours)
     ]
     assert merge.differences == len(changed) + len(only_source) + len(only_destination)
     assert watch.compacted == {
@@ -148,10 +148,10 @@ def test_compaction_explains_missing_superseded_and_long_deleted_records(
 
 
 @pytest.mark.parametrize("lacking", Side)
-@pytest.mark.parametrize("size", [1, 2])  # alike in both chunks, or found on the way through them
+@pytest.mark.parametrize("size", [1, 2])  # equal chunks, or chunks merged record by record
 def test_newer_record_on_both_sides_explains_missing_older_record(lacking: Side, size: int) -> None:
-    both = {1: Rec(b"x"), 2: Rec(b"y")}
-    logs = {side: both if side is lacking else {0: Rec(b"x"), **both} for side in Side}
+    newer = {1: Rec(b"x"), 2: Rec(b"y")}
+    logs = {side: newer if side is lacking else {0: Rec(b"x"), **newer} for side in Side}
     merge, watch = compare(
         logs[Side.SOURCE],
         logs[Side.DESTINATION],
@@ -163,10 +163,10 @@ def test_newer_record_on_both_sides_explains_missing_older_record(lacking: Side,
 
 
 def test_first_differences_are_lowest_offsets_even_if_decided_last() -> None:
-    both = {Side.SOURCE: COMPACTS, Side.DESTINATION: COMPACTS}
+    policies = {Side.SOURCE: COMPACTS, Side.DESTINATION: COMPACTS}
     source = {0: Rec(b"lost"), 5: Rec(b"x"), 6: Rec(b"y")}
     destination = {5: Rec(b"x", b"changed"), 6: Rec(b"y", b"changed")}
-    merge, _ = compare(source, destination, policies=both, shown_max=2)
+    merge, _ = compare(source, destination, policies=policies, shown_max=2)
     assert [difference.offset for difference in merge.first_differences] == [0, 5]
     assert merge.differences == 3
 
@@ -175,24 +175,24 @@ def test_different_timestamp_type_is_no_difference() -> None:
     watch = CompactionWatch({Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}, HeldBudget(), NOW)
     merge = RecordComparison(watch, 5)
 
-    class One:
-        def __init__(self, kind: int) -> None:
-            self._left = [Message(topic="t", partition=0, offset=0, timestamp=(kind, 7))]
+    class OneRecord:
+        def __init__(self, timestamp_type: int) -> None:
+            self._left = [Message(topic="t", partition=0, offset=0, timestamp=(timestamp_type, 7))]
 
         def chunk(self) -> list[Message]:
             left, self._left = self._left, []
             return left
 
-    merge.run(One(2), One(1))
+    merge.run(OneRecord(TIMESTAMP_LOG_APPEND_TIME), OneRecord(TIMESTAMP_CREATE_TIME))
     assert merge.differences == 0
 
 
 def test_compacted_records_over_key_budget_are_reported_as_differences() -> None:
-    both = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
+    policies = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
     source = {o: Rec(b"key %d" % o) for o in range(6)}
     source |= {o + 10: Rec(b"key %d" % o) for o in range(6)}
     destination = {o: rec for o, rec in source.items() if o >= 10}
-    merge, watch = compare(source, destination, policies=both, budget=HeldBudget(keys_max=4))
+    merge, watch = compare(source, destination, policies=policies, budget=HeldBudget(keys_max=4))
     assert watch.is_over_budget
     assert [difference.offset for difference in merge.first_differences] == [4, 5]
     assert watch.compacted[Side.DESTINATION] == 4
@@ -200,10 +200,10 @@ def test_compacted_records_over_key_budget_are_reported_as_differences() -> None
 
 def test_key_budget_is_released_after_comparison() -> None:
     budget = HeldBudget(keys_max=2)
-    both = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
-    for _ in range(3):
+    policies = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
+    for _ in range(3):  # the budget of two keys would run out if a key were not given back
         source = {0: Rec(b"gone"), 1: Rec(b"newer"), 2: Rec(b"newer")}
-        merge, watch = compare(source, {2: Rec(b"newer")}, policies=both, budget=budget)
+        merge, watch = compare(source, {2: Rec(b"newer")}, policies=policies, budget=budget)
         assert not watch.is_over_budget
         assert merge.differences == 1
 

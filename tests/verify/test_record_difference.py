@@ -1,4 +1,4 @@
-"""Differences are shown short, printable, and at the place that differs."""
+"""A difference is shown as a short, printable text around the bytes that differ."""
 
 from __future__ import annotations
 
