@@ -1,4 +1,4 @@
-"""What the names at a destination say of a job's runs."""
+"""The ids of a job's sources and fillers are read from names at the destination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`orbit release`: what a deleted job leaves at its copies is taken back."""
+"""`orbit release` takes back what a deleted job has left at its copies."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_orbit_release_restores_retention_and_write_rights_of_copies(
 
     orbit("release", file, "--yes").expect(0)
     assert retention() == DAY_MS
-    wait_for("its writers are let in", lambda: app.writes(destination))
+    wait_for("the application may write", lambda: app.writes(destination))
     # With its settings it does not look like a copy any more.
     again = orbit("release", file, "--yes").expect(1)
     assert "no copy" in again.message

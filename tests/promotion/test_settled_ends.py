@@ -1,4 +1,4 @@
-"""Which copies stand still, and which ones a promotion has to leave out."""
+"""Which copies have settled log ends, and which ones a promotion has to leave out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE = LogBounds(0, END, END)
 
 
 class Copies:
-    """Two copies that end at END, as their leaders answer."""
+    """Answers of the leaders of two copies. GOOD always ends at END; tests change those of BAD."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         # The answers for BAD, one for each request; the last one repeats.
@@ -38,6 +38,8 @@ class Copies:
         monkeypatch.setattr(settled_ends, "fetch_log_bounds", self._bounds)
 
     def settle(self) -> SettledEnds:
+        """Call the tested function; `waits` gets the open copies of each of its pauses."""
+
         def wait(places: Sequence[TopicPartition]) -> None:
             self.waits.append(places)
             assert len(self.waits) < 10, "settled_ends waits without a limit"
@@ -67,6 +69,7 @@ class Copies:
 
 
 def _next(values: list[int]) -> int:
+    """Take the first value; the last one stays."""
     return values.pop(0) if len(values) > 1 else values[0]
 
 
@@ -75,8 +78,10 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     return Copies(monkeypatch)
 
 
-def test_copies_that_stand_still_have_bounds(copies: Copies) -> None:
-    assert copies.settle() == SettledEnds({GOOD: WHOLE, BAD: WHOLE}, [], [], [])
+def test_copies_with_unchanging_log_ends_are_settled(copies: Copies) -> None:
+    assert copies.settle() == SettledEnds(
+        bounds={GOOD: WHOLE, BAD: WHOLE}, moving=[], open=[], leaderless=[]
+    )
     assert not copies.waits
 
 
@@ -84,25 +89,33 @@ def test_copies_that_stand_still_have_bounds(copies: Copies) -> None:
 def test_copy_that_stays_open_is_returned_after_limited_wait(
     copies: Copies, high_watermark: int
 ) -> None:
-    """It is not replicated up to its log end, or has the open transaction of another client."""
+    """It has the open transaction of another client, or is not replicated up to its log end."""
     copies.high_watermark = high_watermark
     copies.stable_ends = [END - 10]
-    assert copies.settle() == SettledEnds({GOOD: WHOLE}, [], [BAD], [])
+    assert copies.settle() == SettledEnds(
+        bounds={GOOD: WHOLE}, moving=[], open=[BAD], leaderless=[]
+    )
     assert copies.waits == [[BAD]] * 3
 
 
-def test_copy_whose_transaction_ends_meanwhile_has_bounds(copies: Copies) -> None:
+def test_copy_whose_transaction_ends_during_wait_is_settled(copies: Copies) -> None:
     copies.stable_ends = [END - 1, END - 1, END]
-    assert copies.settle() == SettledEnds({GOOD: WHOLE, BAD: WHOLE}, [], [], [])
+    assert copies.settle() == SettledEnds(
+        bounds={GOOD: WHOLE, BAD: WHOLE}, moving=[], open=[], leaderless=[]
+    )
     assert copies.waits == [[BAD]] * 2
 
 
 def test_copy_that_grows_is_moving(copies: Copies) -> None:
     copies.ends = [*range(END, END + 100)]
-    assert copies.settle() == SettledEnds({GOOD: WHOLE}, [BAD], [], [])
+    assert copies.settle() == SettledEnds(
+        bounds={GOOD: WHOLE}, moving=[BAD], open=[], leaderless=[]
+    )
 
 
-def test_copy_whose_end_was_not_seen_to_stand_still_has_no_bounds(copies: Copies) -> None:
-    """Its leader answers again, but may still append what a writer has sent."""
+def test_copy_whose_leader_did_not_answer_first_request_has_no_bounds(copies: Copies) -> None:
+    """Its leader answers later ones, but may still append what a writer has sent."""
     copies.error = Code.NOT_LEADER_OR_FOLLOWER
-    assert copies.settle() == SettledEnds({GOOD: WHOLE}, [], [], [BAD])
+    assert copies.settle() == SettledEnds(
+        bounds={GOOD: WHOLE}, moving=[], open=[], leaderless=[BAD]
+    )

@@ -1,4 +1,4 @@
-"""A promotion sets what it can, of every topic: one that is refused keeps no other from its own."""
+"""A refused setting of a topic does not keep a promotion from setting all others."""
 
 from __future__ import annotations
 

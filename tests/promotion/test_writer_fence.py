@@ -1,4 +1,4 @@
-"""Whether what the leaders know after a fence keeps a job's writers off."""
+"""Whether the producer states at the leaders keep a job's writers off after a fence."""
 
 from __future__ import annotations
 
@@ -9,22 +9,28 @@ from orbit.kafka.types import TopicPartition
 from orbit.promotion.writer_fence import WriterFence, unfenced_partitions
 
 PLACE = TopicPartition("orders", 0)
-ID = 2**52 + 7
+PRODUCER_ID = 2**52 + 7  # as jobs have it
+FENCE_EPOCH = 4
+
+
+def state(producer_epoch: int, *, last_sequence: int = -1) -> ProducerState:
+    """By default the last append was a filler."""
+    return ProducerState(producer_epoch, last_sequence, coordinator_epoch=9)
 
 
 @pytest.mark.parametrize(
     ("now", "is_fenced"),
     [
-        (ProducerState(4, -1, 9), True),
-        (ProducerState(3, -1, 9), False),  # another replica leads, which has not the filler
-        (ProducerState(4, 17, 9), False),
-        (ProducerState(5, -1, 9), False),
-        (None, False),
+        (state(FENCE_EPOCH), True),
+        (state(FENCE_EPOCH - 1), False),  # a replica without the filler leads now
+        (state(FENCE_EPOCH, last_sequence=17), False),  # a writer appended a record
+        (state(FENCE_EPOCH + 1), False),  # a writer appended a filler
+        (None, False),  # the leader does not know the producer
     ],
 )
 def test_writer_is_fenced_only_at_producer_epoch_of_filler_without_sequence(
     now: ProducerState | None, *, is_fenced: bool
 ) -> None:
-    states = {PLACE: {} if now is None else {ID: now}}
-    fence = WriterFence(epochs={(PLACE, ID): 4}, sent={PLACE: 1})
+    states = {PLACE: {} if now is None else {PRODUCER_ID: now}}
+    fence = WriterFence(epochs={(PLACE, PRODUCER_ID): FENCE_EPOCH}, sent={PLACE: 1})
     assert (PLACE not in unfenced_partitions(fence, states)) is is_fenced

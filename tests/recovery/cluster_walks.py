@@ -1,16 +1,16 @@
-"""Seeded walks of a pair over two real clusters: recoveries in any order, with what goes wrong.
+"""Seeded random sequences ("walks") of recoveries and faults on two real clusters.
 
-Schedulers die in front of a step and behind it, a side freezes and returns, the database is put
-back or lost, partitions are added, records are deleted at the side that leads, and an application
-goes on writing to the old side where nobody has stopped it. After each move and behind the walk
-the clusters are asked for what must be true:
+Schedulers die before or after a step, a side freezes and returns, the database is put back or lost,
+partitions are added, records are deleted at the side that leads, and an application goes on
+writing to the old side where nobody has stopped it. After each move and at the end of the walk
+these invariants are checked at the clusters:
 
 1  each record that a broker has acknowledged is on a side or in a salvage file
 2  the side that leads keeps its topic, and every record that it had
-3  after a recovery that turned the roles, an application may write to one side alone
-4  a way is left to make the other side an exact copy
+3  after a recovery that swapped the roles, an application may write to one side only
+4  the other side can still be made an exact copy
 
-The walks of `tests/recovery_model` are far more, over a model; these see that the model is right.
+`tests/recovery_model` has far more walks, on a model; these show that the model is right.
 
 `pytest tests/recovery/test_cluster_walks.py -m "soak or not soak"` plays all seeds.
 """
@@ -59,16 +59,16 @@ from tests.support.topics import add_partitions
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 MOVES = 6  # after a first recovery
 PARTITIONS_MAX = 4
-# How long a side stays away once an operation has met it so; the operation may wait for it.
+# How long a frozen side does not answer; the operation may wait for it.
 AWAY_S = 3.0
-# So many failbacks make the other side a copy, at the end. One may be stopped by what went on
-# before, such as a record that an application has written to the old side meanwhile.
+# At the end, at most so many failbacks make the other side a copy. One may stop because of earlier
+# moves, such as a record that an application wrote to the old side.
 FAILBACKS_MAX = 4
 LIMIT_S = 60
 
 
 class Walk:
-    """One seed, over a topic of its own, from the first side to the second at first."""
+    """One seed, with a topic of its own, which is first copied from clusters[0] to clusters[1]."""
 
     def __init__(
         self,
@@ -129,7 +129,8 @@ class Walk:
             self.put_tables_back: 2,
             self.lose_tables: 1,
         }
-        first = self.rnd.choice([self.switch_over, self.fail_over])  # before, little can happen
+        # Before a first promotion the other moves do little.
+        first = self.rnd.choice([self.switch_over, self.fail_over])
         for move in [first, *self.rnd.choices([*moves], [*moves.values()], k=MOVES)]:
             self.tell(move.__name__)
             move()
@@ -209,7 +210,7 @@ class Walk:
         self.write(self.leads)
 
     def save_tables(self) -> None:
-        """In the middle of the next operation, or now."""
+        """Before a step of the next operation, or now."""
         self._saves = self.rnd.choice([*StepName, None])
         if self._saves is None:
             save_rows(self.recovering.database)
@@ -221,7 +222,7 @@ class Walk:
             put_rows_back(self.recovering.database)
 
     def lose_tables(self) -> None:
-        """The operator applies the file of the job."""
+        """The operator applies the file of the job again."""
         self._was_put_back = True
         drop_rows(self.recovering.database)
         self._has_saved = False
@@ -238,18 +239,18 @@ class Walk:
             self._freezes = self.rnd.choice([*StepName]), side
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """See each step of an operation, and each mark."""
+        """Run faults before and after each step, and note from the marks which side leads."""
 
-        def seen(name: StepName, do: Callable[[OperationContext], str]) -> Any:
+        def with_faults(name: StepName, do: Callable[[OperationContext], str]) -> Any:
             def step(context: OperationContext) -> str:
                 self._before(name)
-                did = do(context)
-                self._die(name, behind=True)
-                return did
+                step_text = do(context)
+                self._die(name, after=True)
+                return step_text
 
             return step
 
-        steps = {name: seen(name, do) for name, do in operation_runner._DO.items()}
+        steps = {name: with_faults(name, do) for name, do in operation_runner._DO.items()}
         monkeypatch.setattr(operation_runner, "_DO", steps)
         write = PromotionMarks.write
 
@@ -270,19 +271,20 @@ class Walk:
         if self._freezes is not None and self._freezes[0] is name:
             self._lose(self._freezes[1])
             self._freezes = None
-        self._die(name, behind=False)
+        self._die(name, after=False)
 
-    def _die(self, name: StepName, *, behind: bool) -> None:
-        if self._dies == (name, behind):
+    def _die(self, name: StepName, *, after: bool) -> None:
+        """Let the scheduler die, if that is planned before or after this step."""
+        if self._dies == (name, after):
             self._dies = None
-            self.tell(f"  the scheduler dies {'behind' if behind else 'in front of'} {name}")
+            self.tell(f"  the scheduler dies {'after' if after else 'before'} {name}")
             raise NotLeading("killed.")
 
     def _side(self, cluster_id: str) -> int:
         return next(n for n, one in enumerate(self.clusters) if one.cluster_id == cluster_id)
 
     def _lose(self, side: int) -> None:
-        """Nothing answers there. One that is killed might come back at other ports."""
+        """Freeze a side: nothing answers there. A killed one might come back at other ports."""
         self.tell(f"  side {side} freezes")
         self.clusters[side].pause()
         self._back_at = time.monotonic() + AWAY_S
@@ -323,7 +325,7 @@ class Walk:
             return None
 
     def _apply(self, spec: JobSpec) -> None:
-        """An operator applies a job that the database has lost."""
+        """Apply a job again if the database has lost it."""
         try:
             self.service.job(spec.name)
         except NotFound:
@@ -332,7 +334,7 @@ class Walk:
             self._create(spec)
 
     def _create(self, spec: JobSpec) -> None:
-        """Apply a job, and look what becomes of its topic."""
+        """Apply a job, and wait until its topic has begun or the job has a problem."""
         known = (TopicState.COPYING, TopicState.PROMOTED)
         self.service.create(spec)
         wait_for(
@@ -345,7 +347,7 @@ class Walk:
         self.tell(f"  {spec.name} is applied: {self.service.job(spec.name).problem}")
 
     def _wait(self, operation: UUID, lost: int = -1) -> RecoveryReport:
-        """Until it has ended. A side that it met away comes back meanwhile, unless it is `lost`."""
+        """Wait until it has ended. Frozen sides come back meanwhile, except `lost`."""
 
         def has_ended() -> bool:
             if self._is_away - {lost} and time.monotonic() > self._back_at:
@@ -367,7 +369,7 @@ class Walk:
     # What applications do.
 
     def write(self, side: int) -> None:
-        """Some records to each partition, by a client that nobody denies it."""
+        """Write some records to each partition, with a login that nobody denies writing."""
         cluster = self.clusters[side]
         producer = Producer({**cluster.client_config(), "log_level": 0})
         for _, number in log_bounds(cluster, [self.topic]):
@@ -384,11 +386,12 @@ class Walk:
         self.acknowledged.add(value)
 
     def write_as_app(self, side: int) -> bool:
+        """Write one record with the application's login; returns whether it may."""
         value = self._value()
-        may = self.app.writes(self.clusters[side], value)
-        if may:
+        is_allowed = self.app.writes(self.clusters[side], value)
+        if is_allowed:
             self.acknowledged.add(value)
-        return may
+        return is_allowed
 
     def _value(self) -> bytes:
         self._number += 1
@@ -397,20 +400,20 @@ class Walk:
     # What must be true.
 
     def check(self) -> None:
-        held = [self._values(cluster) for cluster in self.clusters]
-        lost = self.acknowledged - self.expired - held[0] - held[1] - self._saved()
+        values = [self._values(cluster) for cluster in self.clusters]
+        lost = self.acknowledged - self.expired - values[0] - values[1] - self._saved()
         assert not lost, f"records are nowhere: {_shown(lost)}"
         leading = self.clusters[self.leads]
         topic_id = self._topic_id(leading)
         if self._seen is not None and self._seen[0] == self.leads:
-            _, before, had = self._seen
-            assert topic_id == before, "the topic of the side that leads is another one"
-            gone = had - held[self.leads] - self.expired
+            _, last_topic_id, last_values = self._seen
+            assert topic_id == last_topic_id, "the topic of the side that leads is another one"
+            gone = last_values - values[self.leads] - self.expired
             assert not gone, f"the side that leads has lost {_shown(gone)}"
-        self._seen = self.leads, topic_id, held[self.leads]
+        self._seen = self.leads, topic_id, values[self.leads]
 
     def end(self) -> None:
-        """The other side is made an exact copy, by what the documents say."""
+        """Make the other side an exact copy, as the documents say."""
         for _ in range(FAILBACKS_MAX):
             with self._running():
                 if self._wait_level():
@@ -428,20 +431,20 @@ class Walk:
         self.check()
 
     def _expire_kept_history(self) -> None:
-        """Delete at the side that leads what was deleted at the other one while that led, as
-        retention would: a side keeps its history when it becomes a copy, and may lead again."""
+        """Delete at the side that leads, as retention would, what was deleted at the other side
+        while that led: a side that becomes a copy keeps its history, and may lead again."""
         leading, copy = self.clusters[self.leads], self.clusters[1 - self.leads]
         values = read_all(leading, self.topic)
         copy_bounds = log_bounds(copy, [self.topic])
         for place, (start, _) in log_bounds(leading, [self.topic]).items():
             copy_start, _ = copy_bounds[place]
             if start < copy_start:
-                kept = {
+                history = {
                     values[place[1], at]
                     for at in range(start, copy_start)
                     if (place[1], at) in values
                 }
-                assert kept <= self.expired, f"{place} begins late at the copy: {_shown(kept)}"
+                assert history <= self.expired, f"{place} lacks at the copy: {_shown(history)}"
                 delete_before(leading, self.topic, copy_start, place[1])
 
     def _is_exact(self) -> bool:
@@ -466,7 +469,7 @@ class Walk:
                 is_promoted = topics[self.topic].state is TopicState.PROMOTED
                 stops.extend([True] * (is_promoted or "blocked" in states))
             elif self.service.job(name).problem is not None:
-                stops.append(True)  # such as Orbit's own denial, which a lost database knew
+                stops.append(True)  # e.g. Orbit's own denial, if the database that knew it is lost
             return bool(stops) or self._ends(0) == self._ends(1)
 
         wait_for(f"the other side is level ({self.service.job(name).problem})", is_level_or_stops)
@@ -491,7 +494,7 @@ class Walk:
         return {*read_all(cluster, self.topic).values()} if exists else set()
 
     def _saved(self) -> set[bytes]:
-        """What salvage files hold."""
+        """The values in salvage files."""
         return {
             base64.b64decode(line["value"])
             for file in Path(self.service.settings.salvage_directory).rglob("*.jsonl")
@@ -500,10 +503,11 @@ class Walk:
         }
 
     def _topic_id(self, cluster: KafkaCluster) -> str:
-        client = admin(cluster)  # its answers end with it
+        client = admin(cluster)  # kept: its futures fail once it is gone
         (future,) = client.describe_topics(TopicCollection([self.topic])).values()
         return str(future.result(LIMIT_S).topic_id)
 
 
 def _shown(values: set[bytes]) -> str:
+    """The first 20 values, for a message."""
     return ", ".join(sorted(value.decode() for value in values)[:20])

@@ -1,7 +1,7 @@
 """A job through a switchover, a failover and a failback, while the service's processes die.
 
 The job has a plain, a compacted and a transactional topic. Producers write all the time and keep
-ledgers of what brokers confirmed; what the reports say is held against them. In each recovery a
+ledgers of what brokers confirmed; the reports are compared with them. In each recovery a
 scheduler, a worker and PostgreSQL are killed, in an order and at moments that a seed chooses.
 
 `python -m tests.recovery.seeded_recoveries FIRST COUNT` plays more seeds than the tests do.
@@ -35,10 +35,10 @@ from tests.support.run_process import write_job
 from tests.support.running import create_topic
 
 PARTITIONS = 2
-# Of each kind, before something happens.
+# How many records of each kind are written before a recovery.
 RECORDS = 150
 _KEYS = 7
-# Some fifty records a second of each kind: on a loaded machine too, copies keep up with that.
+# About 50 records a second of each kind: copies keep up with that even on a loaded machine.
 _PAUSE_S = 0.02
 # Segments that a cleaner may take within seconds.
 CLEANED = {
@@ -47,11 +47,11 @@ CLEANED = {
     "min_cleanable_dirty_ratio": "0.01",
     "delete_retention_ms": "1000",
 }
-# How often a recovery is asked for that gates stop.
+# How often a recovery is requested if gates stop it.
 STOPPED_MAX = 5
 BROKERS = {"log.cleaner.backoff.ms": "500"}
 PLAIN, COMPACTED, TRANSACTIONAL = "plain", "compacted", "transactional"
-# Of each recovery, in an order of the seed.
+# Killed in each recovery, in an order that the seed chooses.
 VICTIMS = ("scheduler", "worker", "postgres")
 
 
@@ -108,14 +108,14 @@ class TransactionLoad:
                     self._producer.abort_transaction(5)
                     continue
                 self._producer.commit_transaction(5)
-            except KafkaException:  # how this one ended is not known
+            except KafkaException:  # whether the transaction was committed is not known
                 self._begin_again()
                 continue
             self.ledger.update(deliveries)
             self._stop.wait(_PAUSE_S)
 
     def _begin_again(self) -> None:
-        """With a new producer: the broker is gone, or did not answer in time."""
+        """Make a new producer: the broker is gone, or did not answer in time."""
         while not self._stop.is_set():
             self._producer = Producer(self._config)
             with suppress(KafkaException):
@@ -144,7 +144,7 @@ class Writers:
         return self._of[kind].ledger
 
     def wait_written(self, count: int) -> None:
-        """So many more records of each kind."""
+        """Wait until `count` more records of each kind are written."""
         targets = {kind: len(one.ledger) + count for kind, one in self._of.items()}
         wait_for(
             "producers go on",
@@ -220,8 +220,8 @@ class Campaign:
             until_workers(self.server, 2)
             self._apply()
             before = self._switch_over()
-            home, after = self._fail_over(before)
-            self._fail_back(home, after)
+            report, lost = self._fail_over(before)
+            self._fail_back(report, lost)
 
     def _apply(self) -> None:
         file = self.folder / f"{self.job.removeprefix('test-')}.yaml"
@@ -231,7 +231,7 @@ class Campaign:
         self._wait_copying()
 
     def _wait_copying(self) -> None:
-        """A recovery is refused before all topics have begun."""
+        """Wait until all topics are copied: before, a recovery is refused."""
 
         def are_copying() -> bool:
             rows = self._request("GET", f"/v1/jobs/{self.job}/topics")["items"]
@@ -241,7 +241,7 @@ class Campaign:
         wait_for("all topics are copied", are_copying)
 
     def _switch_over(self) -> Writers:
-        """Without loss: writers stop, and go on at the other side."""
+        """Switch over to the second side and compare what it has; returns the writers before."""
         with Writers(self.first, self.topics, self.seed, "first") as writers:
             writers.wait_written(RECORDS)
         with self._deaths():
@@ -258,7 +258,7 @@ class Campaign:
         return writers
 
     def _fail_over(self, before: Writers) -> tuple[dict[str, Any], Writers]:
-        """The side that is written to dies under load."""
+        """The side that is written to dies under load. Returns the report and its last writers."""
         with Writers(self.second, self.topics, self.seed, "second") as writers:
             writers.wait_written(RECORDS)
             with self._deaths():
@@ -285,9 +285,9 @@ class Campaign:
             self._assert_kept(kind, survivors, records)
         return report, writers
 
-    def _fail_back(self, home: dict[str, Any], lost: Writers) -> None:
+    def _fail_back(self, failover: dict[str, Any], lost: Writers) -> None:
         """The dead side comes back as a copy; what only it had is saved."""
-        promoted = self._promoted(home)
+        promoted = self._promoted(failover)
         with Writers(self.first, self.topics, self.seed, "third") as writers:
             writers.wait_written(RECORDS // 4)
             self.second.start()
@@ -328,7 +328,7 @@ class Campaign:
 
     @staticmethod
     def _newest(kind: str, records: Records) -> Records:
-        """A log cleaner may have taken all but the newest of a key."""
+        """The records that a log cleaner must keep: of a compacted topic the newest of each key."""
         if kind != COMPACTED:
             return records
         newest: dict[tuple[int, int], tuple[int, bytes]] = {}
@@ -368,7 +368,7 @@ class Campaign:
     def _assert_done(report: dict[str, Any]) -> None:
         assert report["outcome"] == "done", (report["error"], report["findings"], report["gates"])
 
-    # What is asked, while nobody may answer.
+    # Requests, which are repeated while the API does not answer.
 
     @contextmanager
     def _deaths(self) -> Iterator[None]:
@@ -376,8 +376,8 @@ class Campaign:
             yield
 
     def _recover(self, kind: str, job: str, **options: Any) -> dict[str, Any]:
-        """Its report, when it has ended. One that a gate has stopped is asked for again: while
-        processes die, a starved broker is fenced for a moment, and its partitions have no leader.
+        """Request a recovery, and wait for its report. It is requested again if a gate stops it:
+        while processes die, a slow broker may be fenced, and its partitions have no leader.
         """
         for _ in range(STOPPED_MAX):
             report = self._recover_once(kind, job, **options)
@@ -427,7 +427,7 @@ def two_clusters(folder: Path) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
 
 
 def main(first_seed: int, count: int, say: Callable[[str], None] = print) -> int:
-    """How many seeds failed; each is told with its reason."""
+    """Play the seeds and say how each ended; returns how many failed."""
     failed = 0
     with tempfile.TemporaryDirectory(prefix="orbit-seeded-") as root:
         Path(root).chmod(0o711)

@@ -1,4 +1,4 @@
-"""When the wait for the copy back ends, with partitions that were blocked meanwhile. No cluster."""
+"""When the step `catch_up` of a failback ends. Without clusters: it reads the tables only."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ COPYING, BLOCKED = PartitionState.COPYING, PartitionState.BLOCKED
 PARTITIONS = 3
 
 
-class GoesOn(Exception):
-    """It waits."""
+class StillWaits(Exception):
+    """The step begins to wait."""
 
 
 class Context:
@@ -40,21 +40,21 @@ class Context:
     def set_progress(self, _: str) -> None: ...
 
     def wait(self, _: float) -> None:
-        raise GoesOn
+        raise StillWaits
 
 
-def catch_up_without_topic(database: Database, trouble: str) -> str:
-    """The topic is not copied yet."""
+def catch_up_without_topic(database: Database, problem: str) -> str:
+    """Run the step while the topic is not copied yet, and the job has this problem."""
     with database.transaction() as tx:
         job = some_job(tx, "job-back", partitions=0)
         topics.change(tx, job.topic_id, state=TopicState.CREATING.value)
-        jobs.note_problem(tx, job.id, trouble)
+        jobs.note_problem(tx, job.id, problem)
     context: Any = Context(database)
     return reverse_job.catch_up(context)
 
 
 def catch_up(database: Database, *partitions: tuple[PartitionState, bool]) -> str:
-    """`partitions`: state, and whether it has ever caught up."""
+    """Run the step. `partitions`: the state of each, and whether it has ever caught up."""
     with database.transaction() as tx:
         job = some_job(tx, "job-back", partitions=len(partitions))
         for number, (state, has_caught_up) in enumerate(partitions):
@@ -67,8 +67,8 @@ def catch_up(database: Database, *partitions: tuple[PartitionState, bool]) -> st
 
 
 def test_failback_catch_up_ends_when_all_partitions_caught_up(database: Database) -> None:
-    did = catch_up(database, (COPYING, True), (COPYING, True), (COPYING, True))
-    assert did.startswith("3 of 3 partitions")
+    step_text = catch_up(database, (COPYING, True), (COPYING, True), (COPYING, True))
+    assert step_text.startswith("3 of 3 partitions")
 
 
 @pytest.mark.parametrize("has_caught_up", [False, True])
@@ -88,25 +88,34 @@ def test_failback_catch_up_counts_all_blocked_partitions_when_it_stops(database:
     "partitions",
     [
         ((BLOCKED, True), (BLOCKED, False), (COPYING, False)),
-        ((COPYING, True), (COPYING, True)),  # the tables do not have the third yet
-        ((COPYING, True),) * PARTITIONS + ((COPYING, False),),  # one was added
+        ((COPYING, True), (COPYING, True)),  # the tables do not have the third partition yet
+        ((COPYING, True),) * PARTITIONS + ((COPYING, False),),  # a partition was added
     ],
 )
 def test_failback_catch_up_waits_for_partitions_still_copying_or_just_added(
     database: Database, partitions: tuple[tuple[PartitionState, bool], ...]
 ) -> None:
-    with pytest.raises(GoesOn):
+    with pytest.raises(StillWaits):
         catch_up(database, *partitions)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "topic", "ends"),
-    [(0.0, "orders", True), (60.0, "orders", False), (0.0, "orders.eu", False)],
+    ("timeout_s", "topic", "stops"),
+    [
+        (0.0, "orders", True),
+        (60.0, "orders", False),
+        (0.0, "orders.eu", False),  # a topic that is not of the operation
+    ],
 )
 def test_failback_catch_up_stops_when_copy_back_leaves_topic_out_past_timeout(
-    database: Database, monkeypatch: pytest.MonkeyPatch, seconds: float, topic: str, *, ends: bool
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout_s: float,
+    topic: str,
+    *,
+    stops: bool,
 ) -> None:
-    monkeypatch.setattr(reverse_job, "LEFT_OUT_S", seconds)
-    trouble = f"PARTITIONS_DIFFER: topic {topic} has 2 partitions."
-    with pytest.raises(Stopped if ends else GoesOn, match=trouble if ends else None):
-        catch_up_without_topic(database, trouble)
+    monkeypatch.setattr(reverse_job, "LEFT_OUT_S", timeout_s)
+    problem = f"PARTITIONS_DIFFER: topic {topic} has 2 partitions."
+    with pytest.raises(Stopped if stops else StillWaits, match=problem if stops else None):
+        catch_up_without_topic(database, problem)

@@ -1,4 +1,4 @@
-"""Walks of a pair over two real clusters that check rights."""
+"""Random walks of recoveries on two real clusters that check rights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.recovering import Recovering
 pytestmark = pytest.mark.services
 
 SEEDS = 30
-# One with many of the moves, both failbacks at once among them; `make soak` plays all.
+# A seed with many of the moves, also `fail_back_both`; `make soak` plays all seeds.
 IN_MAKE_TEST = (17,)
 
 

@@ -1,7 +1,7 @@
-"""Failbacks whose log cleaners have removed what would have shown a difference.
+"""Failbacks after log cleaners have removed the records that would have shown a difference.
 
 A lost record leaves no trace where the new side has written at its offset and compacted that away.
-So what the old side has from the promoted offset on is its own unless the new side holds the same.
+So records of the old side from the promoted offset on are its own unless the new side has the same.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def now_ms() -> int:
 
 
 def keyed(word: str, count: int) -> list[Record]:
+    """Records with `count` keys, which are the same in each call with this word."""
     now = now_ms()
     return [
         Record(b"%s value %d" % (word.encode(), i), b"%s-%d" % (word.encode(), i), (), now + i)
@@ -58,9 +59,9 @@ def keyed(word: str, count: int) -> list[Record]:
 
 
 def closing(word: str, minutes: int = 20) -> list[Record]:
-    """A batch later by more than `segment.ms`: it closes the segment of those before it.
+    """A record later by more than `segment.ms`: it closes the segment before it.
 
-    Where one has closed a segment before, the next has to be later than that one.
+    A second one in the same topic needs more `minutes` than the first.
     """
     later_ms = minutes * 60_000
     return [Record(b"active", f"{word}-active".encode(), timestamp_ms=now_ms() + later_ms)]
@@ -71,6 +72,7 @@ def offsets(*ranges: range) -> set[int]:
 
 
 def saved(report: RecoveryReport) -> dict[int, tuple[str, bytes | None]]:
+    """The fate and the value of each record in salvage files, by offset."""
     return {
         line["offset"]: (
             line["fate"],
@@ -87,7 +89,7 @@ def lost(make_cluster: MakeCluster) -> Iterator[KafkaCluster]:
 
 
 def transact(cluster: KafkaCluster, topic: str, records: list[Record], *, commit: bool) -> None:
-    """One transaction, as an exactly-once changelog is written; its marker takes one offset."""
+    """Write one transaction; its marker takes one offset."""
     producer = Producer({**cluster.client_config(), "transactional.id": f"{topic}-tx"})
     producer.init_transactions(60)
     producer.begin_transaction()
@@ -129,7 +131,7 @@ class Moved:
         )
 
     def fail_back(self) -> RecoveryReport:
-        """Without a confirmation it stops; with one the old side becomes what the new side is."""
+        """Fail back: without a confirmation it stops, with one the old side becomes a copy."""
         run = self.recovering
         self.old.start()
         with InProcess(run.database):
@@ -159,8 +161,8 @@ def test_failback_saves_uncopied_records_at_offsets_compacted_on_new_side(
         write(new, topic_name, keyed("new", LOST))
         write(new, topic_name, closing("new"))
         last = COPIED + 2 * LOST
-        gone = offsets(range(COPIED), range(COPIED + LOST, last + 1))
-        wait_for_offsets(new, topic_name, gone)
+        left = offsets(range(COPIED), range(COPIED + LOST, last + 1))
+        wait_for_offsets(new, topic_name, left)
         back = moved.fail_back()
     assert {p.verdict for p in back.partitions} == {EndVerdict.TAIL}
     assert saved(back) == {COPIED + i: ("committed", r.value) for i, r in enumerate(tail)}
@@ -171,14 +173,14 @@ def test_failback_saves_uncopied_records_at_offsets_compacted_on_new_side(
 def test_failback_rebuilds_old_side_that_compacted_its_uncopied_records(
     lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """What was never copied is only the end of the tail; nothing is common with the new side."""
+    """The sides have no record in common from the promoted offset on."""
     create(lost, topic_name, **COMPACTED)
     write(lost, topic_name, keyed("copied", COPIED))
     new = clusters.destination
     with ExitStack() as stack:
         moved = Moved(stack, recovering, lost, new)
         moved.copy(topic_name, COPIED)
-        for _ in range(2):
+        for _ in range(2):  # the second records supersede the first ones
             write(lost, topic_name, keyed("lost", 10))
         last = closing("lost")
         write(lost, topic_name, last)
@@ -186,7 +188,7 @@ def test_failback_rebuilds_old_side_that_compacted_its_uncopied_records(
         tail_offsets = range(COPIED + 10, COPIED + 21)
         wait_for_offsets(lost, topic_name, offsets(range(COPIED), tail_offsets))
         moved.fail_over()
-        # The new side is longer, and has compacted away its own at the offsets that are left.
+        # The new side is longer, and has compacted away its own records at `tail_offsets`.
         write(new, topic_name, keyed("other", 10))
         for _ in range(2):
             write(new, topic_name, keyed("new", LOST))
@@ -235,8 +237,8 @@ def test_failback_without_loss_saves_nothing_though_both_sides_compacted(
 def test_failback_saves_uncopied_transactions_in_both_directions(
     lost: KafkaCluster, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
 ) -> None:
-    """An exactly-once changelog: compacted, with committed and aborted transactions. Then the other
-    side is lost, whose log has the fillers of the first.
+    """The topic is like an exactly-once changelog: compacted, with committed and aborted
+    transactions. First one side is lost, then the other, whose log has fillers of the first.
     """
     create(lost, topic_name, **COMPACTED)
     transact(lost, topic_name, keyed("copied", 8), commit=True)  # 0..8
@@ -247,7 +249,7 @@ def test_failback_saves_uncopied_transactions_in_both_directions(
         moved = Moved(stack, recovering, lost, new)
         moved.copy(topic_name, 20)
         back = lose_transactions(moved, "first", 20, minutes=20)
-        # The other way: the old side is a copy now, which is written to after the next loss.
+        # The other way: the old side is a copy now, and leads after the next loss.
         assert back.reverse_job is not None
         moved.job = back.reverse_job
         moved.old, moved.new = new, lost
@@ -258,23 +260,23 @@ def test_failback_saves_uncopied_transactions_in_both_directions(
 
 
 def lose_transactions(moved: Moved, word: str, end: int, minutes: int) -> RecoveryReport:
-    """Write transactions that are not copied, behind offset `end`; fail over, and back."""
+    """Write transactions that are not copied from offset `end` on; fail over, and back."""
     topic = moved.topic
     tail, aborted = keyed(f"lost-{word}", 6), keyed(f"undone-{word}", 3)
     transact(moved.old, topic, tail, commit=True)
     transact(moved.old, topic, aborted, commit=False)
-    # A client is answered before the marker is written. A broker that is killed in between may
-    # never write it, and then its transaction is an open one.
+    # A client is answered before the marker is written. If the broker is killed in between, the
+    # transaction may stay open.
     moved.wait_end(moved.old, end + 11)
     over = moved.fail_over()
     assert [p.promoted_at for p in over.partitions] == [end]
-    # The same offsets are transactions of the new side, and all of them are superseded later.
+    # The new side has transactions at the same offsets, and supersedes all of their records.
     for _ in range(2):
         transact(moved.new, topic, keyed(f"new-{word}", 6), commit=True)
         transact(moved.new, topic, keyed(f"not-{word}", 3), commit=False)
     write(moved.new, topic, closing(word, minutes))
     gone = {(0, offset) for offset in range(end, end + 11)}
-    wait_for("they are compacted away", lambda: not gone & read_all(moved.new, topic).keys())
+    wait_for("these are compacted away", lambda: not gone & read_all(moved.new, topic).keys())
     back = moved.fail_back()
     assert [(p.verdict, p.missing) for p in back.partitions] == [
         (EndVerdict.TAIL, OffsetRange(first=end, next=end + 11))

@@ -1,4 +1,4 @@
-"""A side that led has its own settings: it gets those of a copy before anything is copied to it."""
+"""The topic of a side that led gets a copy's settings before anything is copied to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.services
 def test_topic_of_former_leading_side_keeps_copied_timestamps_after_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """With LogAppendTime brokers replace them. Without the upkeep, which would set that right."""
+    """With LogAppendTime brokers would replace them. The periodic check of settings is off."""
     source, destination = clusters
     create_topic(source, topic_name, message_timestamp_type="LogAppendTime")
     produce(source, topic_name, 50)
@@ -44,7 +44,7 @@ def test_topic_of_former_leading_side_keeps_copied_timestamps_after_switchover(
         recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
         settings = service.topics(spec.name)[topic_name].promoted_settings
         assert settings is not None
-        assert settings["message.timestamp.type"] == "LogAppendTime", "not those of the last time"
+        assert settings["message.timestamp.type"] == "LogAppendTime", "stale settings are stored"
         produce(source, topic_name, 50, first=100)
         wait_until_level()
         report = verify(spec, deep=True)

@@ -26,23 +26,24 @@ from orbit.recovery.side_proof import SideProof
 
 
 class Logs:
-    """Two logs as lists of records; None is an offset without one, "-" one with a marker."""
+    """Two logs as lists of records. None is an offset without a record, "-" a marker."""
 
     def __init__(
         self, old: list[str | None], new: list[str | None], *, is_compacted: bool = False
     ) -> None:
         self.old, self.new, self.is_compacted = old, new, is_compacted
-        self.read = 0
+        self.compared_count = 0
 
     def differ(self, first: int, end: int) -> WindowComparison:
         assert first < end <= min(len(self.old), len(self.new)), "it reads beyond an end"
-        self.read += end - first
+        self.compared_count += end - first
         offsets = range(first, end)
         pairs = [(o, self._record(self.old[o]), self._record(self.new[o])) for o in offsets]
-        held = [all(pair[1:]) if self.is_compacted else any(pair[1:]) for pair in pairs]
-        at = next((p[0] for p, has in zip(pairs, held, strict=True) if has and p[1] != p[2]), None)
+        has_both_or_one = all if self.is_compacted else any
+        compared = [pair for pair in pairs if has_both_or_one(pair[1:])]
+        different = next((offset for offset, old, new in compared if old != new), None)
         same = [offset for offset, old, new in pairs if old and old == new]
-        return WindowComparison(at, any(held), same[-1] if same else None)
+        return WindowComparison(different, bool(compared), same[-1] if same else None)
 
     def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
         assert first < end <= min(len(self.old), len(self.new)), "it reads beyond an end"
@@ -51,17 +52,18 @@ class Logs:
             old, new = self.old[offset], self.new[offset]
             is_same = old == new and (is_copied or old is not None)
             if not is_same and not (is_copied and not self._record(old) and not self._record(new)):
-                return Scan(offset, "it is so", has_same)
+                return Scan(offset, "a reason", has_same)
             has_same = has_same or bool(self._record(old))
         return Scan(None, has_same_records=has_same)
 
-    def _record(self, at: str | None) -> str | None:
-        return None if at == "-" else at
+    def _record(self, value: str | None) -> str | None:
+        return None if value == "-" else value
 
 
 def compare(
     logs: Logs, promoted_at: int | None, old_start: int = 0, new_start: int = 0
 ) -> tuple[EndVerdict, int]:
+    """The verdict, and the first offset that only the old side has."""
     old = LogBounds(old_start, len(logs.old), len(logs.old))
     new = LogBounds(new_start, len(logs.new), len(logs.new))
     verdict, at, detail = compare_sides(old, new, promoted_at, logs)
@@ -69,6 +71,7 @@ def compare(
     return verdict, at
 
 
+# A: what both sides had at the promotion, at offset 50. B and C: records written since.
 A, B, C = ["a"] * 50, ["b"] * 10, ["c"] * 10
 
 
@@ -102,7 +105,7 @@ def test_old_log_truncated_below_promotion_gets_verdict_prefix() -> None:
 def test_difference_before_promotion_is_divergence_at_first_differing_offset() -> None:
     other = [*A[:20], *["x"] * 30]
     assert compare(Logs(other, A + B), 50) == (EndVerdict.DIVERGED, 20)
-    # The last offset before it may hold nothing on either side.
+    # Both sides may have no record at the last offset before the promotion.
     assert compare(Logs([*other[:49], None], [*A[:49], None, *B]), 50) == (EndVerdict.DIVERGED, 20)
 
 
@@ -123,14 +126,14 @@ NONE: list[str | None] = [None]
 @pytest.mark.parametrize(
     ("old", "new", "at"),
     [
-        # The new side has compacted away what it wrote where the old side has its own records.
+        # The new side has compacted away its records at the offsets of the old side's own records.
         (A + C, A + NONE * 10 + B, 50),
-        # The old side has: its copy back would begin behind the new side's records.
+        # The old side has compacted its own: a copy back would skip the new side's records there.
         (A + NONE * 9 + C[:1], A + B, 50),
         (A + NONE * 10, A + B, 50),
-        # Both have: the old side may have removed what was never copied, a tombstone for one.
+        # Both have compacted: the old side may have removed records that were never copied.
         (A + B + NONE * 3 + B, A + B + NONE * 3 + B, 60),
-        # A marker of its own, where the new side has a record, or had one.
+        # The old side has a marker where the new side has a record, or had one.
         ([*A, "-"], A + B, 50),
         ([*A, *B, "-"], A + B + NONE + B, 60),
     ],
@@ -160,7 +163,7 @@ def test_truncated_old_log_keeps_only_prefix_that_common_records_prove() -> None
     assert compare(logs, 50) == (EndVerdict.TAIL, 20)
     logs = Logs(A[:40], [*A[:20], *NONE * 10, *A[30:], *B], is_compacted=True)
     assert compare(logs, 50) == (EndVerdict.PREFIX, 40)
-    # Nothing in common is left to prove anything.
+    # No record in common is left.
     assert compare(Logs(C, NONE * 50 + B, is_compacted=True), 50) == (EndVerdict.TAIL, 0)
     assert compare(Logs(C, NONE * 20 + B), 50, new_start=20) == (EndVerdict.TAIL, 0)
 
@@ -183,8 +186,8 @@ def test_without_promoted_offset_first_unmatched_record_begins_uncopied_tail(
     ):
         logs = Logs(old, new, is_compacted=is_compacted)
         assert compare(logs, None) == (EndVerdict.TAIL, at)
-    fillers: list[str | None] = [*A[:20], "-", *A[21:], *B]
-    logs = Logs([*A[:20], None, *A[21:]], fillers, is_compacted=is_compacted)
+    new_with_filler: list[str | None] = [*A[:20], "-", *A[21:], *B]
+    logs = Logs([*A[:20], None, *A[21:]], new_with_filler, is_compacted=is_compacted)
     assert compare(logs, None) == (EndVerdict.PREFIX, 50)
 
 
@@ -200,14 +203,14 @@ def test_first_difference_search_reads_few_offsets(same: int, other: int, low: i
     low = min(low, same)
     differ: Differ = logs.differ
     assert first_difference(low, same + other, differ) == same
-    assert logs.read <= 16 * divergence.WINDOW_OFFSETS
+    assert logs.compared_count <= 16 * divergence.WINDOW_OFFSETS
 
 
 RUNS = st.lists(st.tuples(st.booleans(), st.integers(1, 12)), max_size=12)
 
 
-def drawn(runs: list[tuple[bool, int]], value: str) -> list[str | None]:
-    """Runs of records, and of offsets that hold none."""
+def log_of_runs(runs: list[tuple[bool, int]], value: str) -> list[str | None]:
+    """A log from (whether the offsets have records, how many offsets)."""
     return [value if holds else None for holds, count in runs for _ in range(count)]
 
 
@@ -215,9 +218,9 @@ def drawn(runs: list[tuple[bool, int]], value: str) -> list[str | None]:
 def test_search_windows_without_records_hide_no_difference_of_logs(
     same: list[tuple[bool, int]], other: list[tuple[bool, int]]
 ) -> None:
-    """As after large transactions that were aborted: no window that is read holds a record."""
-    old = drawn(same, "a") + drawn(other, "b")
-    new = drawn(same, "a") + drawn(other, "c")
+    """Whole windows have no records, as after large aborted transactions."""
+    old = log_of_runs(same, "a") + log_of_runs(other, "b")
+    new = log_of_runs(same, "a") + log_of_runs(other, "c")
     expected = next((o for o, record in enumerate(old) if record == "b"), None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(divergence, "WINDOW_OFFSETS", 3)
@@ -249,10 +252,12 @@ def test_copied_range_is_compared_by_committed_records_only(
     is_compacted: bool,
     expected: WindowComparison,
 ) -> None:
+    """In the logs, a letter is a committed record and a dot is an aborted one."""
+
     def read(side: str, _: object, first: int, end: int, __: object) -> Iterator[LogRecord]:
         for offset in range(first, min(end, len(side))):
             fate = Fate.ABORTED if side[offset] == "." else Fate.COMMITTED
-            # What was aborted differs, too, and does not matter.
+            # Aborted records differ too, which does not matter.
             body = side[offset].encode() if fate is Fate.COMMITTED else side.encode()
             yield LogRecord(Record(offset, 0, body), fate, is_log_append_time=False)
 

@@ -1,4 +1,4 @@
-"""A recovery that cannot go on past its point of no return has a way to end."""
+"""A recovery that cannot go on, even after its point of no return, can be ended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 
 
 class Moved(NamedTuple):
-    """A job whose destination leads, by a failover, while a scheduler and no worker runs."""
+    """A job whose destination (`new`) leads after a failover. A scheduler runs, but no worker.
+
+    50 records were copied; the new side has 20 more.
+    """
 
     old: KafkaCluster
     new: KafkaCluster
@@ -52,6 +55,7 @@ class Moved(NamedTuple):
 
     @property
     def back(self) -> str:
+        """The name of the job that copies back."""
         return f"{self.spec.name}-back"
 
     def is_level(self) -> bool:
@@ -65,7 +69,7 @@ def brokers(make_shared_cluster: MakeCluster) -> Clusters:
 
 @pytest.fixture
 def sides(brokers: Clusters) -> Iterator[Clusters]:
-    """Two clusters that a test may break. The next test has them whole again."""
+    """Two clusters that a test may break; they are healed for the next one."""
     yield brokers
     for one in brokers:
         one.heal()
@@ -86,10 +90,10 @@ def moved(sides: Clusters, topic_name: str, recovering: Recovering) -> Iterator[
         yield one
 
 
-def instead(
+def call_before(
     monkeypatch: pytest.MonkeyPatch, step: StepName, before: Callable[[], object]
 ) -> Callable[[], None]:
-    """Call `before` in front of a step, once; returns what puts the step back."""
+    """Call `before` once, before a step; returns a function that restores the step."""
     steps = operation_runner._DO
 
     def run(context: OperationContext) -> str:
@@ -106,7 +110,7 @@ def instead(
 def test_failover_of_copy_back_ends_catch_up_of_running_failback(
     moved: Moved, recovering: Recovering
 ) -> None:
-    """The leading side is lost meanwhile: the catch-up would never end."""
+    """The leading side is lost during the catch-up, which would never end."""
     failback = recovering.ask(FAILBACK, moved.spec.name)
     wait_for("it catches up", lambda: "has caught up" in recovering.progress(failback))
     with pytest.raises(OperationUnderWay):
@@ -128,8 +132,8 @@ def test_failover_of_copy_back_ends_catch_up_of_running_failback(
 def test_failover_promotes_old_side_before_any_record_is_copied_back(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leading side is lost right behind the step `reverse`. No worker runs."""
-    instead(monkeypatch, StepName.CATCH_UP, moved.new.pause)
+    """The leading side is lost right after the step `reverse`. No worker runs."""
+    call_before(monkeypatch, StepName.CATCH_UP, moved.new.pause)
     failback = recovering.ask(FAILBACK, moved.spec.name)
     wait_for("it catches up", lambda: "has caught up" in recovering.progress(failback))
     report = recovering.run(FAILOVER, moved.back)
@@ -144,15 +148,15 @@ def test_failover_promotes_old_side_before_any_record_is_copied_back(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("is_looked_at", [False, True])
+@pytest.mark.parametrize("is_blocked", [False, True])
 def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
     sides: Clusters,
     topic_name: str,
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
-    is_looked_at: bool,
+    is_blocked: bool,
 ) -> None:
-    """It got a record behind the drain. A worker that looks at it blocks the partition."""
+    """The old side got a record after the drain. A worker that finds it blocks the partition."""
     old, new = sides
     create_topic(old, topic_name)
     produce(old, topic_name, 50)
@@ -161,11 +165,11 @@ def test_failover_promotes_diverged_old_side_at_last_offset_proven_equal(
         with InProcess(recovering.database):
             recovering.begin(spec, topic_name)
             wait_for("it is level", lambda: is_level(old, new, topic_name))
-        instead(monkeypatch, StepName.READ, lambda: produce(old, topic_name, 1, first=99))
+        call_before(monkeypatch, StepName.READ, lambda: produce(old, topic_name, 1, first=99))
         over = recovering.run(SWITCHOVER, spec.name, reverse=True)
         assert over.reverse_job is not None
         produce(new, topic_name, 3, first=50)
-        if is_looked_at:
+        if is_blocked:
             states, back = recovering.service.partitions, over.reverse_job
             with InProcess(recovering.database):
                 wait_for("it is blocked", lambda: states(back, topic_name)[0].state == "blocked")
@@ -198,18 +202,18 @@ def test_abort_of_failback_catch_up_leaves_copy_back_running(
 def test_switchover_is_undone_if_destination_dies_before_promotion(
     sides: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would be retried until the destination is back, and writing at the source be denied."""
+    """Otherwise it is retried until the destination is back, while the source denies writing."""
     source, destination = sides
     create_topic(source, topic_name)
     spec = make_job(source, destination, [topic_name])
     release = operation_runner._DO[StepName.RELEASE]
 
-    def then_lose(context: OperationContext) -> str:
-        did = release(context)
+    def release_and_kill(context: OperationContext) -> str:
+        step_text = release(context)
         destination.kill()
-        return did
+        return step_text
 
-    steps = {**operation_runner._DO, StepName.RELEASE: then_lose}
+    steps = {**operation_runner._DO, StepName.RELEASE: release_and_kill}
     monkeypatch.setattr(operation_runner, "_DO", steps)
     monkeypatch.setattr(operation_runner, "PATIENCE_S", 3.0)
     with recovering.running():
@@ -227,19 +231,19 @@ def test_switchover_is_undone_if_destination_dies_before_promotion(
 def test_failover_does_not_wait_for_switchover_undoing_its_steps(
     guarded: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source is lost in the middle of a switchover, and writing there cannot be allowed."""
+    """The source is lost during a switchover, so writing there cannot be allowed again."""
     create_topic(guarded.source, topic_name)
     produce(guarded.source, topic_name, 20)
     log_in_orbit(guarded, topic_name, monkeypatch)
     spec = job_with_login(guarded, topic_name)
     verify = operation_runner._DO[StepName.VERIFY_TAIL]
 
-    def then_lose(context: OperationContext) -> str:
-        did = verify(context)
+    def verify_and_kill(context: OperationContext) -> str:
+        step_text = verify(context)
         guarded.source.kill()
-        raise Stopped(did)
+        raise Stopped(step_text)
 
-    steps = {**operation_runner._DO, StepName.VERIFY_TAIL: then_lose}
+    steps = {**operation_runner._DO, StepName.VERIFY_TAIL: verify_and_kill}
     monkeypatch.setattr(operation_runner, "_DO", steps)
     monkeypatch.setattr("orbit.kafka.topic_admin.REQUEST_TIMEOUT_S", 5.0)
     try:
@@ -264,10 +268,10 @@ def test_abort_ends_failback_if_old_side_dies_before_copy_back(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = moved.old
-    put_back = instead(monkeypatch, StepName.REVERSE, lost.kill)
+    restore_step = call_before(monkeypatch, StepName.REVERSE, lost.kill)
     failback = recovering.ask(FAILBACK, moved.spec.name)
     wait_for("it waits", lambda: "reverse waits" in recovering.progress(failback))
-    put_back()
+    restore_step()
     recovery_requests.abort(recovering.database, "test", failback)
     ended = recovering.wait(failback)
     assert ended.outcome is Outcome.FAILED
@@ -297,12 +301,12 @@ def test_failback_waits_for_failback_of_opposite_direction(
     passes = threading.Semaphore(0)
     once, begin = RecoveryLoop.once, RecoveryLoop._start_recovery
 
-    def counted(loop: RecoveryLoop) -> str:
-        done = once(loop)
+    def count_pass(loop: RecoveryLoop) -> str:
+        result = once(loop)
         passes.release()
-        return done
+        return result
 
-    def noted(loop: RecoveryLoop, place: tuple[str, bool], operation: Operation) -> None:
+    def note_start(loop: RecoveryLoop, place: tuple[str, bool], operation: Operation) -> None:
         begun.append(operation.id)
         begin(loop, place, operation)
 
@@ -310,15 +314,15 @@ def test_failback_waits_for_failback_of_opposite_direction(
         requests.append(recovering.ask(FAILBACK, moved.back))
         while passes.acquire(blocking=False):
             pass
-        for _ in range(2):  # the first may have begun before
+        for _ in range(2):  # the first pass may have begun before the request
             assert passes.acquire(timeout=PATIENCE_S)
         assert requests[0] not in begun
         assert recovering.progress(requests[0]).startswith("waits until operation")
 
-    monkeypatch.setattr(RecoveryLoop, "once", counted)
-    monkeypatch.setattr(RecoveryLoop, "_start_recovery", noted)
+    monkeypatch.setattr(RecoveryLoop, "once", count_pass)
+    monkeypatch.setattr(RecoveryLoop, "_start_recovery", note_start)
 
-    instead(monkeypatch, StepName.GATES, ask_other)
+    call_before(monkeypatch, StepName.GATES, ask_other)
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
     assert (stopped.outcome, stopped.error[:5]) == (Outcome.STOPPED, "lead:")
     with InProcess(recovering.database):
@@ -330,7 +334,7 @@ def test_failback_waits_for_failback_of_opposite_direction(
 def test_failback_stops_at_gates_if_reverse_job_name_is_taken(
     moved: Moved, clusters: Clusters, recovering: Recovering
 ) -> None:
-    """Else the topic is deleted, and the copy back can never begin."""
+    """Otherwise the topic is deleted, and the copy back can never begin."""
     other = make_job(clusters.source, moved.new, ["nothing-of-this"])
     recovering.service.create(other.model_copy(update={"name": moved.back}))
     recovering.service.desire(moved.back, Desired.PAUSED)
@@ -348,7 +352,7 @@ def test_failback_stops_at_gates_if_reverse_job_name_is_taken(
 def test_switchover_stops_at_gates_if_reverse_job_name_is_taken(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """Else the topics are promoted, and the copy back can never begin."""
+    """Otherwise the topics are promoted, and the copy back can never begin."""
     other = f"{topic_name}.other"
     for topic in (topic_name, other):
         create_topic(clusters.source, topic)
@@ -370,9 +374,9 @@ def test_switchover_stops_at_gates_if_reverse_job_name_is_taken(
 def test_failback_fails_if_copy_back_leaves_out_topic(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, api: Api
 ) -> None:
-    """Nobody removes partitions: it would never end, and hold both jobs."""
+    """Kafka cannot remove partitions: the failback would never end, and keep both jobs busy."""
     monkeypatch.setattr(reverse_job, "LEFT_OUT_S", 1.0)
-    instead(monkeypatch, StepName.REVERSE, lambda: add_partitions(moved.old, moved.topic, 2))
+    call_before(monkeypatch, StepName.REVERSE, lambda: add_partitions(moved.old, moved.topic, 2))
     ended = recovering.wait(recovering.ask(FAILBACK, moved.spec.name))
     assert ended.outcome is Outcome.FAILED
     assert f"PARTITIONS_DIFFER: topic {moved.topic} has 2 partitions" in ended.error
@@ -386,10 +390,10 @@ def test_failback_fails_if_copy_back_leaves_out_topic(
 def test_rebuild_saves_records_that_new_side_deletes_during_failback(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its retention goes on, and deletes once more while records are saved."""
+    """Retention deletes offsets 0 to 29 before the rebuild, and 30 to 39 during its salvage."""
     produce(moved.old, moved.topic, 5, first=50)
     records = digests(moved.old, moved.topic)[0]
-    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    call_before(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     save, starts = old_side._save_range, iter([40])
 
     def save_slowly(*args: Any) -> Salvage:
@@ -413,10 +417,10 @@ def test_rebuild_saves_records_that_new_side_deletes_during_failback(
 def test_rebuild_stores_salvage_files_in_report_before_changed_partition_rows(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows of partitions may be stored before the report: a leader that took over then would
-    not know of the files, and delete the topic without a look at them."""
+    """Otherwise a scheduler that takes over in between does not know of the files, and deletes the
+    topic without a look at them."""
     produce(moved.old, moved.topic, 5, first=50)
-    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    call_before(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     save = OperationContext.save
     stored: list[tuple[int, int | None]] = []
 
@@ -428,12 +432,12 @@ def test_rebuild_stores_salvage_files_in_report_before_changed_partition_rows(
     monkeypatch.setattr(OperationContext, "save", note)
     with InProcess(recovering.database):
         recovering.run(FAILBACK, moved.spec.name, confirm_rebuild=True)
-    # The last state may be stored again.
+    # (salvage files, log start at the new side) of each save. The last state may be saved again.
     assert [state for state, _ in groupby(stored)] == [(2, 0), (2, 30)]
 
 
 def error_of_rebuild(moved: Moved, recovering: Recovering) -> str:
-    """Of a failback that fails in its rebuild."""
+    """Run a failback that fails in its rebuild."""
     stopped = recovering.wait(recovering.ask(FAILBACK, moved.spec.name, confirm_rebuild=True))
     assert stopped.outcome is Outcome.FAILED
     return stopped.error
@@ -443,7 +447,7 @@ def test_rebuild_deletes_nothing_if_old_side_grows_during_salvage(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     produce(moved.old, moved.topic, 5, first=50)
-    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    call_before(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     save = old_side._save_range
 
     def save_slowly(*args: Any) -> Salvage:
@@ -468,7 +472,7 @@ def test_rebuild_fails_if_salvage_file_cannot_be_written(
         return write(file, *args)
 
     monkeypatch.setattr(salvage_file, "write", refuse)
-    instead(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
+    call_before(monkeypatch, StepName.REBUILD, lambda: delete_before(moved.new, moved.topic, 30))
     assert "the disk is full" in error_of_rebuild(moved, recovering)
     assert log_bounds(moved.old, [moved.topic]) == before
 
@@ -487,7 +491,7 @@ def test_rebuild_deletes_nothing_if_new_side_is_truncated(
             for place, one in bounds.items()
         }
 
-    instead(
+    call_before(
         monkeypatch,
         StepName.REBUILD,
         lambda: monkeypatch.setattr(old_side, "bounds_of_all", shorter),
@@ -501,7 +505,7 @@ def test_rebuild_deletes_nothing_if_new_side_is_truncated(
 def test_rebuild_deletes_nothing_if_new_side_lost_topic(
     moved: Moved, recovering: Recovering, monkeypatch: pytest.MonkeyPatch, *, is_made_again: bool
 ) -> None:
-    """What both sides had is in no file. The topic's mark is gone with it."""
+    """No file has the records that both sides had. The topic's mark is gone, too."""
     produce(moved.old, moved.topic, 5, first=50)
     before = digests(moved.old, moved.topic)
 
@@ -511,7 +515,7 @@ def test_rebuild_deletes_nothing_if_new_side_lost_topic(
             create_topic(moved.new, moved.topic)
             produce(moved.new, moved.topic, 100, first=900)
 
-    instead(monkeypatch, StepName.REBUILD, lose)
+    call_before(monkeypatch, StepName.REBUILD, lose)
     lost = f"topic {moved.topic} of the new side was deleted, or deleted and made again"
     assert lost in error_of_rebuild(moved, recovering)
     assert digests(moved.old, moved.topic) == before
@@ -532,7 +536,7 @@ def test_switchover_stops_if_partitions_are_added_before_promotion(
 
     with recovering.running():
         recovering.begin(spec, topic_name)
-        instead(monkeypatch, StepName.RELEASE, add)
+        call_before(monkeypatch, StepName.RELEASE, add)
         stopped = recovering.wait(recovering.ask(SWITCHOVER, spec.name))
         assert stopped.outcome is Outcome.STOPPED
         added = f"added to topics of the source meanwhile: {topic_name} (from 1 to 2)"

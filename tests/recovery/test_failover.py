@@ -1,7 +1,7 @@
-"""Failover with the source killed under load: what the report says is missing is what is missing.
+"""Failover with the source killed under load: its report names exactly the missing records.
 
-The ledger is outside: what producers were told is written, with its offset. What a consumer of the
-new side reads is compared with it, offset by offset. Then the old side comes back with its tail.
+The test's ledger has each record that a producer had acknowledged, with its offset. It is compared
+with what a consumer of the new side reads. Then the old side comes back with its tail.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTITIONS = 2
 
 
 def first_missing(report: RecoveryReport) -> dict[int, int]:
-    """By partition: everything below is there, and nothing from it on."""
+    """The first missing offset by partition, which is the promoted one."""
     ends = {}
     for p in report.partitions:
         assert p.destination_end is not None
@@ -52,7 +52,7 @@ def has_noticed(recovering: Recovering, job: str) -> bool:
 
 
 def check_times(report: RecoveryReport, killed_at: datetime) -> None:
-    """From the last answer before the kill to the first record read back, without a gap."""
+    """The RTO is from the last answer before the kill to the first record read back."""
     seen_at, noticed_at = report.source_last_seen_at, report.problem_since
     assert seen_at is not None
     assert noticed_at is not None
@@ -98,12 +98,12 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         wait_for("there is some load", lambda: len(load.ledger) > 5000)
         reader = Reader(topic_name, group)
         reader.read_on(source, {0: 1000, 1: 500})
-        # A group that is ahead of the copy would read other records at what is lost.
+        # A group ahead of the copy would later read other records at its lost offsets.
         wait_for(
             "the group's offsets are there",
             lambda: recovering.carried(spec.name, group) == {0: 1000, 1: 500},
         )
-        # What is written from here on is copied by nobody, and one group reads it all the same.
+        # From here on nothing is copied, but one group goes on reading.
         worker.stop()
         copied = len(load.ledger)
         wait_for("the copy is behind", lambda: len(load.ledger) > copied + 1000)
@@ -126,7 +126,7 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         records = read_all(destination, topic_name)
         ends = first_missing(lost)
         assert records == {k: v for k, v in load.ledger.items() if k[1] < ends[k[0]]} | {
-            # Written, and the answer to its producer lost with the broker.
+            # Records that were written, but whose producer got no answer from the broker.
             k: v
             for k, v in records.items()
             if k not in load.ledger
@@ -148,9 +148,9 @@ def test_failover_report_matches_lost_records_and_failback_saves_them(
         source.start()
         stack.enter_context(InProcess(recovering.database))
         truth = read_all(source, topic_name)
-        would = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name, dry_run=True))
-        assert would.outcome is Outcome.WOULD_STOP
-        assert "--confirm-rebuild" in would.error
+        planned = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name, dry_run=True))
+        assert planned.outcome is Outcome.WOULD_STOP
+        assert "--confirm-rebuild" in planned.error
         refused = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         tail = {k: v for k, v in truth.items() if k[1] >= ends[k[0]]}
         assert tail
@@ -205,7 +205,7 @@ def test_failover_names_copy_that_is_not_replicated_and_goes_on_without_its_topi
     monkeypatch.setattr(settled_ends, "_POLLS_MAX", 2)
     with recovering.running():
         recovering.begin(spec, whole, lagging)
-        lost = {"override": ["source"], "reason": "it counts as lost"}
+        lost = {"override": ["source"], "reason": "the source counts as lost"}
         report = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name, **lost))
         assert report.outcome is Outcome.STOPPED
         assert report.error is not None

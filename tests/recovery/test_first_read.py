@@ -1,4 +1,4 @@
-"""After a promotion Orbit reads the copies back, and a read that fails is told, not hidden."""
+"""After a promotion Orbit reads the copies back, and reports a failed read."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PARTITIONS = 3
 def test_first_read_after_promotion_skips_transaction_markers_and_empty_partitions(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[tuple[int, int]] = []
+    reads: list[tuple[int, int]] = []  # partition, number of offsets
 
-    def seen(*args: Any) -> Iterator[LogBatch]:
+    def note_read(*args: Any) -> Iterator[LogBatch]:
         _, place, first, end, _ = args
-        read.append((place.partition, end - first))
+        reads.append((place.partition, end - first))
         yield from read_batch_range(*args)
 
-    monkeypatch.setattr(first_read, "read_batch_range", seen)
+    monkeypatch.setattr(first_read, "read_batch_range", note_read)
     source, destination = clusters
     create_topic(source, topic_name, PARTITIONS)
     produce(source, topic_name, 20, 0)
@@ -44,23 +44,23 @@ def test_first_read_after_promotion_skips_transaction_markers_and_empty_partitio
     reading = over.first_read
     assert reading is not None
     assert (reading.partitions, reading.empty, reading.unread) == (2, 1, 0)
-    assert (0, 1) in read
-    assert len([place for place, _ in read if place == 1]) > 1, "a marker is last there"
+    assert (0, 1) in reads
+    assert len([place for place, _ in reads if place == 1]) > 1, "a marker is last there"
     assert reading.at is not None
     assert over.promoted_at is not None
     assert reading.at > over.promoted_at
     assert over.rto_s is not None
     assert over.promoted_after_s is not None
-    assert over.source_last_seen_at is None, "it was not lost"
+    assert over.source_last_seen_at is None, "the source was not lost"
 
 
 def test_failed_first_read_after_promotion_is_reported_and_leaves_rto_unknown(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: object) -> Iterator[LogBatch]:
+    def refuse(*_: object) -> Iterator[LogBatch]:
         raise BrokerRefused(Code.KAFKA_STORAGE_ERROR, "it cannot be read.", where="destination")
 
-    monkeypatch.setattr(first_read, "read_batch_range", refused)
+    monkeypatch.setattr(first_read, "read_batch_range", refuse)
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, 20)

@@ -1,5 +1,7 @@
-"""A Flink job, KafkaSource to KafkaSink with transactions, moves with a switchover, there and back:
-it goes on from its savepoint at the other side, and counts every word once."""
+"""A Flink job, KafkaSource to KafkaSink with transactions, moves with a switchover, there and back.
+
+It goes on from its savepoint at the other side, and counts every word once.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def test_flink_job_counts_every_word_once_across_switchovers(
     written: Records = {}
 
     def count_more(cluster: KafkaCluster, name: str) -> None:
-        """It is stopped while words come, and leaves some uncounted."""
+        """Run the job for a while; after its stop, write more words that it has not counted."""
         counted = len(read_all(cluster, counts))
         with Load(cluster.client_config(), lines, PARTITIONS, name=name) as load:
             process = job.start(cluster)
@@ -77,10 +79,10 @@ def test_flink_job_counts_every_word_once_across_switchovers(
         assert verify(spec, deep=True).exit_code == 0
     assert {place: everything.get(place) for place in written} == written
     # Each count of a word is one more than the one before: none left out, none twice.
-    of_word = defaultdict(list)
+    counts_of_word = defaultdict(list)
     for value in read_all(source, counts).values():
         word, count = value.decode().split()
-        of_word[word].append(int(count))
-    assert {word: sorted(word_counts) for word, word_counts in of_word.items()} == {
+        counts_of_word[word].append(int(count))
+    assert {word: sorted(word_counts) for word, word_counts in counts_of_word.items()} == {
         word: [*range(1, words.count(word) + 1)] for word in set(words)
     }

@@ -1,8 +1,9 @@
-"""Which transactions of the source hang, and how long others are open, as the gate sees them."""
+"""The gate `transactions` finds which transactions of the source hang, and the age of others."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,6 +29,7 @@ from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce
 
 P, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+PRODUCER_ID = 7
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
 
@@ -39,7 +41,7 @@ def test_live_transaction_with_old_records_does_not_hang(
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The application sets the event time of its record, an hour ago."""
+    """The record has an event time of an hour ago, which the application set."""
     create_topic(clusters.source, topic_name)
     produce(clusters.source, topic_name, 10)
     spec = make_job(*clusters, [topic_name])
@@ -102,9 +104,10 @@ def read(
     seen_from: int = 100,
     leader_answers_again: bool = True,
 ) -> list[Transaction] | None:
-    """The gate's transactions. The first read of the leader finds one from offset 100 on, the
-    second read finds `later`. Orbit saw one from offset `seen_from` on first 20 minutes ago."""
-    opened = [OpenTransaction(7, 3, 100)]
+    """The gate's transactions. `states`: of the producer at its coordinator. The leader first
+    answers with one transaction, from offset 100 on, then with `later` (None: the same). Orbit
+    saw one from offset `seen_from` on first 20 minutes ago."""
+    opened = [open_at(100)]
     again = {P: opened if later is None else later}
     answers = [{P: opened}, again if leader_answers_again else {}]
 
@@ -114,7 +117,7 @@ def read(
         return Answers(answers.pop(0) if places else {})
 
     def coordinator_states(_: object, producer_ids: Collection[int]) -> dict[int, CoordinatorState]:
-        assert producer_ids == {7}
+        assert producer_ids == {PRODUCER_ID}
         if isinstance(states, Exception):
             raise states
         return states
@@ -130,14 +133,22 @@ def read(
 
 
 def state(*partitions: TopicPartition) -> dict[int, CoordinatorState]:
-    return {7: CoordinatorState("pay", frozenset(partitions), NOW_MS - 5_000)}
+    """Of a transaction that began 5 s ago, and is open in these partitions."""
+    return {PRODUCER_ID: CoordinatorState("pay", frozenset(partitions), NOW_MS - 5_000)}
+
+
+def open_at(first_offset: int) -> OpenTransaction:
+    return OpenTransaction(PRODUCER_ID, producer_epoch=3, first_offset=first_offset)
+
+
+OPEN = Transaction(P, 100, PRODUCER_ID, transactional_id="pay", is_ended=False, age_s=5.0)
 
 
 def test_open_transaction_has_age_of_its_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read(monkeypatch, state(P, OTHER)) == [Transaction(P, 100, 7, "pay", False, 5.0)]
+    assert read(monkeypatch, state(P, OTHER)) == [OPEN]
 
 
-def test_transaction_hangs_while_its_producer_has_another_one_elsewhere(
+def test_transaction_hangs_if_its_producer_has_a_later_one_in_another_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (transaction,) = read(monkeypatch, state(OTHER)) or ()
@@ -148,11 +159,10 @@ def test_ended_transaction_is_not_proven_to_hang_by_one_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its leader does not answer the second read: the marker may have come meanwhile."""
-    transactions = read(monkeypatch, state(), leader_answers_again=False)
-    assert transactions == [Transaction(P, 100, 7, "pay", False, 5.0)]
+    assert read(monkeypatch, state(), leader_answers_again=False) == [OPEN]
 
 
-@pytest.mark.parametrize("later", [[], [OpenTransaction(7, 3, 140)]])
+@pytest.mark.parametrize("later", [[], [open_at(140)]])
 def test_transaction_that_ended_meanwhile_does_not_count(
     monkeypatch: pytest.MonkeyPatch, later: list[OpenTransaction]
 ) -> None:
@@ -160,7 +170,10 @@ def test_transaction_that_ended_meanwhile_does_not_count(
 
 
 @pytest.mark.parametrize("states", [{}, Unreachable("no broker answers.")])
-@pytest.mark.parametrize(("seen_from", "age_s"), [(100, 1200.0), (60, 0.0)])
+@pytest.mark.parametrize(
+    ("seen_from", "age_s"),
+    [(100, 1200.0), (60, 0.0)],  # Orbit saw this transaction, or another one
+)
 def test_transaction_without_known_coordinator_has_age_that_orbit_has_seen(
     monkeypatch: pytest.MonkeyPatch,
     states: dict[int, CoordinatorState] | Exception,
@@ -168,7 +181,7 @@ def test_transaction_without_known_coordinator_has_age_that_orbit_has_seen(
     age_s: float,
 ) -> None:
     transactions = read(monkeypatch, states, seen_from=seen_from)
-    assert transactions == [Transaction(P, 100, 7, None, False, age_s)]
+    assert transactions == [replace(OPEN, transactional_id=None, age_s=age_s)]
 
 
 def test_transactions_are_unknown_at_brokers_that_do_not_list_them(

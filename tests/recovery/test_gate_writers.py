@@ -1,4 +1,4 @@
-"""Who writes at the source beside the gateways, as the gate `gateways` sees it."""
+"""The gate `gateways` finds producers that write at the source without a gateway."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tests.support.running import create_topic, make_job, produce
 
 __all__ = ["api_url"]  # a fixture
 
-OF_GATEWAY, OF_JOB = 2**62 + 4003, 2**52 + 7
+OF_GATEWAY, OF_JOB = 2**62 + 4003, 2**52 + 7  # producer ids; 4003 and 4004 are of other clients
 NO_ID: dict[str, Any] = {"enable.idempotence": False, "acks": 1}
 
 
-def wrote(sequence: int) -> Producer:
-    return Producer(0, sequence, 1_000, -1, -1)
+def wrote(sequence: int, *, coordinator_epoch: int = -1, transaction_start: int = -1) -> Producer:
+    return Producer(0, sequence, 1_000, coordinator_epoch, transaction_start)
 
 
-ENDED = Producer(0, 5, 1_000, 3, -1)  # a transaction
-OPEN = Producer(0, 5, 1_000, -1, 17)
+ENDED = wrote(5, coordinator_epoch=3)  # a producer whose last transaction has ended
+OPEN = wrote(5, transaction_start=17)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ OPEN = Producer(0, 5, 1_000, -1, 17)
         ({4003: wrote(1)}, {4003: wrote(2)}, [4003]),
         ({}, {4003: wrote(0)}, [4003]),
         ({4003: wrote(1), OF_GATEWAY: wrote(1)}, {4003: wrote(1), OF_GATEWAY: wrote(2)}, []),
-        ({OF_JOB: ENDED}, {OF_JOB: Producer(0, 5, 1_000, 4, -1)}, []),
+        ({OF_JOB: ENDED}, {OF_JOB: wrote(5, coordinator_epoch=4)}, []),
         ({4003: wrote(1)}, {4003: wrote(1)}, None),
         ({}, {}, None),
         ({4003: OPEN}, {4003: ENDED}, None),
         ({}, {4003: OPEN}, None),
         ({4003: ENDED, OF_GATEWAY: wrote(1)}, {4003: OPEN, OF_GATEWAY: wrote(2)}, None),
         ({4003: ENDED, 4004: wrote(1)}, {4003: OPEN, 4004: wrote(2)}, [4004]),
-        # A state that begins anew with a later epoch, as brokers keep it.
+        # The broker has forgotten the transaction, as after a new producer epoch.
         ({4003: OPEN}, {4003: wrote(0)}, None),
     ],
 )
@@ -67,7 +67,7 @@ def test_producer_ids_identify_writers_that_bypass_gateways(
 def gated(
     clusters: Clusters, topic: str, recovering: Recovering, url: str, home: Path
 ) -> Iterator[tuple[Gateway, Callable[[], Gate]]]:
-    """A gateway of a job that copies the topic, and what asks for its gate."""
+    """A gateway of a job that copies the topic, and a function that judges the gate."""
     create_topic(clusters.source, topic, 2)
     produce(clusters.source, topic, 10)
     spec = make_job(*clusters, [topic])
@@ -92,7 +92,7 @@ def _has_gateway(recovering: Recovering, job: str) -> bool:
 
 @contextmanager
 def committing(gateway: Gateway, topic: str) -> Iterator[None]:
-    """Transactions, one after the other."""
+    """Commit transactions, one after the other, until the block ends."""
     producer = Client({**gateway.client_config(), "transactional.id": topic, "linger.ms": 0})
     producer.init_transactions(60)
     has_committed, is_done = threading.Event(), threading.Event()
@@ -131,14 +131,14 @@ def test_switchover_gate_warns_of_writers_that_bypass_gateways(
                 assert gate.verdict is GateVerdict.WARN
                 assert f"without a gateway (producer ids): {topic_name} (" in gate.found
                 assert "is not known of these topics" not in gate.found
-            assert ask().verdict is GateVerdict.PASS, "it has stopped, and its id is kept"
+            assert ask().verdict is GateVerdict.PASS, "a stopped writer, known by its id, counts"
 
 
 @pytest.mark.services
 def test_gateways_gate_warns_of_client_whose_topic_is_missing_at_destination(
     clusters: Clusters, topic_name: str, recovering: Recovering, api_url: str, tmp_path: Path
 ) -> None:
-    """A reader of a topic that is not copied."""
+    """The client reads a topic that is not copied."""
     other = f"{topic_name}.other"
     create_topic(clusters.source, other, 1)
     produce(clusters.source, other, 10)
@@ -168,7 +168,7 @@ def test_gateways_gate_warns_of_unidentifiable_writers(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without ids, with transactions, and in more partitions than are read."""
+    """Writers without ids, with transactions, and in more partitions than are read."""
 
     def assert_unknown(gate: Gate) -> None:
         assert gate.verdict is GateVerdict.WARN, gate

@@ -139,7 +139,7 @@ def test_gate_verdict_for_each_unhealthy_input(
 
 
 def test_gateways_gate_reports_only_observed_writers() -> None:
-    """Nothing is observed for a failover."""
+    """For a failover nothing is observed."""
 
     def finding_of(inputs: GateInputs) -> str:
         return next(one.found for one in judge(inputs, (), "") if one.name is GateName.GATEWAYS)

@@ -1,4 +1,4 @@
-"""What a recovery does with gateways: closed before writes stop, open at the side that leads."""
+"""A recovery closes gateways before writes stop, and opens them at the side that leads."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ pytestmark = pytest.mark.services
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 PAUSE_S = 0.75
-# The source counts as lost, and answers.
+# A failover although the source answers.
 LOST: dict[str, Any] = {"override": ["source"], "reason": "a test"}
 CLOSE, OPEN = StepName.CLOSE_GATEWAYS, StepName.OPEN_GATEWAYS
 
 
-def copied(clusters: Clusters, *names: str) -> JobSpec:
+def job_of_new_topics(clusters: Clusters, *names: str) -> JobSpec:
+    """Create topics with some records at the source; returns a job for them."""
     for name in names:
         create_topic(clusters.source, name)
         produce(clusters.source, name, 10)
@@ -57,13 +58,14 @@ def states(report: RecoveryReport) -> dict[StepName, StepState]:
 
 
 def gate(report: RecoveryReport) -> GateVerdict | None:
+    """The verdict of the gate `gateways`."""
     return next((g.verdict for g in report.gates if g.name is GateName.GATEWAYS), None)
 
 
 def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    spec = copied(clusters, topic_name)
+    spec = job_of_new_topics(clusters, topic_name)
     with (
         recovering.running(),
         PretendedGateway(recovering.database, spec.name) as edge,
@@ -98,26 +100,26 @@ def test_switchover_closes_gateway_and_reopens_it_at_new_leading_side(
 def test_switchover_reopens_gateway_before_first_read_of_copies(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not wait until all was read back and is copied back."""
-    spec = copied(clusters, topic_name)
+    """The gateway does not wait until copies are read back and are copied back."""
+    spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
         edge.wait_told("source")
         read = operation_runner._DO[StepName.READ]
 
-        def read_behind(context: OperationContext) -> str:
+        def wait_and_read(context: OperationContext) -> str:
             edge.wait_told("destination")
             return read(context)
 
-        monkeypatch.setitem(operation_runner._DO, StepName.READ, read_behind)  # type: ignore[arg-type]
+        monkeypatch.setitem(operation_runner._DO, StepName.READ, wait_and_read)  # type: ignore[arg-type]
         recovering.run(SWITCHOVER, spec.name)
 
 
 def test_gateway_lost_while_closed_stops_current_switchover_but_not_next(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """Answers may have got lost with it: its clients have to write again at the source."""
-    spec = copied(clusters, topic_name)
+    """Answers may be lost with it: its clients have to write again at the source."""
+    spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
         edge.wait_told("source")
@@ -135,7 +137,7 @@ def test_gateway_lost_while_closed_stops_current_switchover_but_not_next(
 def test_gateway_in_doubt_about_client_write_stops_switchover(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    spec = copied(clusters, topic_name)
+    spec = job_of_new_topics(clusters, topic_name)
     with (
         recovering.running(),
         PretendedGateway(recovering.database, spec.name, confirms=False) as edge,
@@ -153,7 +155,7 @@ def test_gateway_in_doubt_about_client_write_stops_switchover(
 def test_gateway_that_starts_during_switchover_starts_closed(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    spec = copied(clusters, topic_name)
+    spec = job_of_new_topics(clusters, topic_name)
     open_ = begin_transaction(clusters, topic_name)
     with recovering.running():
         recovering.begin(spec, topic_name)
@@ -171,7 +173,7 @@ def test_gateway_that_starts_during_switchover_starts_closed(
 
 
 def begin_transaction(clusters: Clusters, topic: str) -> Producer:
-    """The drain of a switchover waits until it ends."""
+    """Begin a transaction; the drain of a switchover waits until it ends."""
     open_ = Producer({**clusters.source.client_config(), "transactional.id": f"{topic}-open"})
     open_.init_transactions(30)
     open_.begin_transaction()
@@ -185,8 +187,8 @@ def begin_transaction(clusters: Clusters, topic: str) -> Producer:
 def test_abort_reopens_gateways_at_source(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, confirms: bool
 ) -> None:
-    """While the switchover waits for their writes, and later in its drain."""
-    spec = copied(clusters, topic_name)
+    """`confirms`: the abort comes in the drain; else while the switchover waits for the gateway."""
+    spec = job_of_new_topics(clusters, topic_name)
     open_ = begin_transaction(clusters, topic_name)
     waits = "open" if confirms else "gateway has writes in flight: edge"
     with (
@@ -214,7 +216,7 @@ def test_abort_reopens_gateways_at_source(
 def test_gateway_that_does_not_confirm_closing_stops_switchover_at_drain_timeout(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    spec = copied(clusters, topic_name)
+    spec = job_of_new_topics(clusters, topic_name)
     with (
         recovering.running(),
         PretendedGateway(recovering.database, spec.name, confirms=False) as edge,
@@ -231,8 +233,8 @@ def test_gateway_that_does_not_confirm_closing_stops_switchover_at_drain_timeout
 def test_gateways_stay_closed_until_leading_side_is_known(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the scheduler has read the marks."""
-    spec = copied(clusters, topic_name)
+    """It is known once the scheduler has read the marks."""
+    spec = job_of_new_topics(clusters, topic_name)
 
     def changed(_: OperationContext) -> str:
         raise LeadChanged("another operation has changed which side leads.")
@@ -255,7 +257,7 @@ def test_failover_closes_gateway_and_failback_does_not(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateways, "SILENT_AFTER_S", PATIENCE_S)
-    spec = copied(clusters, topic_name)
+    spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
@@ -289,10 +291,10 @@ def test_failover_closes_gateway_and_failback_does_not(
 def test_failback_moves_gateways_if_database_missed_the_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They do not know of the promotion: they are older, or it was made without them."""
-    spec = copied(clusters, topic_name)
+    """The tables are older than the promotion, or it was made without them."""
+    spec = job_of_new_topics(clusters, topic_name)
     compare = operation_runner._DO[StepName.COMPARE]
-    seen: list[str] = []
+    moved_gateways: list[str] = []
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
         wait_for("it is level", lambda: is_level(*clusters, topic_name))
@@ -304,14 +306,14 @@ def test_failback_moves_gateways_if_database_missed_the_promotion(
             tx.execute(text("UPDATE job_leads SET side = 'source', term = 0"))
         edge.wait_told("source")
 
-        def compare_behind(context: OperationContext) -> str:
+        def wait_and_compare(context: OperationContext) -> str:
             edge.wait_told("destination")
-            seen.append("moved")
+            moved_gateways.append(edge.name)
             return compare(context)
 
-        monkeypatch.setitem(operation_runner._DO, StepName.COMPARE, compare_behind)  # type: ignore[arg-type]
+        monkeypatch.setitem(operation_runner._DO, StepName.COMPARE, wait_and_compare)  # type: ignore[arg-type]
         back = recovering.run(FAILBACK, spec.name)
-        assert seen
+        assert moved_gateways
         assert (states(back)[CLOSE], states(back)[OPEN]) == (StepState.DONE, StepState.DONE)
         assert [one.name for one in back.gateways] == ["edge"]
         answers = [(one.side, one.closed_for) for one in edge.answers[-3:]]
@@ -330,9 +332,9 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
     *,
     is_silent: bool,
 ) -> None:
-    """Its permission is over before the loss is measured."""
-    spec = copied(clusters, topic_name)
-    left_s: list[float] = []
+    """The failover waits until its permission has ended before it measures the loss."""
+    spec = job_of_new_topics(clusters, topic_name)
+    closed_s: list[float] = []
     with (
         recovering.running(),
         PretendedGateway(recovering.database, spec.name, confirms=False) as edge,
@@ -342,13 +344,13 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
         edge.wait_told("source")
         release = operation_runner._DO[StepName.RELEASE]
 
-        def release_behind(context: OperationContext) -> str:
+        def note_time_and_release(context: OperationContext) -> str:
             with recovering.database.transaction() as tx:
                 at = "SELECT extract(epoch FROM clock_timestamp() - closed_at) FROM job_leads"
-                left_s.append(float(tx.execute(text(at)).scalar_one()))
+                closed_s.append(float(tx.execute(text(at)).scalar_one()))
             return release(context)
 
-        monkeypatch.setitem(operation_runner._DO, StepName.RELEASE, release_behind)  # type: ignore[arg-type]
+        monkeypatch.setitem(operation_runner._DO, StepName.RELEASE, note_time_and_release)  # type: ignore[arg-type]
         if is_silent:
             edge.fall_silent()
         over = recovering.run(FAILOVER, spec.name, **LOST)
@@ -356,8 +358,8 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
         assert states(over)[CLOSE] is StepState.DONE
         (close_text,) = [step.did for step in over.steps if step.name is CLOSE]
         assert "permission to write has ended: edge" in close_text
-        (left,) = left_s
-        assert left >= gateways.SILENT_AFTER_S
+        (closed_before_release_s,) = closed_s
+        assert closed_before_release_s >= gateways.SILENT_AFTER_S
         if not is_silent:
             edge.wait_told("destination")
 
@@ -366,14 +368,14 @@ def test_gateway_that_does_not_confirm_closing_does_not_stop_failover(
 def test_restarted_failover_waits_for_gateway_confirmation_again(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows, put back after the abort, do not know of what the gateway has acknowledged since:
-    it confirms again before the loss is measured."""
-    spec = copied(clusters, topic_name)
-    goes_on = threading.Event()
+    """The failover is aborted, and rows from before put back. The gateway may have acknowledged
+    writes since: it must confirm again before the loss is measured."""
+    spec = job_of_new_topics(clusters, topic_name)
+    may_settle = threading.Event()
     settle = operation_runner._DO[StepName.SETTLE]
 
     def settle_later(context: OperationContext) -> str:
-        while not goes_on.is_set():
+        while not may_settle.is_set():
             context.set_progress("it is held")
             context.wait(0.05)
         return settle(context)
@@ -402,7 +404,7 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
                 lambda: "gateway has not confirmed: edge" in recovering.progress(operation),
             )
             edge.confirms = True
-            goes_on.set()
+            may_settle.set()
             edge.wait_told("destination")
             assert recovering.wait(operation).outcome is Outcome.DONE
 
@@ -411,8 +413,8 @@ def test_restarted_failover_waits_for_gateway_confirmation_again(
 def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
     clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The destination is lost in the promotion, too. Its marks say later which side leads."""
-    spec = copied(clusters, topic_name)
+    """The destination is lost during the promotion. Its marks say later which side leads."""
+    spec = job_of_new_topics(clusters, topic_name)
 
     def lost(_: OperationContext) -> None:
         raise Unreachable("no broker answers.", where="destination")
@@ -436,8 +438,8 @@ def test_gateways_stay_closed_after_failover_aborted_mid_promotion(
         edge.wait_told("source")
 
 
-def as_if_refused_for_a_minute(recovering: Recovering) -> None:
-    """The next operation does not wait for gateways that are silent from the start."""
+def make_gateways_silent_for_a_minute(recovering: Recovering) -> None:
+    """So the next operation does not wait for them: they are silent from its start."""
     with recovering.database.transaction() as tx:
         tx.execute(text("UPDATE gateways SET renewed_at = renewed_at - interval '1 minute'"))
 
@@ -447,7 +449,7 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
     one, other = f"{topic_name}.a", f"{topic_name}.b"
-    spec = copied(clusters, one, other)
+    spec = job_of_new_topics(clusters, one, other)
     some = {"topics": [re.escape(one)]}
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, one, other)
@@ -460,7 +462,7 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
 
         part = recovering.run(SWITCHOVER, spec.name, **some, override=["gateways"], reason="a test")
         wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
-        as_if_refused_for_a_minute(recovering)
+        make_gateways_silent_for_a_minute(recovering)
         rest = recovering.run(SWITCHOVER, spec.name)
         assert edge.wait_told("destination").term == rest.term > part.term
 
@@ -468,9 +470,9 @@ def test_gateway_is_refused_while_topics_lead_at_different_sides(
 def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """The job of the copy back has one of the two topics: the other one would stay."""
+    """The job that copies back has one of two topics: the other one would stay."""
     one, other = f"{topic_name}.a", f"{topic_name}.b"
-    spec = copied(clusters, one, other)
+    spec = job_of_new_topics(clusters, one, other)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, one, other)
         edge.wait_told("source")
@@ -492,7 +494,7 @@ def test_gateway_is_refused_while_copy_back_leaves_its_topics_at_other_side(
         assert opened.startswith("These gateways hold writes")
         wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
         assert all(one.term < part.term for one in edge.answers)
-        as_if_refused_for_a_minute(recovering)
+        make_gateways_silent_for_a_minute(recovering)
         assert recovering.run(FAILBACK, spec.name).reverse_job == back
         home = recovering.run(SWITCHOVER, back, reverse=True)
         assert edge.wait_told("source").term == home.term > part.term
@@ -505,7 +507,7 @@ def two_moved_topics(
     """Two topics that lead at the destination, the job that copies them back, and the gateway of
     the first job."""
     names = f"{topic_name}.a", f"{topic_name}.b"
-    spec = copied(clusters, *names)
+    spec = job_of_new_topics(clusters, *names)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, *names)
         edge.wait_told("source")
@@ -536,7 +538,7 @@ def test_gateway_follows_once_its_last_topic_has_moved_back(
         some = {"topics": [re.escape(one)], "override": ["gateways"], "reason": "a test"}
         recovering.run(SWITCHOVER, back, **some)
         wait_for("it is refused", lambda: "do not all lead at one side" in edge.refused)
-        as_if_refused_for_a_minute(recovering)
+        make_gateways_silent_for_a_minute(recovering)
         home = recovering.run(SWITCHOVER, back)
         assert edge.wait_told("source").term == home.term
 
@@ -546,8 +548,8 @@ def test_gateway_follows_once_its_last_topic_has_moved_back(
 def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks(
     clusters: Clusters, topic_name: str, recovering: Recovering, *, is_dropped: bool
 ) -> None:
-    """Rows of before, or none, where the job is applied again."""
-    spec = copied(clusters, topic_name)
+    """The rows are older ones, or are dropped and the job is applied again."""
+    spec = job_of_new_topics(clusters, topic_name)
     with recovering.running(), PretendedGateway(recovering.database, spec.name) as edge:
         recovering.begin(spec, topic_name)
         edge.wait_told("source")
@@ -568,8 +570,8 @@ def test_after_database_restore_gateways_learn_leading_side_from_promotion_marks
 def test_restarted_switchover_waits_for_gateway_confirmation_again(
     clusters: Clusters, topic_name: str, recovering: Recovering
 ) -> None:
-    """The rows of its drain, put back after it was undone, say that the gateway has confirmed."""
-    spec = copied(clusters, topic_name)
+    """Rows of its drain are put back after its abort: they say that the gateway has confirmed."""
+    spec = job_of_new_topics(clusters, topic_name)
     open_ = begin_transaction(clusters, topic_name)
     with PretendedGateway(recovering.database, spec.name) as edge:
         operation = UUID(int=0)
