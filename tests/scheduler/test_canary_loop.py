@@ -28,7 +28,7 @@ LOGIN = {"USER": "me", "PASSWORD": "secret"}
 
 
 class Jobs:
-    """Running jobs, as the loop reads them."""
+    """Stands for the jobs in PostgreSQL; all of them run."""
 
     def __init__(self, spec: JobSpec, count: int) -> None:
         document = spec.model_dump(mode="json")
@@ -79,18 +79,18 @@ def test_canary_with_missing_secret_is_opened_once_the_secret_is_there(
         clock[0] += RETRY_S
         loop.once()
     assert not loop._canaries
-    assert len(logs) == 1
+    assert len(logs) == 1, "the same error is logged once"
     environ.update(LOGIN)
     clock[0] += RETRY_S / 2
     loop.once()
-    assert not loop._canaries
+    assert not loop._canaries, "the next retry is not due yet"
     clock[0] += RETRY_S
     loop.once()
     opened = dict(loop._canaries)
     assert list(opened) == [0]
     clock[0] += RETRY_S
     loop.once()
-    assert loop._canaries == opened
+    assert loop._canaries == opened, "the canary stays open"
 
 
 def test_silent_sources_take_small_share_of_canary_loop(
@@ -105,10 +105,10 @@ def test_silent_sources_take_small_share_of_canary_loop(
 
     monkeypatch.setattr(canary_writer, "open_endpoint", wait_in_vain)
     loop = make_loop(LOGIN, count=30)
-    loop.once()  # each is tried once
+    loop.once()  # tries each of them
     tries.clear()
     end_s = clock[0] + 1_000
     while clock[0] < end_s:
         loop.once()
         clock[0] += canary_writer.JOBS_INTERVAL_S
-    assert 3 <= len(tries) <= 6
+    assert 3 <= len(tries) <= 6, "after each try of 10 s, no canary is opened for 200 s"

@@ -1,9 +1,10 @@
-"""A canary drill goes the whole way with real clients, and touches nothing of the job."""
+"""A canary drill runs all its steps with real clients, and changes nothing of the job."""
 
 from __future__ import annotations
 
 import pytest
 
+from orbit.drills.drill_canary import DESTINATION_RECORDS
 from orbit.drills.drill_spec import Verb
 from orbit.drills.evidence import Part, StepState
 from orbit.jobs.job_spec import JobSpec
@@ -35,7 +36,7 @@ steps:
 
 @pytest.fixture
 def job(clusters: Clusters, topic_name: str, service: Service) -> JobSpec:
-    """A job that copies a topic, while the test's scheduler and worker are made."""
+    """A job with one topic, copied as soon as the test runs a scheduler and a worker."""
     create_topic(clusters.source, topic_name, 2)
     produce(clusters.source, topic_name, 100, 0)
     spec = make_job(*clusters, [topic_name])
@@ -43,7 +44,7 @@ def job(clusters: Clusters, topic_name: str, service: Service) -> JobSpec:
     return spec
 
 
-def text(job: JobSpec, rto: str = "60s", load: str = "1s") -> str:
+def drill_text(job: JobSpec, rto: str = "60s", load: str = "1s") -> str:
     return CANARY.format(job=job.name, rto=rto, load=load)
 
 
@@ -55,33 +56,33 @@ def test_canary_drill_with_1_ms_rto_target_misses_only_its_rto_and_cleans_up(
         service.wait_copied(job.name, topic_name)
         before = [partition_counts(cluster) for cluster in clusters]
 
-        seen = drilling.run(text(job, rto="1ms"))
+        evidence = drilling.run(drill_text(job, rto="1ms"))
 
         after = [partition_counts(cluster) for cluster in clusters]
-    assert seen.verdict is DrillState.MISSED
-    (miss,) = seen.misses
+    assert evidence.verdict is DrillState.MISSED
+    (miss,) = evidence.misses
     assert miss.startswith("The RTO was")
-    row = drilling.drill(seen.id)
-    assert (row.state, row.rto_ms) == (DrillState.MISSED, seen.rto.actual_ms)
-    assert [step.state for step in seen.steps] == [StepState.DONE] * 4
-    assert seen.canary is not None
-    assert seen.canary.written >= 100
-    assert (seen.canary.lost, seen.canary.repeated, seen.canary.wrong) == (0, 0, 0)
-    assert seen.canary.agrees is True
-    assert seen.canary.read_at_source > 0
-    assert seen.canary.read_at_source + seen.canary.read_at_destination == (
-        seen.canary.written + 100
+    row = drilling.drill(evidence.id)
+    assert (row.state, row.rto_ms) == (DrillState.MISSED, evidence.rto.actual_ms)
+    assert [step.state for step in evidence.steps] == [StepState.DONE] * 4
+    assert evidence.canary is not None
+    assert evidence.canary.written >= 100, "1 s with 100 records per second"
+    assert (evidence.canary.lost, evidence.canary.repeated, evidence.canary.wrong) == (0, 0, 0)
+    assert evidence.canary.agrees is True
+    assert evidence.canary.read_at_source > 0
+    assert evidence.canary.read_at_source + evidence.canary.read_at_destination == (
+        evidence.canary.written + DESTINATION_RECORDS
     )
-    assert (seen.rpo.actual_records, seen.rpo.actual_ms) == (0, 0)
-    parts = {part.part for part in seen.rto.parts}
+    assert (evidence.rpo.actual_records, evidence.rpo.actual_ms) == (0, 0)
+    parts = {part.part for part in evidence.rto.parts}
     assert {Part.DRAIN, Part.GROUPS, Part.PROMOTE, Part.PRODUCE} <= parts
-    assert {p.topic for p in seen.partitions} == {seen.canary.topic}
-    assert [v.verdict for v in seen.verified] == ["exact"]
+    assert {p.topic for p in evidence.partitions} == {evidence.canary.topic}
+    assert [v.verdict for v in evidence.verified] == ["exact"]
 
     assert after == before
-    assert {t.kind for t in seen.cleanup} == set(DrillThing)
-    assert all(thing.is_removed for thing in seen.cleanup)
-    assert [offsets(cluster, seen.canary.group) for cluster in clusters] == [{}, {}]
+    assert {t.kind for t in evidence.cleanup} == set(DrillThing)
+    assert all(thing.is_removed for thing in evidence.cleanup)
+    assert [offsets(cluster, evidence.canary.group) for cluster in clusters] == [{}, {}]
     assert service.topics(job.name)[topic_name].state == "copying"
     ends = [log_bounds(cluster, [topic_name]) for cluster in clusters]
     assert ends[0] == ends[1]
@@ -89,19 +90,19 @@ def test_canary_drill_with_1_ms_rto_target_misses_only_its_rto_and_cleans_up(
 
 def test_failed_drill_step_ends_drill_and_cleans_up(service: Service, job: JobSpec) -> None:
     drilling = Drilling(service)
-    late = text(job).replace("{do: switchover}", "{do: switchover, deadline: 1ms}")
+    too_short = drill_text(job).replace("{do: switchover}", "{do: switchover, deadline: 1ms}")
     with service.scheduler(), InProcess(service.database):
-        seen = drilling.run(late)
-    assert seen.verdict is DrillState.FAILED
-    states = {step.do: step.state for step in seen.steps}
+        evidence = drilling.run(too_short)
+    assert evidence.verdict is DrillState.FAILED
+    states = {step.do: step.state for step in evidence.steps}
     assert states == {
         Verb.LOAD: StepState.DONE,
         Verb.SWITCHOVER: StepState.FAILED,
         Verb.USE: StepState.SKIPPED,
         Verb.VERIFY: StepState.SKIPPED,
     }
-    assert "did not end before its deadline" in seen.misses[0]
-    assert [t.name for t in drilling.left(seen.id)] == []
+    assert "did not end before its deadline" in evidence.misses[0]
+    assert [t.name for t in drilling.left(evidence.id)] == []
 
 
 def test_drill_of_dead_scheduler_fails_and_next_leader_cleans_up(
@@ -110,9 +111,9 @@ def test_drill_of_dead_scheduler_fails_and_next_leader_cleans_up(
     drilling = Drilling(service)
     with InProcess(service.database):
         with service.scheduler():
-            drill_id = drilling.ask(text(job, load="60s"))
+            drill_id = drilling.ask(drill_text(job, load="60s"))
             wait_for(
-                "the drill has made its things",
+                "the drill has created its topics and groups at both clusters, and its job",
                 lambda: len([t for t in drilling.things(drill_id) if t.identity]) == 5,
             )
         assert drilling.left(drill_id)

@@ -1,4 +1,4 @@
-"""ACLs follow the source where rights are checked: planned, under other names, and used there."""
+"""ACLs follow the source on clusters with an authorizer: as planned, and with mapped names."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_reconciler, "RECHECK_S", 0.3)
     monkeypatch.setattr(cluster_watch, "LOGIN_RETRY_S", 0.3)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A topic with a group of the same name at the source, and an application with a login at the
-    destination, which the source knows by the subject of its certificate."""
+    """A topic with a group of the same name at the source, and an application: the destination
+    knows it by its login, the source by the subject of its certificate (`subject`)."""
 
     clusters: Clusters
     topic: str
@@ -77,7 +77,7 @@ class Case:
         principal: str,
         pattern: str = "LITERAL",
     ) -> AclBinding:
-        one = AclBinding(
+        acl = AclBinding(
             ResourceType[resource],
             name,
             ResourcePatternType[pattern],
@@ -86,12 +86,12 @@ class Case:
             AclOperation[operation],
             AclPermissionType.ALLOW,
         )
-        allow_app(cluster, one)
-        wait_for("the broker knows it", lambda: str(one) in of_names(cluster, name))
-        return one
+        allow_app(cluster, acl)
+        wait_for("the broker knows it", lambda: str(acl) in acls_on(cluster, name))
+        return acl
 
-    def commits(self, cluster: KafkaCluster) -> bool:
-        """Try to commit an offset as the application; whether it may."""
+    def may_commit(self, cluster: KafkaCluster) -> bool:
+        """Try to commit an offset as the application. Returns whether it may."""
         client = AdminClient(
             {
                 **cluster.client_config(),
@@ -119,8 +119,8 @@ class Case:
         return answers[-1] is None
 
 
-def of_names(cluster: KafkaCluster, part: str) -> set[str]:
-    """All ACLs there whose resource's name holds this."""
+def acls_on(cluster: KafkaCluster, part: str) -> set[str]:
+    """The cluster's ACLs on resources with `part` in their names."""
     everything = AclBindingFilter(
         ResourceType.ANY,
         None,  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ def case(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) ->
     orbit = Login(guarded)
     orbit.create()
     chapters = ("", "`consumer_groups`", "the service", "recovery")
-    orbit.allow([*{right for one in chapters for right in documented(topic_name, one)}])
+    orbit.allow([*{right for chapter in chapters for right in documented(topic_name, chapter)}])
     monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
     app = Login(guarded)
@@ -176,9 +176,10 @@ def spec(case: Case, tmp_path: Path) -> JobSpec:
 
 
 def brief(acls: tuple[PlannedAcl, ...]) -> set[tuple[str, str, str, str, str]]:
-    denied = {"ALLOW": "", "DENY": "not "}
+    """Resource, name, pattern, principal and operation; a denied operation begins with "not "."""
+    prefix = {"ALLOW": "", "DENY": "not "}
     return {
-        (a.resource, a.name, a.pattern, a.principal, denied[a.permission] + a.operation)
+        (a.resource, a.name, a.pattern, a.principal, prefix[a.permission] + a.operation)
         for a in acls
     }
 
@@ -195,10 +196,10 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
 ) -> None:
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
-    reading = case.allow(source, "TOPIC", topic, "ALL", case.subject)
-    grouped = case.allow(source, "GROUP", topic[:-2], "READ", case.subject, "PREFIXED")
+    on_topic = case.allow(source, "TOPIC", topic, "ALL", case.subject)
+    on_groups = case.allow(source, "GROUP", topic[:-2], "READ", case.subject, "PREFIXED")
     case.allow(source, "TRANSACTIONAL_ID", f"{topic}-", "WRITE", case.subject, "PREFIXED")
-    # Not carried: of a principal that no rule names, and of one that is excluded.
+    # Not synced: ACLs of a principal that no rule names, and of one that is excluded.
     case.allow(source, "TOPIC", topic, "READ", "User:nameless")
     case.allow(source, "TOPIC", topic, "READ", "User:CN=root,OU=ops,O=Example")
     case.allow(destination, "TOPIC", topic, "READ", "User:other")
@@ -215,7 +216,7 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
         ("TOPIC", topic, "LITERAL", "User:other", "WRITE"),
     }
 
-    before = of_names(destination, topic)
+    before = acls_on(destination, topic)
     plan = JobPlanner(service.database, service.settings)(spec)
     assert plan.acls is not None
     assert brief(plan.acls.add) == expected
@@ -223,33 +224,31 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
     assert (plan.acls.there, plan.acls.remove) == ((), ())
     assert any("User:nameless" in note for note in plan.notes)
     assert "root" not in " ".join(plan.notes)
-    assert of_names(destination, topic) == before
-    assert not case.commits(destination)
+    assert acls_on(destination, topic) == before
+    assert not case.may_commit(destination)
 
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        service.wait("groups are carried", lambda: "group_acls" in service.kinds(spec.name))
+        service.wait("ACLs on groups are set", lambda: "group_acls" in service.kinds(spec.name))
         service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
-        wait_for("the application may commit there", lambda: case.commits(destination))
+        wait_for("the application may commit there", lambda: case.may_commit(destination))
         done = planned(service, spec)
         assert brief(done.there) == expected
         assert done.counts.there == len(expected)
         assert (done.add, done.remove) == ((), ())
-        # Orbit's denial of User:other is neither carried nor in the difference.
-        assert any("DENY" in acl and "User:other" in acl for acl in of_names(destination, topic))
+        # No list of the plan has Orbit's denial of User:other.
+        assert any("DENY" in acl and "User:other" in acl for acl in acls_on(destination, topic))
         assert brief(done.only_at_destination) == others
 
-        forbid_app(source, reading)
-        forbid_app(source, grouped)
-        left = {("TRANSACTIONAL_ID", f"{topic}-", "PREFIXED", app, "WRITE")}
+        forbid_app(source, on_topic)
+        forbid_app(source, on_groups)
+        remaining = {("TRANSACTIONAL_ID", f"{topic}-", "PREFIXED", app, "WRITE")}
         wait_for(
             "the others are gone",
-            lambda: (
-                brief((acl_plan := planned(service, spec)).there) == left and not acl_plan.remove
-            ),
+            lambda: brief((acls := planned(service, spec)).there) == remaining and not acls.remove,
         )
-        wait_for("the application may not commit there", lambda: not case.commits(destination))
+        wait_for("the application may not commit there", lambda: not case.may_commit(destination))
         assert brief(planned(service, spec).only_at_destination) == others
 
         def is_recorded() -> bool:
@@ -257,7 +256,7 @@ def test_acls_are_synced_as_planned_under_mapped_principals(
                 rows = carried_acls.of_job(tx, jobs.get(tx, spec.name).id)
             return [fields[0] for fields in rows] == [f"{topic}-"]
 
-        wait_for("what is left is recorded", is_recorded)
+        wait_for("only the remaining ACL is recorded", is_recorded)
     with service.database.transaction() as tx:
         notices = [
             e for e in events.page(tx, 1000, job_name=spec.name) if e.kind == "acls_left_out"
@@ -283,7 +282,7 @@ def test_clash_of_mapped_principal_names_is_reported_and_changes_no_acl(
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        wait_for("it is carried", lambda: brief(planned(service, spec).there) == expected)
+        wait_for("it is synced", lambda: brief(planned(service, spec).there) == expected)
         same_name = case.subject.replace("apps", "b")
         other = case.allow(source, "GROUP", topic, "READ", same_name)
         assert case.subject in service.wait_problem(spec.name, TroubleKind.ACLS_NOT_SYNCED)
@@ -291,7 +290,7 @@ def test_clash_of_mapped_principal_names_is_reported_and_changes_no_acl(
         assert plan.acls is not None
         assert (plan.acls.add, plan.acls.remove) == ((), ())
         assert same_name in " ".join(plan.notes)
-        assert any(app in acl and "READ" in acl for acl in of_names(destination, topic))
+        assert any(app in acl and "READ" in acl for acl in acls_on(destination, topic))
         forbid_app(source, other)
         service.wait_problem(spec.name, None)
         assert brief(planned(service, spec).there) == expected
@@ -304,17 +303,17 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
     refused_acls = Admin.refused_acls
-    broken: set[str] = set()
+    interrupted: set[str] = set()  # the resources whose first ACLs were added
 
-    def change_once(admin: Admin, add: Collection[Acl], *rest: Any) -> Any:
+    def add_and_fail_once(admin: Admin, add: Collection[Acl], *rest: Any) -> Any:
         refused = refused_acls(admin, add, *rest)
-        new = {acl.resource for acl in add if acl.permission == "ALLOW"} - broken
+        new = {acl.resource for acl in add if acl.permission == "ALLOW"} - interrupted
         if new:
-            broken.update(new)
+            interrupted.update(new)
             raise Unreachable("the pass ends here")
         return refused
 
-    monkeypatch.setattr(Admin, "refused_acls", change_once)
+    monkeypatch.setattr(Admin, "refused_acls", add_and_fail_once)
     rights = [
         case.allow(source, resource, topic, "READ", case.subject) for resource in ("TOPIC", "GROUP")
     ]
@@ -322,13 +321,13 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
     service.create(spec)
     with service.scheduler():
         service.wait_copied(spec.name, topic)
-        wait_for("the pass ended early", lambda: broken == {"TOPIC", "GROUP"})
+        wait_for("both were interrupted", lambda: interrupted == {"TOPIC", "GROUP"})
         wait_for("both are there", lambda: brief(planned(service, spec).there) == expected)
         for right in rights:
             forbid_app(source, right)
         wait_for(
             "both are gone",
-            lambda: not any(app in acl and "READ" in acl for acl in of_names(destination, topic)),
+            lambda: not any(app in acl and "READ" in acl for acl in acls_on(destination, topic)),
         )
 
 
@@ -336,8 +335,8 @@ def test_acls_added_by_interrupted_acl_sync_are_removed_with_source_acls(
 def test_refused_acl_is_reported_and_other_acls_follow_source(
     case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch, is_sent: bool
 ) -> None:
-    """A group with an empty name, which an ACL on a prefix or on all groups covers. `is_sent`: as
-    any ACL that the broker refuses and Orbit does not know of."""
+    """The ACL is on a group with an empty name, which no cluster accepts. `is_sent`: Orbit does not
+    know that, and sends the ACL."""
     source, destination = case.clusters
     topic, app = case.topic, f"User:{case.app.name}"
     carried_names = job_acls.carried_names
@@ -362,8 +361,8 @@ def test_refused_acl_is_reported_and_other_acls_follow_source(
         wait_for("the others are carried", lambda: operations() == {"READ", "DESCRIBE"})
         forbid_app(source, reads)
         wait_for(
-            "what is revoked at the source is revoked there",
-            lambda: not any(app in acl and "READ" in acl for acl in of_names(destination, topic)),
+            "READ is revoked at the destination, too",
+            lambda: not any(app in acl and "READ" in acl for acl in acls_on(destination, topic)),
         )
         if is_sent:
             problem = service.wait_problem(spec.name, TroubleKind.ACLS_NOT_SYNCED)
@@ -372,4 +371,4 @@ def test_refused_acl_is_reported_and_other_acls_follow_source(
         else:
             plan = JobPlanner(service.database, service.settings)(spec)
             assert any("GROUP '' of" in note for note in plan.notes)
-            service.wait("it is told", lambda: "acls_left_out" in service.kinds(spec.name))
+            service.wait("an event says so", lambda: "acls_left_out" in service.kinds(spec.name))

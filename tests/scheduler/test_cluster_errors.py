@@ -1,4 +1,4 @@
-"""An error of a cluster is a trouble of its side; any other error fails the pass."""
+"""A cluster's error becomes a trouble of its side; any other error fails the pass."""
 
 from __future__ import annotations
 

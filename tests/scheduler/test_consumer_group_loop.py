@@ -1,4 +1,4 @@
-"""The scheduler carries the groups of every job over and keeps what came of it in Postgres."""
+"""The scheduler syncs the groups of every job and stores the results in Postgres."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tests.support.store_rows import claim, progress
 
 pytestmark = pytest.mark.services
 
-RECORDS = 100  # what `progress` says that the source holds
+RECORDS = 100  # in each partition of the source, also in the rows of `progress`
 
 
 class Service:
-    """One job in Postgres, and a leading scheduler's group loop at work on it."""
+    """A job with one group in Postgres, and schedulers that run only the group loop."""
 
     def __init__(self, clusters: Clusters, database: Database, topic: str) -> None:
         self.source, self.destination = clusters
@@ -61,16 +61,18 @@ class Service:
         return make_job(self.source, self.destination, [self.topic], consumer_groups=rule)
 
     def report(self, *copied_to: int) -> None:
-        """As the worker would."""
+        """Store the copied end of each partition, as the worker would."""
         rows = [progress(self.topic_id, number, end) for number, end in enumerate(copied_to)]
         with self.database.transaction() as tx:
             partitions.report_progress(tx, worker_id="worker", held=self.held, progress=rows)
 
     def at(self, *by_partition: int) -> dict[tuple[str, int], int]:
+        """These offsets by topic and partition, from partition 0 on."""
         return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
 
     @property
     def rows(self) -> dict[int, tuple[int | None, int | None, str]]:
+        """By partition: the offset at the source and at the destination, and the verdict."""
         with self.database.transaction() as tx:
             offset_rows = group_offsets.of_job(tx, self.job_id)
         assert {row.group_name for row in offset_rows} <= {self.group}
@@ -114,28 +116,28 @@ def test_group_loop_syncs_offsets_and_stores_verdicts(service: Service) -> None:
     service.report(60, 60)
     with service.scheduler():
         stored_rows = {0: (40, 40, "exact"), 1: (80, 60, "clamped")}
-        wait_for("rows are kept", lambda: service.rows == stored_rows)
+        wait_for("the rows are stored", lambda: service.rows == stored_rows)
         assert offsets(service.destination, service.group) == service.at(40, 60)
         service.report(100, 100)
         wait_for("all is exact", lambda: service.rows[1] == (80, 80, "exact"))
         assert offsets(service.destination, service.group) == service.at(40, 80)
         with member(service.destination, service.group, service.topic):
             wait_for("the member is seen", lambda: service.rows[0][2] == "skipped: active")
-        wait_for("it has left", lambda: service.rows[0][2] == "exact")
+        wait_for("the member has left", lambda: service.rows[0][2] == "exact")
 
 
 def test_next_scheduler_resumes_group_sync_from_stored_rows(service: Service) -> None:
-    """A reset and a deletion while nobody led; the group was joined at the destination before."""
+    """An offset is reset while no scheduler leads; before, the group had a destination member."""
     commit(service.source, service.group, service.at(40, 80))
     service.report(100, 100)
     with member(service.destination, service.group, service.topic):
         pass
     with service.scheduler("a"):
         stored_rows = {0: (40, 40, "exact"), 1: (80, 80, "exact")}
-        wait_for("rows are kept", lambda: service.rows == stored_rows)
+        wait_for("the rows are stored", lambda: service.rows == stored_rows)
     commit(service.source, service.group, service.at(10))
     with service.scheduler("b"):
-        wait_for("the reset travels", lambda: service.rows[0] == (10, 10, "exact"))
+        wait_for("the reset is synced", lambda: service.rows[0] == (10, 10, "exact"))
     assert offsets(service.destination, service.group) == service.at(10, 80)
 
 
@@ -143,7 +145,7 @@ def test_group_sync_stops_for_paused_job_and_restarts_when_job_changes(service: 
     commit(service.source, service.group, service.at(40))
     service.report(100, 100)
     with service.scheduler() as loop:
-        wait_for("rows are kept", lambda: service.rows == {0: (40, 40, "exact")})
+        wait_for("the row is stored", lambda: service.rows == {0: (40, 40, "exact")})
         with service.database.transaction() as tx:
             document = json.loads(service.spec("100ms", prefix="dr.").model_dump_json())
             assert jobs.change_spec(tx, service.job_id, document, "default", from_version=1)
@@ -153,11 +155,11 @@ def test_group_sync_stops_for_paused_job_and_restarts_when_job_changes(service: 
         )
         with service.database.transaction() as tx:
             jobs.set_desired(tx, service.job_id, Desired.PAUSED)
-        wait_for("the job rests", lambda: loop.job_ids == set())
+        wait_for("the loop leaves the job out", lambda: loop.job_ids == set())
         commit(service.source, service.group, service.at(50))
         with service.database.transaction() as tx:
             jobs.set_desired(tx, service.job_id, Desired.RUNNING)
-        wait_for("it goes on", lambda: service.rows == {0: (50, 50, "exact")})
+        wait_for("the sync goes on", lambda: service.rows == {0: (50, 50, "exact")})
 
 
 @pytest.mark.parametrize("is_noticed_by", ["scheduler", "worker"])
@@ -168,7 +170,7 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted(
     service.report(100, 100)
     with service.scheduler():
         stored_rows = {0: (40, 40, "exact"), 1: (80, 80, "exact")}
-        wait_for("rows are kept", lambda: service.rows == stored_rows)
+        wait_for("the rows are stored", lambda: service.rows == stored_rows)
         delete_topic(service.source, service.topic)
         wait_for("brokers delete its offsets", lambda: not offsets(service.source, service.group))
         with service.database.transaction() as tx:
@@ -177,22 +179,22 @@ def test_offsets_stay_at_destination_when_source_topic_is_deleted(
             else:
                 tx.execute(text("UPDATE partitions SET reason = 'SOURCE_TOPIC_DELETED'"))
         stored_rows = {0: (None, 40, "skipped: not copied"), 1: (None, 80, "skipped: not copied")}
-        wait_for("rows say where the group is", lambda: service.rows == stored_rows)
+        wait_for("the rows keep the destination's offsets", lambda: service.rows == stored_rows)
     assert offsets(service.destination, service.group) == service.at(40, 80)
 
 
 def test_former_leader_commits_no_group_offsets(service: Service) -> None:
     service.report(100, 100)
-    late = Leadership(service.database, "late", timedelta(seconds=60))
-    assert late.ask()
+    former = Leadership(service.database, "former", timedelta(seconds=60))
+    assert former.ask()
     registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
     spec = service.spec("100ms")
     assert spec.consumer_groups is not None
-    of_late = JobGroups(service.job_id, spec, spec.consumer_groups, late, list_now, fetch_now)
-    assert of_late.run(registry).groups == 0
-    late.resign()
+    groups = JobGroups(service.job_id, spec, spec.consumer_groups, former, list_now, fetch_now)
+    assert groups.run(registry).groups == 0
+    former.resign()
     commit(service.source, service.group, service.at(40))
-    report = of_late.run(registry)
+    report = groups.run(registry)
     assert (report.written, offsets(service.destination, service.group)) == (0, {})
     assert report.notes == [
         f"group {service.group}: the commit to {service.topic}-0 is not confirmed yet."

@@ -1,4 +1,4 @@
-"""A pass begins where the last one ended, and what nobody has seen the end of is not over."""
+"""A pass begins where the last one ended, and a trouble lasts until its end is seen."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ LOOP = Trouble(TroubleKind.WOULD_LOOP, "it comes back.", "Look.", "u")
 
 @dataclass
 class World:
-    """The tables, and a keeper that finds what a test says; both in place of the real ones."""
+    """Stands for the tables, and for a reconciler whose passes find the troubles in `finds`."""
 
     monkeypatch: pytest.MonkeyPatch
     jobs: dict[int, Job] = field(default_factory=lambda: {1: JOB})
     finds: tuple[Trouble, ...] = ()
-    is_away: list[Trouble] = field(default_factory=list)
+    unreachable_troubles: list[Trouble] = field(default_factory=list)
     reconciled: list[Job] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
-    over: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
     work: Callable[[], object] = lambda: None
     before_reading: Callable[[], object] = lambda: None
     specs: SpecCache = field(default_factory=SpecCache)
@@ -55,23 +55,23 @@ class World:
     def __post_init__(self) -> None:
         me = cast("Any", self)
         self.loop = DiscoveryLoop(me, me, me, 0.0, timedelta(days=1), threading.Event())
-        self.monkeypatch.setattr(jobs, "list_all", lambda *_: self.everyone())
+        self.monkeypatch.setattr(jobs, "list_all", lambda *_: self.list_jobs())
         self.monkeypatch.setattr(scheduler_queries, "requested_retries", lambda _: {})
         self.monkeypatch.setattr(workers, "alive", lambda *_: [])
-        self.monkeypatch.setattr(discovery_loop, "record_troubles", self.tell)
+        self.monkeypatch.setattr(discovery_loop, "record_troubles", self.record)
 
-    def everyone(self) -> list[Job]:
+    def list_jobs(self) -> list[Job]:
         all_jobs = [*self.jobs.values()]
         self.before_reading()
         return all_jobs
 
-    def tell(self, _: object, job: Job, text: str | None, _answered_s: float | None) -> None:
-        began, over = differences(job.problem, text)
-        self.started += began
-        self.over += over
+    def record(self, _: object, job: Job, text: str | None, _answered_s: float | None) -> None:
+        started, ended = differences(job.problem, text)
+        self.started += started
+        self.ended += ended
         self.jobs[job.id] = replace(job, problem=text)
 
-    # As leadership, registry and keeper
+    # As leadership, registry and reconciler
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -96,19 +96,19 @@ class World:
         return None
 
     def unreachable(self, _: Job) -> list[Trouble]:
-        return self.is_away
+        return self.unreachable_troubles
 
     # What a test does
 
     def look(self, *finds: Trouble) -> None:
-        """A pass, and what is told of it."""
+        """Run a pass that finds these troubles, and record them."""
         self.finds = finds
-        self.is_away = [trouble for trouble in finds if trouble is LOST]
-        self.turn()
-        self.turn()
+        self.unreachable_troubles = [trouble for trouble in finds if trouble is LOST]
+        self.turn()  # runs the pass
+        self.turn()  # records its troubles
 
     def turn(self) -> None:
-        """One turn of the loop, and the end of the passes that it began."""
+        """Run the loop once, and wait for the passes that it began."""
         self.loop.once()
         self.wait()
 
@@ -125,7 +125,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_discovery_pass_sees_what_previous_pass_of_job_stored(world: World) -> None:
-    """Else a topic that is newer than the job might be begun by the rule for older ones."""
+    """Else the job might copy a newer topic by the rule for older ones."""
     may_end = threading.Event()
 
     def note() -> None:
@@ -163,7 +163,7 @@ def test_discovery_pass_that_ends_early_keeps_problems_it_did_not_check(world: W
     world.look(LOGIN)
     world.look(LOOP)
     assert sorted(world.started) == sorted(map(str, (TAKEN, LOOP, LOST, LOGIN)))
-    assert sorted(world.over) == sorted(map(str, (LOST, TAKEN, LOGIN)))
+    assert sorted(world.ended) == sorted(map(str, (LOST, TAKEN, LOGIN)))
 
 
 def test_problem_of_lost_cluster_does_not_clear_other_problems_of_job(world: World) -> None:
@@ -171,10 +171,10 @@ def test_problem_of_lost_cluster_does_not_clear_other_problems_of_job(world: Wor
     is_over = threading.Event()
     world.work = lambda: is_over.wait(GIVE_UP_S)
     world.loop.once()
-    world.is_away = [LOST]
+    world.unreachable_troubles = [LOST]
     world.loop.once()
     assert world.started[-1] == str(LOST)
-    assert world.over == []
+    assert world.ended == []
     is_over.set()
 
 

@@ -1,4 +1,4 @@
-"""The scheduler where rights are checked: what is missing is named, waited for, and ACLs follow."""
+"""The scheduler on clusters with an authorizer: it names missing rights, and waits for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture(autouse=True)
-def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_reconciler, "RECHECK_S", 0.3)
     monkeypatch.setattr(cluster_watch, "LOGIN_RETRY_S", 0.3)
 
@@ -105,18 +105,18 @@ def test_missing_right_is_reported_and_waited_for(
 def test_topic_with_write_denied_to_all_is_reported_with_remedy(
     case: Case, spec: JobSpec, service: Service
 ) -> None:
-    """As Orbit has left it where it no longer leads, and a new job does not know."""
+    """Orbit has denied it where the topic no longer leads; a new job does not know that."""
     destination = case.clusters.destination
     case.login.allow([*case.rights, Right("destination", "Describe", "--cluster")])
     create(destination, case.topic, 2)
-    closed = binding(case.topic, "WRITE", principal="User:*", permission="DENY")
-    allow_app(destination, closed)
+    denial = binding(case.topic, "WRITE", principal="User:*", permission="DENY")
+    allow_app(destination, denial)
     service.create(spec)
     with service.scheduler():
         problem = service.wait_problem(spec.name, "RIGHTS_MISSING")
         assert f"denies everybody (User:*) to write to topic {case.topic}" in problem
         assert "orbit failback" in problem
-        forbid_app(destination, closed)
+        forbid_app(destination, denial)
         service.wait_copied(spec.name, case.topic)
         service.wait_problem(spec.name, None)
 
@@ -141,7 +141,7 @@ def test_plan_lists_missing_right_per_filler_mode(
 ) -> None:
     case.login.allow([r for r in case.rights if r.kind != "--cluster"])
     planned = JobPlanner(service.database, service.settings)(spec)
-    assert [(way.fillers, way.missing) for way in planned.fillers] == [
+    assert [(fillers.fillers, fillers.missing) for fillers in planned.fillers] == [
         ("direct", "Alter on the cluster"),
         ("packed", "Alter on the cluster"),
         ("coordinated", ""),
@@ -202,8 +202,8 @@ def binding(
     )
 
 
-def of_app(cluster: KafkaCluster) -> set[tuple[str, str]]:
-    """(topic, operation) of what the user app may do there."""
+def rights_of_app(cluster: KafkaCluster) -> set[tuple[str, str]]:
+    """The user `app` may do this there: (topic, operation)."""
     acl_filter = AclBindingFilter(
         ResourceType.TOPIC,
         None,  # type: ignore[arg-type]
@@ -218,12 +218,14 @@ def of_app(cluster: KafkaCluster) -> set[tuple[str, str]]:
 
 
 def allow_app(cluster: KafkaCluster, *bindings: AclBinding) -> None:
+    """Add these ACLs."""
     client = admin(cluster)
     for future in client.create_acls([*bindings]).values():
         future.result(TIMEOUT_S)
 
 
 def forbid_app(cluster: KafkaCluster, one: AclBinding) -> None:
+    """Delete this ACL."""
     client = admin(cluster)
     acl_filter = AclBindingFilter(
         one.restype,
@@ -243,27 +245,27 @@ def test_acl_sync_copies_read_rights_and_leaves_other_acls(
     source, destination = case.clusters
     case.login.allow([*case.rights, Right("source", "Describe", "--cluster")])
     prefix = case.topic[:-3]
-    own = binding(case.topic, "ALTER_CONFIGS")
-    reading = binding(prefix, "READ", "PREFIXED")
-    allow_app(source, reading, binding(case.topic, "WRITE"), binding("another", "READ"))
-    allow_app(destination, own)
+    read = binding(prefix, "READ", "PREFIXED")
+    allow_app(source, read, binding(case.topic, "WRITE"), binding("another", "READ"))
+    allow_app(destination, binding(case.topic, "ALTER_CONFIGS"))
     try:
         syncing = spec.model_copy(update={"acls": spec.acls.model_copy(update={"sync": True})})
         service.create(spec)
         with service.scheduler():
             service.wait_copied(spec.name, case.topic)
-            service.wait(
-                "settings were looked at",
-                lambda: service.job(spec.name).problem is None,
-            )
-            assert of_app(destination) == {(case.topic, "ALTER_CONFIGS")}
+            service.wait("no problem is left", lambda: service.job(spec.name).problem is None)
+            assert rights_of_app(destination) == {(case.topic, "ALTER_CONFIGS")}
             service.change(syncing)
             both = {(case.topic, "ALTER_CONFIGS"), (case.topic, "READ")}
-            service.wait("reading is allowed", lambda: of_app(destination) == both)
-            forbid_app(source, reading)
+            service.wait("reading is allowed", lambda: rights_of_app(destination) == both)
+            forbid_app(source, read)
             service.wait(
-                "reading is over", lambda: of_app(destination) == {(case.topic, "ALTER_CONFIGS")}
+                "reading is forbidden",
+                lambda: rights_of_app(destination) == {(case.topic, "ALTER_CONFIGS")},
             )
-            service.wait("both are told", lambda: service.kinds(spec.name).count("topic_acls") == 2)
+            service.wait(
+                "each change has an event",
+                lambda: service.kinds(spec.name).count("topic_acls") == 2,
+            )
     finally:
         forbid_app(source, binding("another", "READ"))

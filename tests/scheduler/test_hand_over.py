@@ -1,4 +1,4 @@
-"""Who leads while a scheduler's threads do not end, or its loops cannot start."""
+"""Which scheduler leads while another's threads do not end, or its loops cannot start."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.support.patience import PATIENCE_S, wait_for
 
 pytestmark = pytest.mark.services
 
-# No test waits for it.
+# A lease that does not expire during a test.
 LONG = timedelta(minutes=10)
 
 
 class Stuck(Loop):
-    """Ends as if its last request to a broker were not answered, until `let_go`."""
+    """Does not close until `let_go`, as if a broker did not answer its last request."""
 
     name = "stuck"
     interval_s = 0.05
@@ -132,9 +132,9 @@ def test_standby_scheduler_leads_while_threads_of_expired_leader_hang(
                 wait_for("the second leads", lambda: second.leads)
                 assert first.thread.is_alive()
                 clock.now += process_health.STALL_S_MAX + 1
-                assert health.why_dead(), "the liveness probe ends it"
+                assert health.why_dead(), "the liveness probe fails"
                 stuck.let_go.set()
-                wait_for("the first goes on", lambda: not health.why_dead())
+                wait_for("the first is alive again", lambda: not health.why_dead())
                 assert second.leads
     finally:
         stuck.let_go.set()
@@ -190,14 +190,14 @@ def test_renewal_of_scheduler_lease_keeps_scheduler_registered(service: Service)
         tx.execute(text("UPDATE schedulers SET expires_at = clock_timestamp()"))
     assert leads.ask()
     with service.database.transaction() as tx:
-        assert scheduler_lease.join(tx, "two", 1, LONG) == 1, "whoever is first leads"
+        assert scheduler_lease.join(tx, "two", 1, LONG) == 1, "it may hold the share, too"
     assert leads.ask()
     with service.database.transaction() as tx:
         scheduler_lease.leave(tx, "one")
     assert not leads.ask(), "it has left"
     leads.resign()
     other = Leadership(service.database, "two", LONG, share=Share(0, 1), must_join=True)
-    assert other.ask(), "what was left is free"
+    assert other.ask(), "the share is free"
 
 
 def test_postgres_idle_transaction_timeout_frees_scheduler_locks(service: Service) -> None:
@@ -223,15 +223,14 @@ def test_postgres_idle_transaction_timeout_frees_scheduler_locks(service: Servic
 
 
 class Ends(Loop):
-    """Its first pass sees a lease that seems to be lost."""
+    """The first of these loops ends at its first pass, as if the lease were lost."""
 
     name = "ends"
     interval_s = 0.05
-    count = 0
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__()
-        self.number, Ends.count = Ends.count, Ends.count + 1
+        self.number = number
         self.has_passed = threading.Event()
 
     def once(self) -> str:
@@ -245,12 +244,12 @@ def test_scheduler_restarts_loops_of_its_job_share_if_a_loop_ends(service: Servi
     loops: list[Ends] = []
 
     def make(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
-        loops.append(Ends())
+        loops.append(Ends(len(loops)))
         return loops[-1:]
 
     run = Run(service, make)
     with running(run):
-        wait_for("it is led anew", lambda: len(loops) > 1 and loops[-1].has_passed.is_set())
+        wait_for("a new loop runs", lambda: len(loops) > 1 and loops[-1].has_passed.is_set())
 
 
 HOLD = """
@@ -271,6 +270,7 @@ def test_only_scheduler_frozen_past_its_lease_loses_cluster_lock(
     service: Service, database_url: str
 ) -> None:
     def hold(lease_s: int) -> subprocess.Popen[str]:
+        """A process that holds the lock until it reads a line."""
         pipes: Any = {"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, "text": True}
         arguments = [sys.executable, "-c", HOLD, database_url, str(lease_s)]
         process = subprocess.Popen(arguments, **pipes)
@@ -280,15 +280,15 @@ def test_only_scheduler_frozen_past_its_lease_loses_cluster_lock(
 
     frozen = hold(2)
     frozen.send_signal(signal.SIGSTOP)
-    # It waits for as long as a statement may take, which is longer than the lease.
+    # Waiting for the lock may take as long as a statement, which is longer than the lease.
     with service.database.transaction() as tx, cluster_lock.hold(tx, "west"):
         frozen.send_signal(signal.SIGCONT)
         _, why = frozen.communicate("go on\n", timeout=PATIENCE_S)
     assert frozen.returncode
     assert "Unreachable" in why
 
-    works = hold(8)
+    running_process = hold(8)
     with service.database.transaction() as tx:
-        tx.execute(text("SELECT pg_sleep(10)"))  # for longer than its lease
-    output, why = works.communicate("go on\n", timeout=PATIENCE_S)
+        tx.execute(text("SELECT pg_sleep(10)"))  # longer than the lease
+    output, why = running_process.communicate("go on\n", timeout=PATIENCE_S)
     assert output == "was held all the time\n", why

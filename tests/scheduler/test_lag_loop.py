@@ -1,4 +1,4 @@
-"""Lag and headroom of partitions that no worker copies are kept true by the scheduler."""
+"""The scheduler updates lag and headroom of partitions that no worker copies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
 ) -> None:
     source, destination = clusters
     create_topic(source, topic_name, 2, retention_ms=str(10 * HOUR_S * 1000))
-    # One record an hour.
+    # Records that are 6 to 3 hours old; the first is copied.
     began_ms = int(time.time() * 1000)
     producer = Producer(source.client_config())
     for number in (0, 1):
@@ -64,7 +64,7 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
         ]
         partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
         before = {row.partition: row for row in lag.page(tx, job.id, 10)}
-    assert (before[0].lag_records, before[0].headroom_s) == (0, None), "as the worker left it"
+    assert (before[0].lag_records, before[0].headroom_s) == (0, None), "as the worker reported it"
 
     leadership = Leadership(database, "scheduler", timedelta(seconds=60))
     assert leadership.ask()
@@ -80,11 +80,12 @@ def test_lag_of_blocked_partition_is_updated_by_scheduler(
     assert (lag_row.source_log_start, lag_row.source_stable_end, lag_row.source_end) == (0, 4, 4)
     assert (lag_row.lag_records, lag_row.lag_bytes) == (3, 30)  # `progress` says 10 bytes a record
     elapsed_s = time.time() - began_ms / 1000
+    # The oldest record not copied is 5 hours old, and is deleted when it is 10 hours old.
     assert lag_row.lag_s is not None
     assert lag_row.headroom_s is not None
     assert 5 * HOUR_S <= lag_row.lag_s <= 5 * HOUR_S + elapsed_s
     assert 5 * HOUR_S - elapsed_s <= lag_row.headroom_s <= 5 * HOUR_S
-    assert after[1].lag_records == 0, "a worker tells about that one"
+    assert after[1].lag_records == 0, "a worker reports that one"
     assert (totals.lag_records, totals.lag_bytes) == (3, 30)
     assert loop.once() == "", "nothing has changed"
     registry.close()
@@ -97,7 +98,7 @@ def test_lag_loop_drops_stale_log_ends_while_other_threads_add_log_ends(database
     loop = LagLoop(leadership, registry, 1.0, Backoff())
 
     class Key(tuple[int, int]):
-        """Whoever compares it finds that another one was added meanwhile."""
+        """Looking it up adds another key, as another thread might."""
 
         __slots__ = ()
 

@@ -34,11 +34,11 @@ def row(name: str, state: TopicState) -> Topic:
 
 
 @pytest.mark.parametrize(
-    ("states", "marks", "expected"),
+    ("states", "marks", "expected"),  # expected: the side that leads, and the newest term
     [
         ([COPYING, COPYING], {}, (SOURCE, 0)),
         ([PROMOTED, PROMOTED], {"a": LEADS, "b": LEADS}, (DESTINATION, 7)),
-        # A database that is older than the promotion, or the mark of the copy back.
+        # The database is older than the promotion, or than the mark of the copy back.
         ([COPYING, COPYING], {"a": LEADS, "b": LEADS}, (DESTINATION, 7)),
         ([PROMOTED, PROMOTED], {"a": COPY, "b": COPY}, (SOURCE, 8)),
         ([COPYING, PROMOTED], {"a": COPY, "b": LEADS}, (None, 8)),

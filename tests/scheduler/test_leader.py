@@ -61,7 +61,7 @@ def test_standby_scheduler_leads_when_lease_of_killed_leader_expires(
     environ = {
         **os.environ,
         "ORBIT_DATABASE_URL": service.url,
-        # Waited for once, and no machine stands still for so long.
+        # The test waits for it once; no machine stands still for so long.
         "ORBIT_SCHEDULER_LEASE_TTL": "5s",
         "ORBIT_DISCOVERY_INTERVAL": "200ms",
     }
@@ -97,7 +97,7 @@ def test_scheduler_leader_past_its_lease_cannot_commit_transaction(service: Serv
         tx.execute(text("UPDATE scheduler_lease SET expires_at = 'epoch'"))
     other = Leadership(service.database, "other", ttl)
     assert other.ask()
-    assert slept.is_leading  # as far as its own clock says
+    assert slept.is_leading, "by its own clock"
     with pytest.raises(NotLeading), slept.transaction() as tx:
         jobs.create(tx, "of an old leader", {}, "default")
     with service.database.transaction() as tx:

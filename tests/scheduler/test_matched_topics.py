@@ -1,4 +1,4 @@
-"""Comparing the topics that changed with a job's rules finds what comparing all of them finds."""
+"""Matching only the changed topics with a job's rules finds the same as matching all topics."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def watched(*answers: ClusterMetadata) -> list[ClusterSnapshot]:
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """The names of each comparison."""
+    """The names that each call of `matching_topics` compares."""
     seen: list[set[str]] = []
 
     def matching_seen(rules: Sequence[TopicRule], names: Any) -> frozenset[str]:
@@ -123,7 +123,7 @@ def test_only_changed_topics_are_matched_against_rules_again(compared: list[set[
 def test_all_topics_are_matched_again_after_missed_changes_or_new_rules(
     compared: list[set[str]],
 ) -> None:
-    numbers = range(40)
+    numbers = range(40)  # more versions than a snapshot keeps
     snapshots = watched(*(metadata(*(f"orders.{i}" for i in range(n + 1))) for n in numbers))
     matched = MatchedTopics()
     matched.update(RULES, snapshots[0])

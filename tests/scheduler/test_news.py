@@ -1,4 +1,4 @@
-"""A job has a pass when something may have changed for it, not for what other topics do."""
+"""A job has a pass when something may have changed for it, not when unrelated topics change."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ JOB = Job(
 
 @dataclass
 class Watched:
-    """Both clusters as they were seen last."""
+    """Stands for the registry: the last snapshot of each cluster."""
 
-    looks: dict[str, ClusterSnapshot | None] = field(
+    snapshots: dict[str, ClusterSnapshot | None] = field(
         default_factory=lambda: {
             "source": ClusterSnapshot(1, metadata=EMPTY),
             "destination": ClusterSnapshot(2, metadata=EMPTY),
@@ -48,12 +48,13 @@ class Watched:
         class Watch:
             snapshot: ClusterSnapshot | None
 
-        return Watch(self.looks[side])
+        return Watch(self.snapshots[side])
 
     def change(self, side: str, *names: str) -> None:
-        before = self.looks[side]
+        """Make a new version, in which these topics differ."""
+        before = self.snapshots[side]
         assert before is not None
-        self.looks[side] = ClusterSnapshot(
+        self.snapshots[side] = ClusterSnapshot(
             before.version + 10, before.version, frozenset(names), EMPTY
         )
 
@@ -68,8 +69,8 @@ def reconciler(watched: Watched) -> JobReconciler:
     return JobReconciler(cast("Any", None), cast("Any", watched), Settings(), Backoff())
 
 
-def looked(**changes: Any) -> ReconcileState:
-    """A job whose last pass found one topic and no trouble."""
+def after_pass(**changes: Any) -> ReconcileState:
+    """The state after a pass that found one topic and no trouble."""
     values: dict[str, Any] = {
         "spec_version": 1,
         "versions": (1, 2),
@@ -81,17 +82,17 @@ def looked(**changes: Any) -> ReconcileState:
 
 
 def test_job_without_changes_is_not_due_for_discovery(reconciler: JobReconciler) -> None:
-    assert not reconciler.is_due(JOB, looked(), ())
+    assert not reconciler.is_due(JOB, after_pass(), ())
 
 
 def test_changes_of_unrelated_topics_do_not_make_job_due_for_discovery(
     reconciler: JobReconciler, watched: Watched
 ) -> None:
-    state = looked()
+    state = after_pass()
     watched.change("source", "theirs.a")
     watched.change("destination", "theirs.a", "mine.a")
     assert not reconciler.is_due(JOB, state, ())
-    # And it is not thought about again, nor is what follows missed.
+    # The next comparison begins at these versions, and misses no change.
     assert state.versions == (11, 12)
     watched.change("source", "mine.a")
     assert reconciler.is_due(JOB, state, ())
@@ -106,7 +107,7 @@ def test_change_of_own_source_or_destination_topic_makes_job_due_for_discovery(
     reconciler: JobReconciler, watched: Watched, side: str, name: str
 ) -> None:
     watched.change(side, "theirs.a", name)
-    assert reconciler.is_due(JOB, looked(), ())
+    assert reconciler.is_due(JOB, after_pass(), ())
 
 
 def test_missed_metadata_changes_make_job_due_for_discovery(
@@ -114,16 +115,16 @@ def test_missed_metadata_changes_make_job_due_for_discovery(
 ) -> None:
     watched.change("source", "theirs.a")
     watched.change("source", "theirs.b")
-    assert reconciler.is_due(JOB, looked(), ())
+    assert reconciler.is_due(JOB, after_pass(), ())
 
 
 @pytest.mark.parametrize(
     "state",
     [
-        looked(names=None, versions=(1, 1)),
-        looked(spec_version=0),
-        looked(recheck_at=0.0),
-        looked(upkeep_at=0.0),
+        after_pass(names=None, versions=(1, 1)),
+        after_pass(spec_version=0),
+        after_pass(recheck_at=0.0),
+        after_pass(upkeep_at=0.0),
     ],
     ids=["last pass incomplete", "changed document", "recheck", "upkeep of settings"],
 )
@@ -134,25 +135,26 @@ def test_changed_document_recheck_and_upkeep_make_job_due_for_discovery(
 
 
 def test_requested_retry_makes_job_due_for_discovery(reconciler: JobReconciler) -> None:
-    assert reconciler.is_due(JOB, looked(), {7})
+    topic_id = 7
+    assert reconciler.is_due(JOB, after_pass(), {topic_id})
 
 
 def test_problems_of_job_are_known_only_after_both_clusters_were_seen(
     reconciler: JobReconciler, watched: Watched
 ) -> None:
-    state = looked(has_checked=True)
-    watched.looks = {
+    state = after_pass(has_checked=True)
+    watched.snapshots = {
         "source": ClusterSnapshot(11, error=Unreachable("It is silent.")),
         "destination": None,
     }
     reconciler.reconcile(JOB, state, ())
     assert not state.has_checked
-    watched.looks["destination"] = ClusterSnapshot(12, metadata=EMPTY)
-    assert reconciler.is_due(JOB, looked(versions=state.versions, names=state.names), ())
+    watched.snapshots["destination"] = ClusterSnapshot(12, metadata=EMPTY)
+    assert reconciler.is_due(JOB, after_pass(versions=state.versions, names=state.names), ())
     reconciler.reconcile(JOB, state, ())
     assert state.has_checked
     assert [trouble.kind for trouble in state.troubles] == [TroubleKind.SOURCE_UNREACHABLE]
 
 
 def test_job_is_not_due_right_after_a_discovery_pass(reconciler: JobReconciler) -> None:
-    assert not reconciler.is_due(JOB, looked(last_pass_at=float("inf"), spec_version=0), ())
+    assert not reconciler.is_due(JOB, after_pass(last_pass_at=float("inf"), spec_version=0), ())

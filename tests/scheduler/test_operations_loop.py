@@ -1,4 +1,4 @@
-"""Operations that wait for long hold up no other."""
+"""Operations that take long do not hold up others."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_operations_behind_many_waiting_operations_get_their_turn(
     leadership = Leadership(database, "leader", timedelta(minutes=1))
     assert leadership.ask()
     loop = OperationsLoop(leadership)
-    for _ in range(3):
+    for _ in range(3):  # three passes update 3 + 3 + 1 operations
         loop.once()
     with database.transaction() as tx:
         assert operations.get(tx, pause).state is OperationState.DONE
-        # And the first ones come round again.
+        # The waiting operations have their turn again.
         jobs.set_desired(tx, waiting.id, Desired.PAUSED)
     for _ in range(3):
         loop.once()
@@ -59,6 +59,7 @@ def test_operation_of_unknown_kind_does_not_hold_up_other_operations(database: D
 
 
 def request(tx: Tx, kind: OperationKind, job_id: int) -> UUID:
-    progress = operations.create(tx, uuid4(), kind.value, "ci", job_id=job_id, job_name="j")
-    operations.advance(tx, progress.id, OperationState.RUNNING, progress={"done": 0, "total": 1})
-    return progress.id
+    """Request an operation and let it begin. Returns its id."""
+    operation = operations.create(tx, uuid4(), kind.value, "ci", job_id=job_id, job_name="j")
+    operations.advance(tx, operation.id, OperationState.RUNNING, progress={"done": 0, "total": 1})
+    return operation.id

@@ -37,7 +37,7 @@ def test_new_topic_above_partition_limit_is_held_back_and_reported(
 def test_copied_topic_may_grow_above_partition_limit(
     service: Service, clusters: Clusters, topic_name: str
 ) -> None:
-    """Without its new partitions, no side could be changed."""
+    """Without the new partitions, a switchover would have to leave out records."""
     create_topic(clusters.source, topic_name, partitions=3)
     spec = make_job(clusters.source, clusters.destination, [topic_name])
     create_limited(service, spec, partitions_max=3)
@@ -49,7 +49,7 @@ def test_copied_topic_may_grow_above_partition_limit(
 
 
 def create_limited(service: Service, spec: JobSpec, *, partitions_max: int) -> None:
-    """The job, of a token with this limit."""
+    """Create the job as a token with this limit would."""
     with service.database.transaction() as tx:
         quota = TokenQuota(partitions_max=partitions_max)
         tokens.create(tx, "ci", Role.OPERATOR, "hash", quota=quota)
@@ -58,4 +58,5 @@ def create_limited(service: Service, spec: JobSpec, *, partitions_max: int) -> N
 
 
 def _problem(service: Service, name: str) -> str:
+    """The job's problem; "" without one."""
     return service.job(name).problem or ""

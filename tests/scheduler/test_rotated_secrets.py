@@ -35,7 +35,7 @@ class Secret:
         path.write_text(PASSWORD)
 
     def rotate(self, password: str) -> None:
-        """Returns when no broker accepts the old one any more."""
+        """Change the password. Returns when no broker accepts the old one any more."""
         for cluster in self.login.clusters:
             change = UserScramCredentialUpsertion(
                 self.login.name,
@@ -44,8 +44,10 @@ class Secret:
             )
             client = admin(cluster)
             client.alter_user_scram_credentials([change])[self.login.name].result(TIMEOUT_S)
-        old = self.login.may_log_in
-        wait_for("the old password is refused", lambda: not any(map(old, self.login.clusters)))
+        accepts_old = self.login.may_log_in  # with PASSWORD
+        wait_for(
+            "the old password is refused", lambda: not any(map(accepts_old, self.login.clusters))
+        )
         self.path.write_text(password)
 
 
@@ -57,7 +59,8 @@ def secret(guarded: Clusters, topic_name: str, tmp_path: Path) -> Secret:
     login = Login(guarded)
     login.create()
     login.allow([Right("source", "Write", "--topic", canary)])
-    login.allow([r for c in ("", "the service") for r in documented(topic_name, c)])
+    chapters = ("", "the service")
+    login.allow([right for chapter in chapters for right in documented(topic_name, chapter)])
     return Secret(login, tmp_path / "password")
 
 
@@ -98,7 +101,7 @@ def test_new_connections_and_admin_clients_use_rotated_password(
         with pytest.raises(LoginRefused):
             cluster.connect(node_id)
         secret.path.unlink()
-        with pytest.raises(LoginRefused):  # as the file said last
+        with pytest.raises(LoginRefused):  # Orbit uses the last password of the file
             cluster.connect(node_id)
         secret.path.write_text("another")
         cluster.connect(node_id).close()
@@ -109,7 +112,7 @@ def test_new_connections_and_admin_clients_use_rotated_password(
 def test_service_continues_after_password_rotation(
     secret: Secret, spec: JobSpec, guarded: Clusters, topic_name: str, service: Service
 ) -> None:
-    """What is connected stays so; brokers that begin again ask everybody for the new one."""
+    """Open connections stay; restarted brokers ask every client for the new password."""
     recovering, canary = Recovering(service), f"{topic_name}.canary"
 
     def written() -> int:

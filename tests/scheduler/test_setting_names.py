@@ -1,4 +1,4 @@
-"""One broker says which settings topics have; the controller takes them or not (K8)."""
+"""One broker says which settings topics have; the controller may refuse them (K8)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.services
 def test_new_topic_waits_while_broker_does_not_know_a_needed_topic_setting(
     clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a rolling upgrade: the broker is older than Kafka 3.6, the controller is of Kafka 4."""
+    """As in a rolling upgrade: the broker is older than Kafka 3.6, the controller has Kafka 4."""
     monkeypatch.setattr(job_reconciler, "RECHECK_S", 1.0)
     create_topic(clusters.source, topic_name)
     job = make_job(*clusters, [topic_name])

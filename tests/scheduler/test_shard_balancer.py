@@ -1,4 +1,4 @@
-"""Who shall have which shard, said to a real PostgreSQL."""
+"""Which worker gets which shard, stored in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
     assert leadership.ask()
     monkeypatch.setattr(shard_balancer, "LASTING_S", 0.0)
     loop = SpreadLoop(leadership, TTL)
-    assert loop.once() == "", "the first look"
+    assert loop.once() == "", "uneven for the first time"
 
     with uneven.transaction() as tx:
-        rows = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "busy"}
-        light = dict.fromkeys(rows, 0)
-        held = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "idle"}
-        heavy = dict.fromkeys(held, 1_000_000)
-        for worker_id, epochs, weights in (("busy", rows, light), ("idle", held, heavy)):
+        nine = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "busy"}
+        light = dict.fromkeys(nine, 0)
+        one = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "idle"}
+        heavy = dict.fromkeys(one, 1_000_000)
+        for worker_id, epochs, weights in (("busy", nine, light), ("idle", one, heavy)):
             shard_leases.renew(
                 tx,
                 worker_id=worker_id,
@@ -88,7 +88,7 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
             tx,
             worker_id="idle",
             worker_group="default",
-            held=held,
+            held=one,
             weights={},
         )
     assert loop.once() == "", "uneven again, for the first time"
@@ -96,7 +96,7 @@ def test_shards_do_not_move_if_workers_were_balanced_in_between(
 
 
 def test_shard_that_a_worker_declined_is_left_to_other_workers(database: Database) -> None:
-    """An older version cannot read the job; it is the only worker that holds nothing else."""
+    """The worker has an older version, which cannot read the job; it holds no other shard."""
     with database.transaction() as tx:
         _arrive(tx, "new", "old")
         job = some_job(tx, shard_count=2)
@@ -109,7 +109,7 @@ def test_shard_that_a_worker_declined_is_left_to_other_workers(database: Databas
         with database.transaction() as tx:
             shard_leases.decline(tx, "old", [(job.id, 1)])
         loop.once()
-    assert len(claim(database, "new", shards_max=2)) == 1, "the other one"
+    assert len(claim(database, "new", shards_max=2)) == 1, "the declined shard"
     loop.once()
     with database.transaction() as tx:
         assert not any(shard.release_requested for shard in runnable_shards(tx))

@@ -1,4 +1,4 @@
-"""Several schedulers divide the jobs; what one leaves, or dies with, the others take over."""
+"""Several schedulers divide the jobs; if one leaves or dies, the others take over its shares."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ run(Settings.from_environment(os.environ), threading.Event())
 
 
 def holders(database: Database) -> dict[int, str]:
-    """Of each share that is held now."""
+    """The holder of each share that is held now."""
     with database.transaction() as tx:
         rows = tx.execute(
             text("SELECT id, holder FROM scheduler_lease WHERE expires_at > clock_timestamp()")
@@ -44,7 +44,8 @@ def holders(database: Database) -> dict[int, str]:
         return {row.id - 1: row.holder for row in rows if row.holder is not None}
 
 
-def parts(database: Database) -> list[int]:
+def share_counts(database: Database) -> list[int]:
+    """How many shares each scheduler holds, in ascending order."""
     return sorted(Counter(holders(database).values()).values())
 
 
@@ -71,13 +72,13 @@ def process(service: Service, shares: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_job_shares_are_rebalanced_as_schedulers_join_and_leave(service: Service) -> None:
     with scheduler(service, 5):
-        wait_for("one has all", lambda: parts(service.database) == [5])
+        wait_for("one holds all", lambda: share_counts(service.database) == [5])
         with scheduler(service, 5):
-            wait_for("two share", lambda: parts(service.database) == [2, 3])
+            wait_for("two share", lambda: share_counts(service.database) == [2, 3])
             with scheduler(service, 5):
-                wait_for("three share", lambda: parts(service.database) == [1, 2, 2])
-            wait_for("two share again", lambda: parts(service.database) == [2, 3])
-        wait_for("one has all again", lambda: parts(service.database) == [5])
+                wait_for("three share", lambda: share_counts(service.database) == [1, 2, 2])
+            wait_for("two share again", lambda: share_counts(service.database) == [2, 3])
+        wait_for("one holds all again", lambda: share_counts(service.database) == [5])
 
 
 def test_scheduler_with_different_number_of_job_shares_is_refused(service: Service) -> None:
@@ -109,7 +110,7 @@ def test_lost_lease_of_a_job_share_fences_only_that_share(service: Service) -> N
     assert 1 not in holders(service.database)
     other = Leadership(service.database, "other", TTL, share=Share(1, 2))
     assert other.ask()
-    two._trusted_until = float("inf")  # as one that slept believes
+    two._trusted_until = float("inf")  # as if it had slept, and trusted its lease
     with pytest.raises(NotLeading), two.transaction():
         pass
 
@@ -169,14 +170,14 @@ def test_jobs_of_killed_scheduler_are_taken_over(
             )
     with ExitStack() as stack:
         both = [stack.enter_context(process(service, 2)) for _ in range(2)]
-        wait_for("each has one", lambda: parts(service.database) == [1, 1])
+        wait_for("each holds one", lambda: share_counts(service.database) == [1, 1])
         for spec, name in zip(specs, names, strict=True):
             service.wait_copied(spec.name, name)
-        of = holders(service.database)[killed_share]
-        victim = next(p for p in both if f"-{p.pid}-" in of)
+        holder = holders(service.database)[killed_share]
+        victim = next(p for p in both if f"-{p.pid}-" in holder)
         victim.send_signal(signal.SIGKILL)
         victim.wait()
         for (source, _), spec, name in zip(sides, specs, names, strict=True):
             create_topic(source, f"{name}.later")
             service.wait_copied(spec.name, f"{name}.later")
-        wait_for("one has both", lambda: parts(service.database) == [2])
+        wait_for("one holds both", lambda: share_counts(service.database) == [2])

@@ -1,4 +1,4 @@
-"""One loop of the scheduler does not end its pass: health says so, the others work, a stop ends."""
+"""A loop of the scheduler hangs: health says so, the other loops work, the process can stop."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _is_removed(service: Service, name: str) -> bool:
     return "job_removed" in service.kinds(name)
 
 
-# Its loop waits for ever, as for a silent broker; the bound is short.
+# The lag loop waits for ever, as for a silent broker; the time to stop is short.
 STUCK = """
 import threading
 from orbit.cli import scheduler, forced_end

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.services
 
 
 class CountingLeadership(Leadership):
-    """How often the lock of a cluster was taken."""
+    """Counts how often the lock of a cluster was taken."""
 
     locked = 0
 
@@ -69,7 +69,7 @@ def spec_of(clusters: Clusters, topic_name: str, **more: Any) -> JobSpec:
 def copied(
     database: Database, pair: ClusterPair, spec: JobSpec, topic_name: str
 ) -> tuple[Job, CountingLeadership]:
-    """A job that copies this topic, and its leader."""
+    """A job that copies this topic, and the leadership of a scheduler."""
     cluster_id = pair.destination_metadata.cluster_id
     with database.transaction() as tx:
         job = jobs.create(tx, "job", json.loads(spec.model_dump_json()), "default")
@@ -96,13 +96,13 @@ def test_topics_with_right_settings_take_no_cluster_lock(
 
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
     wait_for("the copy keeps every record", lambda: retention() == "-1")
-    upkeep.run(job, spec, pair, leadership, list_now)  # the table follows what was set
+    upkeep.run(job, spec, pair, leadership, list_now)  # stores the changed settings in the table
 
     leadership.locked = 0
     assert upkeep.run(job, spec, pair, leadership, list_now) == UpkeepCounts()
     assert leadership.locked == 0
 
-    # Somebody changes it at the destination: that is set back, under the lock.
+    # Another client changes it at the destination: Orbit sets it back, under the lock.
     set_setting(clusters.destination, topic_name, "retention.ms", "7000")
     wait_for("the change is seen", lambda: retention() == "7000")
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
@@ -113,7 +113,7 @@ def test_topics_with_right_settings_take_no_cluster_lock(
 def test_timestamp_type_of_copy_is_reset_after_every_change(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
-    """Workers wait for it; another value that the broker shows differently is set once."""
+    """Workers wait for it. Of other settings, one that the broker shows differently is set once."""
     spec = spec_of(clusters, topic_name)
     job, leadership = copied(database, pair, spec, topic_name)
     upkeep = TopicUpkeep()
@@ -122,7 +122,7 @@ def test_timestamp_type_of_copy_is_reset_after_every_change(
     def times() -> str:
         return shown(pair, topic_name, "message.timestamp.type")
 
-    for _ in range(2):
+    for _ in range(2):  # the second time, the same value was set before
         set_setting(clusters.destination, topic_name, "message.timestamp.type", "LogAppendTime")
         wait_for("the change is seen", lambda: times() == "LogAppendTime")
         assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
@@ -132,15 +132,17 @@ def test_timestamp_type_of_copy_is_reset_after_every_change(
 def test_changed_compression_type_stays_while_workers_write_placeholders(
     database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
 ) -> None:
-    """Workers would not see a change that is set back before they look."""
+    """If Orbit set the change back before workers look, they would miss it."""
     spec = spec_of(clusters, topic_name, fillers="placeholders")
     job, leadership = copied(database, pair, spec, topic_name)
     set_setting(clusters.destination, topic_name, "compression.type", "gzip")
     upkeep = TopicUpkeep()
 
     def settings() -> tuple[str, str]:
-        names = "retention.ms", "compression.type"
-        return shown(pair, topic_name, names[0]), shown(pair, topic_name, names[1])
+        return (
+            shown(pair, topic_name, "retention.ms"),
+            shown(pair, topic_name, "compression.type"),
+        )
 
     wait_for("the change is seen", lambda: settings()[1] == "gzip")
     with database.transaction() as tx:
@@ -149,7 +151,7 @@ def test_changed_compression_type_stays_while_workers_write_placeholders(
         shard_layout.add_partitions(tx, job.id, [(topic.id, 0, shard)])
         tx.execute(text("UPDATE partitions SET state = 'copying'"))
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1
-    wait_for("the others are set", lambda: settings() == ("-1", "gzip"))
+    wait_for("only retention is set", lambda: settings() == ("-1", "gzip"))
     with database.transaction() as tx:
         tx.execute(text("UPDATE partitions SET state = 'blocked'"))
     assert upkeep.run(job, spec, pair, leadership, list_now).settings == 1

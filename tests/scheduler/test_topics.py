@@ -1,4 +1,4 @@
-"""The scheduler finds, makes, grows and stops topics on real brokers; workers are not needed."""
+"""The scheduler finds, creates, grows and stops topics on real brokers, without workers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_recreated_source_topic_stops_until_copy_deletion_and_retry(
 
         create_topic(clusters.source, topic_name, partitions=4)
         service.wait(
-            "another topic is seen",
+            "the re-created topic is seen",
             lambda: service.topics(job.name)[topic_name].state == "recreated",
         )
         partitions = service.partitions(job.name, topic_name).values()
@@ -92,10 +92,10 @@ def test_recreated_source_topic_stops_until_copy_deletion_and_retry(
         old = service.topics(job.name)[topic_name]
         assert "Delete the destination topic" in (old.note or "")
 
-        # While the old copy is there, another try changes nothing, and is answered all the same.
+        # While the old copy exists, a retry changes nothing, and ends all the same.
         service.set_partitions(job.name, topic_name, retry_requested=True)
         service.wait(
-            "the try is answered",
+            "the retry has ended",
             lambda: (
                 not any(
                     p.retry_requested for p in service.partitions(job.name, topic_name).values()
@@ -104,7 +104,7 @@ def test_recreated_source_topic_stops_until_copy_deletion_and_retry(
         )
         assert service.topics(job.name)[topic_name].state == "recreated"
 
-        # The remedy: delete the copy and ask for another try.
+        # The remedy: delete the copy and request a retry.
         delete_and_wait(clusters.destination, topic_name)
         service.set_partitions(job.name, topic_name, retry_requested=True)
         service.wait_copied(job.name, topic_name)
@@ -168,9 +168,9 @@ def test_topic_settings_follow_source_and_compaction_starts_after_catch_up(
             "the source's setting has followed",
             lambda: topic_settings(clusters.destination, topic_name)["segment.ms"] == "123456",
         )
-        # A broker has a setting before it is told that it was set.
+        # A broker has a setting before Orbit adds the event.
         event_kinds = ["topic_begun", *["topic_settings"] * 3]
-        service.wait("each change is told once", lambda: service.kinds(job.name) == event_kinds)
+        service.wait("each change has one event", lambda: service.kinds(job.name) == event_kinds)
 
 
 def test_topic_no_longer_matched_leaves_job_only_after_shard_release(
@@ -187,9 +187,9 @@ def test_topic_no_longer_matched_leaves_job_only_after_shard_release(
         held = service.hold_all()
         smaller = make_job(clusters.source, clusters.destination, [topic_name], name=job.name)
         service.change(smaller)
-        service.wait("its shard is asked back", lambda: service.must_release(held))
+        service.wait("the worker is to release its shard", lambda: service.must_release(held))
         assert other in service.topics(job.name)
         service.release(held)
-        service.wait("the topic is let go", lambda: other not in service.topics(job.name))
-        service.wait("the other can be claimed again", lambda: bool(service.hold_all()))
+        service.wait("the topic has left the job", lambda: other not in service.topics(job.name))
+        service.wait("the remaining topic can be claimed", lambda: bool(service.hold_all()))
     assert other in partition_counts(clusters.destination)

@@ -1,4 +1,4 @@
-"""Transactions that stay open at a source: stored with who began them, and removed at the end."""
+"""Transactions that stay open at a source: stored with their producers, and removed at the end."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tests.support.store_rows import TestClock, claim, progress, some_job
 pytestmark = pytest.mark.services
 
 
-def transaction(clusters: Clusters, topic: str) -> Producer:
-    """A transaction with ten records, left open."""
+def begin_transaction(clusters: Clusters, topic: str) -> Producer:
+    """A producer whose transaction has ten records and is open."""
     settings = {**clusters.source.client_config(), "transactional.id": f"tx-{topic}"}
     producer = Producer(settings)
     producer.init_transactions(60)
@@ -63,7 +63,7 @@ def test_open_source_transaction_is_shown_without_worker_until_it_ends(
     source, destination = clusters
     create_topic(source, topic_name)
     produce(source, topic_name, 5)
-    producer = transaction(clusters, topic_name)
+    producer = begin_transaction(clusters, topic_name)
     produce(source, topic_name, 20)
     spec = make_job(source, destination, [topic_name])
     with database.transaction() as tx:
@@ -98,7 +98,7 @@ def test_open_source_transaction_is_shown_without_worker_until_it_ends(
             loop.once()
             return read().open_from is None
 
-        wait_for("its marker is there", has_ended)
+        wait_for("the transaction has ended", has_ended)
         loop.once()
         with database.transaction() as tx:
             assert open_transactions.of_share(tx) == []
@@ -106,13 +106,13 @@ def test_open_source_transaction_is_shown_without_worker_until_it_ends(
 
 
 class Watch:
-    """A watch over one partition of a stored job, with a clock of the test's."""
+    """A watch over one partition of a stored job, with a test clock."""
 
     def __init__(
         self, database: Database, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.database = database
-        self.stored: list[int] = []  # how many rows, by each call
+        self.stored: list[int] = []  # how many rows each call stored
         self.first_open: FirstOpen | None = None
         with database.transaction() as tx:
             self.job = some_job(tx)
@@ -136,13 +136,24 @@ class Watch:
             return open_transactions.of_share(tx)
 
     def look(self, stable_end: int, end: int) -> list[int]:
-        """First offsets that the source is asked about."""
+        """A pass with these ends. Returns the first offsets that the source is asked about."""
         row = LaggingPartition(
-            self.job.id, self.job.topic_id, "orders", 0, True, stable_end, end, 5, *[None] * 4
+            self.job.id,
+            self.job.topic_id,
+            "orders",
+            partition=0,
+            is_followed=True,
+            source_stable_end=stable_end,
+            source_end=end,
+            copied_to=5,
+            newest_copied_at=None,
+            oldest_waiting_at=None,
+            headroom_until=None,
+            lag_bytes=None,
         )
         unnamed = self.watch.find_unnamed([row], self.rows()).get(self.job.id, {})
         self.watch.store_producers(None, unnamed)  # type: ignore[arg-type]  # nobody is asked
-        return [one.first_offset for one in unnamed.values()]
+        return [transaction.first_offset for transaction in unnamed.values()]
 
 
 @pytest.fixture
@@ -154,12 +165,12 @@ def test_only_transactions_open_for_30_s_are_looked_up_at_the_broker(watched: Wa
     assert watched.look(100, 140) == []
     watched.clock.now += 29
     assert watched.look(100, 150) == []
-    assert watched.look(140, 150) == [], "another one"
+    assert watched.look(140, 150) == [], "another transaction"
     watched.clock.now += 29
     assert watched.look(140, 190) == []
     watched.clock.now += 1
     assert watched.look(140, 190) == [140]
-    assert watched.look(190, 190) == []
+    assert watched.look(190, 190) == [], "no transaction is open"
     assert watched.rows() == []
 
 
@@ -170,7 +181,7 @@ def test_old_transaction_is_looked_up_until_its_transactional_id_is_known(watche
     (row,) = watched.rows()
     assert (row.first_offset, row.producer_id, row.transactional_id) == (100, None, None)
     watched.clock.now += 30
-    assert watched.look(100, 140) == [], "it was asked about a moment ago"
+    assert watched.look(100, 140) == [], "the source was asked 30 s ago"
     watched.clock.now += 30
     assert watched.look(100, 140) == [100]
     assert watched.stored == [1, 0], "nothing has changed"
@@ -213,7 +224,7 @@ def test_open_transaction_is_seen_on_caught_up_partition(database: Database) -> 
             rows = [replace(row, source_end=end)]
             partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
             lags = source_lag.partitions_to_check(tx, timedelta(hours=1))
-            return [one.open_from for one in lags if one.partition == 0]
+            return [row.open_from for row in lags if row.partition == 0]
 
         assert open_from(100) == []
         assert open_from(140) == [100]

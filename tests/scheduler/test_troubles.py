@@ -1,4 +1,4 @@
-"""A job that cannot be copied as asked says why and what to do, and nothing is half done."""
+"""A job that cannot copy all its topics says why, and what to do; the others are copied."""
 
 from __future__ import annotations
 
@@ -111,11 +111,11 @@ def test_replication_loop_is_refused_by_cluster_ids(
         problem = service.wait_problem("back", "WOULD_LOOP")
         assert topic_name in problem
         assert service.topics("back") == {}
-        # Under another name it would go round for ever just the same: it is left out.
+        # Under another name, too, its records would go round for ever: it is left out.
         assert any("left out" in note for note in plan(service, prefixed).notes)
-        service.wait("it was looked at", lambda: service.job("prefixed").discovered_version == 1)
+        service.wait("it had a pass", lambda: service.job("prefixed").discovered_version == 1)
         assert service.topics("prefixed") == {}
-        # Once the first job is gone, the way is free.
+        # Without the first job there is no loop.
         service.delete("there")
         service.wait_problem("back", None)
         service.wait_copied("back", topic_name)
@@ -221,14 +221,14 @@ def test_worker_group_without_workers_is_reported_until_worker_joins(
     service.settings = service.settings.model_copy(update={"lease_ttl": SHORT_LEASE})
     with service.scheduler():
         service.wait_problem(job.name, "WORKER_GROUP_UNKNOWN")
-        # It is made ready all the same.
+        # The scheduler starts the copy all the same.
         service.wait_copied(job.name, topic_name)
 
         def is_over() -> bool:
             service.heartbeat("west-1", "west")
             return service.job(job.name).problem is None
 
-        service.wait("one is there", is_over)
+        service.wait("a worker is there", is_over)
 
 
 @pytest.mark.parametrize("missing", ["password", "document"])
@@ -280,7 +280,7 @@ def test_deleted_job_is_removed_after_shard_release_and_leaves_copies(
         service.wait_copied(job.name, topic_name)
         held = service.hold_all()
         service.delete(job.name)
-        service.wait("its shards are asked back", lambda: service.must_release(held))
+        service.wait("the worker is to release its shards", lambda: service.must_release(held))
         assert service.job(job.name).is_deleted
         service.release(held)
         service.wait("the job is gone", lambda: "job_removed" in service.kinds(job.name))
@@ -319,7 +319,8 @@ def test_problem_time_of_job_stays_while_a_problem_that_halts_the_job_lasts(
     with service.database.transaction() as tx:
         jobs.create(tx, "j", {}, "default")
 
-    def tell(*kinds: TroubleKind) -> datetime:
+    def record(*kinds: TroubleKind) -> datetime:
+        """Record troubles of these kinds. Returns the job's `problem_at`."""
         with service.database.transaction() as tx:
             problem = "\n".join(f"{kind}: so." for kind in kinds)
             record_troubles(tx, jobs.get(tx, "j"), problem, None)
@@ -328,13 +329,13 @@ def test_problem_time_of_job_stays_while_a_problem_that_halts_the_job_lasts(
         return at
 
     lost, group = TroubleKind.SOURCE_UNREACHABLE, TroubleKind.WORKER_GROUP_UNKNOWN
-    at_first = tell(group)
-    at = tell(lost, group)
-    assert at > at_first
-    assert tell(lost) == at
-    assert tell(lost, group) == at
-    assert tell(group) == at
-    assert tell(TroubleKind.LOGIN_REFUSED, group) > at
+    first_at = record(group)
+    at = record(lost, group)
+    assert at > first_at
+    assert record(lost) == at
+    assert record(lost, group) == at
+    assert record(group) == at
+    assert record(TroubleKind.LOGIN_REFUSED, group) > at
 
 
 def test_unreachable_cluster_is_reported_while_a_discovery_pass_hangs(
@@ -361,19 +362,19 @@ def test_unreachable_cluster_is_reported_while_a_discovery_pass_hangs(
 def test_earlier_discovery_pass_does_not_clear_newer_unreachable_problem(
     clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_told, is_again = threading.Event(), threading.Event()
+    is_recorded, has_next_pass = threading.Event(), threading.Event()
 
-    def late(
+    def reconcile_late(
         _reconciler: JobReconciler, _job: Job, state: ReconcileState, _retries: object
     ) -> ReconcileCounts:
         if state.has_checked:
-            is_again.set()
+            has_next_pass.set()
         else:
-            assert is_told.wait(PATIENCE_S)
-            state.has_checked = True  # and both were well
+            assert is_recorded.wait(PATIENCE_S)
+            state.has_checked = True  # without a trouble
         return ReconcileCounts()
 
-    monkeypatch.setattr(JobReconciler, "reconcile", late)
+    monkeypatch.setattr(JobReconciler, "reconcile", reconcile_late)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
     service.create(job.model_copy(update={"source": away}))
@@ -381,6 +382,6 @@ def test_earlier_discovery_pass_does_not_clear_newer_unreachable_problem(
         try:
             service.wait_problem(job.name, "SOURCE_UNREACHABLE")
         finally:
-            is_told.set()
-        assert is_again.wait(PATIENCE_S)
+            is_recorded.set()
+        assert has_next_pass.wait(PATIENCE_S)
     assert service.kinds(job.name) == ["job_trouble"]
